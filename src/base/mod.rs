@@ -1,1 +1,16 @@
-//! (under construction)
+//! Ground floor: small tools that know nothing of Kubernetes.
+//!
+//! * Owns: keyed back-off, coalescing dirty sets, atomic files, named tasks with one shutdown.
+//! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
+//! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
+//!   kubelet leans on.
+
+pub mod atomic_file;
+pub mod backoff;
+mod chain;
+mod dirty;
+mod tasks;
+
+pub use chain::chain;
+pub use dirty::DirtySet;
+pub use tasks::{TaskEnd, Tasks};

@@ -1,0 +1,153 @@
+//! Keyed exponential back-off with the clock passed in (upstream's `flowcontrol.Backoff`).
+
+use std::{collections::HashMap, hash::Hash, time::Duration};
+
+/// One key's step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<T> {
+    /// How long the current step lasts.
+    pub delay: Duration,
+    /// When the step was taken.
+    pub since: T,
+}
+
+/// Points in time that a back-off can live on: monotonic instants, or wall-clock timestamps where
+/// the other end of the interval comes from the runtime.
+pub trait Moment: Copy {
+    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    fn since(self, earlier: Self) -> Duration;
+}
+
+impl Moment for tokio::time::Instant {
+    fn since(self, earlier: Self) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+}
+
+impl Moment for jiff::Timestamp {
+    fn since(self, earlier: Self) -> Duration {
+        Duration::try_from(self.duration_since(earlier)).unwrap_or_default()
+    }
+}
+
+/// Doubling delays per key, from `base` to `cap`; a key that was quiet for longer than
+/// `reset_after` since its last step starts afresh.
+#[derive(Clone, Debug)]
+pub struct Backoff<K, T> {
+    base: Duration,
+    cap: Duration,
+    reset_after: Duration,
+    steps: HashMap<K, Step<T>>,
+}
+
+impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
+    /// An empty back-off.
+    pub fn new(base: Duration, cap: Duration, reset_after: Duration) -> Self {
+        Self {
+            base: base.min(cap),
+            cap,
+            reset_after,
+            steps: HashMap::new(),
+        }
+    }
+
+    /// The current delay of a key; zero for one without a step.
+    pub fn delay(&self, key: &K) -> Duration {
+        self.steps
+            .get(key)
+            .map_or(Duration::ZERO, |step| step.delay)
+    }
+
+    /// The current step of a key.
+    pub fn step(&self, key: &K) -> Option<Step<T>> {
+        self.steps.get(key).copied()
+    }
+
+    /// Time left at `now` of a delay that began at `event`; `None` when it may go on. An event more
+    /// than `reset_after` later than the last step is not held back.
+    pub fn remaining(&self, key: &K, event: T, now: T) -> Option<Duration> {
+        let step = self.steps.get(key)?;
+        if event.since(step.since) > self.reset_after {
+            return None;
+        }
+        let passed = now.since(event);
+        (passed < step.delay).then(|| step.delay - passed)
+    }
+
+    /// Takes the next step: `base` at first (or after a quiet time), then double, up to `cap`.
+    pub fn advance(&mut self, key: K, event: T, now: T) -> Duration {
+        let delay = match self.steps.get(&key) {
+            Some(step) if event.since(step.since) <= self.reset_after => {
+                step.delay.saturating_mul(2).clamp(self.base, self.cap)
+            }
+            _ => self.base,
+        };
+        self.steps.insert(key, Step { delay, since: now });
+        delay
+    }
+
+    /// Puts back a step that was remembered elsewhere.
+    pub fn restore(&mut self, key: K, step: Step<T>) {
+        self.steps.insert(
+            key,
+            Step {
+                delay: step.delay.min(self.cap),
+                ..step
+            },
+        );
+    }
+
+    /// Forgets one key.
+    pub fn forget(&mut self, key: &K) {
+        self.steps.remove(key);
+    }
+
+    /// Forgets keys that the predicate does not keep.
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &Step<T>) -> bool) {
+        self.steps.retain(|key, step| keep(key, step));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn delays_double_from_base_to_cap() {
+        let t0 = Instant::now();
+        let mut b = Backoff::new(S(10), S(300), S(600));
+        let delays: Vec<_> = (0..7).map(|_| b.advance("k", t0, t0).as_secs()).collect();
+        assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn a_key_without_a_step_is_never_held_back() {
+        let t0 = Instant::now();
+        let b = Backoff::<&str, _>::new(S(10), S(300), S(600));
+        assert_eq!(b.remaining(&"k", t0, t0), None);
+    }
+
+    #[test]
+    fn the_delay_counts_from_the_event() {
+        let t0 = Instant::now();
+        let mut b = Backoff::new(S(10), S(300), S(600));
+        b.advance("k", t0, t0);
+        let exit = t0 + S(5);
+        assert_eq!(b.remaining(&"k", exit, exit + S(4)), Some(S(6)));
+        assert_eq!(b.remaining(&"k", exit, exit + S(10)), None);
+    }
+
+    #[test]
+    fn a_quiet_key_starts_afresh() {
+        let t0 = Instant::now();
+        let mut b = Backoff::new(S(10), S(300), S(600));
+        b.advance("k", t0, t0);
+        b.advance("k", t0, t0);
+        let late = t0 + S(601);
+        assert_eq!(b.remaining(&"k", late, late), None);
+        assert_eq!(b.advance("k", late, late), S(10));
+    }
+}

@@ -1,0 +1,15 @@
+//! Errors for people.
+
+use std::error::Error;
+
+/// An error and all its causes on one line, `outermost: cause: root`.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

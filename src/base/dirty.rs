@@ -1,0 +1,85 @@
+//! A set of keys that need a look, with a wake-up.
+
+use parking_lot::Mutex;
+use std::{collections::HashSet, hash::Hash, mem};
+use tokio::sync::Notify;
+
+/// Producers mark keys, one consumer takes all that were marked. Marking twice is marking once, so
+/// nothing overflows, nothing is dropped and no producer ever waits.
+#[derive(Debug)]
+pub struct DirtySet<K> {
+    keys: Mutex<HashSet<K>>,
+    notify: Notify,
+}
+
+impl<K> Default for DirtySet<K> {
+    fn default() -> Self {
+        Self {
+            keys: Mutex::new(HashSet::new()),
+            notify: Notify::new(),
+        }
+    }
+}
+
+impl<K: Eq + Hash> DirtySet<K> {
+    /// Marks one key.
+    pub fn mark(&self, key: K) {
+        let fresh = self.keys.lock().insert(key);
+        if fresh {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Marks many keys with one wake-up.
+    pub fn mark_all(&self, keys: impl IntoIterator<Item = K>) {
+        let mut set = self.keys.lock();
+        let before = set.len();
+        set.extend(keys);
+        if set.len() > before {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Waits until something is marked and takes all of it. Safe to cancel: nothing is lost.
+    pub async fn take(&self) -> HashSet<K> {
+        loop {
+            let keys = mem::take(&mut *self.keys.lock());
+            if !keys.is_empty() {
+                return keys;
+            }
+            self.notify.notified().await;
+        }
+    }
+
+    /// What is marked now, without waiting.
+    pub fn take_now(&self) -> HashSet<K> {
+        mem::take(&mut *self.keys.lock())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn marks_made_before_anyone_waits_are_not_lost() {
+        let set = DirtySet::default();
+        set.mark(1);
+        set.mark_all([1, 2]);
+        assert_eq!(set.take().await, HashSet::from([1, 2]));
+        assert!(set.take_now().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_waiting_consumer_is_woken_by_a_mark() {
+        let set = Arc::new(DirtySet::default());
+        let waiting = tokio::spawn({
+            let set = set.clone();
+            async move { set.take().await }
+        });
+        tokio::task::yield_now().await;
+        set.mark("x");
+        assert_eq!(waiting.await.unwrap(), HashSet::from(["x"]));
+    }
+}

@@ -1,0 +1,82 @@
+//! Digests that must agree with upstream's, so that kubelets of either kind adopt each other's
+//! containers.
+
+use k8s_openapi::api::core::v1::Container;
+use std::fmt::Write as _;
+
+const FNV32_OFFSET: u32 = 0x811c_9dc5;
+const FNV32_PRIME: u32 = 0x0100_0193;
+const FNV64_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV64_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// FNV-1a over bytes, 64 bits.
+pub fn fnv64a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(FNV64_OFFSET, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(FNV64_PRIME)
+    })
+}
+
+fn fnv32a(bytes: impl IntoIterator<Item = u8>) -> u32 {
+    bytes.into_iter().fold(FNV32_OFFSET, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(FNV32_PRIME)
+    })
+}
+
+/// The value of the `io.kubernetes.container.hash` annotation: FNV-1a-32 over Go's dump of the bytes
+/// of `{"image":…,"name":…}`, in lower-case hex without padding (upstream's form since 1.31).
+pub fn container_hash(container: &Container) -> String {
+    let mut json = String::with_capacity(64);
+    json.push_str("{\"image\":");
+    push_go_json_string(&mut json, container.image.as_deref().unwrap_or_default());
+    json.push_str(",\"name\":");
+    push_go_json_string(&mut json, &container.name);
+    json.push('}');
+    let mut dump = String::with_capacity(json.len() * 4 + 16);
+    dump.push_str("([]uint8)[");
+    for (index, byte) in json.bytes().enumerate() {
+        if index > 0 {
+            dump.push(' ');
+        }
+        let _ = write!(dump, "{byte}");
+    }
+    dump.push(']');
+    format!("{:x}", fnv32a(dump.bytes()))
+}
+
+/// Appends a JSON string as Go's encoder writes it, HTML escaping included.
+fn push_go_json_string(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// Key of a container's restart back-off: a new image or new resources start it afresh
+/// (upstream's `GetBackoffKey`).
+pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Container) -> u64 {
+    let resources = container
+        .resources
+        .as_ref()
+        .and_then(|resources| serde_json::to_string(resources).ok())
+        .unwrap_or_default();
+    let image = container.image.as_deref().unwrap_or_default();
+    let parts = [pod_name, namespace, uid, &container.name, image, &resources];
+    fnv64a(
+        parts
+            .into_iter()
+            .flat_map(|part| part.bytes().chain([b'/'])),
+    )
+}

@@ -1,0 +1,83 @@
+//! Typed identifiers: cheap to clone, impossible to mix up.
+
+use std::{borrow::Borrow, fmt, sync::Arc};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Wraps the text as it came from outside.
+            pub fn new(text: impl Into<Arc<str>>) -> Self {
+                Self(text.into())
+            }
+
+            /// The text as it came from outside.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self(Arc::from(""))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &self.0)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self::new(text)
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self::new(text)
+            }
+        }
+    };
+}
+
+id! {
+    /// `metadata.uid` of a pod. Static pods have 32 hex digits, API pods a dashed UUID.
+    PodUid
+}
+id! {
+    /// The runtime's bare container id, without the `containerd://` prefix that users see.
+    ContainerId
+}
+id! {
+    /// The runtime's sandbox id.
+    SandboxId
+}
+id! {
+    /// `<name>_<namespace>`: what makes a static pod the same pod over edits of its manifest.
+    PodFullName
+}
+
+impl PodFullName {
+    /// Joins name and namespace as upstream's `BuildPodFullName` does.
+    pub fn of(name: &str, namespace: &str) -> Self {
+        Self::new(format!("{name}_{namespace}"))
+    }
+}

@@ -1,0 +1,157 @@
+//! Questions one asks a pod.
+
+use super::{PodFullName, PodSource, PodUid, keys};
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+/// The API's pod. Shared as `Arc<Pod>` and never changed once a source has delivered it.
+pub type Pod = k8s_openapi::api::core::v1::Pod;
+
+/// `restartPolicy` of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Restart after every exit.
+    Always,
+    /// Restart after a failure.
+    OnFailure,
+    /// Never restart.
+    Never,
+}
+
+impl RestartPolicy {
+    /// Reads the API's spelling; anything else is `None`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "Always" => Some(Self::Always),
+            "OnFailure" => Some(Self::OnFailure),
+            "Never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+}
+
+/// Whether an init container is a sidecar (`restartPolicy: Always`).
+pub fn is_sidecar(init_container: &Container) -> bool {
+    init_container.restart_policy.as_deref() == Some("Always")
+}
+
+/// Shorthands that hide the `Option`s of API types.
+pub trait PodExt {
+    /// `metadata.uid`.
+    fn uid(&self) -> PodUid;
+    /// `metadata.name`, or "".
+    fn name(&self) -> &str;
+    /// `metadata.namespace`, or "".
+    fn namespace(&self) -> &str;
+    /// `<name>_<namespace>`.
+    fn full_name(&self) -> PodFullName;
+    /// Value of an annotation.
+    fn annotation(&self, key: &str) -> Option<&str>;
+    /// The spec; `None` only for pods that validation has never seen.
+    fn spec(&self) -> Option<&PodSpec>;
+    /// Regular containers.
+    fn containers(&self) -> &[Container];
+    /// Init containers, sidecars included, in spec order.
+    fn init_containers(&self) -> &[Container];
+    /// A regular or init container by name.
+    fn container(&self, name: &str) -> Option<&Container>;
+    /// Pod-level policy; `Always` when absent.
+    fn restart_policy(&self) -> RestartPolicy;
+    /// `hostNetwork: true`.
+    fn host_network(&self) -> bool;
+    /// Not from an API server.
+    fn is_static(&self) -> bool;
+    /// `terminationGracePeriodSeconds`, default 30 s.
+    fn termination_grace_seconds(&self) -> i64;
+    /// `deletionTimestamp` is set.
+    fn is_being_deleted(&self) -> bool;
+    /// Phase is Failed or Succeeded.
+    fn is_terminal(&self) -> bool;
+}
+
+impl PodExt for Pod {
+    fn uid(&self) -> PodUid {
+        PodUid::from(self.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn namespace(&self) -> &str {
+        self.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn full_name(&self) -> PodFullName {
+        PodFullName::of(self.name(), self.namespace())
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata
+            .annotations
+            .as_ref()?
+            .get(key)
+            .map(String::as_str)
+    }
+
+    fn spec(&self) -> Option<&PodSpec> {
+        self.spec.as_ref()
+    }
+
+    fn containers(&self) -> &[Container] {
+        self.spec.as_ref().map_or(&[], |spec| &spec.containers)
+    }
+
+    fn init_containers(&self) -> &[Container] {
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.init_containers.as_deref())
+            .unwrap_or_default()
+    }
+
+    fn container(&self, name: &str) -> Option<&Container> {
+        self.containers()
+            .iter()
+            .chain(self.init_containers())
+            .find(|c| c.name == name)
+    }
+
+    fn restart_policy(&self) -> RestartPolicy {
+        self.spec
+            .as_ref()
+            .and_then(|spec| RestartPolicy::parse(spec.restart_policy.as_deref()?))
+            .unwrap_or(RestartPolicy::Always)
+    }
+
+    fn host_network(&self) -> bool {
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.host_network)
+            .unwrap_or(false)
+    }
+
+    fn is_static(&self) -> bool {
+        match self.annotation(keys::CONFIG_SOURCE) {
+            Some(source) => PodSource::parse(source) != Some(PodSource::Api),
+            None => false,
+        }
+    }
+
+    fn termination_grace_seconds(&self) -> i64 {
+        self.spec
+            .as_ref()
+            .and_then(|s| s.termination_grace_period_seconds)
+            .unwrap_or(30)
+    }
+
+    fn is_being_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    fn is_terminal(&self) -> bool {
+        let phase = self
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Failed" | "Succeeded"))
+    }
+}

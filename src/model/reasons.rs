@@ -1,0 +1,100 @@
+//! Reasons that users see in statuses and events, equal to upstream's strings.
+
+/// A failed container is waiting for its back-off.
+pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
+/// Waiting: nothing has been done for this container yet.
+pub const CONTAINER_CREATING: &str = "ContainerCreating";
+/// Waiting: init containers have to finish first.
+pub const POD_INITIALIZING: &str = "PodInitializing";
+/// Terminated: the runtime no longer knows what became of it.
+pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+/// Terminated with exit code 0.
+pub const COMPLETED: &str = "Completed";
+/// Terminated with another exit code.
+pub const ERROR: &str = "Error";
+/// Terminated by the kernel's out-of-memory killer.
+pub const OOM_KILLED: &str = "OOMKilled";
+
+/// The container's configuration could not be made.
+pub const CREATE_CONTAINER_CONFIG_ERROR: &str = "CreateContainerConfigError";
+/// The runtime refused CreateContainer.
+pub const CREATE_CONTAINER_ERROR: &str = "CreateContainerError";
+/// The runtime refused StartContainer.
+pub const RUN_CONTAINER_ERROR: &str = "RunContainerError";
+/// The postStart hook failed.
+pub const POST_START_HOOK_ERROR: &str = "PostStartHookError";
+/// A container could not be stopped.
+pub const KILL_CONTAINER_ERROR: &str = "KillContainerError";
+/// A sandbox could not be created.
+pub const CREATE_POD_SANDBOX_ERROR: &str = "CreatePodSandboxError";
+/// A sandbox's configuration could not be made.
+pub const CONFIG_POD_SANDBOX_ERROR: &str = "ConfigPodSandboxError";
+/// A sandbox could not be stopped.
+pub const KILL_POD_SANDBOX_ERROR: &str = "KillPodSandboxError";
+
+/// The image reference cannot be parsed.
+pub const INVALID_IMAGE_NAME: &str = "InvalidImageName";
+/// The runtime could not say whether it has the image.
+pub const IMAGE_INSPECT_ERROR: &str = "ImageInspectError";
+/// The image is absent and the policy forbids pulling.
+pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
+/// A pull failed.
+pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
+/// A pull waits for its back-off.
+pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
+/// The registry could not be reached, by the runtime's word.
+pub const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
+/// The image's signature was refused, by the runtime's word.
+pub const SIGNATURE_VALIDATION_FAILED: &str = "SignatureValidationFailed";
+
+/// Events, `reason` field.
+pub mod event {
+    /// A container was created.
+    pub const CREATED: &str = "Created";
+    /// A container was started.
+    pub const STARTED: &str = "Started";
+    /// Something about a container failed.
+    pub const FAILED: &str = "Failed";
+    /// A container is being stopped.
+    pub const KILLING: &str = "Killing";
+    /// A restart or a pull waits.
+    pub const BACK_OFF: &str = "BackOff";
+    /// A pull begins.
+    pub const PULLING: &str = "Pulling";
+    /// An image is there.
+    pub const PULLED: &str = "Pulled";
+    /// An image could not be looked at.
+    pub const INSPECT_FAILED: &str = "InspectFailed";
+    /// The policy forbids a pull that is needed.
+    pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
+    /// A sandbox is replaced.
+    pub const SANDBOX_CHANGED: &str = "SandboxChanged";
+    /// RunPodSandbox failed.
+    pub const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
+    /// PodSandboxStatus failed right after creation.
+    pub const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
+    /// A postStart hook failed.
+    pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
+    /// A preStop hook failed.
+    pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
+    /// A probe failed or could not be run.
+    pub const UNHEALTHY: &str = "Unhealthy";
+    /// A probe succeeded with a remark.
+    pub const PROBE_WARNING: &str = "ProbeWarning";
+    /// The runtime's network is not ready.
+    pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
+    /// A volume could not be set up.
+    pub const FAILED_MOUNT: &str = "FailedMount";
+    /// A pod could not be synced.
+    pub const FAILED_SYNC: &str = "FailedSync";
+    /// A pod could not be stopped.
+    pub const FAILED_KILL_POD: &str = "FailedKillPod";
+    /// A pod from a source was refused.
+    pub const FAILED_VALIDATION: &str = "FailedValidation";
+    /// A DNS configuration had to be shortened.
+    pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
+    /// The node agent started.
+    pub const STARTING: &str = "Starting";
+    /// A pod outlived its deadline.
+    pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+}

@@ -1,0 +1,176 @@
+//! The runtime's picture of a pod, free of CRI types.
+
+use super::{ContainerId, PodUid, SandboxId};
+use std::sync::Arc;
+
+/// Position of a read in the kubelet's own order of reads of the runtime. It is taken *before* the
+/// read begins, so of two pictures the one with the larger number is the newer (never compare the
+/// runtime's clock with ours).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+
+/// Everything the runtime has of one pod, dead instances included.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodStatus {
+    /// UID, from the labels.
+    pub uid: PodUid,
+    /// Name, from the labels.
+    pub name: Arc<str>,
+    /// Namespace, from the labels.
+    pub namespace: Arc<str>,
+    /// Sandboxes, newest first (by attempt, then creation, then id).
+    pub sandboxes: Vec<SandboxStatus>,
+    /// Container instances of every kind, newest first (by creation, then attempt).
+    pub containers: Vec<ContainerStatus>,
+}
+
+/// Which network a sandbox lives in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NetworkMode {
+    /// Its own network namespace.
+    #[default]
+    Pod,
+    /// The node's.
+    Node,
+}
+
+/// One sandbox.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SandboxStatus {
+    /// The runtime's id.
+    pub id: SandboxId,
+    /// Attempt number of the metadata.
+    pub attempt: u32,
+    /// SANDBOX_READY.
+    pub ready: bool,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Network namespace.
+    pub network: NetworkMode,
+    /// Whether the runtime reported network details at all.
+    pub has_network_status: bool,
+    /// Primary address first; empty for host network or when the network was lost.
+    pub ips: Vec<String>,
+    /// `kubernetes.io/config.source` of the pod it was made for, if it says so.
+    pub source: Option<super::PodSource>,
+    /// Digest annotation of the manifest it was made from, if it has one.
+    pub spec_digest: Option<Arc<str>>,
+}
+
+/// CRI container states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ContainerState {
+    /// Created, never started.
+    Created,
+    /// Running.
+    Running,
+    /// Exited.
+    Exited,
+    /// The runtime does not know.
+    #[default]
+    Unknown,
+}
+
+/// One instance of a container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContainerStatus {
+    /// The runtime's bare id.
+    pub id: ContainerId,
+    /// Container name of the pod spec.
+    pub name: Arc<str>,
+    /// The sandbox it belongs to.
+    pub sandbox: SandboxId,
+    /// State.
+    pub state: ContainerState,
+    /// Restart count from the annotation (equal to the attempt of the metadata).
+    pub restart_count: u32,
+    /// Nanoseconds since the epoch, like the two below; 0 when not reached.
+    pub created_at: i64,
+    /// See `created_at`.
+    pub started_at: i64,
+    /// See `created_at`.
+    pub finished_at: i64,
+    /// Exit code, when exited.
+    pub exit_code: i32,
+    /// Image as the user wrote it where the runtime remembers, else as the runtime names it.
+    pub image: Arc<str>,
+    /// Image reference (digest) for `imageID` of the API status.
+    pub image_ref: Arc<str>,
+    /// The hash annotation, as hex; empty when absent.
+    pub hash: Arc<str>,
+    /// The runtime's reason for the exit.
+    pub reason: Arc<str>,
+    /// The runtime's message, plus the termination message once exited.
+    pub message: Arc<str>,
+}
+
+impl PodStatus {
+    /// Newest instance of a container.
+    pub fn newest(&self, name: &str) -> Option<&ContainerStatus> {
+        self.containers.iter().find(|c| &*c.name == name)
+    }
+
+    /// Instances of a container, newest first.
+    pub fn instances<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a ContainerStatus> {
+        self.containers.iter().filter(move |c| &*c.name == name)
+    }
+
+    /// One instance by id.
+    pub fn container(&self, id: &ContainerId) -> Option<&ContainerStatus> {
+        self.containers.iter().find(|c| c.id == *id)
+    }
+
+    /// Instances that run, or may run (state unknown).
+    pub fn maybe_running(&self) -> impl Iterator<Item = &ContainerStatus> {
+        self.containers
+            .iter()
+            .filter(|c| matches!(c.state, ContainerState::Running | ContainerState::Unknown))
+    }
+
+    /// Newest sandbox.
+    pub fn newest_sandbox(&self) -> Option<&SandboxStatus> {
+        self.sandboxes.first()
+    }
+
+    /// Sandboxes that are READY.
+    pub fn ready_sandboxes(&self) -> impl Iterator<Item = &SandboxStatus> {
+        self.sandboxes.iter().filter(|s| s.ready)
+    }
+
+    /// Addresses of the newest sandbox if it is ready.
+    pub fn ips(&self) -> &[String] {
+        match self.newest_sandbox() {
+            Some(sandbox) if sandbox.ready => &sandbox.ips,
+            _ => &[],
+        }
+    }
+
+    /// Nothing of the pod is left in the runtime.
+    pub fn is_empty(&self) -> bool {
+        self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
+    /// A container runs (or may run) or a sandbox is ready: the pod holds resources of the node.
+    pub fn is_active(&self) -> bool {
+        self.maybe_running().next().is_some() || self.ready_sandboxes().next().is_some()
+    }
+
+    /// Puts sandboxes and containers into the order that the fields promise.
+    pub fn sort(&mut self) {
+        self.sandboxes.sort_by(|a, b| {
+            (b.attempt, b.created_at, &b.id).cmp(&(a.attempt, a.created_at, &a.id))
+        });
+        self.containers.sort_by(|a, b| {
+            (b.created_at, b.restart_count, &b.id).cmp(&(a.created_at, a.restart_count, &a.id))
+        });
+    }
+}
+
+impl ContainerStatus {
+    /// Exited with code 0 and not killed for memory.
+    pub fn succeeded(&self) -> bool {
+        self.state == ContainerState::Exited
+            && self.exit_code == 0
+            && &*self.reason != super::reasons::OOM_KILLED
+    }
+}

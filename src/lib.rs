@@ -32,6 +32,7 @@ pub mod cri;
 pub mod events;
 pub mod journal;
 pub mod pod_manager;
+pub mod probe_results;
 
 // Machines: each changes one kind of thing.
 pub mod logs;

@@ -1,1 +1,228 @@
-//! (under construction)
+//! Events about pods and the node, as `kubectl describe` shows them.
+//!
+//! * Owns: a bounded ring of recent events, equal ones counted together.
+//! * Woken by: whoever records one.
+//! * Publishes: one log line per occurrence in upstream's form (`"Event occurred" object="ns/name"
+//!   kind="Pod" … reason="BackOff" message="…"`), and [`EventRecorder::recent`].
+//! * Must never block its caller or grow without bound.
+//! * Answers to upstream's `client-go/tools/record`.
+
+use crate::model::{Pod, PodExt, PodUid};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use std::{collections::VecDeque, sync::Arc};
+
+/// How many different events are kept.
+const CAPACITY: usize = 1000;
+
+/// `type` of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    /// Something expected happened.
+    Normal,
+    /// Something a person may have to look at.
+    Warning,
+}
+
+impl EventType {
+    /// The API's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// What an event is about: a pod, or a container of it by field path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// `Pod` or `Node`.
+    pub kind: &'static str,
+    /// Namespace; empty for the node.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: PodUid,
+    /// `spec.containers{web}`; empty for the object as a whole.
+    pub field_path: String,
+}
+
+impl ObjectRef {
+    /// The pod as a whole.
+    pub fn pod(pod: &Pod) -> Self {
+        Self {
+            kind: "Pod",
+            namespace: pod.namespace().into(),
+            name: pod.name().into(),
+            uid: pod.uid(),
+            field_path: String::new(),
+        }
+    }
+
+    /// One container of the pod, regular or init.
+    pub fn container(pod: &Pod, name: &str) -> Self {
+        let list = match pod.init_containers().iter().any(|c| c.name == name) {
+            true => "initContainers",
+            false => "containers",
+        };
+        Self {
+            field_path: format!("spec.{list}{{{name}}}"),
+            ..Self::pod(pod)
+        }
+    }
+
+    /// The node.
+    pub fn node(name: &str) -> Self {
+        Self {
+            kind: "Node",
+            namespace: String::new(),
+            name: name.into(),
+            uid: PodUid::from(name),
+            field_path: String::new(),
+        }
+    }
+}
+
+/// One kept event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// What it is about.
+    pub object: ObjectRef,
+    /// Normal or Warning.
+    pub kind: EventType,
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// Text for people.
+    pub message: String,
+    /// How often it happened.
+    pub count: u32,
+    /// First time.
+    pub first_seen: Timestamp,
+    /// Last time.
+    pub last_seen: Timestamp,
+}
+
+/// Records events; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct EventRecorder {
+    ring: Arc<Mutex<VecDeque<Event>>>,
+}
+
+impl EventRecorder {
+    /// An empty recorder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Logs an event and keeps it, counting it together with an equal earlier one.
+    pub fn record(
+        &self,
+        object: &ObjectRef,
+        kind: EventType,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        let message = message.into();
+        tracing::info!(
+            object = %display_name(object),
+            "fieldPath" = %object.field_path,
+            kind = object.kind,
+            "apiVersion" = "v1",
+            "type" = kind.as_str(),
+            reason,
+            event_message = %message,
+            "Event occurred"
+        );
+        self.keep(object, kind, reason, message, Timestamp::now());
+    }
+
+    /// A Normal event about a pod or container.
+    pub fn normal(&self, object: &ObjectRef, reason: &'static str, message: impl Into<String>) {
+        self.record(object, EventType::Normal, reason, message);
+    }
+
+    /// A Warning event about a pod or container.
+    pub fn warning(&self, object: &ObjectRef, reason: &'static str, message: impl Into<String>) {
+        self.record(object, EventType::Warning, reason, message);
+    }
+
+    /// The kept events, least recently seen first.
+    pub fn recent(&self) -> Vec<Event> {
+        self.ring.lock().iter().cloned().collect()
+    }
+
+    fn keep(
+        &self,
+        object: &ObjectRef,
+        kind: EventType,
+        reason: &'static str,
+        message: String,
+        now: Timestamp,
+    ) {
+        let mut ring = self.ring.lock();
+        let same = ring.iter().rposition(|e| {
+            e.reason == reason && e.kind == kind && e.object == *object && e.message == message
+        });
+        let event = match same.and_then(|index| ring.remove(index)) {
+            Some(known) => Event {
+                count: known.count.saturating_add(1),
+                last_seen: now,
+                ..known
+            },
+            None => Event {
+                object: object.clone(),
+                kind,
+                reason,
+                message,
+                count: 1,
+                first_seen: now,
+                last_seen: now,
+            },
+        };
+        if ring.len() >= CAPACITY {
+            ring.pop_front();
+        }
+        ring.push_back(event);
+    }
+}
+
+fn display_name(object: &ObjectRef) -> String {
+    match object.namespace.is_empty() {
+        true => object.name.clone(),
+        false => format!("{}/{}", object.namespace, object.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_events_are_counted_together_and_move_to_the_end() {
+        let recorder = EventRecorder::new();
+        let node = ObjectRef::node("n");
+        recorder.warning(&node, "A", "same");
+        recorder.normal(&node, "B", "other");
+        recorder.warning(&node, "A", "same");
+        let events = recorder.recent();
+        assert_eq!(
+            events
+                .iter()
+                .map(|e| (e.reason, e.count))
+                .collect::<Vec<_>>(),
+            [("B", 1), ("A", 2)]
+        );
+    }
+
+    #[test]
+    fn the_oldest_event_makes_room() {
+        let recorder = EventRecorder::new();
+        let node = ObjectRef::node("n");
+        (0..=CAPACITY).for_each(|i| recorder.normal(&node, "A", i.to_string()));
+        let events = recorder.recent();
+        assert_eq!(events.len(), CAPACITY);
+        assert_eq!(events[0].message, "1");
+    }
+}

@@ -31,6 +31,7 @@ pub mod cri;
 // Boards.
 pub mod events;
 pub mod journal;
+pub mod pod_cache;
 pub mod pod_manager;
 pub mod probe_results;
 

@@ -1,0 +1,82 @@
+use super::*;
+
+fn journal(directory: &Path) -> Journal {
+    Journal::open(directory.to_path_buf()).unwrap()
+}
+
+#[tokio::test]
+async fn a_recorded_fact_is_read_back_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let uid = PodUid::from("abc");
+    let since: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+    journal(dir.path())
+        .record(&uid, |r| {
+            r.initialized_in = Some("s1".into());
+            r.set_verdict(&"c1".into(), ProbeKind::Readiness, ProbeVerdict::Success);
+            r.back_off.insert(
+                "web".into(),
+                BackOffStep {
+                    key: u64::MAX,
+                    delay_seconds: 40,
+                    since,
+                },
+            );
+        })
+        .await;
+    let record = journal(dir.path()).get(&uid);
+    assert_eq!(record.initialized_sandbox(), Some("s1".into()));
+    assert_eq!(
+        record.verdict(&"c1".into(), ProbeKind::Readiness),
+        Some(ProbeVerdict::Success)
+    );
+    assert_eq!(record.back_off["web"].key, u64::MAX);
+}
+
+#[tokio::test]
+async fn a_pod_without_facts_has_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let uid = PodUid::from("abc");
+    journal.record(&uid, |_| {}).await;
+    journal
+        .record(&uid, |r| r.initialized_in = Some("s".into()))
+        .await;
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    journal.record(&uid, |r| r.initialized_in = None).await;
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn garbage_on_disk_is_skipped_and_does_not_stop_the_kubelet() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.json"), b"{ not json").unwrap();
+    fs::write(dir.path().join("b.json"), br#"{"version":99}"#).unwrap();
+    fs::write(dir.path().join(".c.json.1-2.tmp"), b"half").unwrap();
+    let journal = journal(dir.path());
+    assert_eq!(journal.uids(), Vec::<PodUid>::new());
+    assert!(!dir.path().join(".c.json.1-2.tmp").exists());
+}
+
+#[tokio::test]
+async fn a_uid_cannot_leave_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(&dir.path().join("journal"));
+    let uid = PodUid::from("../escape");
+    journal
+        .record(&uid, |r| r.initialized_in = Some("s".into()))
+        .await;
+    assert!(!dir.path().join("escape.json").exists());
+    assert_eq!(journal.get(&uid).initialized_in.as_deref(), Some("s"));
+}
+
+#[tokio::test]
+async fn updates_are_written_by_the_task_and_flushed_at_shutdown() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = journal(dir.path());
+    let uid = PodUid::from("abc");
+    first.update(&uid, |r| r.post_start_pending.push("c".into()));
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    first.run(shutdown).await.unwrap();
+    assert_eq!(journal(dir.path()).get(&uid).post_start_pending, ["c"]);
+}

@@ -1,0 +1,269 @@
+//! The board that shows what the runtime has of every pod.
+//!
+//! * Owns: one [`PodStatus`] per pod, when each item of it was last read, and which items have to be
+//!   read again.
+//! * Woken by: reads that the PLEG delivers, and touches by whoever has just changed something.
+//! * Publishes: immutable pictures; the set of pods whose picture changed; items to inspect.
+//! * Must never be written from a failed or partial read: a list that failed is not an empty list.
+//! * Answers to upstream's `pkg/kubelet/container/cache.go`. There, a worker waits for a picture
+//!   newer than a wall-clock time; here every read has a place in one sequence, and an item touched
+//!   after the read began keeps its pod *unsettled* until it was read again.
+
+mod picture;
+
+use crate::{
+    base::DirtySet,
+    model::{ContainerId, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq},
+};
+use parking_lot::Mutex;
+use picture::Picture;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tokio::sync::Notify;
+
+pub use picture::Listed;
+
+/// A sandbox or a container.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ItemId {
+    /// A sandbox.
+    Sandbox(SandboxId),
+    /// A container.
+    Container(ContainerId),
+}
+
+/// Which pod an item belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// UID.
+    pub uid: PodUid,
+    /// Name.
+    pub name: Arc<str>,
+    /// Namespace.
+    pub namespace: Arc<str>,
+}
+
+/// What a targeted read found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Read {
+    /// A sandbox as it is.
+    Sandbox(SandboxStatus),
+    /// A container as it is.
+    Container(ContainerStatus),
+    /// The runtime does not know the item.
+    Gone,
+}
+
+/// Proof that a complete list of the runtime has been applied at least once in this process. Cleanup
+/// takes it, so that nothing is judged on the picture of before.
+#[derive(Clone, Copy, Debug)]
+pub struct Complete(());
+
+#[derive(Debug, Default)]
+struct Shared {
+    picture: Mutex<Picture>,
+    waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
+    seq: AtomicU64,
+    changed: DirtySet<PodUid>,
+    inspect: DirtySet<ItemId>,
+    listed: Notify,
+}
+
+/// Reading end, and the place to say "I have just changed this"; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct PodCache {
+    shared: Arc<Shared>,
+}
+
+/// Writing end, for the PLEG alone.
+#[derive(Debug)]
+pub struct PodCacheWriter {
+    shared: Arc<Shared>,
+}
+
+/// A new, empty board.
+pub fn board() -> (PodCacheWriter, PodCache) {
+    let shared = Arc::new(Shared::default());
+    (
+        PodCacheWriter {
+            shared: shared.clone(),
+        },
+        PodCache { shared },
+    )
+}
+
+impl PodCache {
+    /// The latest picture of a pod, settled or not; empty for a pod the runtime has nothing of.
+    pub fn latest(&self, uid: &PodUid) -> Arc<PodStatus> {
+        self.shared.picture.lock().status(uid)
+    }
+
+    /// The picture of a pod once every touched item has been read again. Waits as long as that takes;
+    /// the caller may drop the future.
+    pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
+        loop {
+            let notify = {
+                let mut waiters = self.shared.waiters.lock();
+                if let Some(status) = self.shared.picture.lock().settled(uid) {
+                    waiters.remove(uid);
+                    return status;
+                }
+                waiters.entry(uid.clone()).or_default().clone()
+            };
+            let woken = notify.notified();
+            tokio::pin!(woken);
+            woken.as_mut().enable();
+            if self.shared.picture.lock().settled(uid).is_none() {
+                woken.await;
+            }
+        }
+    }
+
+    /// Says that an item of a pod has just been created or changed: the pod is unsettled until the
+    /// item was read again. For a container, `sandbox` is where it lives.
+    pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
+        let seq = self.next_seq();
+        self.shared.picture.lock().touch(owner, &item, sandbox, seq);
+        self.shared.inspect.mark(item);
+    }
+
+    /// Records a read that the caller made itself, begun at `seq`.
+    pub fn observed(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+        self.shared.apply(owner, item, seq, read);
+    }
+
+    /// A place in the order of reads; take it *before* the read begins.
+    pub fn next_seq(&self) -> Seq {
+        self.shared.next_seq()
+    }
+
+    /// The pod an item belongs to.
+    pub fn owner(&self, item: &ItemId) -> Option<Owner> {
+        self.shared.picture.lock().owner(item)
+    }
+
+    /// All pods the runtime has something of.
+    pub fn pods(&self) -> Vec<Arc<PodStatus>> {
+        self.shared.picture.lock().pods()
+    }
+
+    /// Waits for pods whose picture changed and takes them. For the sync loop only.
+    pub async fn changed(&self) -> HashSet<PodUid> {
+        self.shared.changed.take().await
+    }
+
+    /// Waits until a complete list has been applied.
+    pub async fn complete(&self) -> Complete {
+        loop {
+            let listed = self.shared.listed.notified();
+            tokio::pin!(listed);
+            listed.as_mut().enable();
+            if let Some(proof) = self.is_complete() {
+                return proof;
+            }
+            listed.await;
+        }
+    }
+
+    /// Proof of a complete list, if there was one.
+    pub fn is_complete(&self) -> Option<Complete> {
+        self.shared
+            .picture
+            .lock()
+            .was_listed()
+            .then_some(Complete(()))
+    }
+}
+
+impl PodCacheWriter {
+    /// A reading end.
+    pub fn reader(&self) -> PodCache {
+        PodCache {
+            shared: self.shared.clone(),
+        }
+    }
+
+    /// Items to inspect; waits for some.
+    pub async fn to_inspect(&self) -> HashSet<ItemId> {
+        self.shared.inspect.take().await
+    }
+
+    /// Asks for an item to be inspected (again).
+    pub fn inspect(&self, item: ItemId) {
+        self.shared.inspect.mark(item);
+    }
+
+    /// The pod an item belongs to, and the sandbox of a container.
+    pub fn locate(&self, item: &ItemId) -> Option<(Owner, Option<SandboxId>)> {
+        let picture = self.shared.picture.lock();
+        Some((picture.owner(item)?, picture.sandbox_of(item)))
+    }
+
+    /// A place in the order of reads; take it *before* the read begins.
+    pub fn next_seq(&self) -> Seq {
+        self.shared.next_seq()
+    }
+
+    /// Applies one read, begun at `seq`.
+    pub fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+        self.shared.apply(owner, item, seq, read);
+    }
+
+    /// Applies a complete list, begun at `seq`: new and changed items are queued for inspection,
+    /// items that are gone are dropped.
+    pub fn apply_list(
+        &self,
+        seq: Seq,
+        sandboxes: Vec<Listed<SandboxStatus>>,
+        containers: Vec<Listed<ContainerStatus>>,
+    ) {
+        let outcome = self
+            .shared
+            .picture
+            .lock()
+            .apply_list(seq, sandboxes, containers);
+        self.shared.inspect.mark_all(outcome.inspect);
+        self.shared.wake(&outcome.settled);
+        self.shared.changed.mark_all(outcome.changed);
+        self.shared.listed.notify_waiters();
+    }
+
+    /// A list equal to the last one was read at `seq`. Returns false when something was learnt since,
+    /// so that the list has to be applied in full to be sure.
+    pub fn confirm_list(&self, seq: Seq) -> bool {
+        self.shared.picture.lock().confirm_list(seq)
+    }
+}
+
+impl Shared {
+    fn next_seq(&self) -> Seq {
+        Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+        let applied = self.picture.lock().apply(owner, item, seq, read);
+        if applied.settled {
+            self.wake(std::slice::from_ref(&owner.uid));
+        }
+        if applied.changed {
+            self.changed.mark(owner.uid.clone());
+        }
+    }
+
+    fn wake(&self, settled: &[PodUid]) {
+        let mut waiters = self.waiters.lock();
+        for uid in settled {
+            if let Some(notify) = waiters.remove(uid) {
+                notify.notify_waiters();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

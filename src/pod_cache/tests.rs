@@ -1,0 +1,206 @@
+use super::*;
+use crate::model::ContainerState;
+use std::time::Duration;
+
+fn owner(uid: &str) -> Owner {
+    Owner {
+        uid: uid.into(),
+        name: "p".into(),
+        namespace: "ns".into(),
+    }
+}
+
+fn container(id: &str, state: ContainerState) -> ContainerStatus {
+    ContainerStatus {
+        id: id.into(),
+        name: "c".into(),
+        sandbox: "s".into(),
+        state,
+        ..ContainerStatus::default()
+    }
+}
+
+fn item(id: &str) -> ItemId {
+    ItemId::Container(id.into())
+}
+
+fn listed(uid: &str, id: &str, state: ContainerState) -> Listed<ContainerStatus> {
+    Listed {
+        owner: owner(uid),
+        status: container(id, state),
+    }
+}
+
+fn is_settled(cache: &PodCache, uid: &str) -> bool {
+    cache.shared.picture.lock().settled(&uid.into()).is_some()
+}
+
+#[tokio::test]
+async fn a_touched_item_unsettles_its_pod_until_it_was_read_again() {
+    let (writer, cache) = board();
+    cache.touch(&owner("u"), item("a"), Some("s".into()));
+    assert!(!is_settled(&cache, "u"));
+    assert_eq!(writer.to_inspect().await, HashSet::from([item("a")]));
+    let seq = writer.next_seq();
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        seq,
+        Read::Container(container("a", ContainerState::Running)),
+    );
+    let status = cache.settled(&"u".into()).await;
+    assert_eq!(status.newest("c").unwrap().state, ContainerState::Running);
+    assert_eq!(cache.changed().await, HashSet::from([PodUid::from("u")]));
+}
+
+#[tokio::test]
+async fn a_read_that_began_before_the_touch_does_not_settle() {
+    let (writer, cache) = board();
+    let early = writer.next_seq();
+    cache.touch(&owner("u"), item("a"), None);
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        early,
+        Read::Container(container("a", ContainerState::Created)),
+    );
+    assert!(!is_settled(&cache, "u"));
+}
+
+#[tokio::test]
+async fn an_older_read_never_overwrites_a_newer_one() {
+    let (writer, cache) = board();
+    let (old, new) = (writer.next_seq(), writer.next_seq());
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        new,
+        Read::Container(container("a", ContainerState::Exited)),
+    );
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        old,
+        Read::Container(container("a", ContainerState::Running)),
+    );
+    assert_eq!(
+        cache.latest(&"u".into()).newest("c").unwrap().state,
+        ContainerState::Exited
+    );
+}
+
+#[tokio::test]
+async fn a_list_does_not_drop_what_was_created_after_it_began() {
+    let (writer, cache) = board();
+    let list = writer.next_seq();
+    cache.touch(&owner("u"), item("a"), None);
+    writer.apply_list(list, vec![], vec![]);
+    let seq = writer.next_seq();
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        seq,
+        Read::Container(container("a", ContainerState::Running)),
+    );
+    assert_eq!(cache.latest(&"u".into()).containers.len(), 1);
+}
+
+#[tokio::test]
+async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
+    let (writer, cache) = board();
+    let seq = writer.next_seq();
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        seq,
+        Read::Container(container("a", ContainerState::Exited)),
+    );
+    let before_removal = writer.next_seq();
+    let removal = writer.next_seq();
+    writer.apply(&owner("u"), &item("a"), removal, Read::Gone);
+    writer.apply_list(
+        before_removal,
+        vec![],
+        vec![listed("u", "a", ContainerState::Exited)],
+    );
+    assert!(cache.latest(&"u".into()).is_empty());
+    let seq = writer.next_seq();
+    writer.apply(
+        &owner("v"),
+        &item("b"),
+        seq,
+        Read::Container(container("b", ContainerState::Exited)),
+    );
+    let list = writer.next_seq();
+    writer.apply_list(list, vec![], vec![]);
+    assert!(cache.pods().is_empty());
+    assert!(cache.changed().await.contains("v"));
+}
+
+#[tokio::test]
+async fn new_and_changed_entries_of_a_list_are_inspected_others_are_not() {
+    let (writer, _cache) = board();
+    let seq = writer.next_seq();
+    for id in ["same", "died"] {
+        let read = Read::Container(container(id, ContainerState::Running));
+        writer.apply(&owner("u"), &item(id), seq, read);
+    }
+    let list = writer.next_seq();
+    writer.apply_list(
+        list,
+        vec![],
+        vec![
+            listed("u", "same", ContainerState::Running),
+            listed("u", "died", ContainerState::Exited),
+            listed("u", "new", ContainerState::Running),
+        ],
+    );
+    assert_eq!(
+        writer.to_inspect().await,
+        HashSet::from([item("died"), item("new")])
+    );
+}
+
+#[tokio::test]
+async fn an_equal_list_is_enough_only_when_nothing_was_learnt_since() {
+    let (writer, cache) = board();
+    assert!(!writer.confirm_list(writer.next_seq()));
+    writer.apply_list(writer.next_seq(), vec![], vec![]);
+    assert!(writer.confirm_list(writer.next_seq()));
+    cache.touch(&owner("u"), item("a"), None);
+    assert!(!writer.confirm_list(writer.next_seq()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_one_pod_does_not_wait_for_another() {
+    let (writer, cache) = board();
+    cache.touch(&owner("stuck"), item("x"), None);
+    cache.touch(&owner("u"), item("a"), None);
+    let waiting = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.settled(&"u".into()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(!waiting.is_finished());
+    writer.apply(&owner("u"), &item("a"), writer.next_seq(), Read::Gone);
+    assert!(waiting.await.unwrap().is_empty());
+    let stuck = PodUid::from("stuck");
+    assert!(
+        tokio::time::timeout(Duration::from_secs(60), cache.settled(&stuck))
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn the_first_complete_list_is_a_proof() {
+    let (writer, cache) = board();
+    assert!(cache.is_complete().is_none());
+    let waiting = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.complete().await }
+    });
+    tokio::task::yield_now().await;
+    writer.apply_list(writer.next_seq(), vec![], vec![]);
+    waiting.await.unwrap();
+}

@@ -1,1 +1,93 @@
-//! (under construction)
+//! The pod lifecycle event generator: watches the runtime and keeps the pod cache true.
+//!
+//! * Owns: the only writing end of the pod cache; the runtime's own health.
+//! * Woken by: hints from the runtime's event stream, touches by workers, a slow timer (a second
+//!   where the runtime has no events).
+//! * Publishes: pictures and dirty pods through the cache, [`RuntimeState`].
+//! * Must never let one slow or hung pod delay another, take a failed list for an empty one, or
+//!   change anything in the runtime.
+//! * Answers to upstream's `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
+//!
+//! ```text
+//! runtime events --> hints --.                       .--> pod cache --> dirty pods
+//!        touches ------------+--> inspector (1 item) +
+//!          timer --> relist -'                       '--> settled pods
+//! ```
+
+mod hints;
+mod inspector;
+mod relist;
+mod state;
+mod status_poll;
+
+use crate::{cri::RuntimeClient, pod_cache::PodCacheWriter};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+pub use hints::HintTask;
+pub use inspector::InspectTask;
+pub use relist::{RelistPoke, RelistTask};
+pub use state::{RuntimeState, RuntimeStateReader};
+pub use status_poll::StatusTask;
+
+/// How the watchers behave.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Relist period where the runtime has no events.
+    pub relist_period: Duration,
+    /// Relist period where it has: an audit.
+    pub audit_period: Duration,
+    /// How often the runtime's `Status` is asked.
+    pub status_period: Duration,
+    /// Root of the pod log directories, for termination messages taken from logs.
+    pub pod_logs_dir: PathBuf,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            relist_period: Duration::from_secs(1),
+            audit_period: Duration::from_secs(60),
+            status_period: Duration::from_secs(5),
+            pod_logs_dir: PathBuf::from("/var/log/pods"),
+        }
+    }
+}
+
+/// What the tasks share.
+#[derive(Clone, Debug)]
+struct Watch {
+    runtime: RuntimeClient,
+    cache: Arc<PodCacheWriter>,
+    config: Config,
+}
+
+/// The tasks of the PLEG, to be spawned under their names.
+pub struct Pleg {
+    /// `pleg.relist`.
+    pub relist: RelistTask,
+    /// `pleg.events`.
+    pub hints: HintTask,
+    /// `pleg.inspect`.
+    pub inspect: InspectTask,
+    /// `pleg.status`.
+    pub status: StatusTask,
+}
+
+/// Builds the tasks; nothing runs yet.
+pub fn build(
+    runtime: RuntimeClient,
+    cache: PodCacheWriter,
+    hints: crate::cri::events::HintReader,
+    config: Config,
+) -> (Pleg, RuntimeStateReader) {
+    let watch = Watch { runtime, cache: Arc::new(cache), config };
+    let (state, state_reader) = state::board();
+    let (relist, poke) = RelistTask::new(watch.clone());
+    let pleg = Pleg {
+        relist,
+        hints: HintTask::new(watch.clone(), hints, poke),
+        inspect: InspectTask::new(watch.clone()),
+        status: StatusTask::new(watch, state),
+    };
+    (pleg, state_reader)
+}

@@ -1,0 +1,80 @@
+//! Turns hints of the event stream into inspections and relists.
+
+use super::{RelistPoke, Watch};
+use crate::{
+    cri::events::{HintReader, Hints},
+    pod_cache::ItemId,
+};
+use std::{collections::HashSet, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+/// How long an id that nobody knows may stay unknown before a relist looks for its owner. What the
+/// kubelet creates itself is known well before that.
+const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
+
+/// Task `pleg.events`.
+pub struct HintTask {
+    watch: Watch,
+    hints: HintReader,
+    poke: RelistPoke,
+}
+
+impl HintTask {
+    pub(super) fn new(watch: Watch, hints: HintReader, poke: RelistPoke) -> Self {
+        Self { watch, hints, poke }
+    }
+
+    /// Follows hints until shutdown.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let mut unknown = HashSet::new();
+        loop {
+            let hints = tokio::select! {
+                hints = self.hints.take() => hints,
+                () = tokio::time::sleep(UNKNOWN_GRACE), if !unknown.is_empty() => {
+                    self.look_for(std::mem::take(&mut unknown));
+                    continue;
+                }
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            self.follow(hints, &mut unknown);
+        }
+    }
+
+    fn follow(&self, hints: Hints, unknown: &mut HashSet<String>) {
+        self.poke.set_mode(hints.mode);
+        if hints.resync {
+            self.poke.poke();
+        }
+        for (id, _) in hints.containers {
+            match self.known(&id) {
+                Some(item) => self.watch.cache.inspect(item),
+                None => {
+                    unknown.insert(id);
+                }
+            }
+        }
+    }
+
+    /// The ids are known by now, or only a list can tell whose they are.
+    fn look_for(&self, unknown: HashSet<String>) {
+        let mut missing = false;
+        for id in unknown {
+            match self.known(&id) {
+                Some(item) => self.watch.cache.inspect(item),
+                None => missing = true,
+            }
+        }
+        if missing {
+            self.poke.poke();
+        }
+    }
+
+    fn known(&self, id: &str) -> Option<ItemId> {
+        let container = ItemId::Container(id.into());
+        if self.watch.cache.locate(&container).is_some() {
+            return Some(container);
+        }
+        let sandbox = ItemId::Sandbox(id.into());
+        self.watch.cache.locate(&sandbox).is_some().then_some(sandbox)
+    }
+}

@@ -1,0 +1,86 @@
+//! The runtime's own health, as a board.
+
+use jiff::Timestamp;
+use std::time::Duration;
+use tokio::{sync::watch, time::Instant};
+
+/// How long the runtime may be silent before it counts as down (upstream: 30 s).
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What the runtime last said of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RuntimeState {
+    /// When `Status` last succeeded.
+    pub answered: Option<Instant>,
+    /// The condition RuntimeReady.
+    pub runtime_ready: bool,
+    /// The condition NetworkReady.
+    pub network_ready: bool,
+    /// Why the network is not ready, in the runtime's words.
+    pub network_message: String,
+    /// Why the runtime is not ready, or the last error of the call.
+    pub runtime_message: String,
+    /// When anything of the above last changed.
+    pub changed: Option<Timestamp>,
+}
+
+impl RuntimeState {
+    /// An error text when the runtime cannot be counted on at `now`.
+    pub fn runtime_error(&self, now: Instant) -> Option<String> {
+        match self.answered {
+            None => Some("container runtime status check may not have completed yet".into()),
+            Some(at) if now.saturating_duration_since(at) > GRACE => {
+                Some(format!("container runtime is down: {}", self.runtime_message))
+            }
+            Some(_) if !self.runtime_ready => {
+                Some(format!("container runtime is not ready: {}", self.runtime_message))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// An error text when pods with a network of their own cannot be started; upstream's words.
+    pub fn network_error(&self) -> Option<String> {
+        match (self.answered.is_some(), self.network_ready) {
+            (true, true) => None,
+            (true, false) => Some(format!(
+                "network is not ready: container runtime network not ready: NetworkReady=false \
+                 {}",
+                self.network_message
+            )),
+            (false, _) => Some("network is not ready: the runtime has not said so yet".into()),
+        }
+    }
+}
+
+/// Reads the board; cheap to clone.
+pub type RuntimeStateReader = watch::Receiver<RuntimeState>;
+
+pub(super) fn board() -> (watch::Sender<RuntimeState>, RuntimeStateReader) {
+    watch::channel(RuntimeState::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_silent_for_longer_than_the_grace_is_down() {
+        let now = Instant::now();
+        let state =
+            RuntimeState { answered: Some(now), runtime_ready: true, ..RuntimeState::default() };
+        assert_eq!(state.runtime_error(now + Duration::from_secs(29)), None);
+        assert!(state.runtime_error(now + Duration::from_secs(31)).is_some());
+        assert!(RuntimeState::default().runtime_error(now).is_some());
+    }
+
+    #[test]
+    fn a_network_that_is_not_ready_says_why() {
+        let state = RuntimeState {
+            answered: Some(Instant::now()),
+            network_message: "reason:NetworkPluginNotReady".into(),
+            ..RuntimeState::default()
+        };
+        assert!(state.network_error().unwrap().contains("NetworkPluginNotReady"));
+    }
+}

@@ -1,0 +1,80 @@
+//! Asks the runtime how it is, every few seconds.
+
+use super::{RuntimeState, Watch};
+use crate::cri::{CriError, v1::StatusResponse};
+use jiff::Timestamp;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Task `pleg.status`.
+pub struct StatusTask {
+    watch: Watch,
+    board: watch::Sender<RuntimeState>,
+}
+
+impl StatusTask {
+    pub(super) fn new(watch: Watch, board: watch::Sender<RuntimeState>) -> Self {
+        Self { watch, board }
+    }
+
+    /// Polls until shutdown.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        loop {
+            let reply = tokio::select! {
+                reply = self.watch.runtime.status(false) => reply,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            self.publish(reply);
+            tokio::select! {
+                () = tokio::time::sleep(self.watch.config.status_period) => {}
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    fn publish(&self, reply: Result<StatusResponse, CriError>) {
+        self.board.send_if_modified(|state| {
+            let mut next = match reply {
+                Ok(reply) => read(&reply),
+                Err(error) => RuntimeState { runtime_message: error.to_string(), ..state.clone() },
+            };
+            let notable = (next.runtime_ready, next.network_ready, &next.runtime_message)
+                != (state.runtime_ready, state.network_ready, &state.runtime_message)
+                || state.answered.is_none();
+            next.changed = if notable { Some(Timestamp::now()) } else { state.changed };
+            if notable {
+                tracing::info!(
+                    "runtimeReady" = next.runtime_ready,
+                    "networkReady" = next.network_ready,
+                    runtime = next.runtime_message,
+                    network = next.network_message,
+                    "Container runtime status changed"
+                );
+            }
+            *state = next;
+            notable
+        });
+    }
+}
+
+fn read(reply: &StatusResponse) -> RuntimeState {
+    let conditions = reply.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    let condition = |kind: &str| {
+        let found = conditions.iter().find(|c| c.r#type == kind);
+        match found {
+            Some(c) if c.status => (true, String::new()),
+            Some(c) => (false, format!("reason:{} message:{}", c.reason, c.message)),
+            None => (false, format!("the runtime does not report {kind}")),
+        }
+    };
+    let (runtime_ready, runtime_message) = condition("RuntimeReady");
+    let (network_ready, network_message) = condition("NetworkReady");
+    RuntimeState {
+        answered: Some(Instant::now()),
+        runtime_ready,
+        network_ready,
+        network_message,
+        runtime_message,
+        changed: None,
+    }
+}

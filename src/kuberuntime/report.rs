@@ -1,0 +1,108 @@
+//! What one turn of `sync_pod` did, for the worker and for the status.
+
+use crate::model::{ContainerId, reasons};
+use std::time::Duration;
+
+/// Why a container waits, as its status shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartFailure {
+    /// Container name.
+    pub container: String,
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// Text for people.
+    pub message: String,
+    /// When trying again makes sense; `None` leaves it to the worker.
+    pub retry_in: Option<Duration>,
+}
+
+/// The outcome of one turn.
+#[derive(Debug, Default)]
+pub struct SyncReport {
+    /// Anything was asked of the runtime that changes it.
+    pub acted: bool,
+    /// Containers that were considered and started, or need no start: their old failures are over.
+    pub started: Vec<String>,
+    /// Containers that could not be started, and why.
+    pub failures: Vec<StartFailure>,
+    /// What ended the turn early, if anything did.
+    pub error: Option<anyhow::Error>,
+    /// The turn ended early because the pod is to be looked at anew.
+    pub cancelled: bool,
+    /// When to look again at the latest.
+    pub again_in: Option<Duration>,
+}
+
+impl SyncReport {
+    pub(super) fn fail(&mut self, failure: StartFailure) {
+        if let Some(retry) = failure.retry_in {
+            self.look_again(retry);
+        }
+        self.failures.push(failure);
+    }
+
+    pub(super) fn look_again(&mut self, delay: Duration) {
+        self.again_in = Some(self.again_in.map_or(delay, |known| known.min(delay)));
+    }
+
+    /// Whether everything that was to be done was done.
+    pub fn is_clean(&self) -> bool {
+        self.error.is_none() && self.failures.is_empty()
+    }
+
+    /// Failures other than a running back-off: those make the worker try again soon.
+    pub fn needs_retry(&self) -> bool {
+        self.error.is_some() || self.failures.iter().any(|f| f.retry_in.is_none())
+    }
+}
+
+impl StartFailure {
+    pub(super) fn new(container: &str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { container: container.into(), reason, message: message.into(), retry_in: None }
+    }
+
+    pub(super) fn crash_loop(container: &str, message: String, left: Duration) -> Self {
+        Self {
+            retry_in: Some(left),
+            ..Self::new(container, reasons::CRASH_LOOP_BACK_OFF, message)
+        }
+    }
+}
+
+/// Go's way of printing a duration of whole seconds: `40s`, `1m20s`, `5m0s`.
+pub(super) fn go_seconds(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}
+
+/// Shows a container id as users know it from the runtime's own tools.
+pub fn short_id(id: &ContainerId) -> &str {
+    id.as_str().get(..13).unwrap_or(id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_print_as_in_go() {
+        let shown: Vec<_> =
+            [10, 80, 300, 3600].map(|s| go_seconds(Duration::from_secs(s))).into_iter().collect();
+        assert_eq!(shown, ["10s", "1m20s", "5m0s", "1h0m0s"]);
+    }
+
+    #[test]
+    fn the_earliest_instant_to_look_again_wins() {
+        let mut report = SyncReport::default();
+        report.fail(StartFailure::crash_loop("a", "m".into(), Duration::from_secs(20)));
+        report.fail(StartFailure::crash_loop("b", "m".into(), Duration::from_secs(10)));
+        assert_eq!(report.again_in, Some(Duration::from_secs(10)));
+        assert!(!report.needs_retry());
+        report.fail(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
+        assert!(report.needs_retry());
+    }
+}

@@ -1,0 +1,178 @@
+//! How long a container that ended waits before it runs again.
+//!
+//! The step lives in memory and in the journal, so a restarted kubelet goes on where it was. Points in
+//! time are wall-clock times, because the exit they count from is the runtime's.
+
+use crate::{
+    base::backoff::{Backoff, Step},
+    journal::{BackOffStep, Journal},
+    model::{ContainerState, ContainerStatus, Pod, PodExt, back_off_key},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
+use parking_lot::Mutex;
+use std::time::Duration;
+
+/// First delay; the very first restart has none.
+const BASE: Duration = Duration::from_secs(10);
+/// An exit this long after the last step starts afresh (upstream, independent of the cap).
+const RESET_AFTER: Duration = Duration::from_secs(600);
+
+/// The back-off of all containers of the node.
+#[derive(Debug)]
+pub(super) struct RestartBackOff {
+    steps: Mutex<Backoff<u64, Timestamp>>,
+    journal: Journal,
+}
+
+/// What the back-off says of one start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Start now.
+    Go,
+    /// Wait.
+    Wait {
+        /// The whole delay, for texts.
+        delay: Duration,
+        /// What is left of it.
+        left: Duration,
+    },
+}
+
+impl RestartBackOff {
+    pub(super) fn new(cap: Duration, journal: Journal) -> Self {
+        Self { steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)), journal }
+    }
+
+    /// Whether a container may start at `now`, given its newest instance that ended. A container that
+    /// may start takes the next step.
+    pub(super) fn admit(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        newest: Option<&ContainerStatus>,
+        now: Timestamp,
+    ) -> Admission {
+        let Some(exit) = newest.filter(|c| c.state == ContainerState::Exited) else {
+            return Admission::Go;
+        };
+        let uid = pod.uid();
+        let key = back_off_key(pod.name(), pod.namespace(), uid.as_str(), container);
+        let finished =
+            Timestamp::from_nanosecond(i128::from(exit.finished_at)).unwrap_or(Timestamp::UNIX_EPOCH);
+        let mut steps = self.steps.lock();
+        if steps.step(&key).is_none() {
+            let saved = self.journal.read(&uid, |r| r.back_off.get(&container.name).cloned());
+            if let Some(saved) = saved.filter(|saved| saved.key == key) {
+                let delay = Duration::from_secs(saved.delay_seconds);
+                steps.restore(key, Step { delay, since: saved.since });
+            }
+        }
+        if let Some(left) = steps.remaining(&key, finished, now) {
+            return Admission::Wait { delay: steps.delay(&key), left };
+        }
+        let delay = steps.advance(key, finished, now);
+        drop(steps);
+        self.journal.update(&uid, |record| {
+            let step = BackOffStep { key, delay_seconds: delay.as_secs(), since: now };
+            record.back_off.insert(container.name.clone(), step);
+        });
+        Admission::Go
+    }
+
+    /// Forgets steps that can no longer matter.
+    pub(super) fn collect(&self, now: Timestamp) {
+        use crate::base::backoff::Moment as _;
+        self.steps.lock().retain(|_, step| now.since(step.since) < 2 * RESET_AFTER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bed {
+        back_off: RestartBackOff,
+        journal: Journal,
+        pod: Pod,
+        container: Container,
+        _dir: tempfile::TempDir,
+    }
+
+    fn bed() -> Bed {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path().to_path_buf()).unwrap();
+        let container = Container { name: "c".into(), ..Container::default() };
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("u".into());
+        let back_off = RestartBackOff::new(Duration::from_secs(300), journal.clone());
+        Bed { back_off, journal, pod, container, _dir: dir }
+    }
+
+    fn exit_at(at: Timestamp) -> ContainerStatus {
+        ContainerStatus {
+            state: ContainerState::Exited,
+            finished_at: i64::try_from(at.as_nanosecond()).unwrap(),
+            ..ContainerStatus::default()
+        }
+    }
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn gaps_grow_as_upstreams_and_end_at_the_exact_second() {
+        let bed = bed();
+        let mut exit = t(0);
+        let mut gaps = Vec::new();
+        for _ in 0..8 {
+            let status = exit_at(exit);
+            let at = |left| exit + left;
+            match bed.back_off.admit(&bed.pod, &bed.container, Some(&status), exit) {
+                Admission::Go => gaps.push(0),
+                Admission::Wait { left, .. } => {
+                    let early = at(left - Duration::from_millis(1));
+                    let now = bed.back_off.admit(&bed.pod, &bed.container, Some(&status), early);
+                    assert!(matches!(now, Admission::Wait { .. }));
+                    let now = bed.back_off.admit(&bed.pod, &bed.container, Some(&status), at(left));
+                    assert_eq!(now, Admission::Go);
+                    gaps.push(left.as_secs());
+                    exit = at(left);
+                }
+            }
+        }
+        assert_eq!(gaps, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn the_step_survives_a_restart_of_the_kubelet() {
+        let bed = bed();
+        let status = exit_at(t(0));
+        assert_eq!(bed.back_off.admit(&bed.pod, &bed.container, Some(&status), t(0)), Admission::Go);
+        let second = RestartBackOff::new(Duration::from_secs(300), bed.journal.clone());
+        let status = exit_at(t(1));
+        let admission = second.admit(&bed.pod, &bed.container, Some(&status), t(2));
+        let (delay, left) = (Duration::from_secs(10), Duration::from_secs(9));
+        assert_eq!(admission, Admission::Wait { delay, left });
+    }
+
+    #[test]
+    fn another_image_starts_at_once() {
+        let mut bed = bed();
+        let status = exit_at(t(0));
+        bed.back_off.admit(&bed.pod, &bed.container, Some(&status), t(0));
+        bed.container.image = Some("other".into());
+        let admission = bed.back_off.admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
+        assert_eq!(admission, Admission::Go);
+    }
+
+    #[test]
+    fn a_container_that_never_ended_starts_at_once() {
+        let bed = bed();
+        assert_eq!(bed.back_off.admit(&bed.pod, &bed.container, None, t(0)), Admission::Go);
+        let created = ContainerStatus { state: ContainerState::Created, ..Default::default() };
+        let admission = bed.back_off.admit(&bed.pod, &bed.container, Some(&created), t(0));
+        assert_eq!(admission, Admission::Go);
+    }
+}

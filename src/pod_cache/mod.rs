@@ -103,6 +103,11 @@ impl PodCache {
         self.shared.picture.lock().status(uid)
     }
 
+    /// The picture of a pod if nothing of it has to be read again.
+    pub fn try_settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.shared.picture.lock().settled(uid)
+    }
+
     /// The picture of a pod once every touched item has been read again. Waits as long as that takes;
     /// the caller may drop the future.
     pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {

@@ -1,0 +1,222 @@
+//! Starting one container: back-off, image, configuration, create, start, postStart.
+
+use super::{
+    KubeGenericRuntimeManager,
+    builder::ContainerRequest,
+    kill::Why,
+    report::{StartFailure, go_seconds},
+    restart_back_off::Admission,
+    sandbox::{Sandbox, owner_of},
+    sync_pod::{Stopped, SyncRequest},
+};
+use crate::{
+    cri::{
+        CriError,
+        v1::{ContainerConfig, ContainerFilter},
+    },
+    events::ObjectRef,
+    model::{ContainerId, Pod, PodExt, keys, reasons, reasons::event},
+    pod_cache::ItemId,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
+
+impl KubeGenericRuntimeManager {
+    /// Starts a container in a sandbox. `Err(None)` when the turn was cancelled.
+    pub(super) async fn start_container(
+        &self,
+        request: &SyncRequest<'_>,
+        sandbox: &Sandbox,
+        container: &Container,
+    ) -> Result<(), Stopped> {
+        let pod = request.pod;
+        self.check_back_off(request, container)?;
+        let image = self.ensure_image(request, container, &sandbox.config).await?;
+        let newest = request.status.newest(&container.name);
+        let restart_count = match newest {
+            Some(newest) => newest.restart_count.saturating_add(1),
+            None => self.builder.restart_count_from_logs(pod, &container.name).await,
+        };
+        let build = ContainerRequest {
+            pod,
+            container,
+            restart_count,
+            image: &image,
+            pod_ips: &sandbox.ips,
+            volumes: request.volumes,
+        };
+        let object = ObjectRef::container(pod, &container.name);
+        let config = self.builder.container(build).await.map_err(|error| {
+            let text = format!("Error: {}", crate::base::chain(error.as_ref()));
+            self.events.warning(&object, event::FAILED, text);
+            let message = crate::base::chain(error.as_ref());
+            failure(container, reasons::CREATE_CONTAINER_CONFIG_ERROR, message)
+        })?;
+        if request.cancel.is_cancelled() {
+            return Err(None);
+        }
+        let id = self.create_and_start(pod, sandbox, container, config, restart_count).await?;
+        self.run_post_start(request, container, &id).await
+    }
+
+    fn check_back_off(
+        &self,
+        request: &SyncRequest<'_>,
+        container: &Container,
+    ) -> Result<(), Stopped> {
+        let pod = request.pod;
+        let newest = request.status.newest(&container.name);
+        let Admission::Wait { delay, left } =
+            self.back_off.admit(pod, container, newest, Timestamp::now())
+        else {
+            return Ok(());
+        };
+        let shown = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
+        let object = ObjectRef::container(pod, &container.name);
+        let text =
+            format!("Back-off restarting failed container {} in pod {shown}", container.name);
+        self.events.warning(&object, event::BACK_OFF, text);
+        let message = format!(
+            "back-off {} restarting failed container={} pod={shown}",
+            go_seconds(delay),
+            container.name
+        );
+        Err(Some(StartFailure::crash_loop(&container.name, message, left)))
+    }
+
+    /// Creates and starts: the two steps that nothing may come between.
+    async fn create_and_start(
+        &self,
+        pod: &Pod,
+        sandbox: &Sandbox,
+        container: &Container,
+        config: ContainerConfig,
+        restart_count: u32,
+    ) -> Result<ContainerId, Stopped> {
+        let object = ObjectRef::container(pod, &container.name);
+        let log = config.log_path.clone();
+        let created =
+            self.runtime.create_container(sandbox.id.as_str(), config, &sandbox.config).await;
+        let id = match created {
+            Ok(id) => ContainerId::from(id),
+            Err(error) => {
+                self.adopt_containers(pod, sandbox, &container.name, &error).await;
+                return Err(self.refused(
+                    &object,
+                    container,
+                    reasons::CREATE_CONTAINER_ERROR,
+                    &error,
+                    None,
+                ));
+            }
+        };
+        self.events.normal(&object, event::CREATED, "Container created");
+        let hooked = container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
+        if hooked {
+            let pending = id.to_string();
+            self.journal.record(&pod.uid(), |r| r.post_start_pending.push(pending)).await;
+        }
+        let started = self.runtime.start_container(id.as_str()).await;
+        let item = ItemId::Container(id.clone());
+        self.cache.touch(&owner_of(pod), item, Some(sandbox.id.clone()));
+        if let Err(error) = started {
+            self.hook_done(pod, &id);
+            let reason = reasons::RUN_CONTAINER_ERROR;
+            return Err(self.refused(&object, container, reason, &error, Some(&id)));
+        }
+        self.events.normal(&object, event::STARTED, "Container started");
+        self.links.add(pod, &container.name, &id, &log, restart_count).await;
+        Ok(id)
+    }
+
+    fn refused(
+        &self,
+        object: &ObjectRef,
+        container: &Container,
+        reason: &'static str,
+        error: &CriError,
+        id: Option<&ContainerId>,
+    ) -> Stopped {
+        let mut text = error.message().to_string();
+        if let Some(id) = id {
+            text = text.replace(id.as_str(), &container.name);
+        }
+        self.events.warning(object, event::FAILED, format!("Error: {text}"));
+        failure(container, reason, text)
+    }
+
+    /// Runs the postStart hook of a container that has just started. A failure kills the container.
+    pub(super) async fn run_post_start(
+        &self,
+        request: &SyncRequest<'_>,
+        container: &Container,
+        id: &ContainerId,
+    ) -> Result<(), Stopped> {
+        let pod = request.pod;
+        let handler = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
+        let Some(handler) = handler else { return Ok(()) };
+        let ip = request.status.ips().first().cloned();
+        let ip = ip.or_else(|| self.cache.latest(&pod.uid()).ips().first().cloned());
+        let running = self.hooks.post_start(pod, container, id, ip.as_deref(), handler);
+        let result = tokio::select! {
+            result = running => result,
+            () = request.cancel.cancelled() => return Err(None),
+        };
+        self.hook_done(pod, id);
+        let Err(error) = result else { return Ok(()) };
+        let object = ObjectRef::container(pod, &container.name);
+        tracing::warn!(pod = %pod.full_name(), container = container.name, err = %error, "PostStart hook failed");
+        self.events.warning(&object, event::FAILED_POST_START_HOOK, "PostStartHook failed");
+        let status = self.cache.latest(&pod.uid());
+        let why = Why::FailedPostStartHook;
+        if let Err(error) = self.kill_one(pod, &status, id, why).await {
+            tracing::warn!(
+                pod = %pod.full_name(),
+                container = container.name,
+                err = %crate::base::chain(error.as_ref()),
+                "Cannot stop a container whose hook failed"
+            );
+        }
+        Err(failure(container, reasons::POST_START_HOOK_ERROR, error.to_string()))
+    }
+
+    fn hook_done(&self, pod: &Pod, id: &ContainerId) {
+        self.journal
+            .update(&pod.uid(), |r| r.post_start_pending.retain(|known| known != id.as_str()));
+    }
+
+    /// After a create whose outcome is unknown, or a name that is taken: the container may exist. It
+    /// is looked up and adopted, so the next turn sees it instead of asking for a second one (P-10).
+    async fn adopt_containers(&self, pod: &Pod, sandbox: &Sandbox, name: &str, error: &CriError) {
+        let suspicious = error.is_outcome_unknown()
+            || matches!(error, CriError::AlreadyExists { .. })
+            || error.message().contains("reserve container name");
+        if !suspicious {
+            return;
+        }
+        let filter = ContainerFilter {
+            pod_sandbox_id: sandbox.id.to_string(),
+            label_selector: [(keys::CONTAINER_NAME.to_string(), name.to_string())].into(),
+            ..ContainerFilter::default()
+        };
+        match self.runtime.list_containers(Some(filter)).await {
+            Ok(found) => found.into_iter().for_each(|c| {
+                let item = ItemId::Container(c.id.into());
+                self.cache.touch(&owner_of(pod), item, Some(sandbox.id.clone()));
+            }),
+            Err(error) => tracing::warn!(
+                pod = %pod.full_name(),
+                err = %error,
+                "Cannot look for a container that may have been created"
+            ),
+        }
+    }
+}
+
+pub(super) fn failure(
+    container: &Container,
+    reason: &'static str,
+    message: impl Into<String>,
+) -> Stopped {
+    Some(StartFailure::new(&container.name, reason, message))
+}

@@ -1,0 +1,225 @@
+//! The six steps that make the runtime match a pod: compute changes; kill the pod if its sandbox
+//! changed; kill containers that should not run; create the sandbox; start init containers; start
+//! containers.
+//!
+//! Between any two steps the turn may be cancelled; never between creating a container and starting
+//! it.
+
+use super::{
+    KubeGenericRuntimeManager,
+    actions::{ContainerStart, Facts, Inputs, KillPodReason, PodActions, compute_pod_actions},
+    kill::Why,
+    report::{StartFailure, SyncReport},
+    sandbox::Sandbox,
+};
+use crate::{
+    events::ObjectRef,
+    model::{GraceDeadline, Pod, PodExt, PodStatus, is_sidecar, reasons},
+    volumes::VolumePaths,
+};
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Container;
+use std::sync::Arc;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// What a turn needs.
+pub struct SyncRequest<'a> {
+    /// The pod as desired.
+    pub pod: &'a Arc<Pod>,
+    /// The pod as the runtime has it; settled.
+    pub status: Arc<PodStatus>,
+    /// Where the pod's volumes are on the host.
+    pub volumes: &'a VolumePaths,
+    /// Fires when the pod is to be looked at anew.
+    pub cancel: &'a CancellationToken,
+}
+
+impl KubeGenericRuntimeManager {
+    /// What a pod needs now.
+    pub fn compute(&self, pod: &Pod, status: &PodStatus) -> PodActions {
+        let uid = pod.uid();
+        let facts = self.journal.read(&uid, |record| Facts {
+            initialized_in: record.initialized_sandbox(),
+            terminal: record.terminal.is_some(),
+            ..Facts::default()
+        });
+        let verdicts = |id: &_| self.results.get(id);
+        compute_pod_actions(&Inputs { pod, status, verdicts: &verdicts, facts: &facts })
+    }
+
+    /// Makes the runtime match the pod. Never fails as a whole: the report says what could not be
+    /// done.
+    pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
+        let mut report = SyncReport::default();
+        let actions = self.compute(request.pod, &request.status);
+        if actions.is_empty() {
+            self.resume_hooks(&request, &mut report).await;
+            return report;
+        }
+        tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
+        if let Err(error) = self.kill_unwanted(&request, &actions, &mut report).await {
+            report.error = Some(error);
+            return report;
+        }
+        if !actions.starts_something() && !actions.create_sandbox {
+            return report;
+        }
+        let Some(sandbox) = self.ensure_sandbox(&request, &actions, &mut report).await else {
+            return report;
+        };
+        self.start_all(&request, &actions, &sandbox, &mut report).await;
+        report
+    }
+
+    /// Steps 2 and 3.
+    async fn kill_unwanted(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        report: &mut SyncReport,
+    ) -> anyhow::Result<()> {
+        let (pod, status) = (request.pod, &request.status);
+        if let Some(reason) = &actions.kill_pod {
+            if let KillPodReason::Sandbox(change) = reason {
+                if let Some(left) = self.sandbox_back_off(pod, *change) {
+                    report.look_again(left);
+                    anyhow::bail!(
+                        "the sandbox changed ({change}); its replacement waits {} s",
+                        left.as_secs()
+                    );
+                }
+                let text =
+                    format!("Pod sandbox changed, it will be killed and re-created. ({change})");
+                let object = ObjectRef::pod(pod);
+                self.events.normal(&object, reasons::event::SANDBOX_CHANGED, text);
+            }
+            report.acted = true;
+            let grace =
+                GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
+            let (_keep, grace) = watch::channel(grace);
+            self.kill_pod(Some(pod), status, grace).await.context("cannot stop the pod")?;
+            if actions.create_sandbox {
+                self.purge_init_containers(pod, status).await;
+            }
+            return Ok(());
+        }
+        for kill in &actions.containers_to_kill {
+            report.acted = true;
+            let why = Why::Reason { kill: kill.clone() };
+            self.kill_one(pod, status, &kill.id, why).await?;
+        }
+        Ok(())
+    }
+
+    /// Step 4. `None` ends the turn.
+    async fn ensure_sandbox(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        report: &mut SyncReport,
+    ) -> Option<Sandbox> {
+        if request.cancel.is_cancelled() {
+            report.cancelled = true;
+            return None;
+        }
+        if !actions.create_sandbox {
+            return self.existing_sandbox(request, actions, report);
+        }
+        report.acted = true;
+        match self.create_sandbox(request.pod, actions.attempt).await {
+            Ok(sandbox) => Some(sandbox),
+            Err(error) => {
+                report.error = Some(error);
+                None
+            }
+        }
+    }
+
+    /// Steps 5 and 6.
+    async fn start_all(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        sandbox: &Sandbox,
+        report: &mut SyncReport,
+    ) {
+        let pod = request.pod;
+        self.prune_init_containers(pod, &request.status).await;
+        for start in &actions.init_containers_to_start {
+            let Some(container) = pod.init_containers().get(start.index) else { continue };
+            let started = self.start_one(request, sandbox, start, container, report).await;
+            // A plain init container that cannot start ends the turn; a sidecar is skipped.
+            if report.cancelled || (!started && !is_sidecar(container)) {
+                return;
+            }
+        }
+        if !actions.containers_to_start.is_empty() && !pod.init_containers().is_empty() {
+            let id = sandbox.id.to_string();
+            self.journal.update(&pod.uid(), |record| record.initialized_in = Some(id));
+        }
+        for start in &actions.containers_to_start {
+            let Some(container) = pod.containers().get(start.index) else { continue };
+            self.start_one(request, sandbox, start, container, report).await;
+            if report.cancelled {
+                return;
+            }
+        }
+    }
+
+    /// Starts one container and reports how that went; true when it runs.
+    async fn start_one(
+        &self,
+        request: &SyncRequest<'_>,
+        sandbox: &Sandbox,
+        start: &ContainerStart,
+        container: &Container,
+        report: &mut SyncReport,
+    ) -> bool {
+        if request.cancel.is_cancelled() {
+            report.cancelled = true;
+            return false;
+        }
+        tracing::debug!(container = start.name, reason = ?start.reason, "Starting a container");
+        match self.start_container(request, sandbox, container).await {
+            Ok(()) => {
+                report.acted = true;
+                report.started.push(start.name.clone());
+                true
+            }
+            Err(None) => {
+                report.cancelled = true;
+                false
+            }
+            Err(Some(failure)) => {
+                report.acted |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
+                report.fail(failure);
+                false
+            }
+        }
+    }
+
+    /// Hooks that an earlier kubelet began and was not seen to finish are run again (P-09: at least
+    /// once, whatever happens in between).
+    async fn resume_hooks(&self, request: &SyncRequest<'_>, report: &mut SyncReport) {
+        let pod = request.pod;
+        let pending = self.journal.read(&pod.uid(), |r| r.post_start_pending.clone());
+        for id in pending {
+            let id = id.as_str().into();
+            let Some(status) = request.status.container(&id) else { continue };
+            let Some(container) = pod.container(&status.name) else { continue };
+            if status.state != crate::model::ContainerState::Running {
+                continue;
+            }
+            report.acted = true;
+            match self.run_post_start(request, container, &id).await {
+                Ok(()) => report.started.push(container.name.clone()),
+                Err(None) => report.cancelled = true,
+                Err(Some(failure)) => report.fail(failure),
+            }
+        }
+    }
+}
+
+/// Ends a turn for one container: `None` when it was cancelled.
+pub(super) type Stopped = Option<StartFailure>;

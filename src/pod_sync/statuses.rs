@@ -1,0 +1,185 @@
+//! Publishing a pod's API status from what is known of it at the moment.
+
+use crate::{
+    journal::{Journal, Terminal},
+    kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
+    model::{Pod, PodExt, PodStatus, PodUid, reasons},
+    pod_cache::PodCache,
+    probe_results::ProbeResults,
+    resources,
+    status::{
+        StatusManager, Statuses,
+        generate::{FailedBecause, Inputs},
+        generate_api_pod_status,
+    },
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as api;
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+/// How far a pod has come; decides what its status may say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Stage {
+    /// Being set up, or running.
+    #[default]
+    Live,
+    /// Being stopped.
+    Ending,
+    /// All its containers have ended for good.
+    Ended,
+}
+
+/// What is remembered of a pod between two turns.
+#[derive(Debug, Default)]
+struct Notes {
+    failures: Vec<StartFailure>,
+    stage: Stage,
+    failed_because: Option<FailedBecause>,
+}
+
+/// Makes and publishes statuses; whoever sees an input change may ask for it.
+#[derive(Debug)]
+pub struct StatusPublisher {
+    runtime: KubeGenericRuntimeManager,
+    runtime_name: String,
+    manager: StatusManager,
+    cache: PodCache,
+    results: ProbeResults,
+    journal: Journal,
+    notes: Mutex<HashMap<PodUid, Notes>>,
+}
+
+impl StatusPublisher {
+    /// A publisher without pods. `runtime_name` is what container ids are prefixed with.
+    pub fn new(
+        runtime: KubeGenericRuntimeManager,
+        runtime_name: String,
+        manager: StatusManager,
+        cache: PodCache,
+        results: ProbeResults,
+        journal: Journal,
+    ) -> Self {
+        let notes = Mutex::default();
+        Self { runtime, runtime_name, manager, cache, results, journal, notes }
+    }
+
+    /// The board of statuses.
+    pub fn statuses(&self) -> Statuses {
+        self.manager.reader()
+    }
+
+    /// Publishes a pod's status as of now and returns it. While the pod's picture is being read again,
+    /// the status stays as it is.
+    pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
+        let uid = pod.uid();
+        // One at a time: a status made from older facts must not replace one made from newer ones.
+        let mut notes = self.notes.lock();
+        let notes = notes.entry(uid.clone()).or_default();
+        let Some(picture) = self.cache.try_settled(&uid) else { return self.statuses().get(&uid) };
+        let old = self.old_status(&uid);
+        match self.generate(pod, &picture, old.as_deref(), notes) {
+            Ok(status) => {
+                self.manager.set_pod_status(pod, status);
+            }
+            Err(error) => tracing::error!(
+                pod = %pod.full_name(),
+                err = %error,
+                "The runtime contradicts a pod's status; the status stays"
+            ),
+        }
+        self.statuses().get(&uid)
+    }
+
+    fn generate(
+        &self,
+        pod: &Arc<Pod>,
+        picture: &PodStatus,
+        old: Option<&api::PodStatus>,
+        notes: &Notes,
+    ) -> Result<api::PodStatus, crate::status::generate::IllegalTransition> {
+        let now = Timestamp::now();
+        let failure = |name: &str| {
+            let failure = notes.failures.iter().find(|f| f.container == name)?;
+            Some((failure.reason.to_string(), failure.message.clone()))
+        };
+        let back_off = |name: &str| self.runtime.back_off_message(pod, name, picture, now);
+        let verdicts = |id: &_| self.results.get(id);
+        let live = notes.stage == Stage::Live;
+        let mut inputs = Inputs {
+            runtime_name: &self.runtime_name,
+            qos_class: resources::qos_class(pod).as_str(),
+            verdicts: &verdicts,
+            start_failure: &failure,
+            back_off: &back_off,
+            old,
+            needs_new_sandbox: self.runtime.needs_new_sandbox(pod, picture),
+            pod_is_terminal: notes.stage == Stage::Ended,
+            failed_because: notes.failed_because.as_ref(),
+            ..Inputs::new(pod, picture, now)
+        };
+        if !live {
+            inputs.back_off = &|_| None;
+        }
+        generate_api_pod_status(&inputs)
+    }
+
+    fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
+        self.statuses().get(uid).or_else(|| {
+            let terminal = self.journal.read(uid, |record| record.terminal.clone())?;
+            serde_json::from_value(terminal.status).ok().map(Arc::new)
+        })
+    }
+
+    /// Keeps what a turn said about containers that could not be started.
+    pub(super) fn note_report(&self, uid: &PodUid, report: &SyncReport) {
+        let mut notes = self.notes.lock();
+        let failures = &mut notes.entry(uid.clone()).or_default().failures;
+        failures.retain(|known| {
+            !report.started.contains(&known.container)
+                && !report.failures.iter().any(|f| f.container == known.container)
+                && known.reason != reasons::CRASH_LOOP_BACK_OFF
+        });
+        failures.extend(report.failures.iter().cloned());
+    }
+
+    pub(super) fn note_stage(&self, uid: &PodUid, stage: Stage) {
+        self.notes.lock().entry(uid.clone()).or_default().stage = stage;
+    }
+
+    pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) {
+        self.notes.lock().entry(uid.clone()).or_default().failed_because.get_or_insert(because);
+    }
+
+    /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15).
+    pub(super) async fn record_terminal(&self, uid: &PodUid, status: &api::PodStatus) {
+        match serde_json::to_value(status) {
+            Ok(status) => self.journal.record(uid, |r| r.terminal = Some(Terminal { status })).await,
+            Err(error) => tracing::error!(pod = %uid, err = %error, "Cannot record a pod's end"),
+        }
+    }
+
+    /// Settles the status of a pod all of whose containers have ended.
+    pub(super) fn finish(&self, pod: &Arc<Pod>) {
+        self.manager.terminate_pod(pod);
+    }
+
+    /// Forgets a pod.
+    pub fn forget(&self, uid: &PodUid) {
+        self.notes.lock().remove(uid);
+        self.manager.remove(uid);
+    }
+}
+
+/// What is left of a pod's `activeDeadlineSeconds` at `now`, counted from its start.
+pub(super) fn deadline_left(
+    pod: &Pod,
+    status: &api::PodStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let seconds = pod.spec()?.active_deadline_seconds?;
+    let started = status.start_time.as_ref()?.0;
+    let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let passed = Duration::try_from(now.duration_since(started)).unwrap_or_default();
+    Some(allowed.saturating_sub(passed))
+}

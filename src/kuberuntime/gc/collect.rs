@@ -1,0 +1,178 @@
+//! Carries out the removal of dead containers, sandboxes and logs.
+
+use super::{
+    super::{KubeGenericRuntimeManager, sandbox::owner_of},
+    plan::{self, ContainerRemoval, DeadContainer, Sandbox},
+};
+use crate::{
+    model::{ContainerState, Pod, PodStatus, PodUid},
+    pod_cache::{Complete, ItemId, Owner, Read},
+};
+use jiff::Timestamp;
+use std::sync::Arc;
+
+fn owner(status: &PodStatus) -> Owner {
+    Owner {
+        uid: status.uid.clone(),
+        name: status.name.clone(),
+        namespace: status.namespace.clone(),
+    }
+}
+
+impl KubeGenericRuntimeManager {
+    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
+    /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
+    pub async fn collect_pod(&self, status: &PodStatus, content_goes: bool) -> anyhow::Result<()> {
+        let goes = |_: &PodUid| content_goes;
+        self.collect(&[Arc::new(status.clone())], Some(&goes)).await?;
+        if content_goes {
+            self.links.remove_pod_logs(&status.namespace, &status.name, &status.uid).await;
+        }
+        Ok(())
+    }
+
+    /// The audit: what no pod's own worker has removed. `content_goes` is `None` until every source
+    /// has delivered. The proof says that the pictures come from a complete list.
+    pub async fn collect_all(
+        &self,
+        pods: &[Arc<PodStatus>],
+        content_goes: Option<&(dyn Fn(&PodUid) -> bool + Send + Sync)>,
+        _proof: Complete,
+    ) -> anyhow::Result<()> {
+        self.back_off.collect(Timestamp::now());
+        self.collect(pods, content_goes.map(|f| f as &(dyn Fn(&PodUid) -> bool + Sync))).await
+    }
+
+    async fn collect(
+        &self,
+        pods: &[Arc<PodStatus>],
+        content_goes: Option<&(dyn Fn(&PodUid) -> bool + Sync)>,
+    ) -> anyhow::Result<()> {
+        let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+        let goes = content_goes.map(|f| move |uid: &PodUid| f(uid));
+        let goes = goes.as_ref().map(|f| f as &dyn Fn(&PodUid) -> bool);
+        let removals = plan::containers(dead_containers(pods), &self.gc_policy, goes, now);
+        let sandbox_removals = |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), goes);
+        let early = sandbox_removals(pods);
+        if removals.is_empty() && early.is_empty() {
+            return Ok(());
+        }
+        let mut first_error = None;
+        for removal in &removals {
+            let Some(status) = pods.iter().find(|p| p.container(&removal.id).is_some()) else {
+                continue;
+            };
+            if let Err(error) = self.remove_container(status, removal).await {
+                first_error.get_or_insert(error);
+            }
+        }
+        let pods: Vec<_> = pods.iter().map(|pod| self.cache.latest(&pod.uid)).collect();
+        for removal in sandbox_removals(&pods) {
+            let Some(status) =
+                pods.iter().find(|p| p.sandboxes.iter().any(|s| s.id == removal.id))
+            else {
+                continue;
+            };
+            if let Err(error) = self.remove_sandbox(status, &removal.id).await {
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    async fn remove_container(
+        &self,
+        status: &PodStatus,
+        removal: &ContainerRemoval,
+    ) -> anyhow::Result<()> {
+        let owner = owner(status);
+        let id = removal.id.as_str();
+        tracing::debug!(pod = %owner.name, container = id, why = %removal.reason, "Removing a container");
+        if removal.stop_first {
+            self.runtime.stop_container(id, plan_minimum()).await?;
+        }
+        if let Some(container) = status.container(&removal.id) {
+            self.links.remove_container_logs(&owner, container).await;
+        }
+        let seq = self.cache.next_seq();
+        match self.runtime.remove_container(id).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+        self.cache.observed(&owner, &ItemId::Container(removal.id.clone()), seq, Read::Gone);
+        Ok(())
+    }
+
+    async fn remove_sandbox(
+        &self,
+        status: &PodStatus,
+        id: &crate::model::SandboxId,
+    ) -> anyhow::Result<()> {
+        let owner = owner(status);
+        tracing::debug!(pod = %owner.name, sandbox = %id, "Removing a sandbox");
+        self.stop_sandbox(&owner, id).await?;
+        let seq = self.cache.next_seq();
+        match self.runtime.remove_pod_sandbox(id.as_str()).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+        self.cache.observed(&owner, &ItemId::Sandbox(id.clone()), seq, Read::Gone);
+        Ok(())
+    }
+
+    /// Before anything is started, of each init container only the newest dead instance stays.
+    pub(in super::super) async fn prune_init_containers(&self, pod: &Pod, status: &PodStatus) {
+        self.remove_quietly(status, plan::init_containers(pod, status)).await;
+    }
+
+    /// Before a new sandbox is made, init containers are to run afresh: no instance stays.
+    pub(in super::super) async fn purge_init_containers(&self, pod: &Pod, status: &PodStatus) {
+        let removals = plan::all_init_containers(pod, status);
+        self.remove_quietly(status, removals).await;
+    }
+
+    async fn remove_quietly(&self, status: &PodStatus, removals: Vec<ContainerRemoval>) {
+        for removal in removals {
+            if let Err(error) = self.remove_container(status, &removal).await {
+                tracing::warn!(
+                    pod = %status.name,
+                    container = %removal.id,
+                    err = %crate::base::chain(error.as_ref()),
+                    "Cannot remove an init container"
+                );
+            }
+        }
+    }
+}
+
+fn plan_minimum() -> i64 {
+    super::super::kill::plan::MINIMUM_STOP_SECONDS
+}
+
+fn dead_containers(pods: &[Arc<PodStatus>]) -> Vec<DeadContainer> {
+    pods.iter()
+        .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
+        .filter(|(_, c)| c.state != ContainerState::Running)
+        .map(|(pod, c)| DeadContainer {
+            id: c.id.clone(),
+            pod: pod.uid.clone(),
+            name: c.name.to_string(),
+            created_at: c.created_at,
+            state: c.state,
+        })
+        .collect()
+}
+
+fn sandboxes(pods: &[Arc<PodStatus>]) -> Vec<Sandbox> {
+    pods.iter()
+        .flat_map(|pod| pod.sandboxes.iter().map(move |s| (pod, s)))
+        .map(|(pod, s)| Sandbox {
+            id: s.id.clone(),
+            pod: pod.uid.clone(),
+            attempt: s.attempt,
+            created_at: s.created_at,
+            ready: s.ready,
+            has_containers: pod.containers.iter().any(|c| c.sandbox == s.id),
+        })
+        .collect()
+}

@@ -1,0 +1,303 @@
+//! Carries out stops: hook, turn, StopContainer, and a look that it really ended.
+
+use super::{
+    super::{KubeGenericRuntimeManager, actions::ContainerKill, labels, sandbox::owner_of},
+    plan::{self, ContainerStop, OrphanRecord},
+};
+use crate::{
+    base::chain,
+    events::ObjectRef,
+    model::{
+        ContainerId, GraceDeadline, Pod, PodExt, PodStatus, keys,
+        reasons::event,
+    },
+    pod_cache::{ItemId, Owner},
+};
+use anyhow::Context as _;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use std::{collections::HashMap, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+/// How long the runtime may go on showing a container as running after it said that it stopped it.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Why one container of a pod that stays is stopped.
+#[derive(Clone, Debug)]
+pub(in super::super) enum Why {
+    /// The plan says so.
+    Plan(ContainerKill),
+    /// Its postStart hook failed.
+    FailedPostStartHook,
+}
+
+impl Why {
+    fn message(&self) -> String {
+        match self {
+            Self::Plan(kill) => kill.to_string(),
+            Self::FailedPostStartHook => event::FAILED_POST_START_HOOK.into(),
+        }
+    }
+}
+
+/// Everything one stop needs.
+struct Target<'a> {
+    owner: &'a Owner,
+    object: ObjectRef,
+    pod: Option<&'a Pod>,
+    container: Option<&'a Container>,
+    stop: ContainerStop,
+    message: String,
+    pod_ip: Option<&'a str>,
+}
+
+impl KubeGenericRuntimeManager {
+    /// Stops one container of a pod that stays.
+    pub(in super::super) async fn kill_one(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        name: &str,
+        id: &ContainerId,
+        why: Why,
+    ) -> anyhow::Result<()> {
+        let container = pod.container(name);
+        let reason = match &why {
+            Why::Plan(kill) => Some(kill.reason),
+            Why::FailedPostStartHook => None,
+        };
+        let seconds = plan::container_grace_seconds(pod, container, reason, None);
+        let (_keep, grace) = watch::channel(GraceDeadline::starting(Instant::now(), seconds));
+        let running = status.container(id).is_none_or(|c| {
+            c.state == crate::model::ContainerState::Running
+        });
+        let pre_stop = container
+            .filter(|_| running)
+            .and_then(|c| c.lifecycle.as_ref()?.pre_stop.clone());
+        let stop =
+            ContainerStop { id: id.clone(), name: name.into(), waits_for: Vec::new(), pre_stop };
+        let target = Target {
+            owner: &owner_of(pod),
+            object: ObjectRef::container(pod, name),
+            pod: Some(pod),
+            container,
+            stop,
+            message: why.message(),
+            pod_ip: status.ips().first().map(String::as_str),
+        };
+        self.stop_container(&target, grace, &HashMap::new())
+            .await
+            .with_context(|| format!("cannot stop container {name}"))
+    }
+
+    /// Stops every container of a pod, then its sandboxes. Without a pod object (an orphan) hooks come
+    /// from the annotations that its containers were created with. Sandboxes are stopped only after
+    /// every container was seen to have exited.
+    pub async fn kill_pod(
+        &self,
+        pod: Option<&Pod>,
+        status: &PodStatus,
+        grace: watch::Receiver<GraceDeadline>,
+    ) -> anyhow::Result<()> {
+        let owner = Owner {
+            uid: status.uid.clone(),
+            name: status.name.clone(),
+            namespace: status.namespace.clone(),
+        };
+        let records = match pod {
+            Some(_) => HashMap::new(),
+            None => self.orphan_records(status).await,
+        };
+        let stops = plan::stop_pod(pod, status, &|id| records.get(id).cloned());
+        let latches: HashMap<ContainerId, watch::Sender<bool>> =
+            stops.iter().map(|s| (s.id.clone(), watch::Sender::new(false))).collect();
+        let running = stops.into_iter().map(|stop| {
+            let target = Target {
+                object: object_of(pod, status, &stop.name),
+                owner: &owner,
+                pod,
+                container: pod.and_then(|pod| pod.container(&stop.name)),
+                message: format!("Stopping container {}", stop.name),
+                pod_ip: status.ips().first().map(String::as_str),
+                stop,
+            };
+            let (grace, latches) = (grace.clone(), &latches);
+            async move {
+                let result = self.stop_container(&target, grace, latches).await;
+                // Also when it failed: whoever waits has its own deadline, and an error to report.
+                if let Some(latch) = latches.get(&target.stop.id) {
+                    latch.send_replace(true);
+                }
+                result.with_context(|| format!("cannot stop container {}", target.stop.name))
+            }
+        });
+        let failures: Vec<_> =
+            join_all(running).await.into_iter().filter_map(Result::err).collect();
+        if let Some(first) = failures.into_iter().next() {
+            return Err(first);
+        }
+        self.stop_sandboxes(&owner, status).await
+    }
+
+    async fn stop_sandboxes(&self, owner: &Owner, status: &PodStatus) -> anyhow::Result<()> {
+        if status.containers.is_empty() && status.sandboxes.is_empty() {
+            return Ok(());
+        }
+        let settled = timeout(SETTLE, self.cache.settled(&owner.uid)).await;
+        let picture = settled.unwrap_or_else(|_| self.cache.latest(&owner.uid));
+        let running: Vec<_> = picture.maybe_running().map(|c| &*c.name).collect();
+        anyhow::ensure!(
+            running.is_empty(),
+            "containers still run after they were stopped: {}",
+            running.join(", ")
+        );
+        let stops = picture.sandboxes.iter().map(|s| self.stop_sandbox(owner, &s.id));
+        join_all(stops).await.into_iter().collect()
+    }
+
+    async fn stop_container(
+        &self,
+        target: &Target<'_>,
+        grace: watch::Receiver<GraceDeadline>,
+        latches: &HashMap<ContainerId, watch::Sender<bool>>,
+    ) -> anyhow::Result<()> {
+        self.events.normal(&target.object, event::KILLING, target.message.clone());
+        if let Some(handler) = &target.stop.pre_stop {
+            self.run_pre_stop(target, handler, grace.clone()).await;
+        }
+        wait_for_others(&target.stop, grace.clone(), latches).await;
+        let id = target.stop.id.as_str();
+        let stopped = self.stop_while_grace_shrinks(id, grace).await;
+        let item = ItemId::Container(target.stop.id.clone());
+        self.cache.touch(target.owner, item, None);
+        match stopped {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn run_pre_stop(
+        &self,
+        target: &Target<'_>,
+        handler: &LifecycleHandler,
+        mut grace: watch::Receiver<GraceDeadline>,
+    ) {
+        let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now());
+        let Some(budget) = budget else { return };
+        let hook = self.hooks.pre_stop(
+            target.pod,
+            target.container,
+            target.owner,
+            &target.stop.name,
+            &target.stop.id,
+            target.pod_ip,
+            handler,
+            budget,
+        );
+        let result = tokio::select! {
+            result = hook => result,
+            () = deadline_over(&mut grace) => Err("the grace period is over".into()),
+        };
+        if let Err(text) = result {
+            tracing::warn!(
+                pod = %target.owner.name,
+                container = target.stop.name,
+                err = text,
+                "PreStop hook failed"
+            );
+            self.events.warning(&target.object, event::FAILED_PRE_STOP_HOOK, "PreStopHook failed");
+        }
+    }
+
+    /// StopContainer, asked again with less whenever the grace shrinks meanwhile.
+    async fn stop_while_grace_shrinks(
+        &self,
+        id: &str,
+        mut grace: watch::Receiver<GraceDeadline>,
+    ) -> Result<(), crate::cri::CriError> {
+        loop {
+            let deadline = grace.borrow_and_update().deadline;
+            let seconds = plan::stop_timeout(deadline, Instant::now());
+            let stop = self.runtime.stop_container(id, seconds);
+            tokio::pin!(stop);
+            loop {
+                let shrunk = tokio::select! {
+                    result = &mut stop => return result,
+                    Ok(()) = grace.changed() => grace.borrow_and_update().deadline < deadline,
+                    else => return stop.await,
+                };
+                if shrunk {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn orphan_records(&self, status: &PodStatus) -> HashMap<ContainerId, OrphanRecord> {
+        let mut records = HashMap::new();
+        for container in status.maybe_running() {
+            match self.runtime.container_status(container.id.as_str()).await {
+                Ok(reply) => {
+                    let get = |key: &str| reply.annotations.get(key).map(String::as_str);
+                    let (record, unreadable) = OrphanRecord::from_annotations(get);
+                    for error in unreadable {
+                        tracing::warn!(container = %container.id, err = %error, "Orphaned container");
+                    }
+                    records.insert(container.id.clone(), record);
+                }
+                Err(error) => tracing::warn!(
+                    container = %container.id,
+                    err = %chain(&error),
+                    "Cannot read an orphaned container; it is stopped without its hook"
+                ),
+            }
+        }
+        records
+    }
+}
+
+/// A sidecar waits until those before it in the stopping order have exited, at most until the end of
+/// the grace.
+async fn wait_for_others(
+    stop: &ContainerStop,
+    mut grace: watch::Receiver<GraceDeadline>,
+    latches: &HashMap<ContainerId, watch::Sender<bool>>,
+) {
+    let others = stop.waits_for.iter().filter_map(|id| latches.get(id)).map(|latch| {
+        let mut latch = latch.subscribe();
+        async move {
+            let _ = latch.wait_for(|done| *done).await;
+        }
+    });
+    tokio::select! {
+        _ = join_all(others) => {}
+        () = deadline_over(&mut grace) => {}
+    }
+}
+
+/// Ends when the grace does, however it shrinks.
+async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
+    loop {
+        let deadline = grace.borrow_and_update().deadline;
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => return,
+            Ok(()) = grace.changed() => {}
+        }
+    }
+}
+
+fn object_of(pod: Option<&Pod>, status: &PodStatus, name: &str) -> ObjectRef {
+    match pod {
+        Some(pod) => ObjectRef::container(pod, name),
+        None => ObjectRef {
+            kind: "Pod",
+            namespace: status.namespace.to_string(),
+            name: status.name.to_string(),
+            uid: status.uid.clone(),
+            field_path: format!("spec.containers{{{name}}}"),
+        },
+    }
+}

@@ -1,1 +1,4 @@
-//! (under construction)
+//! (wip)
+pub mod document;
+pub mod duration;
+pub mod kubelet_configuration;

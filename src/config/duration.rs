@@ -122,13 +122,14 @@ fn parse_term(text: &str) -> Result<(u64, &str), ParseDurationError> {
         return Err(ParseDurationError::Invalid);
     }
     let value = whole_part(whole)?;
-    let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
+    let end = rest
+        .find(|c: char| c == '.' || c.is_ascii_digit())
+        .unwrap_or(rest.len());
     let (unit, rest) = rest.split_at_checked(end).unwrap_or((rest, ""));
     if unit.is_empty() {
         return Err(ParseDurationError::MissingUnit);
     }
-    let nanos =
-        unit_nanos(unit).ok_or_else(|| ParseDurationError::UnknownUnit(unit.to_owned()))?;
+    let nanos = unit_nanos(unit).ok_or_else(|| ParseDurationError::UnknownUnit(unit.to_owned()))?;
     let mut total = value
         .checked_mul(nanos)
         .filter(|v| *v <= LIMIT)
@@ -171,7 +172,9 @@ impl FromStr for GoDuration {
         if negative {
             return Ok(Self(0i64.wrapping_sub_unsigned(total)));
         }
-        i64::try_from(total).map(Self).map_err(|_| ParseDurationError::Overflow)
+        i64::try_from(total)
+            .map(Self)
+            .map_err(|_| ParseDurationError::Overflow)
     }
 }
 

@@ -50,7 +50,11 @@ struct DecodeError {
 
 impl DecodeError {
     fn new(message: String) -> Self {
-        Self { path: Vec::new(), message, about_key: false }
+        Self {
+            path: Vec::new(),
+            message,
+            about_key: false,
+        }
     }
 
     fn within(mut self, index: usize) -> Self {
@@ -65,13 +69,20 @@ impl DecodeError {
         for Step(index) in self.path.iter().rev() {
             match &node.value {
                 Value::Map(entries) => {
-                    let Some(entry) = entries.get(*index) else { break };
+                    let Some(entry) = entries.get(*index) else {
+                        break;
+                    };
                     if !field.is_empty() {
                         field.push('.');
                     }
                     field.push_str(&entry.key);
                     node = &entry.node;
-                    origin = if self.about_key { &entry.origin } else { &node.origin }.clone();
+                    origin = if self.about_key {
+                        &entry.origin
+                    } else {
+                        &node.origin
+                    }
+                    .clone();
                 }
                 Value::List(items) => {
                     let Some(item) = items.get(*index) else { break };
@@ -81,7 +92,11 @@ impl DecodeError {
                 _ => break,
             }
         }
-        Problem { field, origin: Some(origin), message: self.message }
+        Problem {
+            field,
+            origin: Some(origin),
+            message: self.message,
+        }
     }
 }
 
@@ -127,11 +142,17 @@ impl de::Error for DecodeError {
             Some(name) => format!("unknown field; did you mean {name:?}?"),
             None => "unknown field".to_owned(),
         };
-        Self { about_key: true, ..Self::new(message) }
+        Self {
+            about_key: true,
+            ..Self::new(message)
+        }
     }
 
     fn duplicate_field(_: &'static str) -> Self {
-        Self { about_key: true, ..Self::new("given more than once".to_owned()) }
+        Self {
+            about_key: true,
+            ..Self::new("given more than once".to_owned())
+        }
     }
 }
 
@@ -141,7 +162,12 @@ pub(in crate::config) fn closest<'a>(name: &str, candidates: &[&'a str]) -> Opti
     let limit = (wanted.len() / 4).clamp(1, 4);
     candidates
         .iter()
-        .map(|candidate| (edit_distance(&wanted, &candidate.to_lowercase()), *candidate))
+        .map(|candidate| {
+            (
+                edit_distance(&wanted, &candidate.to_lowercase()),
+                *candidate,
+            )
+        })
         .filter(|(distance, _)| *distance <= limit)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
@@ -173,6 +199,14 @@ struct NodeDeserializer<'a> {
 impl NodeDeserializer<'_> {
     fn mismatch(&self, expected: &str) -> DecodeError {
         DecodeError::new(format!("expected {expected}, got {}", self.node.value))
+    }
+
+    /// Like `mismatch` where a text may be a misplaced secret (a header): it is not repeated.
+    fn not_a(&self, expected: &str) -> DecodeError {
+        match self.node.value {
+            Value::String(_) => DecodeError::new(format!("expected {expected}, got a string")),
+            _ => self.mismatch(expected),
+        }
     }
 }
 
@@ -266,17 +300,20 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.node.value {
-            Value::List(items) => visitor.visit_seq(ListAccess { items: items.iter().enumerate() }),
-            _ => Err(self.mismatch("a list")),
+            Value::List(items) => visitor.visit_seq(ListAccess {
+                items: items.iter().enumerate(),
+            }),
+            _ => Err(self.not_a("a list")),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.node.value {
-            Value::Map(entries) => {
-                visitor.visit_map(EntryAccess { entries: entries.iter().enumerate(), value: None })
-            }
-            _ => Err(self.mismatch("a mapping")),
+            Value::Map(entries) => visitor.visit_map(EntryAccess {
+                entries: entries.iter().enumerate(),
+                value: None,
+            }),
+            _ => Err(self.not_a("a mapping")),
         }
     }
 
@@ -328,7 +365,10 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, DecodeError> {
-        match self.entries.find(|(_, entry)| entry.node.value != Value::Rejected) {
+        match self
+            .entries
+            .find(|(_, entry)| entry.node.value != Value::Rejected)
+        {
             Some((index, entry)) => {
                 self.value = Some((index, &entry.node));
                 seed.deserialize(entry.key.as_str().into_deserializer())
@@ -347,7 +387,9 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
             Some((index, node)) => seed
                 .deserialize(NodeDeserializer { node })
                 .map_err(|error| error.within(index)),
-            None => Err(DecodeError::new("a value was asked for before its key".to_owned())),
+            None => Err(DecodeError::new(
+                "a value was asked for before its key".to_owned(),
+            )),
         }
     }
 }

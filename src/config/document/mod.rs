@@ -16,6 +16,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+pub(super) use decode::closest;
 pub use decode::decode;
 pub use parse::parse;
 
@@ -109,10 +110,18 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Everything wrong with a configuration, one problem a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct Problems(pub Vec<Problem>);
+
 impl Node {
     /// An empty mapping, the base that layers are merged over.
     pub fn empty(origin: Origin) -> Self {
-        Self { value: Value::Map(Vec::new()), origin }
+        Self {
+            value: Value::Map(Vec::new()),
+            origin,
+        }
     }
 
     /// The value of `key`, when this is a mapping that has it.
@@ -128,24 +137,45 @@ impl Node {
         path.split('.').try_fold(self, |node, key| node.get(key))
     }
 
-    /// The origin of the value at `path`, or of the nearest parent that was given.
+    /// The origin of the value at `path` (`a.b[2].c`; keys may have dots in them), or of the nearest
+    /// parent that was given.
     pub fn origin_of(&self, path: &str) -> Option<Origin> {
-        let mut found = None;
-        let mut node = self;
-        for key in path.split('.') {
-            match node.get(key) {
-                Some(child) => (node, found) = (child, Some(child.origin.clone())),
-                None => break,
-            }
+        let (mut node, mut rest, mut found) = (self, path, None);
+        while let Some((child, tail)) = node.step(rest) {
+            (node, rest, found) = (child, tail, Some(child.origin.clone()));
         }
         found
+    }
+
+    /// The child that `path` starts with, and the rest of the path.
+    fn step<'a, 'p>(&'a self, path: &'p str) -> Option<(&'a Node, &'p str)> {
+        match &self.value {
+            Value::Map(entries) => entries
+                .iter()
+                .filter_map(|entry| Some((entry, path.strip_prefix(&entry.key)?)))
+                .filter(|(_, rest)| rest.is_empty() || rest.starts_with(['.', '[']))
+                .max_by_key(|(entry, _)| entry.key.len())
+                .map(|(entry, rest)| (&entry.node, rest.strip_prefix('.').unwrap_or(rest))),
+            Value::List(items) => {
+                let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
+                let item = items.get(index.parse::<usize>().ok()?)?;
+                Some((item, rest.strip_prefix('.').unwrap_or(rest)))
+            }
+            _ => None,
+        }
     }
 
     /// Lays `over` upon this tree as a JSON merge patch does: mappings merge key by key, `null`
     /// removes a key, and everything else (lists too) is replaced.
     pub fn merge(&mut self, over: Node) {
         match (&mut self.value, over) {
-            (Value::Map(entries), Node { value: Value::Map(additions), .. }) => {
+            (
+                Value::Map(entries),
+                Node {
+                    value: Value::Map(additions),
+                    ..
+                },
+            ) => {
                 for addition in additions {
                     merge_entry(entries, addition);
                 }
@@ -156,17 +186,28 @@ impl Node {
 
     /// Sets the value at a dotted path, replacing what is there and making parents as needed.
     pub fn set(&mut self, path: &str, node: Node) {
-        let (key, rest) = path.split_once('.').map_or((path, None), |(k, r)| (k, Some(r)));
+        let (key, rest) = path
+            .split_once('.')
+            .map_or((path, None), |(k, r)| (k, Some(r)));
         if !matches!(self.value, Value::Map(_)) {
             self.value = Value::Map(Vec::new());
         }
-        let Value::Map(entries) = &mut self.value else { return };
-        let index = entries.iter().position(|e| e.key == key).unwrap_or_else(|| {
-            let origin = node.origin.clone();
-            let value = Node::empty(origin.clone());
-            entries.push(Entry { key: key.to_owned(), origin, node: value });
-            entries.len() - 1
-        });
+        let Value::Map(entries) = &mut self.value else {
+            return;
+        };
+        let index = entries
+            .iter()
+            .position(|e| e.key == key)
+            .unwrap_or_else(|| {
+                let origin = node.origin.clone();
+                let value = Node::empty(origin.clone());
+                entries.push(Entry {
+                    key: key.to_owned(),
+                    origin,
+                    node: value,
+                });
+                entries.len() - 1
+            });
         if let Some(entry) = entries.get_mut(index) {
             match rest {
                 Some(rest) => entry.node.set(rest, node),
@@ -177,8 +218,12 @@ impl Node {
 
     /// Removes the value at a dotted path.
     pub fn remove(&mut self, path: &str) {
-        let (key, rest) = path.split_once('.').map_or((path, None), |(k, r)| (k, Some(r)));
-        let Value::Map(entries) = &mut self.value else { return };
+        let (key, rest) = path
+            .split_once('.')
+            .map_or((path, None), |(k, r)| (k, Some(r)));
+        let Value::Map(entries) = &mut self.value else {
+            return;
+        };
         match rest {
             Some(rest) => {
                 if let Some(entry) = entries.iter_mut().find(|e| e.key == key) {

@@ -42,7 +42,11 @@ fn syntax_problem(path: &Arc<str>, error: &serde_yaml::Error) -> Problem {
     let location = error.location().filter(|location| location.line() > 0);
     let origin = match location {
         Some(location) => file_origin(path, &location),
-        None => Origin::File { path: Arc::clone(path), line: 1, column: 1 },
+        None => Origin::File {
+            path: Arc::clone(path),
+            line: 1,
+            column: 1,
+        },
     };
     let message = match error.without_snippet() {
         serde_yaml::Error::DuplicateMappingKey { key: Some(key), .. } => {
@@ -53,7 +57,11 @@ fn syntax_problem(path: &Arc<str>, error: &serde_yaml::Error) -> Problem {
         }
         other => strip_location(&other.to_string()),
     };
-    Problem { field: String::new(), origin: Some(origin), message }
+    Problem {
+        field: String::new(),
+        origin: Some(origin),
+        message,
+    }
 }
 
 /// The library appends "at line L, column C", which the origin already says.
@@ -66,16 +74,23 @@ fn strip_location(message: &str) -> String {
 }
 
 fn file_origin(path: &Arc<str>, location: &serde_yaml::Location) -> Origin {
-    Origin::File { path: Arc::clone(path), line: location.line(), column: location.column() }
+    Origin::File {
+        path: Arc::clone(path),
+        line: location.line(),
+        column: location.column(),
+    }
 }
 
 fn raw_to_node(path: &Arc<str>, raw: Spanned<Raw>) -> Node {
     let origin = file_origin(path, &raw.referenced);
     let value = match raw.value {
         Raw::Scalar(value) => value,
-        Raw::List(items) => {
-            Value::List(items.into_iter().map(|item| raw_to_node(path, item)).collect())
-        }
+        Raw::List(items) => Value::List(
+            items
+                .into_iter()
+                .map(|item| raw_to_node(path, item))
+                .collect(),
+        ),
         Raw::Map(entries) => {
             let entry = |(key, value): (Spanned<String>, _)| Entry {
                 origin: file_origin(path, &key.referenced),

@@ -56,13 +56,20 @@ port: 99999999999
 #[test]
 fn broken_syntax_duplicate_keys_and_second_documents_are_named_with_their_line() {
     for (text, expected) in [
-        ("a: 1\nmaxPods: 1\nmaxPods: 2\n", "k.yaml:3:1: duplicate key \"maxPods\""),
+        (
+            "a: 1\nmaxPods: 1\nmaxPods: 2\n",
+            "k.yaml:3:1: duplicate key \"maxPods\"",
+        ),
         ("{\"a\": 1, \"a\": 2}", "k.yaml:1:10: duplicate key \"a\""),
     ] {
         assert_eq!(lines(text), [expected]);
     }
     assert!(lines("a: 1\n---\nb: 2\n")[0].contains("more than one document"));
-    assert!(lines("a: [1\nb: 2\n")[0].starts_with("k.yaml:"), "{:?}", lines("a: [1\nb: 2\n"));
+    assert!(
+        lines("a: [1\nb: 2\n")[0].starts_with("k.yaml:"),
+        "{:?}",
+        lines("a: [1\nb: 2\n")
+    );
     assert!(lines("\u{0}")[0].starts_with("k.yaml:"));
 }
 
@@ -97,12 +104,18 @@ fn layers_merge_mappings_by_key_and_replace_everything_else() {
     let mut base = tree("a: {x: 1, y: [1, 2]}\nb: 1\nc: {z: 1}\n");
     base.merge(tree("a: {y: [3], w: 4}\nb: null\nc: 5\nd: 6\n"));
     let strip = |text: &str| format!("{:?}", plain(&tree(text)));
-    assert_eq!(format!("{:?}", plain(&base)), strip("a: {x: 1, y: [3], w: 4}\nc: 5\nd: 6\n"));
+    assert_eq!(
+        format!("{:?}", plain(&base)),
+        strip("a: {x: 1, y: [3], w: 4}\nc: 5\nd: 6\n")
+    );
 }
 
 /// The tree without origins.
 fn plain(node: &Node) -> Value {
-    let bare = |node: &Node| Node { value: plain(node), origin: Origin::Flag("") };
+    let bare = |node: &Node| Node {
+        value: plain(node),
+        origin: Origin::Flag(""),
+    };
     match &node.value {
         Value::List(items) => Value::List(items.iter().map(bare).collect()),
         Value::Map(entries) => Value::Map(
@@ -122,7 +135,10 @@ fn plain(node: &Node) -> Value {
 #[test]
 fn values_are_set_removed_and_located_by_dotted_path() {
     let mut node = tree("a: 1\nb:\n  c: 2\n");
-    let flag = |value| Node { value, origin: Origin::Flag("f") };
+    let flag = |value| Node {
+        value,
+        origin: Origin::Flag("f"),
+    };
     node.set("b.c", flag(Value::Int(3)));
     node.set("x.y.z", flag(Value::Bool(true)));
     assert_eq!(node.lookup("b.c").map(|n| &n.value), Some(&Value::Int(3)));
@@ -146,14 +162,22 @@ mod properties {
             "[a-z]{0,3}".prop_map(Value::String),
         ];
         leaf.prop_recursive(3, 24, 4, |inner| {
-            let node =
-                inner.prop_map(|value| Node { value, origin: Origin::Flag("p") }).boxed();
+            let node = inner
+                .prop_map(|value| Node {
+                    value,
+                    origin: Origin::Flag("p"),
+                })
+                .boxed();
             let entries = proptest::collection::btree_map("[a-c]", node.clone(), 0..3);
             prop_oneof![
                 proptest::collection::vec(node, 0..3).prop_map(Value::List),
                 entries.prop_map(|map| Value::Map(
                     map.into_iter()
-                        .map(|(key, node)| Entry { key, origin: Origin::Flag("p"), node })
+                        .map(|(key, node)| Entry {
+                            key,
+                            origin: Origin::Flag("p"),
+                            node
+                        })
                         .collect()
                 )),
             ]
@@ -161,7 +185,10 @@ mod properties {
     }
 
     fn node() -> impl Strategy<Value = Node> {
-        value().prop_map(|value| Node { value, origin: Origin::Flag("p") })
+        value().prop_map(|value| Node {
+            value,
+            origin: Origin::Flag("p"),
+        })
     }
 
     proptest! {

@@ -7,12 +7,14 @@
 //! - **Must never**: carry a default, or accept a name the format does not have.
 //! - **Upstream**: `k8s.io/kubelet/config/v1beta1`.
 
+mod read;
 mod sections;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use read::read;
 pub use sections::*;
 
 use super::duration::GoDuration;
@@ -68,7 +70,7 @@ config_section! {
         /// URL of static pods. Default none.
         "staticPodURL" static_pod_url: String,
         /// Headers sent to `staticPodURL`.
-        "staticPodURLHeader" static_pod_url_header: BTreeMap<String, Vec<String>>,
+        "staticPodURLHeader" static_pod_url_header: BTreeMap<String, HeaderValues>,
         /// Address of the server. Default 0.0.0.0.
         "address" address: String,
         /// Port of the server. Default 10250.

@@ -179,6 +179,17 @@ config_section! {
     }
 }
 
+/// The values of one HTTP header. They may be credentials: `Debug` shows only how many there are.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HeaderValues(pub Vec<String>);
+
+impl std::fmt::Debug for HeaderValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{} hidden]", self.0.len())
+    }
+}
+
 /// A flush interval: a duration, or (as older files have it) an integer of nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]

@@ -105,6 +105,17 @@ fn all_flags() -> impl Iterator<Item = &'static FlagSpec> {
     table::FLAGS.iter().chain(mirrors::MIRRORS)
 }
 
+/// Name, field and shown default of each flag that mirrors a field and shows one.
+#[cfg(test)]
+pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    all_flags()
+        .filter(|spec| !spec.default.is_empty())
+        .filter_map(|spec| match spec.target {
+            Target::Field(path) => Some((spec.name, path, spec.default)),
+            Target::Process | Target::Ignored => None,
+        })
+}
+
 /// The one line that `--version` prints: this program's version and the Kubernetes release whose
 /// kubelet it behaves like.
 pub fn version() -> String {

@@ -5,6 +5,8 @@
 
 mod nodes;
 mod pods;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 

@@ -60,7 +60,11 @@ pub(super) fn unsupported(
     let mut names: Vec<String> = fields(effective)
         .into_iter()
         .filter(|(name, value)| {
-            !SUPPORTED.contains(&name.as_str()) && defaults.get(name) != Some(value)
+            let same = match defaults.get(name) {
+                Some(default) => default == value,
+                None => is_zero(value),
+            };
+            !same && !SUPPORTED.contains(&name.as_str())
         })
         .map(|(name, _)| name)
         .collect();
@@ -86,4 +90,17 @@ pub(super) fn unsupported(
     names.extend(given_flags.map(|(name, _)| name.to_owned()));
     names.sort();
     names
+}
+
+/// Whether a value is what an absent one would be: generated files spell out empty sections.
+fn is_zero(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_zero),
+    }
 }

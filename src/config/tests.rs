@@ -254,7 +254,14 @@ clusterDNS:
 
 #[test]
 fn settings_without_effect_are_named_only_when_they_differ_from_the_default() {
-    let quiet = "maxPods: 110\ncgroupDriver: cgroupfs\nenforceNodeAllocatable: [pods]\n";
+    let quiet = "\
+maxPods: 110
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: [pods]
+memorySwap: {swapBehavior: \"\"}
+tlsCertFile: \"\"
+evictionSoft: {}
+";
     assert_eq!(
         resolved(&[], &[quiet]).unwrap().unsupported,
         Vec::<String>::new()

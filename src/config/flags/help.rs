@@ -30,6 +30,7 @@ pub(super) fn text() -> String {
             entry(&mut out, "      --version", "Print the version", "");
         }
     }
+    out.truncate(out.trim_end().len());
     out
 }
 

@@ -32,9 +32,9 @@ use super::duration::GoDuration;
 pub enum Invocation {
     /// Run with these flags.
     Run(Box<Flags>),
-    /// Print this help text and exit with success.
+    /// Print this help text (no newline at its end) and exit with success.
     Help(String),
-    /// Print this version line and exit with success.
+    /// Print this version line (no newline at its end) and exit with success.
     Version(String),
 }
 

@@ -1,1 +1,62 @@
-//! (under construction)
+//! Configuration: flags, `KubeletConfiguration` file and drop-ins to one validated struct; and the
+//! kubelet's own log.
+//!
+//! - **Owns**: the command line ([`flags`]), the file format ([`kubelet_configuration`]), defaults
+//!   and validation, and the log output ([`logging`]). Only here are flag names, file keys and
+//!   defaults known.
+//! - **Woken by**: [`parse_args`] and [`load`], once, before the runtime starts.
+//! - **Publishes**: [`KubeletConfig`], and [`logging::LogControl`] to change verbosity while running.
+//! - **Must never**: start anything, read the environment, or accept a field or flag it does not
+//!   know. A setting that is known but has no effect yet is named in
+//!   [`KubeletConfig::unsupported`].
+//! - **Upstream**: `cmd/kubelet/app/options`, `pkg/kubelet/apis/config`,
+//!   `k8s.io/kubelet/config/v1beta1`, `k8s.io/component-base/logs`.
+//!
+//! ```text
+//!  --config file    --config-dir *.conf    flags
+//!       | read             | read            | parse_args
+//!       '------> tree <----'---- merge ------'      every value knows its file:line or flag
+//!                  | decode, defaults, validate     all problems at once
+//!            KubeletConfig
+//! ```
+
+mod defaults;
+pub mod document;
+pub mod duration;
+mod feature_gates;
+mod files;
+pub mod flags;
+pub mod kubelet_configuration;
+pub mod logging;
+mod quantity;
+mod resolve;
+mod resolved;
+mod supported;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use document::{Problem, Problems};
+pub use duration::GoDuration;
+pub use flags::{ArgsError, Flags, Invocation, parse_args, version};
+pub use resolve::resolve;
+pub use resolved::*;
+
+/// What the configuration needs to know about the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostFacts {
+    /// The kernel's hostname.
+    pub hostname: String,
+}
+
+/// Reads the files the flags name and resolves everything. Blocks on file reads: call it before the
+/// runtime starts.
+///
+/// # Errors
+/// An unreadable file, or [`Problems`]: every unknown, mistyped or invalid setting with its place.
+pub fn load(flags: &Flags, facts: &HostFacts) -> anyhow::Result<KubeletConfig> {
+    let read = files::read_layers(flags.config.as_deref(), flags.config_dir.as_deref())?;
+    let mut config = resolve(flags, read.layers, facts)?;
+    config.warnings.extend(read.warnings);
+    Ok(config)
+}

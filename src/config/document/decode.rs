@@ -1,0 +1,395 @@
+//! [`Node`] trees to typed values, reporting every problem and not only the first.
+//!
+//! Serde stops at the first error. So decoding runs again after each error with the offending
+//! value marked as rejected, until nothing is wrong any more. All fields of the configuration are
+//! optional, so every round gets further.
+
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+
+use super::{Node, Origin, Problem, Value};
+
+/// More problems than this are not worth listing.
+const MAX_PROBLEMS: usize = 50;
+
+/// Decodes a tree into `T`.
+///
+/// # Errors
+/// Every unknown field and every value of the wrong type or form, each with its field and origin,
+/// in the order found.
+pub fn decode<T: de::DeserializeOwned>(node: &Node) -> Result<T, Vec<Problem>> {
+    let mut tree = node.clone();
+    let mut problems = Vec::new();
+    loop {
+        match T::deserialize(NodeDeserializer { node: &tree }) {
+            Ok(value) if problems.is_empty() => return Ok(value),
+            Ok(_) => return Err(problems),
+            Err(error) => {
+                let rejected = tree.reject(&error.path);
+                problems.push(error.into_problem(&tree));
+                if !rejected || problems.len() >= MAX_PROBLEMS {
+                    return Err(problems);
+                }
+            }
+        }
+    }
+}
+
+/// One step from the root of the tree to a value, by position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Step(usize);
+
+/// A decoding error and the steps to the value it is about, innermost first.
+#[derive(Debug)]
+struct DecodeError {
+    path: Vec<Step>,
+    message: String,
+    about_key: bool,
+}
+
+impl DecodeError {
+    fn new(message: String) -> Self {
+        Self {
+            path: Vec::new(),
+            message,
+            about_key: false,
+        }
+    }
+
+    fn within(mut self, index: usize) -> Self {
+        self.path.push(Step(index));
+        self
+    }
+
+    fn into_problem(self, root: &Node) -> Problem {
+        let mut field = String::new();
+        let mut origin: Origin = root.origin.clone();
+        let mut node = root;
+        for Step(index) in self.path.iter().rev() {
+            match &node.value {
+                Value::Map(entries) => {
+                    let Some(entry) = entries.get(*index) else {
+                        break;
+                    };
+                    if !field.is_empty() {
+                        field.push('.');
+                    }
+                    field.push_str(&entry.key);
+                    node = &entry.node;
+                    origin = if self.about_key {
+                        &entry.origin
+                    } else {
+                        &node.origin
+                    }
+                    .clone();
+                }
+                Value::List(items) => {
+                    let Some(item) = items.get(*index) else { break };
+                    field.push_str(&format!("[{index}]"));
+                    (node, origin) = (item, item.origin.clone());
+                }
+                _ => break,
+            }
+        }
+        Problem {
+            field,
+            origin: Some(origin),
+            message: self.message,
+        }
+    }
+}
+
+impl Node {
+    /// Marks the value at `path` (innermost step first) as rejected.
+    fn reject(&mut self, path: &[Step]) -> bool {
+        let mut node = self;
+        for Step(index) in path.iter().rev() {
+            let child = match &mut node.value {
+                Value::Map(entries) => entries.get_mut(*index).map(|e| &mut e.node),
+                Value::List(items) => items.get_mut(*index),
+                _ => None,
+            };
+            match child {
+                Some(child) => node = child,
+                None => return false,
+            }
+        }
+        // Its children stay for the message's field name; a rejected parent hides them.
+        if path.is_empty() {
+            return false;
+        }
+        node.value = Value::Rejected;
+        true
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl de::Error for DecodeError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new(message.to_string())
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        let message = match closest(field, expected) {
+            Some(name) => format!("unknown field; did you mean {name:?}?"),
+            None => "unknown field".to_owned(),
+        };
+        Self {
+            about_key: true,
+            ..Self::new(message)
+        }
+    }
+
+    fn duplicate_field(_: &'static str) -> Self {
+        Self {
+            about_key: true,
+            ..Self::new("given more than once".to_owned())
+        }
+    }
+}
+
+/// The candidate most like `name`, when one is alike enough to be a slip of the pen.
+pub(in crate::config) fn closest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let wanted = name.to_lowercase();
+    let limit = (wanted.len() / 4).clamp(1, 4);
+    candidates
+        .iter()
+        .map(|candidate| {
+            (
+                edit_distance(&wanted, &candidate.to_lowercase()),
+                *candidate,
+            )
+        })
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many single-character insertions, deletions and replacements turn `a` into `b`.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (slot, to) in row.iter_mut().skip(1).zip(b.chars()) {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = *slot;
+            left = replaced.min(left + 1).min(*slot + 1);
+            *slot = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+struct NodeDeserializer<'a> {
+    node: &'a Node,
+}
+
+impl NodeDeserializer<'_> {
+    fn mismatch(&self, expected: &str) -> DecodeError {
+        DecodeError::new(format!("expected {expected}, got {}", self.node.value))
+    }
+
+    /// Like `mismatch` where a text may be a misplaced secret (a header): it is not repeated.
+    fn not_a(&self, expected: &str) -> DecodeError {
+        match self.node.value {
+            Value::String(_) => DecodeError::new(format!("expected {expected}, got a string")),
+            _ => self.mismatch(expected),
+        }
+    }
+}
+
+/// Visits an integer after checking that it fits the target's range.
+macro_rules! integer_methods {
+    ($($method:ident: $type:ty => $visit:ident, $what:literal;)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+            match self.node.value {
+                Value::Int(number) => match <$type>::try_from(number) {
+                    Ok(number) => visitor.$visit(number),
+                    Err(_) => Err(DecodeError::new(format!(
+                        "{number} is out of range: must be between {} and {}",
+                        <$type>::MIN, <$type>::MAX
+                    ))),
+                },
+                _ => Err(self.mismatch($what)),
+            }
+        }
+    )*};
+}
+
+impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
+    type Error = DecodeError;
+
+    integer_methods! {
+        deserialize_i8: i8 => visit_i8, "an integer";
+        deserialize_i16: i16 => visit_i16, "an integer";
+        deserialize_i32: i32 => visit_i32, "an integer";
+        deserialize_i64: i64 => visit_i64, "an integer";
+        deserialize_u8: u8 => visit_u8, "an integer";
+        deserialize_u16: u16 => visit_u16, "an integer";
+        deserialize_u32: u32 => visit_u32, "an integer";
+        deserialize_u64: u64 => visit_u64, "an integer";
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match &self.node.value {
+            Value::Null | Value::Rejected => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Int(_) => self.deserialize_i64(visitor),
+            Value::Float(value) => visitor.visit_f64(*value),
+            Value::String(text) => visitor.visit_borrowed_str(text),
+            Value::List(_) => self.deserialize_seq(visitor),
+            Value::Map(_) => self.deserialize_map(visitor),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match self.node.value {
+            Value::Bool(value) => visitor.visit_bool(value),
+            _ => Err(self.mismatch("true or false")),
+        }
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match self.node.value {
+            Value::Float(value) => visitor.visit_f64(value),
+            Value::Int(value) => visitor.visit_f64(value as f64),
+            _ => Err(self.mismatch("a number")),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match &self.node.value {
+            Value::String(text) => visitor.visit_borrowed_str(text),
+            Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+                Err(self.mismatch("a string (put it in quotes)"))
+            }
+            _ => Err(self.mismatch("a string")),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match self.node.value {
+            Value::Null | Value::Rejected => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match &self.node.value {
+            Value::List(items) => visitor.visit_seq(ListAccess {
+                items: items.iter().enumerate(),
+            }),
+            _ => Err(self.not_a("a list")),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match &self.node.value {
+            Value::Map(entries) => visitor.visit_map(EntryAccess {
+                entries: entries.iter().enumerate(),
+                value: None,
+            }),
+            _ => Err(self.not_a("a mapping")),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.deserialize_map(visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct enum identifier
+        ignored_any
+    }
+}
+
+struct ListAccess<'a> {
+    items: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
+}
+
+impl<'de> SeqAccess<'de> for ListAccess<'de> {
+    type Error = DecodeError;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DecodeError> {
+        match self.items.find(|(_, node)| node.value != Value::Rejected) {
+            Some((index, node)) => seed
+                .deserialize(NodeDeserializer { node })
+                .map(Some)
+                .map_err(|error| error.within(index)),
+            None => Ok(None),
+        }
+    }
+}
+
+struct EntryAccess<'a> {
+    entries: std::iter::Enumerate<std::slice::Iter<'a, super::Entry>>,
+    value: Option<(usize, &'a Node)>,
+}
+
+impl<'de> MapAccess<'de> for EntryAccess<'de> {
+    type Error = DecodeError;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DecodeError> {
+        match self
+            .entries
+            .find(|(_, entry)| entry.node.value != Value::Rejected)
+        {
+            Some((index, entry)) => {
+                self.value = Some((index, &entry.node));
+                seed.deserialize(entry.key.as_str().into_deserializer())
+                    .map(Some)
+                    .map_err(|error: DecodeError| error.within(index))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<S::Value, DecodeError> {
+        match self.value.take() {
+            Some((index, node)) => seed
+                .deserialize(NodeDeserializer { node })
+                .map_err(|error| error.within(index)),
+            None => Err(DecodeError::new(
+                "a value was asked for before its key".to_owned(),
+            )),
+        }
+    }
+}

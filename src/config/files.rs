@@ -1,0 +1,105 @@
+//! Reads the configuration file and its drop-ins. Blocking; runs before the runtime starts.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::document::{Node, Problems};
+use super::kubelet_configuration::read;
+
+/// Larger files are not kubelet configurations.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Directories below the drop-in directory are read too, this deep.
+const MAX_DEPTH: usize = 8;
+
+/// The trees read, in merge order, and remarks.
+#[derive(Debug)]
+pub(super) struct Layers {
+    pub(super) layers: Vec<Node>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads `--config` and `--config-dir`.
+///
+/// # Errors
+/// A file that cannot be read, or everything wrong in any of the files.
+pub(super) fn read_layers(
+    config: Option<&Path>,
+    config_dir: Option<&Path>,
+) -> anyhow::Result<Layers> {
+    let mut paths: Vec<PathBuf> = config.map(Path::to_path_buf).into_iter().collect();
+    let mut warnings = Vec::new();
+    if let Some(directory) = config_dir {
+        let mut skipped = Vec::new();
+        collect_drop_ins(directory, 0, &mut paths, &mut skipped)?;
+        if !skipped.is_empty() {
+            let names = skipped.join(", ");
+            warnings.push(format!(
+                "files without .conf in the drop-in directory ignored: {names}"
+            ));
+        }
+    }
+    let (mut layers, mut problems) = (Vec::new(), Vec::new());
+    for path in paths {
+        let text = read_text(&path)?;
+        match read(&path.to_string_lossy(), &text) {
+            Ok(layer) => layers.push(layer),
+            Err(Problems(found)) => problems.extend(found),
+        }
+    }
+    if problems.is_empty() {
+        Ok(Layers { layers, warnings })
+    } else {
+        Err(Problems(problems).into())
+    }
+}
+
+/// Appends the `*.conf` files below `directory` in name order, as upstream walks it: subdirectories
+/// in their place among the names, links to directories not followed.
+fn collect_drop_ins(
+    directory: &Path,
+    depth: usize,
+    paths: &mut Vec<PathBuf>,
+    skipped: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    let context = || format!("cannot read the drop-in directory {}", directory.display());
+    let mut entries = fs::read_dir(directory)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .with_context(context)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_type().with_context(context)?.is_dir() {
+            if depth < MAX_DEPTH {
+                collect_drop_ins(&path, depth + 1, paths, skipped)?;
+            }
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "conf")
+        {
+            paths.push(path);
+        } else {
+            skipped.push(path.to_string_lossy().into_owned());
+        }
+    }
+    Ok(())
+}
+
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let context = || format!("cannot read the configuration file {}", path.display());
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        .with_context(context)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        bail!("{}: larger than {MAX_FILE_BYTES} bytes", path.display());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let before = error.as_bytes().get(..valid).unwrap_or_default();
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        anyhow::anyhow!("{}:{line}: not valid UTF-8", path.display())
+    })
+}

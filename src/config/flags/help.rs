@@ -1,0 +1,71 @@
+//! The `--help` text.
+
+use std::fmt::Write;
+
+use super::spec::{FlagSpec, Group, Kind};
+use super::{all_flags, version};
+
+/// Column where descriptions start, and where lines end.
+const COLUMN: usize = 36;
+const WIDTH: usize = 100;
+
+/// All flags by group, with placeholders and defaults.
+pub(super) fn text() -> String {
+    let mut out = format!(
+        "{}\n\n\
+         The node agent: takes pods from files or a URL and makes a container runtime run them.\n\n\
+         Usage: kubelet [FLAGS]\n\n\
+         Settings come from the configuration file, its drop-ins and these flags; a flag wins over a\n\
+         drop-in, a drop-in over the file, the file over the default. Underscores in flag names are\n\
+         read as dashes. Durations are written like 300ms, 20s or 1h30m.\n",
+        version()
+    );
+    for group in Group::ALL {
+        let _ = write!(out, "\n{}:\n", group.title());
+        for spec in all_flags().filter(|spec| spec.group == *group) {
+            entry(&mut out, &left_column(spec), spec.help, spec.default);
+        }
+        if *group == Group::Essential {
+            entry(&mut out, "  -h, --help", "Print this text", "");
+            entry(&mut out, "      --version", "Print the version", "");
+        }
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+fn left_column(spec: &FlagSpec) -> String {
+    let short = if spec.name == "v" { "  -v, " } else { "      " };
+    match spec.kind {
+        Kind::Bool => format!("{short}--{}[=BOOL]", spec.name),
+        kind => format!("{short}--{} {}", spec.name, kind.placeholder()),
+    }
+}
+
+fn entry(out: &mut String, left: &str, help: &str, default: &str) {
+    out.push_str(left);
+    let mut column = left.chars().count();
+    if column + 2 > COLUMN {
+        out.push('\n');
+        column = 0;
+    }
+    let default = match default {
+        "" => String::new(),
+        default => format!("[default: {default}]"),
+    };
+    let words = help
+        .split(' ')
+        .chain(Some(default.as_str()).filter(|text| !text.is_empty()));
+    let mut first = true;
+    for word in words {
+        let length = word.chars().count();
+        if !first && column + 1 + length > WIDTH {
+            out.push('\n');
+            (column, first) = (0, true);
+        }
+        let gap = if first { COLUMN - column } else { 1 };
+        let _ = write!(out, "{:gap$}{word}", "");
+        (column, first) = (column + gap + length, false);
+    }
+    out.push('\n');
+}

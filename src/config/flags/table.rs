@@ -1,0 +1,56 @@
+//! Every flag of the v1.36 kubelet.
+
+use super::spec::Group::{ApiServer, Essential, Logging, Pods, Runtime};
+use super::spec::Kind::*;
+use super::spec::{FlagSpec, field, ignored, process};
+
+/// Flags to read first, then those that tools set, then what remains.
+#[rustfmt::skip] // One line per flag reads best.
+pub(super) const FLAGS: &[FlagSpec] = &[
+    process(Essential, "config", Path, "", "Configuration file (KubeletConfiguration, YAML or JSON)"),
+    process(Essential, "config-dir", Path, "", "Directory of drop-ins merged over the file: *.conf in name order"),
+    field(Essential, "pod-manifest-path", Path, "staticPodPath", "", "File or directory of static pods"),
+    process(Essential, "root-dir", Path, "/var/lib/kubelet", "Where the kubelet keeps pod volumes and its state"),
+    process(Essential, "hostname-override", Text, "the kernel's hostname", "Name of this node"),
+    process(Essential, "node-ip", Text, "detected", "Address of this node, or IPv4,IPv6 for both families"),
+    field(Essential, "feature-gates", BoolMap, "featureGates", "", "Feature gates; added to those of the file"),
+    field(Runtime, "container-runtime-endpoint", Text, "containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock", "Socket of the container runtime"),
+    field(Runtime, "image-service-endpoint", Text, "imageServiceEndpoint", "the runtime's", "Socket of the image service"),
+    field(Runtime, "runtime-request-timeout", Duration, "runtimeRequestTimeout", "2m0s", "Deadline of runtime calls, pulls and streams apart"),
+    field(Runtime, "serialize-image-pulls", Bool, "serializeImagePulls", "true", "Pull one image at a time"),
+    field(Runtime, "registry-qps", Int32, "registryPullQPS", "5", "Image pulls per second; 0 is unlimited"),
+    field(Runtime, "registry-burst", Int32, "registryBurst", "10", "Burst of image pulls"),
+    process(Runtime, "image-credential-provider-config", Path, "", "Configuration of image credential providers"),
+    process(Runtime, "image-credential-provider-bin-dir", Path, "", "Directory of image credential provider programs"),
+    process(Runtime, "runtime-cgroups", Text, "", "Cgroup the runtime runs in"),
+    field(Pods, "manifest-url", Text, "staticPodURL", "", "URL of static pods"),
+    field(Pods, "manifest-url-header", Headers, "staticPodURLHeader", "", "HTTP headers for that URL"),
+    field(Pods, "sync-frequency", Duration, "syncFrequency", "1m0s", "Longest time between two syncs of a pod"),
+    field(Pods, "file-check-frequency", Duration, "fileCheckFrequency", "20s", "Re-list interval of the manifest path"),
+    field(Pods, "http-check-frequency", Duration, "httpCheckFrequency", "20s", "Poll interval of the manifest URL"),
+    field(Pods, "cluster-dns", List, "clusterDNS", "", "DNS servers for pods of dnsPolicy ClusterFirst"),
+    field(Pods, "cluster-domain", Text, "clusterDomain", "", "DNS domain pods search first"),
+    field(Pods, "resolv-conf", Path, "resolvConf", "/etc/resolv.conf", "Resolver file pods start from; \"\" for none"),
+    field(Pods, "seccomp-default", Bool, "seccompDefault", "false", "Runtime's seccomp profile unless a pod chooses"),
+    process(Pods, "maximum-dead-containers-per-container", Int32, "1", "Dead instances kept per container"),
+    process(Pods, "maximum-dead-containers", Int32, "-1", "Dead instances kept on the node; -1 is no limit"),
+    process(Pods, "minimum-container-ttl-duration", Duration, "0s", "Youngest dead container that may be removed"),
+    process(ApiServer, "kubeconfig", Path, "", "How to reach the API server; refused for now"),
+    process(ApiServer, "bootstrap-kubeconfig", Path, "", "How to get a client certificate; refused for now"),
+    process(ApiServer, "cert-dir", Path, "/var/lib/kubelet/pki", "Directory of certificates"),
+    process(ApiServer, "node-labels", Map, "", "Labels the node registers with"),
+    process(ApiServer, "cloud-provider", Text, "", "\"external\" or empty"),
+    process(ApiServer, "lock-file", Path, "", "File to hold a lock on while running"),
+    process(ApiServer, "exit-on-lock-contention", Bool, "false", "Exit when another process wants that lock"),
+    field(Logging, "v", Int32, "logging.verbosity", "0", "Verbosity: 0 normal, 4 debug, 6 trace (also -v)"),
+    field(Logging, "vmodule", VModule, "logging.vmodule", "", "Verbosity per source file or directory, with * and ?"),
+    field(Logging, "logging-format", Text, "logging.format", "text", "text or json"),
+    field(Logging, "log-flush-frequency", Duration, "logging.flushFrequency", "5s", "Accepted; every line is written at once"),
+    field(Logging, "log-text-split-stream", Bool, "logging.options.text.splitStream", "false", "Accepted; all lines go to stderr"),
+    field(Logging, "log-text-info-buffer-size", Text, "logging.options.text.infoBufferSize", "0", "Accepted; lines are not buffered"),
+    field(Logging, "log-json-split-stream", Bool, "logging.options.json.splitStream", "false", "Accepted; all lines go to stderr"),
+    field(Logging, "log-json-info-buffer-size", Text, "logging.options.json.infoBufferSize", "0", "Accepted; lines are not buffered"),
+    ignored("pod-infra-container-image", Text, "Sandbox image; the runtime's configuration decides"),
+    ignored("experimental-mounter-path", Path, "Removed mounter"),
+    ignored("experimental-allocatable-ignore-eviction", Bool, "Removed"),
+];

@@ -1,0 +1,209 @@
+//! Flag texts to configuration values, by Go's spelling rules (`pflag`, `strconv`, and the map flags
+//! of `component-base/cli/flag`).
+
+use super::spec::Kind;
+use crate::config::document::{Entry, Node, Origin, Value};
+use crate::config::duration::GoDuration;
+
+/// Converts what was given for one flag, in order. A scalar's last occurrence counts; lists and maps
+/// collect all of them.
+///
+/// # Errors
+/// What is wrong with a text, without naming the flag.
+pub(super) fn convert(kind: Kind, flag: &'static str, texts: &[String]) -> Result<Value, String> {
+    let last = texts.last().map(String::as_str).unwrap_or_default();
+    let make = Maker { flag };
+    match kind {
+        Kind::Text | Kind::Path => Ok(Value::String(last.to_owned())),
+        Kind::Bool => parse_bool(last).map(Value::Bool),
+        Kind::Int32 => parse_int(last, i32::MIN.into(), i32::MAX.into()).map(Value::Int),
+        Kind::Int64 => parse_int(last, i64::MIN.into(), i64::MAX.into()).map(Value::Int),
+        Kind::Duration => match last.parse::<GoDuration>() {
+            Ok(duration) => Ok(Value::String(duration.to_string())),
+            Err(error) => Err(format!("{last:?} is {error}")),
+        },
+        Kind::List => {
+            let items = texts.iter().flat_map(|text| pieces(text, ','));
+            Ok(Value::List(items.map(|item| make.text(item)).collect()))
+        }
+        Kind::Map => make.map(texts, '=', |text| Ok(make.text(text))),
+        Kind::Thresholds => make.map(texts, '<', |text| Ok(make.text(text))),
+        Kind::BoolMap => make.map(texts, '=', |text| {
+            parse_bool(text).map(|value| make.node(Value::Bool(value)))
+        }),
+        Kind::Headers => make.headers(texts),
+        Kind::Taints => make.list(texts, ',', |text| make.taint(text)),
+        Kind::ReservedMemory => make.list(texts, ';', |text| make.reserved_memory(text)),
+        Kind::VModule => make.list(texts, ',', |text| {
+            let (pattern, level) = split(text, '=', "pattern=N")?;
+            let level = parse_int(level, 0, i32::MAX.into())?;
+            Ok(make.record([
+                ("filePattern", make.text(pattern)),
+                ("verbosity", make.node(Value::Int(level))),
+            ]))
+        }),
+    }
+}
+
+/// The spellings `strconv.ParseBool` takes.
+fn parse_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
+}
+
+/// An integer in base 10, or with a base prefix (`0x`, `0o`, `0b`, or `0` for octal).
+fn parse_int(text: &str, low: i128, high: i128) -> Result<i128, String> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (radix, digits) = match lower.get(..2) {
+        Some("0x") => (16, lower.get(2..)),
+        Some("0o") => (8, lower.get(2..)),
+        Some("0b") => (2, lower.get(2..)),
+        Some(_) if lower.starts_with('0') => (8, lower.get(1..)),
+        _ => (10, Some(lower.as_str())),
+    };
+    let plain = digits.filter(|digits| !digits.starts_with(['-', '+']));
+    let value = plain
+        .and_then(|digits| i128::from_str_radix(digits, radix).ok())
+        .map(|value| if negative { -value } else { value })
+        .ok_or_else(|| format!("{text:?} is not an integer"))?;
+    if value < low || value > high {
+        return Err(format!(
+            "{text} is out of range: must be between {low} and {high}"
+        ));
+    }
+    Ok(value)
+}
+
+/// The non-empty trimmed parts of a separated list.
+fn pieces(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    text.split(separator)
+        .map(str::trim)
+        .filter(|piece| !piece.is_empty())
+}
+
+fn split<'a>(text: &'a str, at: char, form: &str) -> Result<(&'a str, &'a str), String> {
+    match text.split_once(at) {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim(), value.trim())),
+        _ => Err(format!("{text:?} is not of the form {form}")),
+    }
+}
+
+/// Builds nodes whose origin is one flag.
+#[derive(Clone, Copy)]
+struct Maker {
+    flag: &'static str,
+}
+
+impl Maker {
+    fn node(self, value: Value) -> Node {
+        Node {
+            value,
+            origin: Origin::Flag(self.flag),
+        }
+    }
+
+    fn text(self, text: &str) -> Node {
+        self.node(Value::String(text.to_owned()))
+    }
+
+    fn record<const N: usize>(self, fields: [(&str, Node); N]) -> Node {
+        let entry = |(key, node): (&str, Node)| Entry {
+            key: key.to_owned(),
+            origin: Origin::Flag(self.flag),
+            node,
+        };
+        self.node(Value::Map(fields.into_iter().map(entry).collect()))
+    }
+
+    fn list(
+        self,
+        texts: &[String],
+        separator: char,
+        convert: impl Fn(&str) -> Result<Node, String>,
+    ) -> Result<Value, String> {
+        let items = texts.iter().flat_map(|text| pieces(text, separator));
+        items
+            .map(convert)
+            .collect::<Result<_, _>>()
+            .map(Value::List)
+    }
+
+    /// `key<separator>value` pairs; a later pair of one key wins.
+    fn map(
+        self,
+        texts: &[String],
+        separator: char,
+        convert: impl Fn(&str) -> Result<Node, String>,
+    ) -> Result<Value, String> {
+        let form = format!("key{separator}value");
+        let mut map = self.record([]);
+        for pair in texts.iter().flat_map(|text| pieces(text, ',')) {
+            let (key, value) = split(pair, separator, &form)?;
+            self.put(&mut map, key, convert(value)?);
+        }
+        Ok(map.value)
+    }
+
+    /// Sets one key; keys may have dots in them, so this is not `Node::set`.
+    fn put(self, map: &mut Node, key: &str, node: Node) {
+        if let Value::Map(entries) = &mut map.value {
+            entries.retain(|entry| entry.key != key);
+            entries.push(Entry {
+                key: key.to_owned(),
+                origin: Origin::Flag(self.flag),
+                node,
+            });
+        }
+    }
+
+    /// `name:value` pairs; a repeated name has several values. Values may be secret: errors do not
+    /// repeat them.
+    fn headers(self, texts: &[String]) -> Result<Value, String> {
+        let mut map = self.record([]);
+        for pair in texts.iter().flat_map(|text| pieces(text, ',')) {
+            let (name, value) = pair
+                .split_once(':')
+                .map(|(name, value)| (name.trim(), value.trim()))
+                .filter(|(name, _)| !name.is_empty())
+                .ok_or("a header is not of the form name:value")?;
+            let mut values = match map.get(name) {
+                Some(Node {
+                    value: Value::List(values),
+                    ..
+                }) => values.clone(),
+                _ => Vec::new(),
+            };
+            values.push(self.text(value));
+            self.put(&mut map, name, self.node(Value::List(values)));
+        }
+        Ok(map.value)
+    }
+
+    fn taint(self, text: &str) -> Result<Node, String> {
+        let (key, effect) = split(text, ':', "key=value:effect")?;
+        let (key, value) = key.split_once('=').unwrap_or((key, ""));
+        let (key, value) = (self.text(key), self.text(value));
+        Ok(self.record([
+            ("key", key),
+            ("value", value),
+            ("effect", self.text(effect)),
+        ]))
+    }
+
+    fn reserved_memory(self, text: &str) -> Result<Node, String> {
+        let (numa_node, limits) = split(text, ':', "node:resource=quantity,...")?;
+        let numa_node = parse_int(numa_node, 0, i32::MAX.into())?;
+        let limits = self.map(&[limits.to_owned()], '=', |text| Ok(self.text(text)))?;
+        Ok(self.record([
+            ("numaNode", self.node(Value::Int(numa_node))),
+            ("limits", self.node(limits)),
+        ]))
+    }
+}

@@ -1,0 +1,61 @@
+//! One configuration document: syntax, header, and strict decoding.
+
+use std::sync::Arc;
+
+use super::{API_VERSION, KIND, KubeletConfiguration};
+use crate::config::document::{Node, Problem, Problems, Value, decode, parse};
+
+/// Reads one file or drop-in named `path` in messages; returns its tree for merging.
+///
+/// # Errors
+/// Broken syntax, another kind of object, or every unknown and mistyped field.
+pub fn read(path: &str, text: &str) -> Result<Node, Problems> {
+    let tree = parse(&Arc::from(path), text).map_err(|problem| Problems(vec![problem]))?;
+    header(&tree)?;
+    decode::<KubeletConfiguration>(&tree).map_err(Problems)?;
+    Ok(tree)
+}
+
+/// Whether the document says that it is a kubelet configuration; fields of anything else are not
+/// worth checking.
+fn header(tree: &Node) -> Result<(), Problems> {
+    let about_document = |message: &str| {
+        let message = format!("{message}; expected apiVersion: {API_VERSION} and kind: {KIND}");
+        Problem {
+            field: String::new(),
+            origin: Some(tree.origin.clone()),
+            message,
+        }
+    };
+    match tree.value {
+        Value::Map(_) => {}
+        Value::Null => return Err(Problems(vec![about_document("the document is empty")])),
+        _ => {
+            return Err(Problems(vec![about_document(
+                "the document is not a mapping",
+            )]));
+        }
+    }
+    let check = |field: &str, expected: &str| match tree.get(field) {
+        Some(node) if node.value == Value::String(expected.to_owned()) => None,
+        Some(node) => Some(Problem {
+            field: field.to_owned(),
+            origin: Some(node.origin.clone()),
+            message: format!("must be {expected:?}, got {}", node.value),
+        }),
+        None => Some(Problem {
+            field: field.to_owned(),
+            origin: Some(tree.origin.clone()),
+            message: format!("is missing: must be {expected:?}"),
+        }),
+    };
+    let problems: Vec<_> = [check("apiVersion", API_VERSION), check("kind", KIND)]
+        .into_iter()
+        .flatten()
+        .collect();
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Problems(problems))
+    }
+}

@@ -1,0 +1,219 @@
+//! The nested types of [`KubeletConfiguration`](super::KubeletConfiguration).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::config_section;
+use crate::config::duration::GoDuration;
+
+config_section! {
+    /// How requests to the kubelet's server are authenticated.
+    pub struct KubeletAuthentication {
+        /// Client certificates.
+        "x509" x509: KubeletX509Authentication,
+        /// Bearer tokens checked by the API server.
+        "webhook" webhook: KubeletWebhookAuthentication,
+        /// Requests without credentials.
+        "anonymous" anonymous: KubeletAnonymousAuthentication,
+    }
+}
+
+config_section! {
+    /// Client certificate authentication.
+    pub struct KubeletX509Authentication {
+        /// File of certificate authorities that sign client certificates.
+        "clientCAFile" client_ca_file: String,
+    }
+}
+
+config_section! {
+    /// Bearer token authentication through TokenReview.
+    pub struct KubeletWebhookAuthentication {
+        /// Whether tokens are accepted.
+        "enabled" enabled: bool,
+        /// How long an answer is remembered.
+        "cacheTTL" cache_ttl: GoDuration,
+    }
+}
+
+config_section! {
+    /// Anonymous requests.
+    pub struct KubeletAnonymousAuthentication {
+        /// Whether they are accepted at all.
+        "enabled" enabled: bool,
+    }
+}
+
+config_section! {
+    /// How requests to the kubelet's server are authorized.
+    pub struct KubeletAuthorization {
+        /// `AlwaysAllow` or `Webhook`.
+        "mode" mode: String,
+        /// Settings of the `Webhook` mode.
+        "webhook" webhook: KubeletWebhookAuthorization,
+    }
+}
+
+config_section! {
+    /// Authorization through SubjectAccessReview.
+    pub struct KubeletWebhookAuthorization {
+        /// How long an allowing answer is remembered.
+        "cacheAuthorizedTTL" cache_authorized_ttl: GoDuration,
+        /// How long a denying answer is remembered.
+        "cacheUnauthorizedTTL" cache_unauthorized_ttl: GoDuration,
+    }
+}
+
+config_section! {
+    /// Swap available to containers.
+    pub struct MemorySwapConfiguration {
+        /// `NoSwap` (also when empty) or `LimitedSwap`.
+        "swapBehavior" swap_behavior: String,
+    }
+}
+
+config_section! {
+    /// Shutdown time for pods of at least one priority.
+    pub struct ShutdownGracePeriodByPodPriority {
+        /// The lowest priority of the class.
+        "priority" priority: i32,
+        /// Seconds its pods are given.
+        "shutdownGracePeriodSeconds" shutdown_grace_period_seconds: i64,
+    }
+}
+
+config_section! {
+    /// Container restart back-off.
+    pub struct CrashLoopBackOffConfig {
+        /// The longest wait between restarts.
+        "maxContainerRestartPeriod" max_container_restart_period: GoDuration,
+    }
+}
+
+config_section! {
+    /// Memory set aside on one NUMA node.
+    pub struct MemoryReservation {
+        /// The NUMA node's number.
+        "numaNode" numa_node: i32,
+        /// Quantities by resource name (`memory`, `hugepages-2Mi`, ...).
+        "limits" limits: BTreeMap<String, String>,
+    }
+}
+
+config_section! {
+    /// User namespaces of pods.
+    pub struct UserNamespaces {
+        /// How many user ids each pod gets; a multiple of 65536.
+        "idsPerPod" ids_per_pod: i64,
+    }
+}
+
+config_section! {
+    /// A taint the node registers with.
+    pub struct Taint {
+        /// Taint key.
+        "key" key: String,
+        /// Taint value.
+        "value" value: String,
+        /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+        "effect" effect: String,
+        /// Set by the control plane; not allowed in a configuration.
+        "timeAdded" time_added: String,
+    }
+}
+
+config_section! {
+    /// OpenTelemetry tracing.
+    pub struct TracingConfiguration {
+        /// Collector address.
+        "endpoint" endpoint: String,
+        /// Samples per million spans.
+        "samplingRatePerMillion" sampling_rate_per_million: i32,
+    }
+}
+
+config_section! {
+    /// The `logging` section.
+    pub struct LoggingConfiguration {
+        /// `text` or `json`.
+        "format" format: String,
+        /// Accepted; every line is written at once.
+        "flushFrequency" flush_frequency: FlushFrequency,
+        /// klog verbosity.
+        "verbosity" verbosity: u32,
+        /// Verbosity per source file.
+        "vmodule" vmodule: Vec<VModuleItem>,
+        /// Options of the formats.
+        "options" options: FormatOptions,
+    }
+}
+
+config_section! {
+    /// One file pattern and its verbosity.
+    pub struct VModuleItem {
+        /// Glob over source file names without extension.
+        "filePattern" file_pattern: String,
+        /// The verbosity there.
+        "verbosity" verbosity: u32,
+    }
+}
+
+config_section! {
+    /// Options per log format.
+    pub struct FormatOptions {
+        /// Of `text`.
+        "text" text: OutputRoutingOptions,
+        /// Of `json`.
+        "json" json: OutputRoutingOptions,
+    }
+}
+
+config_section! {
+    /// Where log lines go.
+    pub struct OutputRoutingOptions {
+        /// Errors to stderr and the rest to stdout.
+        "splitStream" split_stream: bool,
+        /// Buffer for informational lines, a quantity.
+        "infoBufferSize" info_buffer_size: String,
+    }
+}
+
+/// The values of one HTTP header. They may be credentials: `Debug` shows only how many there are.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HeaderValues(pub Vec<String>);
+
+impl std::fmt::Debug for HeaderValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{} hidden]", self.0.len())
+    }
+}
+
+/// A flush interval: a duration, or (as older files have it) an integer of nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct FlushFrequency(pub GoDuration);
+
+impl<'de> Deserialize<'de> for FlushFrequency {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = FlushFrequency;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a duration such as \"5s\" or an integer of nanoseconds")
+            }
+
+            fn visit_i64<E>(self, nanos: i64) -> Result<FlushFrequency, E> {
+                Ok(FlushFrequency(GoDuration::from_nanos(nanos)))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<FlushFrequency, E> {
+                let parsed = text.parse().map(FlushFrequency);
+                parsed.map_err(|error| E::custom(format_args!("{text:?} is {error}")))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}

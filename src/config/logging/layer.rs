@@ -1,0 +1,381 @@
+//! The tracing layer: decides what is shown, collects fields, writes whole lines.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write as _};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use parking_lot::{Mutex, RwLock};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record as SpanRecord};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+use super::quote::{Chain, Style, quote};
+use super::vmodule::{VModule, verbosity_at};
+use super::{LogFormat, json, text};
+
+/// klog verbosities that `debug!` and `trace!` of this crate need, and events of libraries.
+const DEBUG: u32 = 4;
+const TRACE: u32 = 6;
+const LIBRARY_INFO: u32 = 4;
+const LIBRARY_DEBUG: u32 = 8;
+const LIBRARY_TRACE: u32 = 10;
+
+/// A line buffer larger than this is given back after use.
+const KEPT_CAPACITY: usize = 8 * 1024;
+
+/// What is shown; changed while running.
+pub(super) struct Shared {
+    verbosity: AtomicU32,
+    rules: RwLock<Vec<VModule>>,
+}
+
+impl Shared {
+    pub(super) fn new(verbosity: u32, rules: Vec<VModule>) -> Self {
+        Self {
+            verbosity: AtomicU32::new(verbosity),
+            rules: RwLock::new(rules),
+        }
+    }
+
+    pub(super) fn verbosity(&self) -> u32 {
+        self.verbosity.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_verbosity(&self, verbosity: u32) {
+        self.verbosity.store(verbosity, Ordering::Relaxed);
+        ask_again();
+    }
+
+    pub(super) fn set_rules(&self, rules: Vec<VModule>) {
+        *self.rules.write() = rules;
+        ask_again();
+    }
+
+    /// Rules only add to the verbosity. Asked once per callsite, not per event: tracing remembers
+    /// the answer until it is told to ask again.
+    fn shows(&self, metadata: &Metadata<'_>) -> bool {
+        let needed = needed_verbosity(metadata);
+        needed <= self.verbosity()
+            || verbosity_at(&self.rules.read(), metadata.file()).is_some_and(|v| needed <= v)
+    }
+
+    fn highest(&self) -> u32 {
+        let rules = self.rules.read();
+        rules
+            .iter()
+            .map(|rule| rule.verbosity)
+            .fold(self.verbosity(), u32::max)
+    }
+}
+
+/// Makes tracing ask every callsite's question again.
+fn ask_again() {
+    tracing::callsite::rebuild_interest_cache();
+}
+
+/// The klog verbosity at which events of this kind appear.
+fn needed_verbosity(metadata: &Metadata<'_>) -> u32 {
+    let ours = metadata.target().split("::").next() == Some(env!("CARGO_PKG_NAME"));
+    match (*metadata.level(), ours) {
+        (Level::ERROR | Level::WARN, _) | (Level::INFO, true) => 0,
+        (Level::DEBUG, true) => DEBUG,
+        (Level::TRACE, true) => TRACE,
+        (Level::INFO, false) => LIBRARY_INFO,
+        (Level::DEBUG, false) => LIBRARY_DEBUG,
+        (Level::TRACE, false) => LIBRARY_TRACE,
+    }
+}
+
+/// One event, ready for a format.
+pub(super) struct Record<'a> {
+    pub(super) level: Level,
+    pub(super) verbosity: u32,
+    pub(super) time: Timestamp,
+    pub(super) zone: &'a TimeZone,
+    pub(super) pid: u32,
+    /// File name without directory.
+    pub(super) file: &'a str,
+    pub(super) line: u32,
+    pub(super) message: &'a str,
+    /// Fields in the format's own notation.
+    pub(super) fields: &'a str,
+}
+
+/// Prints events to `W`, one `write` a line.
+pub(super) struct KlogLayer<W> {
+    shared: Arc<Shared>,
+    format: LogFormat,
+    zone: TimeZone,
+    pid: u32,
+    clock: fn() -> Timestamp,
+    out: Mutex<W>,
+}
+
+impl<W: Write + Send> KlogLayer<W> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        format: LogFormat,
+        out: W,
+        clock: fn() -> Timestamp,
+    ) -> Self {
+        let (zone, pid) = (TimeZone::system(), std::process::id());
+        Self {
+            shared,
+            format,
+            zone,
+            pid,
+            clock,
+            out: Mutex::new(out),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_identity(mut self, zone: TimeZone, pid: u32) -> Self {
+        (self.zone, self.pid) = (zone, pid);
+        self
+    }
+}
+
+/// The fields of a span, in the format's notation, kept with the span.
+struct SpanFields(String);
+
+/// Buffers of one thread, reused from line to line.
+#[derive(Default)]
+struct Scratch {
+    line: String,
+    message: String,
+    fields: String,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Runs `work` with this thread's buffers; with fresh ones when a value being formatted logs itself.
+fn with_scratch(work: impl FnOnce(&mut Scratch)) {
+    SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
+        Ok(mut scratch) => {
+            work(&mut scratch);
+            let Scratch {
+                line,
+                message,
+                fields,
+            } = &mut *scratch;
+            for buffer in [line, message, fields] {
+                buffer.clear();
+                buffer.shrink_to(KEPT_CAPACITY);
+            }
+        }
+        Err(_) => work(&mut Scratch::default()),
+    });
+}
+
+impl<S, W> Layer<S> for KlogLayer<W>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: Write + Send + 'static,
+{
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.shared.shows(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        self.shared.shows(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(match self.shared.highest() {
+            0..DEBUG => LevelFilter::INFO,
+            DEBUG..TRACE => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        })
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut fields = String::new();
+        let mut message = String::new();
+        let format = self.format;
+        attributes.record(&mut Fields {
+            format,
+            fields: &mut fields,
+            message: &mut message,
+        });
+        if !fields.is_empty() {
+            span.extensions_mut().insert(SpanFields(fields));
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &SpanRecord<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut fields = String::new();
+        let mut message = String::new();
+        let format = self.format;
+        values.record(&mut Fields {
+            format,
+            fields: &mut fields,
+            message: &mut message,
+        });
+        let mut extensions = span.extensions_mut();
+        match extensions.get_mut::<SpanFields>() {
+            Some(known) => known.0.push_str(&fields),
+            None => extensions.insert(SpanFields(fields)),
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        with_scratch(|scratch| {
+            let Scratch {
+                line,
+                message,
+                fields,
+            } = scratch;
+            for span in context
+                .event_scope(event)
+                .into_iter()
+                .flat_map(|scope| scope.from_root())
+            {
+                if let Some(known) = span.extensions().get::<SpanFields>() {
+                    fields.push_str(&known.0);
+                }
+            }
+            event.record(&mut Fields {
+                format: self.format,
+                fields,
+                message,
+            });
+            let metadata = event.metadata();
+            let path = metadata.file().unwrap_or("unknown");
+            let record = Record {
+                level: *metadata.level(),
+                verbosity: needed_verbosity(metadata),
+                time: (self.clock)(),
+                zone: &self.zone,
+                pid: self.pid,
+                file: path.rsplit('/').next().unwrap_or(path),
+                line: metadata.line().unwrap_or(0),
+                message,
+                fields,
+            };
+            match self.format {
+                LogFormat::Text => text::write_line(line, &record),
+                LogFormat::Json => json::write_line(line, &record),
+            }
+            // There is nowhere to report that the log cannot be written.
+            let _ = self.out.lock().write_all(line.as_bytes());
+        });
+    }
+}
+
+/// Collects the fields of an event or span in a format's notation, and its message apart.
+struct Fields<'a> {
+    format: LogFormat,
+    fields: &'a mut String,
+    message: &'a mut String,
+}
+
+impl Fields<'_> {
+    fn key(&mut self, field: &Field) {
+        let name = match field.name() {
+            // Upstream's key for errors.
+            "error" => "err",
+            name => name.strip_prefix("r#").unwrap_or(name),
+        };
+        match self.format {
+            LogFormat::Text => text::key(self.fields, name),
+            LogFormat::Json => json::key(self.fields, name),
+        }
+    }
+
+    fn bare(&mut self, field: &Field, value: &dyn fmt::Display) {
+        self.key(field);
+        let _ = write!(self.fields, "{value}");
+    }
+
+    fn quoted(&mut self, field: &Field, value: &dyn fmt::Display) {
+        if field.name() == "message" {
+            let _ = write!(self.message, "{value}");
+            return;
+        }
+        self.key(field);
+        let style = match self.format {
+            LogFormat::Text => Style::Go,
+            LogFormat::Json => Style::Json,
+        };
+        quote(self.fields, style, value);
+    }
+}
+
+impl Visit for Fields<'_> {
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.bare(field, &value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.bare(field, &value);
+    }
+
+    fn record_i128(&mut self, field: &Field, value: i128) {
+        self.bare(field, &value);
+    }
+
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        self.bare(field, &value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.bare(field, &value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        // JSON has no word for these.
+        if value.is_finite() {
+            self.bare(field, &value)
+        } else {
+            self.quoted(field, &value)
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.quoted(field, &value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.quoted(field, &Chain(value));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.quoted(field, &format_args!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_logs_while_it_is_formatted_gets_buffers_of_its_own() {
+        with_scratch(|outer| {
+            outer.line.push_str("outer");
+            with_scratch(|inner| {
+                assert_eq!(inner.line, "");
+                inner.line.push_str("inner");
+            });
+            assert_eq!(outer.line, "outer");
+        });
+        with_scratch(|next| assert_eq!(next.line, ""));
+    }
+}

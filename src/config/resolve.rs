@@ -1,0 +1,307 @@
+//! Layers (file, drop-ins, flags) and facts to one validated [`KubeletConfig`]. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::HostFacts;
+use super::defaults;
+use super::document::{Node, Origin, Problem, Problems, Value, decode};
+use super::duration::GoDuration;
+use super::flags::Flags;
+use super::kubelet_configuration::KubeletConfiguration;
+use super::logging::{LogFormat, LoggingConfig, VModule};
+use super::quantity::parse_quantity;
+use super::resolved::*;
+use super::supported::unsupported;
+use super::validate::validate;
+
+/// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
+/// checks everything, and converts to concrete types.
+///
+/// # Errors
+/// Every problem at once, each with its field and where the value was given.
+pub fn resolve(
+    flags: &Flags,
+    layers: Vec<Node>,
+    facts: &HostFacts,
+) -> Result<KubeletConfig, Problems> {
+    let tree = merge(flags, layers);
+    let given: KubeletConfiguration = decode(&tree).map_err(Problems)?;
+    let mut effective = given.clone();
+    defaults::apply(&mut effective);
+    let mut problems: Vec<Problem> = validate(&effective)
+        .into_iter()
+        .map(|(field, message)| Problem {
+            origin: tree.origin_of(&field),
+            field,
+            message,
+        })
+        .collect();
+    let node_name = node_name(flags, facts, &mut problems);
+    let node_ips = node_ips(flags, &mut problems);
+    refuse_cluster_flags(flags, &mut problems);
+    if !problems.is_empty() {
+        return Err(Problems(problems));
+    }
+    let mut all_defaults = KubeletConfiguration::default();
+    defaults::apply(&mut all_defaults);
+    Ok(KubeletConfig {
+        node_name,
+        node_ips,
+        root_dir: flags.root_dir.clone(),
+        lock_file: flags.lock_file.clone(),
+        exit_on_lock_contention: flags.exit_on_lock_contention,
+        sync_frequency: time(effective.sync_frequency),
+        static_pods: static_pods(&effective),
+        server: server(&effective),
+        runtime: runtime(&effective),
+        images: images(&effective),
+        containers: containers(&effective, flags),
+        container_logs: container_logs(&effective),
+        dns: dns(&effective),
+        oom_score_adj: effective.oom_score_adj.unwrap_or_default(),
+        fail_swap_on: effective.fail_swap_on.unwrap_or_default(),
+        fail_cgroup_v1: effective.fail_cgroup_v1.unwrap_or_default(),
+        feature_gates: effective.feature_gates.clone().unwrap_or_default(),
+        logging: logging(&effective),
+        unsupported: unsupported(&given, &effective, &all_defaults, flags),
+        warnings: warnings(&effective, flags),
+        effective,
+    })
+}
+
+/// The configuration given: files merged in order, then flags. Zeros that mean "not given" go before
+/// the flags come, because a flag's zero is meant.
+fn merge(flags: &Flags, layers: Vec<Node>) -> Node {
+    let mut layers = layers.into_iter();
+    let nowhere = Origin::File {
+        path: Arc::from("configuration"),
+        line: 1,
+        column: 1,
+    };
+    let mut tree = layers.next().unwrap_or_else(|| Node::empty(nowhere));
+    for layer in layers {
+        tree.merge(layer);
+    }
+    defaults::drop_unset_zeros(&mut tree);
+    for (path, node) in &flags.fields.0 {
+        match (*path, &node.value) {
+            // Gates add to those of the file; every other flag replaces its field.
+            ("featureGates", Value::Map(entries)) => {
+                for entry in entries {
+                    tree.set(&format!("{path}.{}", entry.key), entry.node.clone());
+                }
+            }
+            _ => tree.set(path, node.clone()),
+        }
+    }
+    tree
+}
+
+fn flag_problem(flag: &'static str, message: String) -> Problem {
+    Problem {
+        field: String::new(),
+        origin: Some(Origin::Flag(flag)),
+        message,
+    }
+}
+
+/// Upstream: `nodeutil.GetHostname`.
+fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<Problem>) -> String {
+    let given = flags.hostname_override.as_deref();
+    let name = given.unwrap_or(&facts.hostname).trim().to_lowercase();
+    let complaint = if name.is_empty() {
+        Some("the host has no name: set one, or give --hostname-override".to_owned())
+    } else if name.len() > 253 || name.contains(|c: char| c == '/' || c.is_control() || c == ' ') {
+        Some(format!("{name:?} cannot name a node"))
+    } else {
+        None
+    };
+    problems.extend(complaint.map(|message| flag_problem("hostname-override", message)));
+    name
+}
+
+fn node_ips(flags: &Flags, problems: &mut Vec<Problem>) -> Vec<IpAddr> {
+    let Some(text) = &flags.node_ip else {
+        return Vec::new();
+    };
+    let parsed: Result<Vec<IpAddr>, _> = text
+        .split(',')
+        .map(|address| address.trim().parse())
+        .collect();
+    match parsed.as_deref() {
+        // The unspecified address only asks for a family; detection answers that.
+        Ok([one]) if one.is_unspecified() => Vec::new(),
+        Ok([one]) => vec![*one],
+        Ok([a, b]) if a.is_ipv4() != b.is_ipv4() => vec![*a, *b],
+        _ => {
+            let message = format!(
+                "must be one IP address, or an IPv4 and an IPv6 address with a comma; got {text:?}"
+            );
+            problems.push(flag_problem("node-ip", message));
+            Vec::new()
+        }
+    }
+}
+
+fn refuse_cluster_flags(flags: &Flags, problems: &mut Vec<Problem>) {
+    for (flag, given) in [
+        ("kubeconfig", flags.kubeconfig.is_some()),
+        ("bootstrap-kubeconfig", flags.bootstrap_kubeconfig.is_some()),
+    ] {
+        if given {
+            let message = format!(
+                "joining a cluster is not supported yet: remove --{flag} to run static pods"
+            );
+            problems.push(flag_problem(flag, message));
+        }
+    }
+}
+
+fn time(value: Option<GoDuration>) -> std::time::Duration {
+    value.unwrap_or_default().to_std()
+}
+
+fn some_text(value: &Option<String>) -> Option<String> {
+    value.clone().filter(|text| !text.is_empty())
+}
+
+fn count(value: Option<i32>) -> u32 {
+    u32::try_from(value.unwrap_or_default()).unwrap_or(0)
+}
+
+fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {
+    StaticPodSources {
+        path: some_text(&config.static_pod_path).map(PathBuf::from),
+        file_check_frequency: time(config.file_check_frequency),
+        url: some_text(&config.static_pod_url),
+        url_headers: config.static_pod_url_header.clone().unwrap_or_default(),
+        http_check_frequency: time(config.http_check_frequency),
+    }
+}
+
+fn server(config: &KubeletConfiguration) -> ServerConfig {
+    let ip = |text: &Option<String>| {
+        let parsed = text.as_ref().and_then(|text| text.parse().ok());
+        parsed.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    };
+    let port = |value: Option<i32>| u16::try_from(value.unwrap_or(0)).unwrap_or(0);
+    let address = ip(&config.address);
+    let optional = |address, value| match port(value) {
+        0 => None,
+        port => Some(SocketAddr::new(address, port)),
+    };
+    ServerConfig {
+        enabled: config.enable_server.unwrap_or_default(),
+        address: SocketAddr::new(address, port(config.port)),
+        read_only: optional(address, config.read_only_port),
+        healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
+    }
+}
+
+fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
+    let with_scheme = |endpoint: String| match endpoint.starts_with('/') {
+        true => format!("unix://{endpoint}"),
+        false => endpoint,
+    };
+    let endpoint = with_scheme(some_text(&config.container_runtime_endpoint).unwrap_or_default());
+    let image_endpoint = some_text(&config.image_service_endpoint).map(with_scheme);
+    RuntimeConfig {
+        image_endpoint: image_endpoint.unwrap_or_else(|| endpoint.clone()),
+        endpoint,
+        request_timeout: time(config.runtime_request_timeout),
+    }
+}
+
+fn images(config: &KubeletConfiguration) -> ImagePullConfig {
+    ImagePullConfig {
+        qps: Some(count(config.registry_pull_qps)).filter(|qps| *qps > 0),
+        burst: count(config.registry_burst),
+        serialize: config.serialize_image_pulls.unwrap_or(true),
+        max_parallel: config
+            .max_parallel_image_pulls
+            .map(|pulls| count(Some(pulls))),
+    }
+}
+
+fn containers(config: &KubeletConfiguration, flags: &Flags) -> ContainersConfig {
+    let back_off = config.crash_loop_back_off.as_ref();
+    ContainersConfig {
+        max_restart_back_off: time(back_off.and_then(|b| b.max_container_restart_period)),
+        seccomp_default: config.seccomp_default.unwrap_or_default(),
+        cpu_cfs_quota: config.cpu_cfs_quota.unwrap_or_default(),
+        cpu_cfs_quota_period: time(config.cpu_cfs_quota_period),
+        min_dead_age: flags.minimum_container_ttl.to_std(),
+        max_dead_per_container: u32::try_from(flags.maximum_dead_containers_per_container).ok(),
+        max_dead_total: u32::try_from(flags.maximum_dead_containers).ok(),
+    }
+}
+
+fn container_logs(config: &KubeletConfiguration) -> ContainerLogsConfig {
+    let size = config.container_log_max_size.as_deref().map(parse_quantity);
+    let bytes = size
+        .and_then(Result::ok)
+        .and_then(|size| u64::try_from(size).ok());
+    let directory = config
+        .pod_logs_dir
+        .as_deref()
+        .unwrap_or(defaults::POD_LOGS_DIR);
+    ContainerLogsConfig {
+        pod_logs_dir: PathBuf::from(directory.strip_suffix('/').unwrap_or(directory)),
+        max_size: bytes.unwrap_or_default(),
+        max_files: count(config.container_log_max_files),
+        max_workers: count(config.container_log_max_workers),
+        monitor_interval: time(config.container_log_monitor_interval),
+    }
+}
+
+fn dns(config: &KubeletConfiguration) -> DnsConfig {
+    let servers = config.cluster_dns.iter().flatten();
+    DnsConfig {
+        cluster_dns: servers.filter_map(|server| server.parse().ok()).collect(),
+        cluster_domain: config.cluster_domain.clone().unwrap_or_default(),
+        resolv_conf: some_text(&config.resolv_conf).map(PathBuf::from),
+    }
+}
+
+fn logging(config: &KubeletConfiguration) -> LoggingConfig {
+    let section = config.logging.clone().unwrap_or_default();
+    let rule = |item: super::kubelet_configuration::VModuleItem| VModule {
+        pattern: item.file_pattern.unwrap_or_default(),
+        verbosity: item.verbosity.unwrap_or_default(),
+    };
+    LoggingConfig {
+        format: match section.format.as_deref() {
+            Some("json") => LogFormat::Json,
+            _ => LogFormat::Text,
+        },
+        verbosity: section.verbosity.unwrap_or_default(),
+        vmodule: section.vmodule.into_iter().flatten().map(rule).collect(),
+    }
+}
+
+fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if !flags.deprecated.is_empty() {
+        let names: Vec<_> = flags
+            .deprecated
+            .iter()
+            .map(|name| format!("--{name}"))
+            .collect();
+        warnings.push(format!("deprecated flags given: {}", names.join(", ")));
+    }
+    let gates = config
+        .feature_gates
+        .iter()
+        .flatten()
+        .map(|(name, _)| name.as_str());
+    let gates: Vec<_> = gates.collect();
+    if !gates.is_empty() {
+        let names = gates.join(", ");
+        warnings.push(format!(
+            "feature gates are accepted but change nothing yet: {names}"
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,160 @@
+//! The validated configuration in concrete types: what the app builds from.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
+use super::logging::LoggingConfig;
+
+/// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
+#[derive(Debug, Clone)]
+pub struct KubeletConfig {
+    /// This node's name: the override or the kernel's hostname, trimmed and in lower case.
+    pub node_name: String,
+    /// Addresses given for this node; empty when they are to be detected.
+    pub node_ips: Vec<IpAddr>,
+    /// Where pod volumes and state live.
+    pub root_dir: PathBuf,
+    /// File to hold a lock on while running.
+    pub lock_file: Option<PathBuf>,
+    /// Exit when another process wants that lock.
+    pub exit_on_lock_contention: bool,
+    /// Longest time between two syncs of a pod.
+    pub sync_frequency: Duration,
+    /// Where static pods come from.
+    pub static_pods: StaticPodSources,
+    /// Addresses to listen on.
+    pub server: ServerConfig,
+    /// The container runtime.
+    pub runtime: RuntimeConfig,
+    /// Image pulls.
+    pub images: ImagePullConfig,
+    /// Containers.
+    pub containers: ContainersConfig,
+    /// Container log files.
+    pub container_logs: ContainerLogsConfig,
+    /// DNS of pods.
+    pub dns: DnsConfig,
+    /// OOM score adjustment of the kubelet itself.
+    pub oom_score_adj: i32,
+    /// Refuse to start with swap on.
+    pub fail_swap_on: bool,
+    /// Refuse to start on cgroup v1.
+    pub fail_cgroup_v1: bool,
+    /// Feature gates given by name; all known to v1.36.
+    pub feature_gates: BTreeMap<String, bool>,
+    /// The kubelet's own log.
+    pub logging: LoggingConfig,
+    /// The whole configuration with defaults, as `/configz` shows it.
+    pub effective: KubeletConfiguration,
+    /// Settings given that this kubelet does not act on yet, by field or flag: log them once.
+    pub unsupported: Vec<String>,
+    /// Other remarks to log once.
+    pub warnings: Vec<String>,
+}
+
+/// Where static pods come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticPodSources {
+    /// File or directory of manifests.
+    pub path: Option<PathBuf>,
+    /// Re-list interval of `path`.
+    pub file_check_frequency: Duration,
+    /// URL of manifests.
+    pub url: Option<String>,
+    /// Headers sent with requests to `url`.
+    pub url_headers: BTreeMap<String, HeaderValues>,
+    /// Poll interval of `url`.
+    pub http_check_frequency: Duration,
+}
+
+/// Addresses to listen on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Whether the authenticated API is wanted.
+    pub enabled: bool,
+    /// Where the authenticated API belongs.
+    pub address: SocketAddr,
+    /// Where the read-only API listens; `None` is off.
+    pub read_only: Option<SocketAddr>,
+    /// Where `/healthz` listens; `None` is off.
+    pub healthz: Option<SocketAddr>,
+}
+
+/// The container runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeConfig {
+    /// Socket of the runtime service, `unix://` and a path.
+    pub endpoint: String,
+    /// Socket of the image service; the runtime's unless given.
+    pub image_endpoint: String,
+    /// Deadline of calls that do not stream or pull.
+    pub request_timeout: Duration,
+}
+
+/// Image pulls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImagePullConfig {
+    /// Pulls per second; `None` is unlimited.
+    pub qps: Option<u32>,
+    /// Burst above that rate.
+    pub burst: u32,
+    /// One pull at a time.
+    pub serialize: bool,
+    /// Most pulls at once when not serialized; `None` is no limit.
+    pub max_parallel: Option<u32>,
+}
+
+/// Containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainersConfig {
+    /// Longest wait between restarts, 1 to 300 seconds.
+    pub max_restart_back_off: Duration,
+    /// Runtime's seccomp profile unless the pod chooses.
+    pub seccomp_default: bool,
+    /// Enforce CPU limits.
+    pub cpu_cfs_quota: bool,
+    /// CFS period, 1 ms to 1 s.
+    pub cpu_cfs_quota_period: Duration,
+    /// Youngest dead container that may be removed.
+    pub min_dead_age: Duration,
+    /// Dead instances kept per container; `None` is no limit.
+    pub max_dead_per_container: Option<u32>,
+    /// Dead instances kept on the node; `None` is no limit.
+    pub max_dead_total: Option<u32>,
+}
+
+/// Container log files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerLogsConfig {
+    /// Root of the per-pod directories.
+    pub pod_logs_dir: PathBuf,
+    /// Size in bytes that triggers rotation.
+    pub max_size: u64,
+    /// Files kept per container, 2 or more.
+    pub max_files: u32,
+    /// Rotations at once.
+    pub max_workers: u32,
+    /// Size check interval.
+    pub monitor_interval: Duration,
+}
+
+/// DNS of pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsConfig {
+    /// Cluster DNS servers.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Cluster domain; empty when there is none.
+    pub cluster_domain: String,
+    /// Host resolver file to start from; `None` when pods get nothing from the host.
+    pub resolv_conf: Option<PathBuf>,
+}
+
+impl KubeletConfig {
+    /// Whether a gate was switched on explicitly.
+    pub fn gate_enabled(&self, name: &str) -> bool {
+        self.feature_gates.get(name).copied().unwrap_or(false)
+    }
+}

@@ -1,0 +1,106 @@
+//! Which settings this kubelet acts on. The rest is accepted, and named to the user when it was
+//! given a value other than its default.
+
+use super::flags::Flags;
+use super::kubelet_configuration::KubeletConfiguration;
+
+/// Fields that have their effect, or that matter only to something else in this list.
+const SUPPORTED: &[&str] = &[
+    "apiVersion",
+    "kind",
+    "staticPodPath",
+    "staticPodURL",
+    "staticPodURLHeader",
+    "syncFrequency",
+    "fileCheckFrequency",
+    "httpCheckFrequency",
+    "podLogsDir",
+    "enableServer",
+    "address",
+    "readOnlyPort",
+    "healthzPort",
+    "healthzBindAddress",
+    "oomScoreAdj",
+    "containerRuntimeEndpoint",
+    "imageServiceEndpoint",
+    "runtimeRequestTimeout",
+    "registryPullQPS",
+    "registryBurst",
+    "serializeImagePulls",
+    "maxParallelImagePulls",
+    "clusterDNS",
+    "clusterDomain",
+    "resolvConf",
+    "crashLoopBackOff",
+    "seccompDefault",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
+    "failSwapOn",
+    "failCgroupV1",
+    "logging",
+    // Reported with the values given, below and as a warning.
+    "cgroupsPerQOS",
+    "featureGates",
+];
+
+/// The settings given that have no effect yet: fields by name, flags with their dashes.
+///
+/// `given` is the configuration before defaults; `effective` after; `defaults` is all defaults.
+pub(super) fn unsupported(
+    given: &KubeletConfiguration,
+    effective: &KubeletConfiguration,
+    defaults: &KubeletConfiguration,
+    flags: &Flags,
+) -> Vec<String> {
+    let fields = |config| match serde_json::to_value(config) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let defaults = fields(defaults);
+    let mut names: Vec<String> = fields(effective)
+        .into_iter()
+        .filter(|(name, value)| {
+            let same = match defaults.get(name) {
+                Some(default) => default == value,
+                None => is_zero(value),
+            };
+            !same && !SUPPORTED.contains(&name.as_str())
+        })
+        .map(|(name, _)| name)
+        .collect();
+    // On by default upstream and quiet here, unless someone asks for it by name.
+    if given.cgroups_per_qos == Some(true) {
+        names.push("cgroupsPerQOS".to_owned());
+    }
+    let process_flags = [
+        ("--cert-dir", flags.cert_dir.is_some()),
+        ("--node-labels", !flags.node_labels.is_empty()),
+        ("--cloud-provider", flags.cloud_provider.is_some()),
+        ("--runtime-cgroups", flags.runtime_cgroups.is_some()),
+        (
+            "--image-credential-provider-config",
+            flags.image_credential_provider_config.is_some(),
+        ),
+        (
+            "--image-credential-provider-bin-dir",
+            flags.image_credential_provider_bin_dir.is_some(),
+        ),
+    ];
+    let given_flags = process_flags.into_iter().filter(|(_, given)| *given);
+    names.extend(given_flags.map(|(name, _)| name.to_owned()));
+    names.sort();
+    names
+}
+
+/// Whether a value is what an absent one would be: generated files spell out empty sections.
+fn is_zero(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_zero),
+    }
+}

@@ -1,0 +1,500 @@
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::kubelet_configuration::read;
+use super::*;
+
+const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn flags(list: &[&str]) -> Flags {
+    match parse_args(list.iter().map(std::ffi::OsString::from)) {
+        Ok(Invocation::Run(flags)) => *flags,
+        other => panic!("{list:?}: {other:?}"),
+    }
+}
+
+fn facts() -> HostFacts {
+    HostFacts {
+        hostname: " Node-1\n".to_owned(),
+    }
+}
+
+/// Resolves flags and file bodies (without their headers; named f0, f1, ...).
+fn resolved(list: &[&str], bodies: &[&str]) -> Result<KubeletConfig, Problems> {
+    let layers = bodies
+        .iter()
+        .enumerate()
+        .map(|(index, body)| read(&format!("f{index}"), &format!("{HEADER}{body}")).unwrap())
+        .collect();
+    resolve(&flags(list), layers, &facts())
+}
+
+fn problems(list: &[&str], bodies: &[&str]) -> Vec<String> {
+    resolved(list, bodies)
+        .unwrap_err()
+        .0
+        .iter()
+        .map(Problem::to_string)
+        .collect()
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn nothing_given_means_the_defaults() {
+    let config = resolved(&[], &[]).unwrap();
+    assert_eq!(config.node_name, "node-1");
+    assert_eq!(config.root_dir, PathBuf::from("/var/lib/kubelet"));
+    assert_eq!(config.sync_frequency, Duration::from_secs(60));
+    assert_eq!(config.static_pods.path, None);
+    assert_eq!(config.static_pods.url, None);
+    assert_eq!(
+        config.static_pods.file_check_frequency,
+        Duration::from_secs(20)
+    );
+    assert_eq!(config.server.address, address("0.0.0.0:10250"));
+    assert_eq!(config.server.read_only, None);
+    assert_eq!(config.server.healthz, Some(address("127.0.0.1:10248")));
+    assert_eq!(
+        config.runtime.endpoint,
+        "unix:///run/containerd/containerd.sock"
+    );
+    assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
+    assert_eq!(config.runtime.request_timeout, Duration::from_secs(120));
+    let pulls = ImagePullConfig {
+        qps: Some(5),
+        burst: 10,
+        serialize: true,
+        max_parallel: None,
+    };
+    assert_eq!(config.images, pulls);
+    assert_eq!(
+        config.containers,
+        ContainersConfig {
+            max_restart_back_off: Duration::from_secs(300),
+            seccomp_default: false,
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            min_dead_age: Duration::ZERO,
+            max_dead_per_container: Some(1),
+            max_dead_total: None,
+        }
+    );
+    assert_eq!(
+        config.container_logs,
+        ContainerLogsConfig {
+            pod_logs_dir: PathBuf::from("/var/log/pods"),
+            max_size: 10 << 20,
+            max_files: 5,
+            max_workers: 1,
+            monitor_interval: Duration::from_secs(10),
+        }
+    );
+    assert_eq!(
+        config.dns.resolv_conf.as_deref(),
+        Some(Path::new("/etc/resolv.conf"))
+    );
+    assert_eq!(config.oom_score_adj, -999);
+    assert_eq!(config.logging, logging::LoggingConfig::default());
+    assert_eq!((config.unsupported, config.warnings), (vec![], vec![]));
+}
+
+#[test]
+fn a_flag_wins_over_a_drop_in_over_the_file_over_the_default() {
+    let file = "maxPods: 1\neventBurst: 1\nnodeStatusMaxImages: 1\n";
+    let drop_in = "eventBurst: 2\nnodeStatusMaxImages: 2\n";
+    let config = resolved(&["--node-status-max-images=3"], &[file, drop_in])
+        .unwrap()
+        .effective;
+    assert_eq!(config.pods_per_core, Some(0));
+    assert_eq!(config.max_pods, Some(1));
+    assert_eq!(config.event_burst, Some(2));
+    assert_eq!(config.node_status_max_images, Some(3));
+}
+
+#[test]
+fn maps_and_sections_merge_lists_are_replaced_and_null_unsets() {
+    let file = "\
+clusterDNS: [10.0.0.1, 10.0.0.2]
+systemReserved: {cpu: 100m, memory: 1Gi}
+clusterDomain: a.example
+authentication: {x509: {clientCAFile: /ca}, anonymous: {enabled: true}}
+";
+    let drop_in = "\
+clusterDNS: [10.0.0.3]
+systemReserved: {memory: 2Gi}
+clusterDomain: null
+authentication: {anonymous: {enabled: false}}
+";
+    let config = resolved(&[], &[file, drop_in]).unwrap();
+    assert_eq!(
+        config.dns.cluster_dns,
+        ["10.0.0.3".parse::<std::net::IpAddr>().unwrap()]
+    );
+    assert_eq!(config.dns.cluster_domain, "");
+    let reserved = config.effective.system_reserved.unwrap();
+    assert_eq!((&*reserved["cpu"], &*reserved["memory"]), ("100m", "2Gi"));
+    let authentication = config.effective.authentication.unwrap();
+    assert_eq!(
+        authentication.x509.unwrap().client_ca_file.as_deref(),
+        Some("/ca")
+    );
+    assert_eq!(authentication.anonymous.unwrap().enabled, Some(false));
+}
+
+#[test]
+fn flag_maps_replace_those_of_the_file_but_feature_gates_add() {
+    let file = "\
+evictionHard: {memory.available: 1Gi}
+featureGates: {EventedPLEG: true, MemoryQoS: true}
+";
+    let list = [
+        "--eviction-hard=pid.available<5%",
+        "--feature-gates=EventedPLEG=false,NodeSwap=true",
+    ];
+    let config = resolved(&list, &[file]).unwrap();
+    let hard: Vec<_> = config
+        .effective
+        .eviction_hard
+        .clone()
+        .unwrap()
+        .into_iter()
+        .collect();
+    assert_eq!(hard, [("pid.available".to_owned(), "5%".to_owned())]);
+    let gates: Vec<_> = config
+        .feature_gates
+        .iter()
+        .map(|(k, v)| (k.as_str(), *v))
+        .collect();
+    assert_eq!(
+        gates,
+        [
+            ("EventedPLEG", false),
+            ("MemoryQoS", true),
+            ("NodeSwap", true)
+        ]
+    );
+    assert!(config.gate_enabled("MemoryQoS") && !config.gate_enabled("EventedPLEG"));
+}
+
+#[test]
+fn a_zero_in_a_file_is_unset_where_go_has_no_pointer() {
+    let file = "\
+port: 0
+maxPods: 0
+syncFrequency: 0s
+address: \"\"
+registryPullQPS: 0
+healthzPort: 0
+resolvConf: \"\"
+authorization: {webhook: {cacheAuthorizedTTL: 0s}}
+";
+    let config = resolved(&[], &[file]).unwrap();
+    assert_eq!(config.server.address, address("0.0.0.0:10250"));
+    assert_eq!(config.effective.max_pods, Some(110));
+    assert_eq!(config.sync_frequency, Duration::from_secs(60));
+    assert_eq!(config.images.qps, None);
+    assert_eq!(config.server.healthz, None);
+    assert_eq!(config.dns.resolv_conf, None);
+    assert_eq!(
+        resolved(&["--max-pods=0"], &[]).unwrap().effective.max_pods,
+        Some(0)
+    );
+}
+
+#[test]
+fn one_setting_is_enough_for_parallel_pulls() {
+    let config = resolved(&[], &["maxParallelImagePulls: 3\n"]).unwrap();
+    assert!(!config.images.serialize);
+    assert_eq!(config.images.max_parallel, Some(3));
+    let config = resolved(&[], &["maxParallelImagePulls: 1\n"]).unwrap();
+    assert!(config.images.serialize);
+}
+
+#[test]
+fn every_invalid_value_is_named_at_once_with_its_place() {
+    let file = "\
+containerLogMaxFiles: 1
+imageGCLowThresholdPercent: 90
+crashLoopBackOff:
+  maxContainerRestartPeriod: 10m
+evictionSoft:
+  memory.available: 1Gi
+clusterDNS:
+- 10.0.0.1
+- dns.example
+";
+    let list = [
+        "--read-only-port=10250",
+        "--kubeconfig=/k",
+        "--feature-gates=EventedPLEGG=true",
+    ];
+    assert_eq!(
+        problems(&list, &[file]),
+        [
+            "f0:11:3: clusterDNS[1]: must be an IP address, got \"dns.example\"",
+            "--read-only-port: readOnlyPort: must differ from port: both would listen there",
+            "f0:4:29: imageGCLowThresholdPercent: must be less than imageGCHighThresholdPercent \
+             (85), got 90",
+            "f0:6:30: crashLoopBackOff.maxContainerRestartPeriod: must be between 1s and 5m0s, \
+             got 10m0s",
+            "f0:3:23: containerLogMaxFiles: must be greater than 1, got 1",
+            "--feature-gates: featureGates.EventedPLEGG: unrecognized feature gate: \
+             EventedPLEGG; did you mean EventedPLEG?",
+            "f0:8:21: evictionSoft.memory.available: needs an entry in evictionSoftGracePeriod",
+            "--kubeconfig: joining a cluster is not supported yet: remove --kubeconfig to run \
+             static pods",
+        ]
+    );
+}
+
+#[test]
+fn settings_without_effect_are_named_only_when_they_differ_from_the_default() {
+    let quiet = "\
+maxPods: 110
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: [pods]
+memorySwap: {swapBehavior: \"\"}
+tlsCertFile: \"\"
+evictionSoft: {}
+";
+    assert_eq!(
+        resolved(&[], &[quiet]).unwrap().unsupported,
+        Vec::<String>::new()
+    );
+    let file = "\
+maxPods: 50
+cgroupDriver: systemd
+cgroupsPerQOS: true
+evictionHard: {memory.available: 5%}
+authentication: {x509: {clientCAFile: /ca}}
+syncFrequency: 30s
+";
+    let list = ["--node-labels=a=b", "--cloud-provider=external"];
+    assert_eq!(
+        resolved(&list, &[file]).unwrap().unsupported,
+        [
+            "--cloud-provider",
+            "--node-labels",
+            "authentication",
+            "cgroupDriver",
+            "cgroupsPerQOS",
+            "evictionHard",
+            "maxPods",
+        ]
+    );
+    let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
+    assert_eq!(
+        resolved(&[], &[off]).unwrap().unsupported,
+        ["enforceNodeAllocatable"]
+    );
+}
+
+#[test]
+fn deprecated_flags_and_feature_gates_are_remarked_on() {
+    let list = [
+        "--max-pods=110",
+        "--pod-infra-container-image=p",
+        "--feature-gates=NodeSwap=true",
+    ];
+    let warnings = resolved(&list, &[]).unwrap().warnings;
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(
+        warnings[0].ends_with("--pod-infra-container-image, --max-pods"),
+        "{warnings:?}"
+    );
+    assert!(warnings[1].ends_with("NodeSwap"), "{warnings:?}");
+}
+
+#[test]
+fn the_node_is_named_by_the_override_or_the_host_in_lower_case() {
+    assert_eq!(
+        resolved(&["--hostname-override= Other "], &[])
+            .unwrap()
+            .node_name,
+        "other"
+    );
+    for name in ["", " ", "a/b", "a b"] {
+        let facts = HostFacts {
+            hostname: name.to_owned(),
+        };
+        assert!(
+            resolve(&flags(&[]), Vec::new(), &facts).is_err(),
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn node_addresses_are_one_or_a_dual_pair() {
+    let count =
+        |text: &str| resolved(&[&format!("--node-ip={text}")], &[]).map(|c| c.node_ips.len());
+    assert_eq!(count("10.0.0.1"), Ok(1));
+    assert_eq!(count("10.0.0.1,fd00::1"), Ok(2));
+    assert_eq!(count("::"), Ok(0));
+    for wrong in ["10.0.0.1,10.0.0.2", "x", "1.1.1.1,::1,2.2.2.2"] {
+        assert!(count(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn logging_is_resolved_from_file_and_flags() {
+    let file = "logging: {format: json, verbosity: 2, flushFrequency: 5s, \
+                vmodule: [{filePattern: a, verbosity: 3}]}\n";
+    let config = resolved(&["-v=4"], &[file]).unwrap();
+    assert_eq!(config.logging.format, logging::LogFormat::Json);
+    assert_eq!(config.logging.verbosity, 4);
+    assert_eq!(config.logging.vmodule.len(), 1);
+    assert!(resolved(&[], &["logging: {flushFrequency: 5000000000}\n"]).is_ok());
+}
+
+#[test]
+fn a_plain_path_is_accepted_as_endpoint() {
+    let config = resolved(&["--container-runtime-endpoint=/run/c.sock"], &[]).unwrap();
+    assert_eq!(config.runtime.endpoint, "unix:///run/c.sock");
+    assert_eq!(config.runtime.image_endpoint, "unix:///run/c.sock");
+}
+
+#[test]
+fn another_kind_of_document_is_refused_before_its_fields_are_checked() {
+    let said = |text: &str| read("f", text).unwrap_err().to_string();
+    assert!(said("").contains("the document is empty"));
+    assert!(said("- a\n").contains("not a mapping"));
+    let wrong = said("apiVersion: v1\nkind: Pod\nspec: {}\n");
+    assert_eq!(
+        wrong,
+        "f:1:13: apiVersion: must be \"kubelet.config.k8s.io/v1beta1\", got the string \"v1\"\n\
+         f:2:7: kind: must be \"KubeletConfiguration\", got the string \"Pod\""
+    );
+    assert!(said("maxPods: 1\n").contains("apiVersion: is missing"));
+}
+
+#[test]
+fn files_are_read_from_disk_in_name_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let write = |name: &str, body: &str| fs::write(path(name), format!("{HEADER}{body}")).unwrap();
+    fs::create_dir_all(path("conf.d/15-more")).unwrap();
+    write("kubelet.yaml", "maxPods: 1\neventBurst: 1\n");
+    write("conf.d/20-b.conf", "maxPods: 20\n");
+    write("conf.d/10-a.conf", "maxPods: 10\neventBurst: 10\n");
+    write("conf.d/15-more/x.conf", "eventBurst: 15\n");
+    write("conf.d/99-ignored.yaml", "maxPods: 99\n");
+    let arguments = [
+        format!("--config={}", path("kubelet.yaml").display()),
+        format!("--config-dir={}", path("conf.d").display()),
+    ];
+    let list: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let config = load(&flags(&list), &facts()).unwrap();
+    assert_eq!(config.effective.max_pods, Some(20));
+    assert_eq!(config.effective.event_burst, Some(15));
+    assert_eq!(config.warnings.len(), 1);
+    assert!(config.warnings[0].contains("99-ignored.yaml"));
+
+    write("conf.d/30-c.conf", "maxPodz: 1\n");
+    write("conf.d/40-d.conf", "maxPods: x\n");
+    let error = load(&flags(&list), &facts()).unwrap_err().to_string();
+    let lines: Vec<_> = error.lines().collect();
+    assert_eq!(lines.len(), 2, "{error}");
+    assert!(
+        lines[0].contains("30-c.conf:3:1: maxPodz: unknown field"),
+        "{error}"
+    );
+    assert!(
+        lines[1].contains("40-d.conf:3:10: maxPods: expected an integer"),
+        "{error}"
+    );
+}
+
+#[test]
+fn unreadable_files_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = |flag: &str, name: &str| {
+        let argument = format!("--{flag}={}", directory.path().join(name).display());
+        format!("{:#}", load(&flags(&[&argument]), &facts()).unwrap_err())
+    };
+    fs::write(directory.path().join("binary"), b"a: 1\n\xff").unwrap();
+    fs::write(directory.path().join("huge"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert!(
+        said("config", "none").contains("none: No such file"),
+        "{}",
+        said("config", "none")
+    );
+    assert!(said("config-dir", "none").contains("none"));
+    assert!(said("config", "binary").contains("binary:2: not valid UTF-8"));
+    assert!(said("config", "huge").contains("larger than"));
+}
+
+#[test]
+fn header_values_stay_out_of_debug_output_and_errors() {
+    let secret = "staticPodURLHeader: {Authorization: [\"Bearer hunter2\"]}\n";
+    let config = resolved(&[], &[secret]).unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let misplaced = format!("{HEADER}staticPodURLHeader: {{Authorization: hunter2}}\n");
+    let said = read("f", &misplaced).unwrap_err().to_string();
+    assert!(
+        said.contains("Authorization: expected a list") && !said.contains("hunter2"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_effective_configuration_reads_back_the_same() {
+    let config = resolved(&[], &["maxPods: 7\nclusterDNS: [::1]\n"]).unwrap();
+    let json = serde_json::to_string(&config.effective).unwrap();
+    let again = resolve(&flags(&[]), vec![read("json", &json).unwrap()], &facts()).unwrap();
+    assert_eq!(again.effective, config.effective);
+}
+
+/// The value at a dotted path of the configuration as JSON.
+fn at<'a>(json: &'a serde_json::Value, path: &str) -> &'a serde_json::Value {
+    path.split('.').fold(json, |value, key| &value[key])
+}
+
+#[test]
+fn help_shows_the_defaults_that_are_applied() {
+    let defaults = resolved(&[], &[]).unwrap().effective;
+    let defaults = serde_json::to_value(defaults).unwrap();
+    let mut compared = 0;
+    for (name, path, shown) in flags::shown_defaults() {
+        // These describe a default that is not one value, or that lies outside the configuration.
+        if name.starts_with("log-")
+            || ["v", "eviction-hard", "image-service-endpoint"].contains(&name)
+        {
+            continue;
+        }
+        let given = resolved(&[&format!("--{name}={shown}")], &[])
+            .unwrap()
+            .effective;
+        let given = serde_json::to_value(given).unwrap();
+        assert_eq!(at(&given, path), at(&defaults, path), "--{name}");
+        compared += 1;
+    }
+    assert!(compared > 60, "{compared}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn the_last_layer_that_gives_a_value_wins(
+        file in proptest::option::of(1..1000i32),
+        drop_ins in proptest::collection::vec(proptest::option::of(1..1000i32), 0..4),
+        flag in proptest::option::of(0..1000i32),
+    ) {
+        let body = |value: &Option<i32>| match value {
+            Some(value) => format!("maxPods: {value}\n"),
+            None => "podsPerCore: 1\n".to_owned(),
+        };
+        let bodies: Vec<_> = std::iter::once(&file).chain(&drop_ins).map(body).collect();
+        let bodies: Vec<_> = bodies.iter().map(String::as_str).collect();
+        let argument = flag.map(|value| format!("--max-pods={value}"));
+        let list: Vec<_> = argument.iter().map(String::as_str).collect();
+        let last = drop_ins.iter().rev().copied().flatten().next();
+        let expected = flag.or(last).or(file).unwrap_or(110);
+        let config = resolved(&list, &bodies).unwrap();
+        proptest::prop_assert_eq!(config.effective.max_pods, Some(expected));
+    }
+}

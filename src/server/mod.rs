@@ -1,1 +1,24 @@
-//! (under construction)
+//! The HTTP surface: what the node's other programs and people read from the kubelet.
+//!
+//! * Owns: the health port and the read-only port, their sockets and the connections on them.
+//! * Woken by: requests, and by shutdown.
+//! * Publishes: pods, running pods, events, metrics and health, read from boards at the moment of the
+//!   request; nothing is computed for nobody.
+//! * Must never change anything, call the runtime, hold a whole list in memory as text, or let one
+//!   client take what all need (connections, headers, bodies and idle time are bounded).
+//! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
+
+mod events;
+mod handlers;
+mod health;
+mod list;
+mod listener;
+mod query;
+mod route;
+#[cfg(test)]
+mod tests;
+
+pub use handlers::{Handlers, MetricsView, PodsView, RunningPodsView, Views};
+pub use health::HealthChecks;
+pub use listener::{BindError, Limits, Listener};
+pub use route::{EventsQuery, HealthQuery, Port, Route, RouteError, route};

@@ -1,1 +1,206 @@
-//! (under construction)
+//! What each pod looks like to those who ask: API statuses, generated and kept.
+//!
+//! * Owns: the current API status of every pod, with the version at which it last changed.
+//! * Woken by: pod workers, which set the status of their own pod; nothing else writes.
+//! * Publishes: statuses through [`Statuses`], and a version counter that moves with every change.
+//! * Must never go back from a terminal phase, call a runtime or an API server, or hold more of a pod
+//!   than its shared object and one status.
+//! * Answers to upstream's `pkg/kubelet/status` and the status half of `kubelet_pods.go`.
+
+mod compare;
+pub mod generate;
+mod terminate;
+#[cfg(test)]
+mod tests;
+
+pub use generate::generate_api_pod_status;
+
+use crate::model::{Pod, PodExt, PodUid};
+use generate::{Phase, carry_transition_times, whole_seconds};
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::Time};
+use parking_lot::RwLock;
+use std::{collections::HashMap, sync::Arc};
+use tokio::sync::watch;
+
+/// One pod's entry on the board.
+#[derive(Clone, Debug)]
+pub struct PodEntry {
+    /// The pod that the status was made for.
+    pub pod: Arc<Pod>,
+    /// Its status.
+    pub status: Arc<PodStatus>,
+    /// The board's version when the status last changed.
+    pub version: u64,
+}
+
+#[derive(Debug)]
+struct Board {
+    entries: RwLock<HashMap<PodUid, PodEntry>>,
+    version: watch::Sender<u64>,
+}
+
+/// The writing end of the board. Pod workers share it; each writes only about its own pod.
+#[derive(Debug)]
+pub struct StatusManager {
+    board: Arc<Board>,
+}
+
+/// The reading end; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Statuses {
+    board: Arc<Board>,
+}
+
+impl Default for StatusManager {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl StatusManager {
+    /// An empty board.
+    pub fn new() -> Self {
+        Self {
+            board: Arc::new(Board {
+                entries: RwLock::default(),
+                version: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    /// A reader of the board.
+    pub fn reader(&self) -> Statuses {
+        Statuses {
+            board: self.board.clone(),
+        }
+    }
+
+    /// Sets the status of a pod; returns whether anything about it changed. The start time and the
+    /// transition times of unchanged conditions are carried over, and a terminal phase is kept with
+    /// its reason and message.
+    pub fn set_pod_status(&self, pod: &Arc<Pod>, status: PodStatus) -> bool {
+        self.set_at(pod, status, Timestamp::now())
+    }
+
+    /// Settles the status of a pod that has ended: no container is left without an end, and a pod
+    /// that is not static has a terminal phase. Returns whether anything changed.
+    pub fn terminate_pod(&self, pod: &Arc<Pod>) -> bool {
+        let shown = self.reader().get(&pod.uid());
+        let base = shown.as_deref().or(pod.status.as_ref());
+        let ended = terminate::ended(pod, base.cloned().unwrap_or_default());
+        self.set_pod_status(pod, ended)
+    }
+
+    /// Forgets a pod; returns whether it was known.
+    pub fn remove(&self, uid: &PodUid) -> bool {
+        let known = self.board.entries.write().remove(uid).is_some();
+        if known {
+            self.board.version.send_modify(|version| *version += 1);
+        }
+        known
+    }
+
+    /// Forgets the pods that `keep` does not want; returns how many those were.
+    pub fn remove_orphans(&self, keep: impl Fn(&PodUid) -> bool) -> usize {
+        let mut entries = self.board.entries.write();
+        let before = entries.len();
+        entries.retain(|uid, _| keep(uid));
+        let removed = before - entries.len();
+        drop(entries);
+        if removed > 0 {
+            self.board.version.send_modify(|version| *version += 1);
+        }
+        removed
+    }
+
+    fn set_at(&self, pod: &Arc<Pod>, mut status: PodStatus, now: Timestamp) -> bool {
+        let mut entries = self.board.entries.write();
+        let known = entries.get_mut(&pod.uid());
+        normalise(
+            &mut status,
+            known.as_deref().map(|entry| &*entry.status),
+            now,
+        );
+        match known {
+            Some(entry) if compare::same(&entry.status, &status) => {
+                entry.pod = pod.clone();
+                return false;
+            }
+            Some(entry) => {
+                entry.pod = pod.clone();
+                entry.status = Arc::new(status);
+                entry.version = self.next_version();
+            }
+            None => {
+                let entry = PodEntry {
+                    pod: pod.clone(),
+                    status: Arc::new(status),
+                    version: self.next_version(),
+                };
+                entries.insert(pod.uid(), entry);
+            }
+        }
+        true
+    }
+
+    /// Taken under the entries' lock, so that versions on the board only grow.
+    fn next_version(&self) -> u64 {
+        self.board.version.send_modify(|version| *version += 1);
+        *self.board.version.borrow()
+    }
+}
+
+impl Statuses {
+    /// The status of a pod.
+    pub fn get(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        let entries = self.board.entries.read();
+        entries.get(uid).map(|entry| entry.status.clone())
+    }
+
+    /// Everything known of a pod.
+    pub fn entry(&self, uid: &PodUid) -> Option<PodEntry> {
+        self.board.entries.read().get(uid).cloned()
+    }
+
+    /// All entries, in no order.
+    pub fn all(&self) -> Vec<PodEntry> {
+        self.board.entries.read().values().cloned().collect()
+    }
+
+    /// A counter that moves whenever a status changes or a pod is forgotten.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.board.version.subscribe()
+    }
+
+    /// How many pods have a status.
+    pub fn len(&self) -> usize {
+        self.board.entries.read().len()
+    }
+
+    /// Whether no pod has one.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Carries over what a new status may not change: the start time, a terminal phase, and the
+/// transition times of conditions that stay as they were.
+fn normalise(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
+    let known_start = old.and_then(|old| old.start_time.clone());
+    status.start_time = known_start
+        .or(status.start_time.take())
+        .or_else(|| Some(Time(whole_seconds(now))));
+    let phase = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
+    if let Some(old) = old
+        && phase(old).is_some_and(Phase::is_terminal)
+        && phase(status) != phase(old)
+    {
+        status.phase.clone_from(&old.phase);
+        status.reason.clone_from(&old.reason);
+        status.message.clone_from(&old.message);
+    }
+    let before = old.and_then(|old| old.conditions.as_deref());
+    let conditions = status.conditions.as_deref_mut().unwrap_or_default();
+    carry_transition_times(conditions, before.unwrap_or_default(), now);
+}

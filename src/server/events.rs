@@ -1,0 +1,93 @@
+//! Kept events in the API's form.
+
+use super::route::EventsQuery;
+use crate::{
+    events::Event,
+    model::{PodUid, fnv64a},
+};
+use k8s_openapi::{
+    api::core::v1::{Event as ApiEvent, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+
+/// Who reports, as upstream's kubelet calls itself.
+const COMPONENT: &str = "kubelet";
+/// Where upstream files events about things without a namespace.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// The events that a query selects, oldest first.
+pub(super) fn select(
+    events: Vec<Event>,
+    query: &EventsQuery,
+) -> impl Iterator<Item = Event> + use<> {
+    let wanted = |event: &Event| {
+        let namespace = query.namespace.as_deref();
+        let name = query.name.as_deref();
+        namespace.is_none_or(|namespace| event.object.namespace == namespace)
+            && name.is_none_or(|name| event.object.name == name)
+    };
+    let selected: Vec<Event> = events.into_iter().filter(wanted).collect();
+    let skip = selected
+        .len()
+        .saturating_sub(query.limit.unwrap_or(usize::MAX));
+    selected.into_iter().skip(skip)
+}
+
+/// A kept event as `v1.Event`. Its name is the same each time the same thing is reported.
+pub(super) fn api(event: Event, node: &str) -> ApiEvent {
+    let name = format!("{}.{:x}", event.object.name, identity(&event));
+    let namespace = match event.object.namespace.is_empty() {
+        true => DEFAULT_NAMESPACE.to_owned(),
+        false => event.object.namespace.clone(),
+    };
+    let uid = |uid: &PodUid| (!uid.as_str().is_empty()).then(|| uid.to_string());
+    ApiEvent {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(namespace),
+            creation_timestamp: Some(Time(event.first_seen)),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some(event.object.kind.into()),
+            namespace: none_if_empty(&event.object.namespace),
+            name: Some(event.object.name),
+            uid: uid(&event.object.uid),
+            field_path: none_if_empty(&event.object.field_path),
+            ..ObjectReference::default()
+        },
+        type_: Some(event.kind.as_str().into()),
+        reason: Some(event.reason.into()),
+        message: Some(event.message),
+        count: Some(i32::try_from(event.count).unwrap_or(i32::MAX)),
+        first_timestamp: Some(Time(event.first_seen)),
+        last_timestamp: Some(Time(event.last_seen)),
+        source: Some(EventSource {
+            component: Some(COMPONENT.into()),
+            host: Some(node.into()),
+        }),
+        reporting_component: Some(COMPONENT.into()),
+        reporting_instance: Some(node.into()),
+        ..ApiEvent::default()
+    }
+}
+
+fn identity(event: &Event) -> u64 {
+    let object = &event.object;
+    let parts = [
+        object.kind,
+        &object.namespace,
+        &object.name,
+        object.uid.as_str(),
+        &object.field_path,
+        event.kind.as_str(),
+        event.reason,
+        &event.message,
+    ];
+    fnv64a(parts.into_iter().flat_map(|part| part.bytes().chain([0])))
+}
+
+fn none_if_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}

@@ -1,0 +1,95 @@
+//! Named health checks, as values.
+
+use super::route::HealthQuery;
+use std::{fmt, sync::Arc};
+
+/// Looks at a board and says what is wrong, if anything. Must return at once.
+type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// The checks of one port, in the order in which they are shown.
+#[derive(Clone, Default)]
+pub struct HealthChecks {
+    checks: Vec<(&'static str, Check)>,
+}
+
+impl fmt::Debug for HealthChecks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.checks.iter().map(|(name, _)| name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+/// What a look at the checks came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Findings {
+    /// Text for the client, without the reasons of failures.
+    pub(super) text: String,
+    /// What failed, with reasons; for the log. Empty when all is well.
+    pub(super) failures: Vec<String>,
+}
+
+impl HealthChecks {
+    /// No checks; [`HealthChecks::with`] adds them.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// `ping` alone, which every port has: the process answers.
+    pub fn ping() -> Self {
+        Self::new().with("ping", || Ok(()))
+    }
+
+    /// Adds a check. It must return at once; its error goes to the log and, when it is asked for by
+    /// name, to the client.
+    #[must_use]
+    pub fn with(
+        mut self,
+        name: &'static str,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.checks.push((name, Arc::new(check)));
+        self
+    }
+
+    /// Asks one check; `None` when there is none of that name.
+    pub(super) fn one(&self, name: &str) -> Option<Result<(), String>> {
+        let (_, check) = self.checks.iter().find(|(known, _)| *known == name)?;
+        Some(check())
+    }
+
+    /// Asks all of them but the excluded.
+    pub(super) fn all(&self, query: &HealthQuery) -> Findings {
+        let mut lines = String::new();
+        let mut failures = Vec::new();
+        for (name, check) in &self.checks {
+            if query.exclude.iter().any(|excluded| excluded == name) {
+                lines += &format!("[+]{name} excluded: ok\n");
+                continue;
+            }
+            match check() {
+                Ok(()) => lines += &format!("[+]{name} ok\n"),
+                Err(why) => {
+                    lines += &format!("[-]{name} failed: reason withheld\n");
+                    failures.push(format!("{name}: {why}"));
+                }
+            }
+        }
+        let unknown: Vec<String> = query
+            .exclude
+            .iter()
+            .filter(|excluded| !self.checks.iter().any(|(name, _)| name == excluded))
+            .map(|excluded| format!("{excluded:?}"))
+            .collect();
+        if !unknown.is_empty() {
+            let names = unknown.join(",");
+            lines +=
+                &format!("warn: some health checks cannot be excluded: no matches for {names}\n");
+        }
+        let text = match (failures.is_empty(), query.verbose) {
+            (false, _) => format!("{lines}healthz check failed\n"),
+            (true, true) => format!("{lines}healthz check passed\n"),
+            (true, false) => "ok".to_owned(),
+        };
+        Findings { text, failures }
+    }
+}

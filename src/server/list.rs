@@ -1,0 +1,65 @@
+//! Lists as JSON, written while they are sent.
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Frame;
+use serde::Serialize;
+
+/// A response's body. Its error ends the connection, so that a client never takes half a list for a
+/// whole one.
+pub(super) type Body = UnsyncBoxBody<Bytes, serde_json::Error>;
+
+/// A chunk is sent once it has at least this many bytes.
+const CHUNK: usize = 16 * 1024;
+
+/// A `v1` list: its items are serialised one by one while the client takes them, so memory holds one
+/// chunk of text however long the list is.
+pub(super) fn body<T: Serialize>(
+    kind: &str,
+    items: impl Iterator<Item = T> + Send + 'static,
+) -> Body {
+    let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"v1\",\"metadata\":{{}},\"items\":[");
+    let mut writer = Writer {
+        items,
+        buffer: head.into_bytes(),
+        first: true,
+        done: false,
+    };
+    let chunks = std::iter::from_fn(move || writer.next_chunk());
+    let frames = chunks.map(|chunk| chunk.map(Frame::data));
+    StreamBody::new(stream::iter(frames)).boxed_unsync()
+}
+
+struct Writer<I> {
+    items: I,
+    buffer: Vec<u8>,
+    first: bool,
+    done: bool,
+}
+
+impl<T: Serialize, I: Iterator<Item = T>> Writer<I> {
+    fn next_chunk(&mut self) -> Option<Result<Bytes, serde_json::Error>> {
+        if self.done {
+            return None;
+        }
+        while self.buffer.len() < CHUNK {
+            let Some(item) = self.items.next() else {
+                self.buffer.extend_from_slice(b"]}\n");
+                self.done = true;
+                break;
+            };
+            if !self.first {
+                self.buffer.push(b',');
+            }
+            self.first = false;
+            if let Err(error) = serde_json::to_writer(&mut self.buffer, &item) {
+                tracing::error!(%error, "an item of a list could not be written");
+                self.done = true;
+                return Some(Err(error));
+            }
+        }
+        let chunk = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK * 5 / 4));
+        Some(Ok(Bytes::from(chunk)))
+    }
+}

@@ -1,0 +1,199 @@
+//! Sockets and connections.
+
+use super::handlers::Handlers;
+use crate::base::chain;
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long nothing is accepted after an accept failed (out of descriptors, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Longest request line with all headers, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// A port that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} for {name}")]
+pub struct BindError {
+    /// What the port is for.
+    pub name: &'static str,
+    /// The address asked for.
+    pub address: SocketAddr,
+    /// The system's answer.
+    #[source]
+    pub source: io::Error,
+}
+
+/// What one client, and all together, may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections open at once; further ones wait in the system's queue.
+    pub connections: usize,
+    /// From the opening of a connection, or the end of a request, to the end of the next one's head.
+    pub head: Duration,
+    /// Age at which a connection is asked to close, whatever it does.
+    pub age: Duration,
+    /// Time left to finish an answer, once asked to close.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            head: Duration::from_secs(10),
+            age: Duration::from_secs(120),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A bound port that does not serve yet.
+#[derive(Debug)]
+pub struct Listener {
+    name: &'static str,
+    socket: TcpListener,
+    address: SocketAddr,
+    limits: Limits,
+}
+
+impl Listener {
+    /// Takes the port, so that one already taken is a clean error before anything runs.
+    pub async fn bind(name: &'static str, address: SocketAddr) -> Result<Self, BindError> {
+        let failed = |source| BindError {
+            name,
+            address,
+            source,
+        };
+        let socket = TcpListener::bind(address).await.map_err(failed)?;
+        let address = socket.local_addr().map_err(failed)?;
+        Ok(Self {
+            name,
+            socket,
+            address,
+            limits: Limits::default(),
+        })
+    }
+
+    /// With other limits than the default ones.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The address with the port that was really taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until shutdown, then lets running answers end. An error of one connection is that
+    /// connection's; this returns only at shutdown.
+    pub async fn serve(
+        self,
+        handlers: Handlers,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let slots = Arc::new(Semaphore::new(self.limits.connections));
+        let mut open = JoinSet::new();
+        tracing::info!(name = self.name, address = %self.address, "serving");
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                Some(ended) = open.join_next() => report(self.name, ended),
+                accepted = accept(&self.socket, &slots) => match accepted {
+                    Ok((stream, slot)) => {
+                        let connection = connection(stream, handlers.clone(), self.limits, shutdown.clone());
+                        open.spawn(async move {
+                            connection.await;
+                            drop(slot);
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(name = self.name, %error, "cannot accept a connection");
+                        tokio::select! {
+                            () = shutdown.cancelled() => break,
+                            () = sleep(ACCEPT_PAUSE) => {}
+                        }
+                    }
+                },
+            }
+        }
+        drop(self.socket);
+        while let Some(ended) = open.join_next().await {
+            report(self.name, ended);
+        }
+        Ok(())
+    }
+}
+
+/// The next connection, once there is room for it. Safe to cancel.
+async fn accept(
+    socket: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let slot = slots
+        .clone()
+        .acquire_owned()
+        .await
+        .map_err(io::Error::other)?;
+    let (stream, _) = socket.accept().await?;
+    Ok((stream, slot))
+}
+
+/// Serves one connection to its end, which comes at the latest `age` and `drain` after its start.
+async fn connection(
+    stream: TcpStream,
+    handlers: Handlers,
+    limits: Limits,
+    shutdown: CancellationToken,
+) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let response = handlers.answer(&request);
+        tracing::debug!(
+            method = %request.method(),
+            path = request.uri().path(),
+            status = response.status().as_u16(),
+            "answered"
+        );
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut served = pin!(served);
+    let ended = tokio::select! {
+        ended = served.as_mut() => Some(ended),
+        () = shutdown.cancelled() => None,
+        () = sleep(limits.age) => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            served.as_mut().graceful_shutdown();
+            match timeout(limits.drain, served).await {
+                Ok(ended) => ended,
+                Err(_) => return tracing::debug!("connection cut: the client took too long"),
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = chain(&error), "connection ended early");
+    }
+}
+
+fn report(name: &'static str, ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(name, %error, "a connection's task failed");
+    }
+}

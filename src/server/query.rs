@@ -1,0 +1,80 @@
+//! Query strings.
+
+/// A query that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("query parameter {parameter:?}: {detail}")]
+pub struct BadQuery {
+    /// The parameter, as it was written.
+    pub parameter: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// The decoded pairs of a query string in their order. A parameter without `=` has an empty value.
+pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let bad = |detail: &str| BadQuery {
+                parameter: key.to_owned(),
+                detail: detail.to_owned(),
+            };
+            let name = decode(key).map_err(bad)?;
+            Ok((name, decode(value).map_err(bad)?))
+        })
+        .collect()
+}
+
+/// Undoes percent encoding; `+` is a space.
+fn decode(text: &str) -> Result<String, &'static str> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                match (digit(rest.next()), digit(rest.next())) {
+                    (Some(high), Some(low)) => {
+                        bytes.push(u8::try_from(high * 16 + low).unwrap_or_default());
+                    }
+                    _ => return Err("% must be followed by two hexadecimal digits"),
+                }
+            }
+            b'+' => bytes.push(b' '),
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_decoded_in_order() {
+        let read = pairs("a=1&b&c=x%20y+z&&d=%C3%A9&a=2").unwrap();
+        let expected = [
+            ("a", "1"),
+            ("b", ""),
+            ("c", "x y z"),
+            ("d", "é"),
+            ("a", "2"),
+        ];
+        assert_eq!(
+            read.iter()
+                .map(|(k, v)| (k.as_str(), v.as_str()))
+                .collect::<Vec<_>>(),
+            expected
+        );
+    }
+
+    #[test]
+    fn a_broken_encoding_names_its_parameter() {
+        for query in ["limit=%", "limit=%4", "limit=%zz", "limit=%ff"] {
+            assert_eq!(pairs(query).unwrap_err().parameter, "limit", "{query}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+mod answers;
+mod routes;
+mod sockets;
+
+use super::*;
+use crate::{
+    events::{EventRecorder, ObjectRef},
+    model::{ContainerState, ContainerStatus, Pod, PodStatus},
+};
+use k8s_openapi::{
+    api::core::v1::{self, PodSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Long enough for anything on loopback, short enough to fail a test.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn pod(name: &str) -> Arc<Pod> {
+    Arc::new(Pod {
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some("default".into()),
+            uid: Some(format!("uid-{name}")),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: vec![v1::Container {
+                name: "c".into(),
+                ..v1::Container::default()
+            }],
+            ..PodSpec::default()
+        }),
+        status: Some(phase("Pending")),
+    })
+}
+
+pub(super) fn phase(phase: &str) -> v1::PodStatus {
+    v1::PodStatus {
+        phase: Some(phase.into()),
+        ..v1::PodStatus::default()
+    }
+}
+
+/// A pod that runs one container and has another that ended, and one that runs nothing.
+pub(super) fn runtime() -> Vec<Arc<PodStatus>> {
+    let container = |name: &str, state| ContainerStatus {
+        name: name.into(),
+        image: "img:1".into(),
+        state,
+        ..ContainerStatus::default()
+    };
+    let pod = |name: &str, containers| {
+        Arc::new(PodStatus {
+            uid: format!("uid-{name}").into(),
+            name: name.into(),
+            namespace: "default".into(),
+            containers,
+            ..PodStatus::default()
+        })
+    };
+    let up = vec![
+        container("web", ContainerState::Running),
+        container("job", ContainerState::Exited),
+    ];
+    vec![
+        pod("up", up),
+        pod("down", vec![container("x", ContainerState::Exited)]),
+    ]
+}
+
+pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views {
+    let events = EventRecorder::new();
+    events.warning(&ObjectRef::container(&pod("a"), "c"), "BackOff", "first");
+    events.normal(&ObjectRef::pod(&pod("b")), "Killing", "second");
+    events.normal(&ObjectRef::node("n1"), "Starting", "third");
+    Views {
+        pods: Arc::new(move || pods.clone()),
+        running_pods: Arc::new(runtime),
+        metrics: Arc::new(|| "up 1\n".to_owned()),
+        events,
+        node_name: "n1".into(),
+    }
+}
+
+pub(super) fn read_only() -> Handlers {
+    let failing = || Err("no turn for 5 minutes".to_owned());
+    let checks = HealthChecks::ping()
+        .with("log", || Ok(()))
+        .with("syncloop", failing);
+    let running = Some(Arc::new(phase("Running")));
+    Handlers::read_only(checks, views(vec![(pod("a"), running), (pod("b"), None)]))
+}
+
+/// A served port that is shut down by its token.
+pub(super) struct Served {
+    pub(super) address: std::net::SocketAddr,
+    pub(super) shutdown: CancellationToken,
+    pub(super) task: JoinHandle<anyhow::Result<()>>,
+}
+
+pub(super) async fn serve(handlers: Handlers, limits: Limits) -> Served {
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = Listener::bind("test", any).await.unwrap().limits(limits);
+    let address = listener.address();
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
+    Served {
+        address,
+        shutdown,
+        task,
+    }
+}
+
+impl Served {
+    pub(super) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends bytes on a connection of their own and reads until the server closes it.
+    pub(super) async fn send(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(bytes).await.unwrap();
+        read_to_end(&mut stream).await
+    }
+
+    /// GET on a connection that is closed after it.
+    pub(super) async fn get(&self, target: &str) -> String {
+        let request = format!("GET {target} HTTP/1.0\r\n\r\n");
+        self.send(request.as_bytes()).await
+    }
+
+    pub(super) async fn stop(self) {
+        self.shutdown.cancel();
+        timeout(PATIENCE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+    }
+}
+
+/// All that comes until the connection closes, by an end or by a reset.
+pub(super) async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
+        .await
+        .expect("still open");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub(super) fn split(response: &str) -> (&str, &str) {
+    response.split_once("\r\n\r\n").expect("a whole head")
+}

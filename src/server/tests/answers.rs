@@ -1,0 +1,235 @@
+use super::*;
+use http_body_util::{BodyExt, Empty};
+use hyper::{Request, StatusCode, header};
+use serde_json::Value;
+
+struct Answer {
+    status: StatusCode,
+    content_type: String,
+    body: String,
+}
+
+async fn ask(handlers: &Handlers, target: &str) -> Answer {
+    let body = Empty::<bytes::Bytes>::new();
+    let request = Request::builder().uri(target).body(body).unwrap();
+    let response = handlers.answer(&request);
+    let content_type = response.headers()[header::CONTENT_TYPE]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    Answer {
+        status: response.status(),
+        content_type,
+        body: String::from_utf8(
+            response
+                .into_body()
+                .collect()
+                .await
+                .unwrap()
+                .to_bytes()
+                .into(),
+        )
+        .unwrap(),
+    }
+}
+
+async fn json(target: &str) -> Value {
+    let answer = ask(&read_only(), target).await;
+    assert_eq!(
+        (answer.status, answer.content_type.as_str()),
+        (StatusCode::OK, "application/json")
+    );
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+#[tokio::test]
+async fn pods_are_a_v1_list_with_the_boards_statuses() {
+    let list = json("/pods").await;
+    assert_eq!(
+        (&list["kind"], &list["apiVersion"]),
+        (&"PodList".into(), &"v1".into())
+    );
+    let items = list["items"].as_array().unwrap();
+    let shown: Vec<_> = items
+        .iter()
+        .map(|pod| {
+            (
+                pod["metadata"]["name"].as_str().unwrap(),
+                pod["status"]["phase"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [("a", "Running"), ("b", "Pending")],
+        "its own where the board has none"
+    );
+    assert_eq!(items[0]["spec"]["containers"][0]["name"], "c");
+    assert!(
+        items[0].get("kind").is_none(),
+        "items carry no type of their own"
+    );
+}
+
+#[tokio::test]
+async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
+    let pods: Vec<_> = (0..1000).map(|i| (pod(&format!("p{i}")), None)).collect();
+    let handlers = Handlers::read_only(HealthChecks::ping(), views(pods));
+    let request = Request::builder()
+        .uri("/pods")
+        .body(Empty::<bytes::Bytes>::new())
+        .unwrap();
+    let mut body = handlers.answer(&request).into_body();
+    let (mut text, mut chunks, mut largest) = (Vec::new(), 0, 0);
+    while let Some(frame) = body.frame().await {
+        let data = frame.unwrap().into_data().unwrap();
+        chunks += 1;
+        largest = largest.max(data.len());
+        text.extend_from_slice(&data);
+    }
+    let list: k8s_openapi::List<Pod> = serde_json::from_slice(&text).unwrap();
+    assert_eq!(list.items.len(), 1000);
+    assert!(
+        chunks > 3 && largest < 32 * 1024,
+        "{chunks} chunks, largest {largest}"
+    );
+}
+
+#[tokio::test]
+async fn no_pods_are_an_empty_list() {
+    let handlers = Handlers::read_only(HealthChecks::ping(), views(vec![]));
+    let answer = ask(&handlers, "/pods").await;
+    let list: k8s_openapi::List<Pod> = serde_json::from_str(&answer.body).unwrap();
+    assert!(list.items.is_empty());
+}
+
+#[tokio::test]
+async fn running_pods_show_running_containers_alone() {
+    let list = json("/runningpods/").await;
+    let items = list["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1);
+    assert_eq!(items[0]["metadata"]["uid"], "uid-up");
+    let containers = items[0]["spec"]["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1);
+    assert_eq!(
+        (&containers[0]["name"], &containers[0]["image"]),
+        (&"web".into(), &"img:1".into())
+    );
+}
+
+#[tokio::test]
+async fn events_are_a_v1_list_that_can_be_narrowed() {
+    let reasons = |list: Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap();
+        items
+            .iter()
+            .map(|event| event["reason"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        reasons(json("/events").await),
+        ["BackOff", "Killing", "Starting"]
+    );
+    assert_eq!(reasons(json("/events?limit=1").await), ["Starting"]);
+    assert_eq!(reasons(json("/events?limit=0").await), [""; 0]);
+    assert_eq!(
+        reasons(json("/events?namespace=default&name=a").await),
+        ["BackOff"]
+    );
+    let list = json("/events?name=a").await;
+    let event = &list["items"][0];
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["count"], 1);
+    assert_eq!(event["message"], "first");
+    assert_eq!(event["source"]["host"], "n1");
+    assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{c}");
+    assert_eq!(event["metadata"]["namespace"], "default");
+    let parsed: k8s_openapi::List<v1::Event> = serde_json::from_value(list).unwrap();
+    assert_eq!(parsed.items.len(), 1);
+}
+
+#[tokio::test]
+async fn different_events_have_different_names() {
+    let list = json("/events").await;
+    let items = list["items"].as_array().unwrap();
+    let names: std::collections::HashSet<_> = items
+        .iter()
+        .map(|event| event["metadata"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names.len(), items.len());
+}
+
+#[tokio::test]
+async fn metrics_are_text_of_prometheus() {
+    let answer = ask(&read_only(), "/metrics").await;
+    assert_eq!(
+        answer.content_type,
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    assert_eq!(answer.body, "up 1\n");
+}
+
+#[tokio::test]
+async fn health_reads_as_upstreams_does() {
+    let failing = read_only();
+    let well = Handlers::health(HealthChecks::ping().with("log", || Ok(())));
+    let rows = [
+        (&well, "/healthz", 200, "ok"),
+        (
+            &well,
+            "/healthz?verbose",
+            200,
+            "[+]ping ok\n[+]log ok\nhealthz check passed\n",
+        ),
+        (&well, "/healthz/ping", 200, "ok"),
+        (&well, "/healthz/syncloop", 404, "404 page not found\n"),
+        (
+            &failing,
+            "/healthz",
+            500,
+            "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n",
+        ),
+        (&failing, "/healthz/log", 200, "ok"),
+        (
+            &failing,
+            "/healthz/syncloop",
+            500,
+            "internal server error: no turn for 5 minutes\n",
+        ),
+        (&failing, "/healthz?exclude=syncloop", 200, "ok"),
+        (
+            &failing,
+            "/healthz?verbose&exclude=syncloop&exclude=x",
+            200,
+            "[+]ping ok\n[+]log ok\n[+]syncloop excluded: ok\n\
+             warn: some health checks cannot be excluded: no matches for \"x\"\nhealthz check passed\n",
+        ),
+    ];
+    for (handlers, target, status, body) in rows {
+        let answer = ask(handlers, target).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.body.as_str()),
+            (status, body),
+            "{target}"
+        );
+        assert_eq!(answer.content_type, "text/plain; charset=utf-8");
+    }
+}
+
+#[tokio::test]
+async fn a_check_is_asked_at_each_request() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let well = Arc::new(AtomicBool::new(true));
+    let seen = well.clone();
+    let check = move || match seen.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Err("no".to_owned()),
+    };
+    let handlers = Handlers::health(HealthChecks::new().with("flag", check));
+    assert_eq!(ask(&handlers, "/healthz").await.status, StatusCode::OK);
+    well.store(false, Ordering::Relaxed);
+    assert_eq!(
+        ask(&handlers, "/healthz").await.status,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
+}

@@ -1,0 +1,137 @@
+use super::*;
+use hyper::Method;
+
+fn get(port: Port, target: &str) -> Result<Route, RouteError> {
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    };
+    route(port, &Method::GET, path, query)
+}
+
+#[test]
+fn each_path_has_its_route() {
+    let plain_health = Route::Health(HealthQuery::default());
+    let all_events = Route::Events(EventsQuery::default());
+    let rows = [
+        ("/pods", Route::Pods),
+        ("/pods/", Route::Pods),
+        ("/pods?whatever=1", Route::Pods),
+        ("/runningpods/", Route::RunningPods),
+        ("/runningpods", Route::RunningPods),
+        ("/events", all_events),
+        ("/metrics", Route::Metrics),
+        ("/healthz", plain_health),
+        ("/healthz/ping", Route::HealthCheck("ping".into())),
+        ("/healthz/syncloop", Route::HealthCheck("syncloop".into())),
+    ];
+    for (target, expected) in rows {
+        assert_eq!(get(Port::ReadOnly, target), Ok(expected), "{target}");
+    }
+}
+
+#[test]
+fn unknown_paths_are_not_found() {
+    let paths = [
+        "",
+        "/",
+        "*",
+        "/pod",
+        "/pods//",
+        "/PODS",
+        "/healthz/",
+        "/healthz/a/b",
+        "/exec",
+        "//pods",
+        "/%70ods",
+    ];
+    for path in paths {
+        assert_eq!(
+            get(Port::ReadOnly, path),
+            Err(RouteError::NotFound),
+            "{path:?}"
+        );
+    }
+}
+
+#[test]
+fn the_health_port_answers_health_alone() {
+    for path in ["/pods", "/runningpods/", "/events", "/metrics"] {
+        assert_eq!(get(Port::Health, path), Err(RouteError::NotFound), "{path}");
+    }
+    assert!(get(Port::Health, "/healthz").is_ok());
+}
+
+#[test]
+fn only_get_and_head_are_allowed() {
+    let with = |method: Method, path| route(Port::ReadOnly, &method, path, None);
+    for path in ["/pods", "/healthz", "/healthz/ping", "/metrics", "/events"] {
+        for method in [
+            Method::POST,
+            Method::PUT,
+            Method::DELETE,
+            Method::OPTIONS,
+            Method::CONNECT,
+        ] {
+            assert_eq!(
+                with(method, path),
+                Err(RouteError::MethodNotAllowed),
+                "{path}"
+            );
+        }
+        assert!(with(Method::HEAD, path).is_ok(), "{path}");
+    }
+    assert_eq!(with(Method::POST, "/nowhere"), Err(RouteError::NotFound));
+}
+
+#[test]
+fn health_parameters_are_read() {
+    let query = |verbose, exclude: &[&str]| {
+        Ok(Route::Health(HealthQuery {
+            verbose,
+            exclude: exclude.iter().map(ToString::to_string).collect(),
+        }))
+    };
+    assert_eq!(get(Port::Health, "/healthz?verbose"), query(true, &[]));
+    assert_eq!(
+        get(Port::Health, "/healthz?verbose=false"),
+        query(true, &[])
+    );
+    assert_eq!(
+        get(Port::Health, "/healthz?exclude=a&exclude=b"),
+        query(false, &["a", "b"])
+    );
+}
+
+#[test]
+fn event_parameters_are_read() {
+    let expected = EventsQuery {
+        namespace: Some("kube-system".into()),
+        name: Some("web 1".into()),
+        limit: Some(5),
+    };
+    let read = get(
+        Port::ReadOnly,
+        "/events?namespace=kube-system&name=web%201&limit=5",
+    );
+    assert_eq!(read, Ok(Route::Events(expected)));
+}
+
+#[test]
+fn a_malformed_parameter_is_named() {
+    let rows = [
+        ("/events?limit=many", "limit"),
+        ("/events?limit=-1", "limit"),
+        ("/events?limit=", "limit"),
+        ("/events?limit=99999999999999999999999", "limit"),
+        ("/events?name=%zz", "name"),
+        ("/healthz?verbose=%", "verbose"),
+        ("/pods?x=%ff", "x"),
+    ];
+    for (target, parameter) in rows {
+        match get(Port::ReadOnly, target) {
+            Err(RouteError::BadQuery(bad)) => assert_eq!(bad.parameter, parameter, "{target}"),
+            other => panic!("{target}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Real sockets, and clients that mean no good.
+
+use super::*;
+
+fn brief() -> Limits {
+    Limits {
+        head: Duration::from_millis(200),
+        ..Limits::default()
+    }
+}
+
+#[tokio::test]
+async fn a_taken_port_is_a_clean_error_that_names_it() {
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let first = Listener::bind("healthz", any).await.unwrap();
+    let error = Listener::bind("healthz", first.address())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("cannot listen on {} for healthz", first.address())
+    );
+    assert!(std::error::Error::source(&error).is_some());
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests() {
+    let served = serve(read_only(), Limits::default()).await;
+    let requests = "GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n".repeat(3)
+        + "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
+    let text = served.send(requests.as_bytes()).await;
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 4);
+    assert!(text.ends_with("up 1\n"));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn http_1_0_is_answered_and_closed_with_the_whole_list() {
+    let served = serve(read_only(), Limits::default()).await;
+    let text = served.get("/pods").await;
+    let (head, body) = split(&text);
+    assert!(head.starts_with("HTTP/1.0 200 OK"), "{head}");
+    assert!(!head.to_ascii_lowercase().contains("transfer-encoding"));
+    let list: k8s_openapi::List<Pod> = serde_json::from_str(body).unwrap();
+    assert_eq!(list.items.len(), 2);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn head_has_the_headers_of_get_and_no_body() {
+    let served = serve(read_only(), Limits::default()).await;
+    for target in ["/pods", "/metrics", "/healthz/ping"] {
+        let request = format!("HEAD {target} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n");
+        let text = served.send(request.as_bytes()).await;
+        let (head, body) = split(&text);
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{target}: {head}");
+        assert_eq!(body, "", "{target}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_say_what_is_wrong() {
+    let served = serve(read_only(), Limits::default()).await;
+    let rows = [
+        ("GET /nowhere", "404 Not Found", "404 page not found"),
+        (
+            "POST /pods",
+            "405 Method Not Allowed",
+            "405 method not allowed",
+        ),
+        (
+            "GET /events?limit=x",
+            "400 Bad Request",
+            "query parameter \"limit\"",
+        ),
+    ];
+    for (line, status, body) in rows {
+        let text = served
+            .send(format!("{line} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n").as_bytes())
+            .await;
+        assert!(
+            text.starts_with(&format!("HTTP/1.1 {status}")),
+            "{line}: {text}"
+        );
+        assert!(text.contains(body), "{line}: {text}");
+        assert_eq!(
+            text.to_ascii_lowercase().contains("allow: get, head"),
+            status.starts_with("405")
+        );
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn garbage_is_refused_and_harms_nobody() {
+    let served = serve(read_only(), Limits::default()).await;
+    let long_path = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
+    let long_header = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "a".repeat(100_000));
+    let many_headers = format!("GET /pods HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
+    let garbage: [&[u8]; 7] = [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\0\0\0\0\0\0\0\0\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        long_path.as_bytes(),
+        long_header.as_bytes(),
+        many_headers.as_bytes(),
+    ];
+    for bytes in garbage {
+        let mut stream = served.connect().await;
+        let _ = stream.write_all(bytes).await;
+        let text = read_to_end(&mut stream).await;
+        assert!(!text.contains(" 200 "), "{text}");
+        assert!(served.get("/healthz/ping").await.ends_with("ok"));
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_or_endless_body_is_refused() {
+    let served = serve(read_only(), Limits::default()).await;
+    let large = "GET /pods HTTP/1.1\r\nHost: n\r\nContent-Length: 1000000000\r\n\r\nabc";
+    let endless = "GET /pods HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    for request in [large, endless] {
+        let text = served.send(request.as_bytes()).await;
+        assert!(text.starts_with("HTTP/1.1 413 "), "{text}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_head_that_never_ends_is_cut_off() {
+    let served = serve(read_only(), brief()).await;
+    for bytes in ["", "GET /pods HT", "GET /pods HTTP/1.1\r\nHost: n\r\n"] {
+        let text = served.send(bytes.as_bytes()).await;
+        assert!(!text.contains(" 200 "), "{bytes:?}: {text}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_after_its_answer() {
+    let served = serve(read_only(), brief()).await;
+    let text = served
+        .send(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n")
+        .await;
+    assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_say_nothing_only_delay_the_others() {
+    let limits = Limits {
+        connections: 2,
+        ..brief()
+    };
+    let served = serve(read_only(), limits).await;
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(served.connect().await);
+    }
+    assert!(served.get("/healthz/ping").await.ends_with("ok"));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn many_clients_at_once_are_all_answered() {
+    let limits = Limits {
+        connections: 8,
+        ..Limits::default()
+    };
+    let served = Arc::new(serve(read_only(), limits).await);
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let served = served.clone();
+        clients.spawn(async move { served.get("/pods").await });
+    }
+    while let Some(text) = clients.join_next().await {
+        assert!(text.unwrap().starts_with("HTTP/1.0 200 OK"));
+    }
+    Arc::into_inner(served).unwrap().stop().await;
+}
+
+/// A pod list larger than all socket buffers together.
+fn large() -> Handlers {
+    let mut large = Pod::clone(&pod("large"));
+    large.metadata.annotations = Some([("a".to_string(), "x".repeat(100_000))].into());
+    let large = Arc::new(large);
+    let pods = (0..300).map(|_| (large.clone(), None)).collect();
+    Handlers::read_only(HealthChecks::ping(), views(pods))
+}
+
+#[tokio::test]
+async fn shutdown_lets_a_running_answer_end() {
+    let limits = Limits {
+        drain: PATIENCE,
+        ..Limits::default()
+    };
+    let served = serve(large(), limits).await;
+    let mut stream = served.connect().await;
+    stream
+        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
+    let mut first = [0; 1024];
+    stream.read_exact(&mut first).await.unwrap();
+    served.shutdown.cancel();
+    let rest = read_to_end(&mut stream).await;
+    assert!(rest.ends_with("]}\n"));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_a_client_that_does_not_read() {
+    let limits = Limits {
+        drain: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let served = serve(large(), limits).await;
+    let mut stream = served.connect().await;
+    stream
+        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
+    let mut first = [0; 1024];
+    stream.read_exact(&mut first).await.unwrap();
+    served.stop().await;
+    assert!(!read_to_end(&mut stream).await.ends_with("]}\n"));
+}
+
+#[tokio::test]
+async fn shutdown_closes_idle_connections_and_the_port() {
+    let served = serve(read_only(), Limits::default()).await;
+    let address = served.address;
+    let mut idle = served.connect().await;
+    idle.write_all(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n")
+        .await
+        .unwrap();
+    let mut first = [0; 16];
+    idle.read_exact(&mut first).await.unwrap();
+    served.stop().await;
+    read_to_end(&mut idle).await;
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_loses_its_connection_with_age() {
+    let limits = Limits {
+        age: Duration::from_millis(100),
+        drain: Duration::from_millis(100),
+        connections: 1,
+        ..Limits::default()
+    };
+    let served = serve(large(), limits).await;
+    let mut stalled = served.connect().await;
+    stalled
+        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
+    assert!(
+        served.get("/healthz/ping").await.ends_with("ok"),
+        "the only slot is free again"
+    );
+    served.stop().await;
+}

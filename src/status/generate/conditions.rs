@@ -1,0 +1,230 @@
+//! The pod conditions that a kubelet owns.
+
+use super::{Inputs, phase::Phase, phase::any_regular_started, whole_seconds};
+use crate::model::{Pod, PodExt, is_sidecar};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Container, ContainerStatus, PodCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+/// Condition types that the kubelet writes; every other type belongs to somebody else and is kept
+/// as it is.
+const OWNED: [&str; 5] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+];
+
+/// A condition's status with the reason and message that explain it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Finding {
+    holds: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+impl Finding {
+    fn yes() -> Self {
+        Self {
+            holds: true,
+            ..Self::default()
+        }
+    }
+
+    fn no(reason: &'static str, message: Option<String>) -> Self {
+        Self {
+            holds: false,
+            reason: Some(reason),
+            message,
+        }
+    }
+
+    fn condition(self, kind: &str, pod: &Pod) -> PodCondition {
+        PodCondition {
+            type_: kind.into(),
+            status: if self.holds { "True" } else { "False" }.into(),
+            reason: self.reason.map(Into::into),
+            message: self.message,
+            observed_generation: pod.metadata.generation,
+            ..PodCondition::default()
+        }
+    }
+}
+
+/// All conditions: other people's first, then the kubelet's own. Transition times are not set.
+pub(super) fn of(
+    inputs: &Inputs<'_>,
+    init: &[ContainerStatus],
+    regular: &[ContainerStatus],
+    phase: Phase,
+) -> Vec<PodCondition> {
+    let pod = inputs.pod;
+    let api = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref());
+    let mut conditions: Vec<PodCondition> = api
+        .unwrap_or_default()
+        .iter()
+        .filter(|condition| !OWNED.contains(&condition.type_.as_str()))
+        .cloned()
+        .collect();
+    let to_start = Finding {
+        holds: !inputs.needs_new_sandbox,
+        ..Finding::default()
+    };
+    let containers_ready = containers_ready(pod, init, regular, phase);
+    let ready = match containers_ready.holds {
+        true => readiness_gates(pod, &conditions),
+        false => containers_ready.clone(),
+    };
+    let findings = [
+        to_start,
+        initialized(pod, init, regular, phase),
+        ready,
+        containers_ready,
+        Finding::yes(),
+    ];
+    conditions.extend(
+        OWNED
+            .iter()
+            .zip(findings)
+            .map(|(kind, finding)| finding.condition(kind, pod)),
+    );
+    conditions
+}
+
+fn initialized(
+    pod: &Pod,
+    init: &[ContainerStatus],
+    regular: &[ContainerStatus],
+    phase: Phase,
+) -> Finding {
+    let done = |container: &Container, status: &ContainerStatus| match is_sidecar(container) {
+        true => status.started == Some(true),
+        false => status.ready,
+    };
+    let sorted = sort(pod.init_containers().iter(), init, done);
+    if phase == Phase::Succeeded && sorted.unknown.is_empty() {
+        return Finding {
+            reason: Some("PodCompleted"),
+            ..Finding::yes()
+        };
+    }
+    match sorted.message("incomplete") {
+        Some(_) if any_regular_started(regular) => Finding::yes(),
+        Some(message) => Finding::no("ContainersNotInitialized", Some(message)),
+        None => Finding::yes(),
+    }
+}
+
+fn containers_ready(
+    pod: &Pod,
+    init: &[ContainerStatus],
+    regular: &[ContainerStatus],
+    phase: Phase,
+) -> Finding {
+    if init.is_empty() && regular.is_empty() {
+        return Finding::no("UnknownContainerStatuses", None);
+    }
+    let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
+    let mut sorted = sort(sidecars, init, |_, status| status.ready);
+    let of_regular = sort(pod.containers().iter(), regular, |_, status| status.ready);
+    sorted.unknown.extend(of_regular.unknown);
+    sorted.lacking.extend(of_regular.lacking);
+    match phase {
+        Phase::Succeeded if sorted.unknown.is_empty() => Finding::no("PodCompleted", None),
+        Phase::Failed => Finding::no("PodFailed", None),
+        _ => match sorted.message("unready") {
+            Some(message) => Finding::no("ContainersNotReady", Some(message)),
+            None => Finding::yes(),
+        },
+    }
+}
+
+fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> Finding {
+    let gates = pod.spec().and_then(|spec| spec.readiness_gates.as_deref());
+    let complaints: Vec<String> = gates
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|gate| {
+            let kind = &gate.condition_type;
+            match conditions.iter().find(|c| c.type_ == *kind) {
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate \"{kind}\" does not exist."
+                )),
+                Some(c) if c.status != "True" => Some(format!(
+                    "the status of pod readiness gate \"{kind}\" is not \"True\", but {}",
+                    c.status
+                )),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    match complaints.is_empty() {
+        true => Finding::yes(),
+        false => Finding::no("ReadinessGatesNotReady", Some(complaints.join(", "))),
+    }
+}
+
+/// Names of containers without a status, and of those whose status lacks what was asked for.
+struct Sorted<'a> {
+    unknown: Vec<&'a str>,
+    lacking: Vec<&'a str>,
+}
+
+impl Sorted<'_> {
+    fn message(&self, lack: &str) -> Option<String> {
+        let part = |what: &str, names: &[&str]| {
+            (!names.is_empty())
+                .then(|| format!("containers with {what} status: [{}]", names.join(" ")))
+        };
+        let parts: Vec<String> = [part("unknown", &self.unknown), part(lack, &self.lacking)]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+}
+
+fn sort<'a>(
+    containers: impl Iterator<Item = &'a Container>,
+    statuses: &[ContainerStatus],
+    has_it: impl Fn(&Container, &ContainerStatus) -> bool,
+) -> Sorted<'a> {
+    let mut sorted = Sorted {
+        unknown: Vec::new(),
+        lacking: Vec::new(),
+    };
+    for container in containers {
+        match statuses.iter().find(|status| status.name == container.name) {
+            None => sorted.unknown.push(&container.name),
+            Some(status) if !has_it(container, status) => sorted.lacking.push(&container.name),
+            Some(_) => {}
+        }
+    }
+    sorted
+}
+
+/// Gives each condition the time at which its status last changed: the old one's where the status is
+/// the same, else `now`. Conditions that nobody here owns keep the time they came with.
+pub fn carry_transition_times(
+    conditions: &mut [PodCondition],
+    old: &[PodCondition],
+    now: Timestamp,
+) {
+    for condition in conditions {
+        let foreign = !OWNED.contains(&condition.type_.as_str());
+        if foreign && condition.last_transition_time.is_some() {
+            continue;
+        }
+        let before = old.iter().find(|before| before.type_ == condition.type_);
+        condition.last_transition_time = before
+            .filter(|before| before.status == condition.status)
+            .and_then(|before| before.last_transition_time.clone())
+            .or_else(|| Some(Time(whole_seconds(now))));
+    }
+}

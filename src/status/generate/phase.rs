@@ -1,0 +1,208 @@
+//! The phase: one word about the whole pod.
+
+use super::{container_states::termination, restart::restarts_after};
+use crate::model::{Pod, PodExt, is_sidecar, reasons};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateTerminated, ContainerStatus,
+};
+
+/// `status.phase`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not every container has been started yet.
+    Pending,
+    /// Every container has been started and something runs, or will again.
+    Running,
+    /// Every container ended with 0, for good.
+    Succeeded,
+    /// Every container ended for good, not all with 0; or the pod was failed from outside.
+    Failed,
+}
+
+impl Phase {
+    /// The API's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// Reads the API's spelling; anything else is `None`.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Pending, Self::Running, Self::Succeeded, Self::Failed]
+            .into_iter()
+            .find(|phase| phase.as_str() == text)
+    }
+
+    /// Succeeded or Failed.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// Where one container stands.
+enum Stand<'a> {
+    /// No status, or a status without a state.
+    Unknown,
+    /// Has never run to an end and does not run.
+    Waiting,
+    Running,
+    /// Ended; also when it waits to be started again.
+    Stopped(&'a ContainerStateTerminated),
+}
+
+fn stand(status: Option<&ContainerStatus>) -> Stand<'_> {
+    match status {
+        Some(ContainerStatus {
+            state: Some(state),
+            last_state,
+            ..
+        }) => match (state, termination(last_state)) {
+            (
+                ContainerState {
+                    running: Some(_), ..
+                },
+                _,
+            ) => Stand::Running,
+            (
+                ContainerState {
+                    terminated: Some(end),
+                    ..
+                },
+                _,
+            ) => Stand::Stopped(end),
+            (
+                ContainerState {
+                    waiting: Some(_), ..
+                },
+                Some(end),
+            ) => Stand::Stopped(end),
+            (
+                ContainerState {
+                    waiting: Some(_), ..
+                },
+                None,
+            ) => Stand::Waiting,
+            _ => Stand::Unknown,
+        },
+        _ => Stand::Unknown,
+    }
+}
+
+/// How many containers stand where.
+#[derive(Default)]
+struct Count {
+    unknown: usize,
+    waiting: usize,
+    running: usize,
+    stopped: usize,
+    succeeded: usize,
+    restarting: usize,
+    init_pending: usize,
+    sidecars_pending: usize,
+    init_failed: bool,
+}
+
+/// The phase that the containers' statuses amount to.
+pub(super) fn of(
+    pod: &Pod,
+    init: &[ContainerStatus],
+    regular: &[ContainerStatus],
+    pod_is_terminal: bool,
+) -> Phase {
+    let mut count = Count::default();
+    for container in pod.init_containers() {
+        let status = find(init, container);
+        match is_sidecar(container) {
+            true => count.sidecar(status),
+            false => count.plain_init(pod, container, status),
+        }
+    }
+    for container in pod.containers() {
+        count.regular(pod, container, find(regular, container));
+    }
+    let sidecars_hold = count.sidecars_pending > 0 && !any_regular_started(regular);
+    let not_all_started = count.init_pending > 0 || sidecars_hold || count.waiting > 0;
+    let not_for_good = count.restarting > 0 && (!pod_is_terminal || pod.is_static());
+    if count.init_failed {
+        Phase::Failed
+    } else if not_all_started || count.unknown > 0 {
+        Phase::Pending
+    } else if count.running > 0 {
+        Phase::Running
+    } else if count.stopped == 0 {
+        Phase::Pending
+    } else if not_for_good {
+        Phase::Running
+    } else if count.succeeded == count.stopped {
+        Phase::Succeeded
+    } else {
+        Phase::Failed
+    }
+}
+
+impl Count {
+    fn plain_init(&mut self, pod: &Pod, container: &Container, status: Option<&ContainerStatus>) {
+        match stand(status) {
+            Stand::Stopped(end) if succeeded(end) => {}
+            Stand::Stopped(end) => {
+                let code = if end.exit_code == 0 { 1 } else { end.exit_code };
+                self.init_failed |= !restarts_after(pod, container, true, code);
+            }
+            Stand::Unknown | Stand::Waiting | Stand::Running => self.init_pending += 1,
+        }
+    }
+
+    /// A sidecar that ended says nothing about the pod.
+    fn sidecar(&mut self, status: Option<&ContainerStatus>) {
+        match stand(status) {
+            Stand::Running => {
+                self.running += 1;
+                if status.is_some_and(|status| status.started != Some(true)) {
+                    self.sidecars_pending += 1;
+                }
+            }
+            Stand::Stopped(_) => {}
+            Stand::Waiting => {
+                self.sidecars_pending += 1;
+                self.waiting += 1;
+            }
+            Stand::Unknown => {
+                self.sidecars_pending += 1;
+                self.unknown += 1;
+            }
+        }
+    }
+
+    fn regular(&mut self, pod: &Pod, container: &Container, status: Option<&ContainerStatus>) {
+        match stand(status) {
+            Stand::Unknown => self.unknown += 1,
+            Stand::Waiting => self.waiting += 1,
+            Stand::Running => self.running += 1,
+            Stand::Stopped(end) => {
+                self.stopped += 1;
+                self.succeeded += usize::from(end.exit_code == 0);
+                let again = restarts_after(pod, container, false, end.exit_code);
+                self.restarting += usize::from(again);
+            }
+        }
+    }
+}
+
+fn succeeded(end: &ContainerStateTerminated) -> bool {
+    end.exit_code == 0 && end.reason.as_deref() != Some(reasons::OOM_KILLED)
+}
+
+fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'a ContainerStatus> {
+    statuses.iter().find(|status| status.name == container.name)
+}
+
+/// Whether a regular container runs or ever ran: then the pod has been initialised.
+pub(super) fn any_regular_started(regular: &[ContainerStatus]) -> bool {
+    regular
+        .iter()
+        .any(|status| matches!(stand(Some(status)), Stand::Running | Stand::Stopped(_)))
+}

@@ -1,0 +1,53 @@
+//! What a status may never show after what it has shown.
+
+use super::{
+    container_states::{exit_code, termination},
+    list,
+    restart::restarts_after,
+};
+use crate::model::{Pod, PodExt, RestartPolicy, is_sidecar};
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+
+/// A container had ended for good and does not show so any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("terminated container {container} attempted illegal transition to non-terminated state")]
+pub struct IllegalTransition {
+    /// The container's name.
+    pub container: String,
+}
+
+/// Refuses a status in which a container that may not be restarted has left its end. Init containers
+/// may run again with a new sandbox unless the pod's policy is Never.
+pub(super) fn check(pod: &Pod, old: &PodStatus, new: &PodStatus) -> Result<(), IllegalTransition> {
+    for container in pod.containers() {
+        let ended = ended_with(list(&old.container_statuses), &container.name);
+        if ended.is_some_and(|code| !restarts_after(pod, container, false, code)) {
+            still_ended(list(&new.container_statuses), &container.name)?;
+        }
+    }
+    if pod.restart_policy() != RestartPolicy::Never {
+        return Ok(());
+    }
+    for container in pod.init_containers().iter().filter(|c| !is_sidecar(c)) {
+        let ended = ended_with(list(&old.init_container_statuses), &container.name);
+        if ended.is_some_and(|code| !restarts_after(pod, container, true, code)) {
+            still_ended(list(&new.init_container_statuses), &container.name)?;
+        }
+    }
+    Ok(())
+}
+
+fn ended_with(statuses: &[ContainerStatus], name: &str) -> Option<i32> {
+    let status = statuses.iter().find(|status| status.name == name)?;
+    exit_code(&status.state)
+}
+
+fn still_ended(statuses: &[ContainerStatus], name: &str) -> Result<(), IllegalTransition> {
+    let status = statuses.iter().find(|status| status.name == name);
+    match status.is_none_or(|status| termination(&status.state).is_some()) {
+        true => Ok(()),
+        false => Err(IllegalTransition {
+            container: name.into(),
+        }),
+    }
+}

@@ -1,0 +1,84 @@
+//! The last status of a pod: nothing in it is left open.
+
+use super::generate::{Phase, unknown_exit};
+use crate::model::{Pod, PodExt, is_sidecar};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
+
+const MESSAGE: &str = "The container could not be located when the pod was terminated";
+
+/// Gives an end to every container that may have run and has none: nobody knows whether it
+/// succeeded, so it did not. A pod still Pending or Running becomes Failed, unless it is static.
+pub(super) fn ended(pod: &Pod, mut status: PodStatus) -> PodStatus {
+    let initialized = was_initialized(pod, &status);
+    let regular = status.container_statuses.as_deref_mut().unwrap_or_default();
+    if initialized {
+        regular.iter_mut().for_each(end);
+    }
+    let init = status
+        .init_container_statuses
+        .as_deref_mut()
+        .unwrap_or_default();
+    let began = began(init);
+    init.iter_mut().take(began).for_each(end);
+    let phase = status.phase.as_deref().and_then(Phase::parse);
+    if !pod.is_static() && !phase.is_some_and(Phase::is_terminal) {
+        status.phase = Some(Phase::Failed.as_str().into());
+    }
+    status
+}
+
+fn end(status: &mut ContainerStatus) {
+    if !has_ended(&status.state) {
+        status.state = Some(unknown_exit(MESSAGE));
+        status.started = Some(false);
+        status.ready = false;
+    }
+}
+
+/// Without init containers a pod always is; with them, once a regular container ever left waiting
+/// or the last init container did its part.
+fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
+    let Some(last) = pod.init_containers().last() else {
+        return true;
+    };
+    let regular = status.container_statuses.as_deref().unwrap_or_default();
+    if regular.iter().any(has_begun) {
+        return true;
+    }
+    let init = status
+        .init_container_statuses
+        .as_deref()
+        .unwrap_or_default();
+    init.iter()
+        .find(|status| status.name == last.name)
+        .is_some_and(|status| match is_sidecar(last) {
+            true => is_running(&status.state) && status.started == Some(true),
+            false => exited_well(&status.state) || exited_well(&status.last_state),
+        })
+}
+
+/// How many init containers, from the first, may have begun: up to the last that left waiting, and
+/// always the first.
+fn began(init: &[ContainerStatus]) -> usize {
+    init.iter()
+        .rposition(has_begun)
+        .map_or(1, |index| index + 1)
+}
+
+fn has_begun(status: &ContainerStatus) -> bool {
+    let is_waiting = matches!(&status.state, Some(state) if state.waiting.is_some());
+    has_ended(&status.last_state) || !is_waiting
+}
+
+fn has_ended(state: &Option<ContainerState>) -> bool {
+    matches!(state, Some(state) if state.terminated.is_some())
+}
+
+fn is_running(state: &Option<ContainerState>) -> bool {
+    matches!(state, Some(state) if state.running.is_some())
+}
+
+fn exited_well(state: &Option<ContainerState>) -> bool {
+    let end = state.as_ref().and_then(|state| state.terminated.as_ref());
+    end.is_some_and(|end| end.exit_code == 0)
+}

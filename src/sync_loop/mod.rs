@@ -9,20 +9,18 @@
 //! * Answers to upstream's `syncLoopIteration` and `HandlePodCleanups`.
 
 pub mod dispatch;
-mod orphans;
+mod cleanup;
+pub mod orphans;
 
 use crate::{
-    base::chain,
     journal::Journal,
-    kuberuntime::KubeGenericRuntimeManager,
-    model::{Pod, PodExt, PodStatus, PodUid, PodUpdate, ProbeKind},
+    model::{Pod, PodExt, PodUid, PodUpdate, ProbeKind},
     pod_cache::PodCache,
     pod_config::SourcesReady,
     pod_manager::PodManagerWriter,
-    pod_sync::{StatusPublisher, syncer::TerminationReason},
-    pod_workers::{PodWorkers, Update, WorkerEvent},
+    pod_sync::{PodSync, syncer::UpdateKind},
+    pod_workers::{PodWorkers, UpdateOptions},
     probe_results::ProbeResults,
-    prober::ProbeManager,
 };
 use dispatch::{Step, dispatch};
 use std::{
@@ -33,10 +31,180 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
 /// How often what nobody claims is looked for. Everything else is event-driven.
 const AUDIT: Duration = Duration::from_secs(60);
-/// How soon after a removal, a lost source or a new picture an audit runs.
-const SOON: Duration = Duration::from_millis(200);
+/// How soon an audit runs after something that may have left remains.
+const SOON: Duration = Duration::from_millis(100);
+/// The heartbeat's resolution: a loop that has not turned for long is reported by `/healthz`.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// When the loop last turned, for `/healthz`.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    started: Instant,
+    turned: Arc<AtomicU64>,
+}
+
+impl Heartbeat {
+    /// A heart that beats now.
+    pub fn new() -> Self {
+        Self { started: Instant::now(), turned: Arc::default() }
+    }
+
+    fn beat(&self) {
+        let seconds = self.started.elapsed().as_secs();
+        self.turned.store(seconds, Ordering::Relaxed);
+    }
+
+    /// How long ago the loop last turned, to the second.
+    pub fn age(&self) -> Duration {
+        let turned = Duration::from_secs(self.turned.load(Ordering::Relaxed));
+        self.started.elapsed().saturating_sub(turned)
+    }
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The loop and everything it tells.
+pub struct SyncLoop {
+    /// Messages of the sources.
+    pub updates: mpsc::Receiver<PodUpdate>,
+    /// Which sources have delivered.
+    pub sources: SourcesReady,
+    /// Desired pods.
+    pub manager: PodManagerWriter,
+    /// Workers.
+    pub workers: PodWorkers,
+    /// The runtime's picture.
+    pub cache: PodCache,
+    /// Probe verdicts.
+    pub results: ProbeResults,
+    /// What workers drive; here for statuses, probes and clean-up.
+    pub pod_sync: Arc<PodSync>,
+    /// Facts that survive a restart.
+    pub journal: Journal,
+    /// For `/healthz`.
+    pub heartbeat: Heartbeat,
+}
+
+impl SyncLoop {
+    /// Turns until shutdown. Begins once the runtime has been listed in full.
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let complete = tokio::select! {
+            complete = self.cache.complete() => complete,
+            () = shutdown.cancelled() => return Ok(()),
+        };
+        let mut audit_at = Instant::now() + SOON;
+        loop {
+            self.heartbeat.beat();
+            let next_beat = Instant::now() + HEARTBEAT;
+            tokio::select! {
+                update = self.updates.recv() => match update {
+                    Some(update) => {
+                        self.on_update(update);
+                        audit_at = audit_at.min(Instant::now() + SOON);
+                    }
+                    None => anyhow::bail!("all pod sources ended"),
+                },
+                uids = self.cache.changed() => self.on_changed(uids),
+                uids = self.results.changed() => self.on_verdicts(uids),
+                uids = self.workers.finished() => self.on_finished(uids),
+                () = sleep_until(audit_at) => {
+                    self.audit(complete);
+                    audit_at = Instant::now() + AUDIT;
+                }
+                () = sleep_until(next_beat) => {}
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    fn on_update(&self, update: PodUpdate) {
+        let manager = self.manager.reader();
+        for step in dispatch(&update, &|uid| manager.get(uid)) {
+            match step {
+                Step::Set(pod) => self.manager.set(pod),
+                Step::Unset(uid) => {
+                    self.manager.remove(&uid);
+                }
+                Step::Create(pod) => {
+                    self.end_predecessors(&pod);
+                    self.workers.update_pod(UpdateOptions::pod(UpdateKind::Create, pod));
+                }
+                Step::Update(pod) => {
+                    self.workers.update_pod(UpdateOptions::pod(UpdateKind::Update, pod));
+                }
+                Step::Kill(pod) => self.workers.update_pod(UpdateOptions::remove(pod)),
+            }
+        }
+        self.sources.mark_seen(update.source);
+    }
+
+    /// What an earlier kubelet ran under the same full name has to end before the new one starts
+    /// (P-12); the workers' start gate makes the new one wait.
+    fn end_predecessors(&self, pod: &Arc<Pod>) {
+        if !pod.is_static() {
+            return;
+        }
+        let (uid, manager) = (pod.uid(), self.manager.reader());
+        for other in self.cache.pods() {
+            let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
+            let foreign = other.uid != uid && manager.get(&other.uid).is_none();
+            if same_name && foreign && other.is_active() {
+                self.workers.update_pod(UpdateOptions::orphan(other));
+            }
+        }
+    }
+
+    /// The picture of these pods is another one: their probes, statuses and workers want to know.
+    fn on_changed(&self, uids: HashSet<PodUid>) {
+        let manager = self.manager.reader();
+        for uid in uids {
+            self.pod_sync.probes.pod_changed(&uid);
+            if let Some(pod) = manager.get(&uid) {
+                self.look_at(pod);
+            }
+        }
+    }
+
+    fn on_verdicts(&self, uids: HashSet<PodUid>) {
+        let manager = self.manager.reader();
+        for uid in uids {
+            self.save_verdicts(&uid);
+            if let Some(pod) = manager.get(&uid) {
+                self.look_at(pod);
+            }
+        }
+    }
+
+    fn look_at(&self, pod: Arc<Pod>) {
+        self.pod_sync.statuses.publish(&pod);
+        self.workers.update_pod(UpdateOptions::pod(UpdateKind::Sync, pod));
+    }
+
+    /// Verdicts survive a restart, so that readiness does not flip (P-26).
+    fn save_verdicts(&self, uid: &PodUid) {
+        let picture = self.cache.latest(uid);
+        self.journal.update(uid, |record| {
+            record.retain_containers(|id| picture.container(&id.into()).is_some());
+            for container in &picture.containers {
+                let verdicts = self.results.get(&container.id);
+                for kind in [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup] {
+                    if let Some(verdict) = verdicts.get(kind) {
+                        record.set_verdict(&container.id, kind, verdict);
+                    }
+                }
+            }
+        });
+    }
+}

@@ -31,7 +31,7 @@ impl KubeGenericRuntimeManager {
     ) -> Result<(), Stopped> {
         let pod = request.pod;
         self.check_back_off(request, container)?;
-        let image = self.ensure_image(request, container, &sandbox.config).await?;
+        let image = self.ensure_image(request, container, sandbox).await?;
         let newest = request.status.newest(&container.name);
         let restart_count = match newest {
             Some(newest) => newest.restart_count.saturating_add(1),
@@ -41,7 +41,8 @@ impl KubeGenericRuntimeManager {
             pod,
             container,
             restart_count,
-            image: &image,
+            image_ref: &image.reference,
+            image_user: &image.user,
             pod_ips: &sandbox.ips,
             volumes: request.volumes,
         };
@@ -57,6 +58,38 @@ impl KubeGenericRuntimeManager {
         }
         let id = self.create_and_start(pod, sandbox, container, config, restart_count).await?;
         self.run_post_start(request, container, &id).await
+    }
+
+    async fn ensure_image(
+        &self,
+        request: &SyncRequest<'_>,
+        container: &Container,
+        sandbox: &Sandbox,
+    ) -> Result<ReadyImage, Stopped> {
+        let object = ObjectRef::container(request.pod, &container.name);
+        let wanted = ImageRequest {
+            pod: request.pod,
+            object: &object,
+            image: container.image.as_deref().unwrap_or_default(),
+            policy: PullPolicy::of(container.image_pull_policy.as_deref()),
+            credentials: &[],
+            sandbox_config: Some(&sandbox.config),
+        };
+        let result = tokio::select! {
+            result = self.images.ensure_image_exists(&wanted) => result,
+            () = request.cancel.cancelled() => return Err(None),
+        };
+        match result {
+            Ok(image) => Ok(ReadyImage { reference: image.reference, user: image.user }),
+            Err(error) => {
+                self.events.warning(&object, event::FAILED, format!("Error: {}", error.reason));
+                let retry_in = error
+                    .retry_at
+                    .map(|at| at.saturating_duration_since(tokio::time::Instant::now()));
+                let failure = StartFailure::new(&container.name, error.reason, error.message);
+                Err(Some(StartFailure { retry_in, ..failure }))
+            }
+        }
     }
 
     fn check_back_off(
@@ -76,11 +109,7 @@ impl KubeGenericRuntimeManager {
         let text =
             format!("Back-off restarting failed container {} in pod {shown}", container.name);
         self.events.warning(&object, event::BACK_OFF, text);
-        let message = format!(
-            "back-off {} restarting failed container={} pod={shown}",
-            go_seconds(delay),
-            container.name
-        );
+        let message = back_off_text(pod, &container.name, delay);
         Err(Some(StartFailure::crash_loop(&container.name, message, left)))
     }
 
@@ -211,6 +240,17 @@ impl KubeGenericRuntimeManager {
             ),
         }
     }
+}
+
+/// The waiting message of a container in its restart back-off.
+pub(super) fn back_off_text(pod: &Pod, name: &str, delay: std::time::Duration) -> String {
+    format!(
+        "back-off {} restarting failed container={name} pod={}_{}({})",
+        go_seconds(delay),
+        pod.name(),
+        pod.namespace(),
+        pod.uid()
+    )
 }
 
 pub(super) fn failure(

@@ -44,8 +44,8 @@ impl RestartBackOff {
         Self { steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)), journal }
     }
 
-    /// Whether a container may start at `now`, given its newest instance that ended. A container that
-    /// may start takes the next step.
+    /// Whether a container may start at `now`, given its newest instance. A container that may start
+    /// after an exit takes the next step.
     pub(super) fn admit(
         &self,
         pod: &Pod,
@@ -56,28 +56,42 @@ impl RestartBackOff {
         let Some(exit) = newest.filter(|c| c.state == ContainerState::Exited) else {
             return Admission::Go;
         };
-        let uid = pod.uid();
-        let key = back_off_key(pod.name(), pod.namespace(), uid.as_str(), container);
-        let finished =
-            Timestamp::from_nanosecond(i128::from(exit.finished_at)).unwrap_or(Timestamp::UNIX_EPOCH);
+        if let Some((delay, left)) = self.held(pod, container, exit, now) {
+            return Admission::Wait { delay, left };
+        }
+        let key = key_of(pod, container);
+        let delay = self.steps.lock().advance(key, finished(exit), now);
+        self.journal.update(&pod.uid(), |record| {
+            let step = BackOffStep { key, delay_seconds: delay.as_secs(), since: now };
+            record.back_off.insert(container.name.clone(), step);
+        });
+        Admission::Go
+    }
+
+    /// The whole delay and what is left of it, if the exit of the newest instance holds the container
+    /// back at `now`.
+    pub(super) fn held(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        newest: &ContainerStatus,
+        now: Timestamp,
+    ) -> Option<(Duration, Duration)> {
+        if newest.state != ContainerState::Exited {
+            return None;
+        }
+        let key = key_of(pod, container);
         let mut steps = self.steps.lock();
         if steps.step(&key).is_none() {
-            let saved = self.journal.read(&uid, |r| r.back_off.get(&container.name).cloned());
+            let saved =
+                self.journal.read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
             if let Some(saved) = saved.filter(|saved| saved.key == key) {
                 let delay = Duration::from_secs(saved.delay_seconds);
                 steps.restore(key, Step { delay, since: saved.since });
             }
         }
-        if let Some(left) = steps.remaining(&key, finished, now) {
-            return Admission::Wait { delay: steps.delay(&key), left };
-        }
-        let delay = steps.advance(key, finished, now);
-        drop(steps);
-        self.journal.update(&uid, |record| {
-            let step = BackOffStep { key, delay_seconds: delay.as_secs(), since: now };
-            record.back_off.insert(container.name.clone(), step);
-        });
-        Admission::Go
+        let left = steps.remaining(&key, finished(newest), now)?;
+        Some((steps.delay(&key), left))
     }
 
     /// Forgets steps that can no longer matter.
@@ -85,6 +99,14 @@ impl RestartBackOff {
         use crate::base::backoff::Moment as _;
         self.steps.lock().retain(|_, step| now.since(step.since) < 2 * RESET_AFTER);
     }
+}
+
+fn key_of(pod: &Pod, container: &Container) -> u64 {
+    back_off_key(pod.name(), pod.namespace(), pod.uid().as_str(), container)
+}
+
+fn finished(exit: &ContainerStatus) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(exit.finished_at)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]

@@ -1,0 +1,120 @@
+//! Log files outside the runtime's care: links for collectors, and removal with their container.
+
+use super::{container_files::link_log, log_paths};
+use crate::{
+    model::{ContainerId, ContainerStatus, Pod},
+    pod_cache::Owner,
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Keeps `/var/log/containers` and the pod log directories in order.
+pub(super) struct LogLinks {
+    logs: PathBuf,
+    links: Option<PathBuf>,
+}
+
+impl LogLinks {
+    pub(super) fn new(logs: PathBuf, links: Option<PathBuf>) -> Self {
+        Self { logs, links }
+    }
+
+    /// Links the log of a container that was just started.
+    pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
+        let Some(links) = &self.links else { return };
+        let owner = super::sandbox::owner_of(pod);
+        let paths = log_paths::pod_logs_dir(&self.logs, &owner)
+            .and_then(|dir| Ok((dir.join(log_path), log_paths::log_symlink(links, &owner, name, id.as_str())?)));
+        let Ok((log, link)) = paths else { return };
+        let shown = link.display().to_string();
+        blocking("link a log", shown, move || link_log(&log, &link)).await;
+    }
+
+    /// Removes the log of one instance, rotated files included, and its link.
+    pub(super) async fn remove_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
+        let Ok(directory) = log_paths::container_logs_dir(&self.logs, owner, &container.name)
+        else {
+            return;
+        };
+        let link = self.links.as_ref().and_then(|links| {
+            log_paths::log_symlink(links, owner, &container.name, container.id.as_str()).ok()
+        });
+        let prefix = format!("{}.log", container.restart_count);
+        let shown = directory.display().to_string();
+        blocking("remove logs", shown, move || {
+            if let Some(link) = link {
+                ignore_missing(fs::remove_file(link))?;
+            }
+            remove_instance_logs(&directory, &prefix)
+        })
+        .await;
+    }
+
+    /// Removes the log directory of a pod that is gone.
+    pub(super) async fn remove_pod_logs(&self, owner: &Owner) {
+        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, owner) else { return };
+        let shown = directory.display().to_string();
+        blocking("remove a pod's logs", shown, move || {
+            ignore_missing(fs::remove_dir_all(directory))
+        })
+        .await;
+    }
+}
+
+fn remove_instance_logs(directory: &Path, prefix: &str) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let rest = name.strip_prefix(prefix);
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+            ignore_missing(fs::remove_file(entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+async fn blocking(
+    what: &'static str,
+    path: String,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) {
+    let done = tokio::task::spawn_blocking(work).await;
+    if let Ok(Err(error)) = done {
+        tracing::warn!(path, err = %error, "Cannot {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instances_logs_go_with_their_rotated_files_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["1.log", "1.log.20260101-000000", "1.log.20260101-000000.gz", "11.log", "0.log"] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        remove_instance_logs(dir.path(), "1.log").unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["0.log", "11.log"]);
+        remove_instance_logs(&dir.path().join("missing"), "1.log").unwrap();
+    }
+}

@@ -1,3 +1,5 @@
 //! (under construction)
 
 pub mod actions;
+pub mod gc;
+pub mod kill;

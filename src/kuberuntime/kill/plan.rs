@@ -17,40 +17,15 @@ use tokio::time::Instant;
 /// what containers get whose pod says nothing.
 pub const MINIMUM_STOP_SECONDS: i64 = 2;
 
-/// Longest grace that is taken seriously, in seconds (about 30 years); keeps arithmetic on instants
-/// from overflowing.
-const MAXIMUM_SECONDS: i64 = 1_000_000_000;
+/// Longest grace that is taken seriously, in seconds (a century); keeps arithmetic on instants from
+/// overflowing.
+const MAXIMUM_SECONDS: i64 = 100 * 365 * 24 * 3600;
 
-/// Until when something has to be stopped. It only ever moves earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GraceDeadline {
-    /// When the processes are to be killed.
-    pub deadline: Instant,
-    /// The grace it was made from, in seconds; what is left is `deadline` less now.
-    pub grace_seconds: i64,
-}
-
-impl GraceDeadline {
-    /// A deadline `grace_seconds` after `now`; a negative grace is none at all.
-    pub fn after(grace_seconds: i64, now: Instant) -> Self {
-        let grace_seconds = grace_seconds.clamp(0, MAXIMUM_SECONDS);
-        let deadline = now + Duration::from_secs(grace_seconds.unsigned_abs());
-        Self {
-            deadline,
-            grace_seconds,
-        }
-    }
-
-    /// The earlier of this deadline and one `grace_seconds` after `now`.
-    #[must_use]
-    pub fn shortened(self, grace_seconds: i64, now: Instant) -> Self {
-        let other = Self::after(grace_seconds, now);
-        if other.deadline < self.deadline {
-            other
-        } else {
-            self
-        }
-    }
+/// The deadline of a stop that begins at `now`; a negative grace is none at all. Unlike the grace of
+/// a whole pod (`GraceDeadline`), that of one container may be zero, and then there is no hook.
+pub fn deadline_after(grace_seconds: i64, now: Instant) -> Instant {
+    let seconds = grace_seconds.clamp(0, MAXIMUM_SECONDS).unsigned_abs();
+    now + Duration::from_secs(seconds)
 }
 
 /// The timeout for StopContainer in seconds: what is left, rounded up, and at least

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::GraceDeadline;
 use k8s_openapi::api::core::v1::{ExecAction, Lifecycle, PodSpec};
 use proptest::prelude::*;
 
@@ -135,7 +136,7 @@ fn grace_comes_from_the_caller_then_deletion_then_the_probe_then_the_pod() {
 #[test]
 fn the_stop_timeout_is_what_is_left_rounded_up_and_never_below_two_seconds() {
     let t0 = Instant::now();
-    let deadline = GraceDeadline::after(30, t0).deadline;
+    let deadline = deadline_after(30, t0);
     for (passed_ms, timeout) in [
         (0, 30),
         (1, 30),
@@ -153,20 +154,14 @@ fn the_stop_timeout_is_what_is_left_rounded_up_and_never_below_two_seconds() {
 #[test]
 fn a_hook_gets_what_is_left_and_nothing_without_grace() {
     let t0 = Instant::now();
-    let deadline = GraceDeadline::after(5, t0).deadline;
+    let deadline = deadline_after(5, t0);
     assert_eq!(
         pre_stop_budget(deadline, t0 + Duration::from_secs(2)),
         Some(Duration::from_secs(3))
     );
     assert_eq!(pre_stop_budget(deadline, t0 + Duration::from_secs(5)), None);
-    assert_eq!(
-        pre_stop_budget(GraceDeadline::after(0, t0).deadline, t0),
-        None
-    );
-    assert_eq!(
-        pre_stop_budget(GraceDeadline::after(-9, t0).deadline, t0),
-        None
-    );
+    assert_eq!(pre_stop_budget(deadline_after(0, t0), t0), None);
+    assert_eq!(pre_stop_budget(deadline_after(-9, t0), t0), None);
 }
 
 #[test]
@@ -263,17 +258,28 @@ fn an_unreadable_annotation_is_reported_and_counts_as_absent() {
 
 proptest! {
     #[test]
-    fn a_deadline_only_moves_earlier(first in any::<i64>(), later in prop::collection::vec((0u64..1000, any::<i64>()), 0..8)) {
+    fn what_is_left_only_shrinks(
+        first in any::<i64>(),
+        later in prop::collection::vec((0u64..1000, any::<i64>()), 0..8),
+    ) {
         let mut now = Instant::now();
-        let mut grace = GraceDeadline::after(first, now);
+        let mut grace = GraceDeadline::starting(now, first);
+        let mut timeout = stop_timeout(grace.deadline, now);
         for (passed, seconds) in later {
             now += Duration::from_secs(passed);
-            let shorter = grace.shortened(seconds, now);
-            prop_assert!(shorter.deadline <= grace.deadline);
-            prop_assert!(shorter.deadline <= GraceDeadline::after(seconds, now).deadline);
-            prop_assert!(stop_timeout(shorter.deadline, now) >= MINIMUM_STOP_SECONDS);
-            grace = shorter;
+            grace = grace.min(GraceDeadline::starting(now, seconds));
+            let next = stop_timeout(grace.deadline, now);
+            prop_assert!((MINIMUM_STOP_SECONDS..=timeout).contains(&next));
+            prop_assert!(next <= stop_timeout(deadline_after(seconds, now), now));
+            timeout = next;
         }
+    }
+
+    #[test]
+    fn a_deadline_exists_for_every_grace(seconds in any::<i64>()) {
+        let now = Instant::now();
+        let timeout = stop_timeout(deadline_after(seconds, now), now);
+        prop_assert_eq!(timeout, seconds.clamp(MINIMUM_STOP_SECONDS, MAXIMUM_SECONDS));
     }
 
     #[test]

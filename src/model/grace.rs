@@ -34,6 +34,10 @@ impl GraceDeadline {
 
     /// The earlier of the two.
     pub fn min(self, other: Self) -> Self {
-        if other.deadline < self.deadline { other } else { self }
+        if other.deadline < self.deadline {
+            other
+        } else {
+            self
+        }
     }
 }

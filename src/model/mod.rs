@@ -5,6 +5,7 @@
 //! * Woken by nothing, publishes nothing; it must never do I/O.
 //! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 
+mod grace;
 mod hash;
 mod ids;
 pub mod keys;
@@ -14,6 +15,7 @@ pub mod reasons;
 mod status;
 mod update;
 
+pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv64a};
 pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
 pub use pod::{Pod, PodExt, RestartPolicy, is_sidecar};

@@ -1,8 +1,8 @@
 //! What a pod worker drives: the one seam at which tests put a syncer that blocks on command.
 
-use crate::model::{Pod, PodStatus};
+use crate::model::{GraceDeadline, Pod, PodStatus};
 use futures::future::BoxFuture;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -15,29 +15,6 @@ pub enum UpdateKind {
     Update,
     /// Something about the pod may have changed, or it is time to look again.
     Sync,
-}
-
-/// Until when a pod may take to stop. Only ever replaced by an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GraceDeadline {
-    /// When the grace period is over.
-    pub deadline: Instant,
-    /// How long it was when it began, in seconds; at least 1.
-    pub grace_seconds: i64,
-}
-
-impl GraceDeadline {
-    /// A grace period of `seconds` (at least 1) that begins at `now`.
-    pub fn starting(now: Instant, seconds: i64) -> Self {
-        let grace_seconds = seconds.max(1);
-        let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(1));
-        // A century is as good as for ever, and stays within what a clock can hold.
-        let grace = grace.min(Duration::from_secs(100 * 365 * 24 * 3600));
-        Self {
-            deadline: now + grace,
-            grace_seconds,
-        }
-    }
 }
 
 /// Why a pod is being stopped.

@@ -1,0 +1,157 @@
+//! Init containers and sidecars in a good sandbox.
+
+use super::{
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason,
+    view::{View, definition_changed, failed},
+};
+use crate::model::{
+    ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy, is_sidecar,
+};
+use k8s_openapi::api::core::v1::Container;
+
+/// What the newest instance of one init container says.
+#[derive(Default)]
+struct Look {
+    /// It did its part; the next one may go.
+    initialized: bool,
+    /// Start it (again), after a kill where that is the reason.
+    start: Option<StartReason>,
+    /// It failed for good.
+    failed: bool,
+}
+
+impl Look {
+    fn start(reason: StartReason) -> Self {
+        Self {
+            start: Some(reason),
+            ..Self::default()
+        }
+    }
+}
+
+/// Walks from the last to the first, because instances of the earlier ones may be gone already, and
+/// returns whether the regular containers may be looked at.
+pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) -> bool {
+    let containers = view.inputs.pod.init_containers();
+    let mut initialized = containers.is_empty() || view.is_initialized();
+    // The walk has met a container that was started: whatever stands before it has been done once.
+    let mut past = initialized;
+    for (index, container) in containers.iter().enumerate().rev() {
+        let status = view.newest_here(&container.name);
+        let look = match (status, is_sidecar(container)) {
+            (None, true) if past => Look::start(StartReason::NoInstance),
+            (None, _) => Look::default(),
+            (Some(_), false) if past => Look::default(),
+            (Some(status), false) => look_at_plain(view, container, status),
+            (Some(status), true) => look_at_sidecar(view, container, status),
+        };
+        if look.failed {
+            actions.kill_pod = Some(KillPodReason::InitFailed(container.name.clone()));
+            return false;
+        }
+        if look.initialized {
+            match containers.get(index + 1) {
+                None => initialized = true,
+                Some(next) if !past => actions.init_containers_to_start.push(ContainerStart::new(
+                    index + 1,
+                    &next.name,
+                    StartReason::PreviousInitialized,
+                )),
+                Some(_) => {}
+            }
+        }
+        if let Some(reason) = look.start {
+            apply_start(index, container, status, reason, actions);
+        }
+        past |= status.is_some();
+    }
+    if let (false, Some(first)) = (past, containers.first()) {
+        let start = ContainerStart::new(0, &first.name, StartReason::NoInstance);
+        actions.init_containers_to_start.push(start);
+    }
+    actions
+        .init_containers_to_start
+        .sort_by_key(|start| start.index);
+    initialized
+}
+
+fn apply_start(
+    index: usize,
+    container: &Container,
+    status: Option<&ContainerStatus>,
+    reason: StartReason,
+    actions: &mut PodActions,
+) {
+    if let (StartReason::Killed(reason), Some(status)) = (reason, status) {
+        actions.containers_to_kill.push(ContainerKill {
+            id: status.id.clone(),
+            name: container.name.clone(),
+            reason,
+            init: true,
+            restart: true,
+        });
+    }
+    let start = ContainerStart::new(index, &container.name, reason);
+    actions.init_containers_to_start.push(start);
+}
+
+fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Look {
+    let restartable = view.restart_policy(container) != RestartPolicy::Never;
+    let again = |reason| match restartable {
+        true => Look::start(reason),
+        false => Look {
+            failed: true,
+            ..Look::default()
+        },
+    };
+    match status.state {
+        ContainerState::Created => Look::start(StartReason::NeverStarted),
+        ContainerState::Running => Look::default(),
+        ContainerState::Exited if failed(status) => again(StartReason::Exited(status.exit_code)),
+        ContainerState::Exited => Look {
+            initialized: true,
+            ..Look::default()
+        },
+        ContainerState::Unknown => again(StartReason::Killed(KillReason::UnknownState)),
+    }
+}
+
+fn look_at_sidecar(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Look {
+    match status.state {
+        ContainerState::Created => Look::start(StartReason::NeverStarted),
+        ContainerState::Running => look_at_running_sidecar(view, container, status),
+        ContainerState::Exited => Look::start(StartReason::Exited(status.exit_code)),
+        ContainerState::Unknown => Look::start(StartReason::Killed(KillReason::UnknownState)),
+    }
+}
+
+fn look_at_running_sidecar(
+    view: &View<'_>,
+    container: &Container,
+    status: &ContainerStatus,
+) -> Look {
+    let verdicts = (view.inputs.verdicts)(&status.id);
+    if container.startup_probe.is_some() {
+        match verdicts.startup {
+            Some(ProbeVerdict::Success) => {}
+            Some(ProbeVerdict::Failure) => {
+                return Look::start(StartReason::Killed(KillReason::StartupProbe));
+            }
+            Some(ProbeVerdict::Unknown) | None => return Look::default(),
+        }
+    }
+    let lives =
+        container.liveness_probe.is_none() || verdicts.liveness != Some(ProbeVerdict::Failure);
+    let kill = if definition_changed(container, status) {
+        Some(KillReason::DefinitionChanged)
+    } else if !lives {
+        Some(KillReason::LivenessProbe)
+    } else {
+        None
+    };
+    Look {
+        initialized: true,
+        start: kill.map(StartReason::Killed),
+        failed: false,
+    }
+}

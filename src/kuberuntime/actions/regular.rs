@@ -1,0 +1,107 @@
+//! Regular and ephemeral containers in a good sandbox.
+
+use super::{
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason,
+    view::{Seen, View, definition_changed},
+};
+use crate::model::{ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy};
+use k8s_openapi::api::core::v1::Container;
+
+/// What one regular container needs.
+#[derive(Clone, Copy)]
+enum Need {
+    Keep,
+    StayDead,
+    Start(StartReason),
+    /// Stop it, and start it again if the flag says so.
+    Kill(KillReason, bool),
+}
+
+/// Each ephemeral container is started once and never again.
+pub(super) fn compute_ephemeral(view: &View<'_>, actions: &mut PodActions) {
+    let containers = view
+        .inputs
+        .pod
+        .spec()
+        .and_then(|spec| spec.ephemeral_containers.as_deref())
+        .unwrap_or_default();
+    actions.ephemeral_containers_to_start = containers
+        .iter()
+        .enumerate()
+        .filter(|(_, c)| view.newest(&c.name).is_none())
+        .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NoInstance))
+        .collect();
+}
+
+/// Regular containers; a pod with none to keep and none to start is over, its sidecars too.
+pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
+    let may_start = !view.inputs.pod.is_being_deleted();
+    let mut kept = false;
+    for (index, container) in view.inputs.pod.containers().iter().enumerate() {
+        let seen = view.regular(&container.name);
+        match need(view, container, &seen) {
+            Need::Keep => kept = true,
+            Need::StayDead => {}
+            Need::Start(reason) => {
+                if may_start {
+                    let start = ContainerStart::new(index, &container.name, reason);
+                    actions.containers_to_start.push(start);
+                }
+            }
+            Need::Kill(reason, restart) => {
+                let restart = restart && may_start;
+                if let Seen::Instance(status) = seen {
+                    actions.containers_to_kill.push(ContainerKill {
+                        id: status.id.clone(),
+                        name: container.name.clone(),
+                        reason,
+                        init: false,
+                        restart,
+                    });
+                }
+                if restart {
+                    actions.containers_to_start.push(ContainerStart::new(
+                        index,
+                        &container.name,
+                        StartReason::Killed(reason),
+                    ));
+                }
+            }
+        }
+    }
+    if !kept && actions.containers_to_start.is_empty() {
+        actions.kill_pod = Some(KillPodReason::NothingToRun);
+    }
+}
+
+fn need(view: &View<'_>, container: &Container, seen: &Seen<'_>) -> Need {
+    let after_exit = |code| match view.restarts_after(container, code) {
+        true => Need::Start(StartReason::Exited(code)),
+        false => Need::StayDead,
+    };
+    match seen {
+        Seen::Never => Need::Start(StartReason::NoInstance),
+        Seen::Gone(code) => after_exit(*code),
+        Seen::Instance(status) => match status.state {
+            ContainerState::Created => Need::Start(StartReason::NeverStarted),
+            ContainerState::Unknown => Need::Kill(KillReason::UnknownState, true),
+            ContainerState::Exited => after_exit(status.exit_code),
+            ContainerState::Running => need_of_running(view, container, status),
+        },
+    }
+}
+
+fn need_of_running(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Need {
+    if definition_changed(container, status) {
+        return Need::Kill(KillReason::DefinitionChanged, true);
+    }
+    let restart = view.restart_policy(container) != RestartPolicy::Never;
+    let verdicts = (view.inputs.verdicts)(&status.id);
+    if verdicts.liveness == Some(ProbeVerdict::Failure) {
+        Need::Kill(KillReason::LivenessProbe, restart)
+    } else if verdicts.startup == Some(ProbeVerdict::Failure) {
+        Need::Kill(KillReason::StartupProbe, restart)
+    } else {
+        Need::Keep
+    }
+}

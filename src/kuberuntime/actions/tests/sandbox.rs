@@ -1,0 +1,228 @@
+//! Is the sandbox good, and what follows when it is not.
+
+use super::*;
+use crate::model::{NetworkMode, SandboxStatus};
+
+fn sandbox_of(plan: &PodActions) -> (Option<SandboxChange>, u32, Option<&str>) {
+    let id = plan.sandbox.as_ref().map(SandboxId::as_str);
+    (plan.sandbox_change, plan.attempt, id)
+}
+
+#[test]
+fn the_newest_sandbox_is_judged_row_by_row() {
+    use SandboxChange::*;
+    let ours = pod("Always", &["a"]);
+    let node = || SandboxStatus {
+        network: NetworkMode::Node,
+        ips: Vec::new(),
+        ..sandbox(3)
+    };
+    let ips = |has_network_status, ips: &[&str]| SandboxStatus {
+        has_network_status,
+        ips: ips.iter().map(|ip| ip.to_string()).collect(),
+        ..sandbox(3)
+    };
+    let hosts = ours.clone().host_network();
+    for (pod, sandboxes, change, attempt, id) in [
+        (&ours, vec![], Some(NoneKnown), 0, None),
+        (
+            &ours,
+            vec![sandbox(4), sandbox(3)],
+            Some(SeveralReady),
+            5,
+            Some("s4"),
+        ),
+        (&ours, vec![not_ready(3)], Some(NotReady), 4, Some("s3")),
+        (
+            &ours,
+            vec![not_ready(4), sandbox(3)],
+            Some(NotReady),
+            5,
+            Some("s4"),
+        ),
+        (&ours, vec![node()], Some(NetworkModeDiffers), 4, None),
+        (&hosts, vec![sandbox(3)], Some(NetworkModeDiffers), 4, None),
+        (&ours, vec![ips(true, &[])], Some(LostIp), 4, Some("s3")),
+        (&ours, vec![ips(true, &[""])], Some(LostIp), 4, Some("s3")),
+        (&ours, vec![ips(false, &[])], None, 3, Some("s3")),
+        (&hosts, vec![node()], None, 3, Some("s3")),
+        (&ours, vec![sandbox(4), not_ready(3)], None, 4, Some("s4")),
+    ] {
+        let plan = Runtime::new(sandboxes.clone()).plan(pod);
+        assert_eq!(sandbox_of(&plan), (change, attempt, id), "{sandboxes:?}");
+        assert_eq!(plan.create_sandbox, change.is_some());
+    }
+}
+
+#[test]
+fn a_manifest_with_another_digest_is_a_new_incarnation() {
+    let with = |digest: Option<&str>| {
+        let spec_digest = digest.map(Into::into);
+        Runtime::new([SandboxStatus {
+            spec_digest,
+            ..sandbox(2)
+        }])
+    };
+    let ours = pod("Never", &["a", "b"]).digest("v1:new");
+    let old = with(Some("v1:old")).exited("a", 0).with("b", RUNNING);
+    let plan = old.plan(&ours);
+    assert_eq!(line(&plan), "kill-pod new-sandbox start:a start:b");
+    assert_eq!(
+        sandbox_of(&plan),
+        (Some(SandboxChange::SpecChanged), 3, Some("s2"))
+    );
+    assert_eq!(
+        old.plan(&ours.clone().init("i")).init_containers_to_start[0].name,
+        "i"
+    );
+    let adopted = "";
+    let running = |digest| with(digest).with("a", RUNNING).with("b", RUNNING);
+    check(&[
+        ("equal", ours.clone(), running(Some("v1:new")), adopted),
+        ("without", ours.clone(), running(None), adopted),
+        (
+            "another version",
+            ours.clone(),
+            running(Some("v0:old")),
+            adopted,
+        ),
+        ("no version", ours, running(Some("old")), adopted),
+        (
+            "pod without",
+            pod("Never", &["a", "b"]),
+            running(Some("v1:old")),
+            adopted,
+        ),
+    ]);
+}
+
+#[test]
+fn what_an_earlier_incarnation_left_behind_does_not_count() {
+    let digest = |digest: &str, sandbox| SandboxStatus {
+        spec_digest: Some(digest.into()),
+        ..sandbox
+    };
+    let ours = pod("Never", &["a", "b"]).digest("v1:new");
+    let after = |newest| {
+        Runtime::new([digest("v1:new", newest), digest("v1:old", not_ready(0))])
+            .exited("a", 0)
+            .in_sandbox(0)
+    };
+    check(&[
+        (
+            "not started yet",
+            ours.clone(),
+            after(sandbox(1)),
+            "start:a start:b",
+        ),
+        (
+            "nothing of this incarnation ran in the sandbox that died",
+            ours,
+            after(not_ready(1)),
+            "kill-pod new-sandbox start:a start:b",
+        ),
+    ]);
+}
+
+#[test]
+fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
+    let dead = || Runtime::new([not_ready(0)]);
+    let p = |policy| pod(policy, &["a", "b"]);
+    let again = "kill-pod new-sandbox start:a start:b";
+    check(&[
+        ("first sandbox", p("Never"), Runtime::default(), again),
+        (
+            "1: Never, created before",
+            p("Never"),
+            dead().exited("a", 1),
+            "kill-pod",
+        ),
+        (
+            "1: Never, running",
+            p("Never"),
+            dead().with("a", RUNNING),
+            "kill-pod",
+        ),
+        ("1: Never, nothing ever created", p("Never"), dead(), again),
+        (
+            "1: Never, only the journal knows",
+            p("Never"),
+            dead().exit_fact("a", 0),
+            "kill-pod",
+        ),
+        (
+            "Always restarts all",
+            p("Always"),
+            dead().exited("a", 0),
+            again,
+        ),
+        (
+            "2: OnFailure, one succeeded",
+            p("OnFailure"),
+            dead().exited("a", 0),
+            "kill-pod new-sandbox start:b",
+        ),
+        (
+            "2: OnFailure, one failed",
+            p("OnFailure"),
+            dead().exited("a", 1),
+            again,
+        ),
+        (
+            "2: killed for memory is no success",
+            p("OnFailure"),
+            dead()
+                .exited("a", 0)
+                .change(|c| c.reason = "OOMKilled".into()),
+            again,
+        ),
+        (
+            "2: own policy OnFailure",
+            p("Always").own_policy("a", "OnFailure"),
+            dead().exited("a", 0),
+            "kill-pod new-sandbox start:b",
+        ),
+        (
+            "2: own policy Never",
+            p("Always").own_policy("a", "Never"),
+            dead().exited("a", 1),
+            "kill-pod new-sandbox start:b",
+        ),
+        (
+            "2: own policy Always",
+            p("OnFailure").own_policy("a", "Always"),
+            dead().exited("a", 0),
+            again,
+        ),
+        (
+            "3: all succeeded",
+            p("OnFailure"),
+            dead().exited("a", 0).exited("b", 0),
+            "kill-pod",
+        ),
+        (
+            "3: the same by the journal",
+            p("OnFailure"),
+            dead().exited("a", 0).exit_fact("b", 0),
+            "kill-pod",
+        ),
+        (
+            "4: init containers begin anew",
+            p("Always").init("i").init("j"),
+            dead().exited("i", 0).exited("j", 0).with("a", RUNNING),
+            "kill-pod new-sandbox init:i",
+        ),
+        (
+            "5: ephemeral ones do not come back",
+            p("Always").ephemeral("e"),
+            dead().exited("e", 0),
+            again,
+        ),
+        (
+            "being deleted",
+            p("Always").deleted(),
+            dead().with("a", RUNNING),
+            "kill-pod",
+        ),
+    ]);
+}

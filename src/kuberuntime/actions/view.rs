@@ -1,0 +1,146 @@
+//! The runtime's picture as the rules need it: what belongs to this incarnation of the pod, and
+//! what belongs to its present sandbox.
+
+use super::Inputs;
+use crate::model::{
+    ContainerState, ContainerStatus, PodExt, RestartPolicy, SandboxStatus, container_hash, keys,
+};
+use k8s_openapi::api::core::v1::Container;
+
+/// What is known of a regular container.
+pub(super) enum Seen<'a> {
+    /// Nothing.
+    Never,
+    /// The runtime has no instance, but the last one is known to have exited with this code.
+    Gone(i32),
+    /// The newest instance.
+    Instance(&'a ContainerStatus),
+}
+
+pub(super) struct View<'a> {
+    pub(super) inputs: &'a Inputs<'a>,
+}
+
+impl<'a> View<'a> {
+    /// Newest instance of a container that was made from the present manifest.
+    pub(super) fn newest(&self, name: &'a str) -> Option<&'a ContainerStatus> {
+        self.inputs
+            .status
+            .instances(name)
+            .find(|c| self.is_of_this_incarnation(c))
+    }
+
+    /// Newest instance of a container in the newest sandbox.
+    pub(super) fn newest_here(&self, name: &'a str) -> Option<&'a ContainerStatus> {
+        let sandbox = self.inputs.status.newest_sandbox()?;
+        self.inputs
+            .status
+            .instances(name)
+            .find(|c| c.sandbox == sandbox.id)
+    }
+
+    /// The newest instance, or the journal's word of the last exit.
+    pub(super) fn regular(&self, name: &'a str) -> Seen<'a> {
+        match self.newest(name) {
+            Some(status) => Seen::Instance(status),
+            None => match self.inputs.facts.exits.get(name) {
+                Some(code) => Seen::Gone(*code),
+                None => Seen::Never,
+            },
+        }
+    }
+
+    /// Whether any container of this incarnation was ever created.
+    pub(super) fn any_container(&self) -> bool {
+        !self.inputs.facts.exits.is_empty()
+            || self
+                .inputs
+                .status
+                .containers
+                .iter()
+                .any(|c| self.is_of_this_incarnation(c))
+    }
+
+    /// Whether any regular container of this incarnation was ever created.
+    pub(super) fn any_regular_container(&self) -> bool {
+        self.inputs
+            .pod
+            .containers()
+            .iter()
+            .any(|c| !matches!(self.regular(&c.name), Seen::Never))
+    }
+
+    /// Whether the pod was initialised in its newest sandbox: a journaled fact, or else the presence
+    /// of a regular container there, which is only ever created after initialisation.
+    pub(super) fn is_initialized(&self) -> bool {
+        let Some(sandbox) = self.inputs.status.newest_sandbox() else {
+            return false;
+        };
+        self.inputs.facts.initialized_in.as_ref() == Some(&sandbox.id)
+            || self
+                .inputs
+                .pod
+                .containers()
+                .iter()
+                .any(|c| self.newest_here(&c.name).is_some())
+    }
+
+    /// The container's own restart policy, else the pod's.
+    pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
+        container
+            .restart_policy
+            .as_deref()
+            .and_then(RestartPolicy::parse)
+            .unwrap_or_else(|| self.inputs.pod.restart_policy())
+    }
+
+    /// Whether an exit with this code is followed by a restart.
+    pub(super) fn restarts_after(&self, container: &Container, exit_code: i32) -> bool {
+        match self.restart_policy(container) {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => exit_code != 0,
+            RestartPolicy::Never => false,
+        }
+    }
+
+    /// Whether a sandbox was made from another manifest than the pod's. Only digests of one version
+    /// can be compared; anything else is adopted.
+    pub(super) fn is_stale(&self, sandbox: &SandboxStatus) -> bool {
+        let theirs = sandbox.spec_digest.as_deref().and_then(version_and_digest);
+        let ours = self
+            .inputs
+            .pod
+            .annotation(keys::SPEC_DIGEST)
+            .and_then(version_and_digest);
+        match (theirs, ours) {
+            (Some((their_version, theirs)), Some((our_version, ours))) => {
+                their_version == our_version && theirs != ours
+            }
+            _ => false,
+        }
+    }
+
+    fn is_of_this_incarnation(&self, container: &ContainerStatus) -> bool {
+        self.inputs
+            .status
+            .sandboxes
+            .iter()
+            .find(|s| s.id == container.sandbox)
+            .is_none_or(|s| !self.is_stale(s))
+    }
+}
+
+fn version_and_digest(text: &str) -> Option<(&str, &str)> {
+    text.split_once(':')
+}
+
+/// Whether name and image are not those the container was created with. An instance without a hash
+/// is taken as it is.
+pub(super) fn definition_changed(container: &Container, status: &ContainerStatus) -> bool {
+    !status.hash.is_empty() && *status.hash != *container_hash(container)
+}
+
+/// Exited with a failure: a bad code, or killed for memory.
+pub(super) fn failed(status: &ContainerStatus) -> bool {
+    status.state == ContainerState::Exited && !status.succeeded()
+}

@@ -1,0 +1,10 @@
+//! Removing what is dead.
+//!
+//! * Owns: which dead containers and sandboxes may go, and their removal.
+//! * Woken by: the end of containers and pods, and a slow timer.
+//! * Publishes: nothing.
+//! * Must never remove on a partial list of the runtime, nor take a pod for gone before every source
+//!   has delivered.
+//! * Answers to upstream's `kuberuntime_gc.go` and `pod_container_deletor.go`.
+
+pub mod plan;

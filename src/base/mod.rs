@@ -9,8 +9,10 @@ pub mod atomic_file;
 pub mod backoff;
 mod chain;
 mod dirty;
+mod strings;
 mod tasks;
 
 pub use chain::chain;
 pub use dirty::DirtySet;
+pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};

@@ -14,7 +14,8 @@ use super::{
 use crate::{
     cri::v1::{ContainerConfig, PodSandboxConfig},
     events::{EventRecorder, ObjectRef},
-    model::{Pod, reasons::event},
+    model::Pod,
+    pod_cache::Owner,
     volumes::{VolumeManager, VolumePaths},
 };
 use anyhow::Context as _;
@@ -57,7 +58,7 @@ impl Builder {
         let (config, warnings) = generate_pod_sandbox_config(pod, &self.settings, &inputs)?;
         let object = ObjectRef::pod(pod);
         for warning in warnings {
-            self.events.warning(&object, event::DNS_CONFIG_FORMING, warning.to_string());
+            self.events.warning(&object, warning.reason, warning.message);
         }
         Ok(config)
     }
@@ -107,7 +108,7 @@ impl Builder {
 
     /// The restart count that a container's log files prove, for one the runtime has no instance of.
     pub(super) async fn restart_count_from_logs(&self, pod: &Pod, container: &str) -> u32 {
-        let Ok(logs) = log_paths::container_logs_dir(&self.settings.pod_logs_dir, pod, container)
+        let Ok(logs) = log_paths::container_logs_dir(&self.settings.pod_logs_dir, &Owner::of(pod), container)
         else {
             return 0;
         };

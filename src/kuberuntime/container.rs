@@ -6,7 +6,8 @@ use super::{
     kill::Why,
     report::{StartFailure, go_seconds},
     restart_back_off::Admission,
-    sandbox::{Sandbox, owner_of},
+    sandbox::Sandbox,
+    security_context::ImageUser,
     sync_pod::{Stopped, SyncRequest},
 };
 use crate::{
@@ -15,8 +16,10 @@ use crate::{
         v1::{ContainerConfig, ContainerFilter},
     },
     events::ObjectRef,
+    images::{ImageRequest, PullPolicy, ReadyImage},
+    lifecycle::HookTarget,
     model::{ContainerId, Pod, PodExt, keys, reasons, reasons::event},
-    pod_cache::ItemId,
+    pod_cache::{ItemId, Owner},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -42,7 +45,7 @@ impl KubeGenericRuntimeManager {
             container,
             restart_count,
             image_ref: &image.reference,
-            image_user: &image.user,
+            image_user: &ImageUser::of(&image),
             pod_ips: &sandbox.ips,
             volumes: request.volumes,
         };
@@ -56,7 +59,7 @@ impl KubeGenericRuntimeManager {
         if request.cancel.is_cancelled() {
             return Err(None);
         }
-        let id = self.create_and_start(pod, sandbox, container, config, restart_count).await?;
+        let id = self.create_and_start(pod, sandbox, container, config).await?;
         self.run_post_start(request, container, &id).await
     }
 
@@ -80,7 +83,7 @@ impl KubeGenericRuntimeManager {
             () = request.cancel.cancelled() => return Err(None),
         };
         match result {
-            Ok(image) => Ok(ReadyImage { reference: image.reference, user: image.user }),
+            Ok(image) => Ok(image),
             Err(error) => {
                 self.events.warning(&object, event::FAILED, format!("Error: {}", error.reason));
                 let retry_in = error
@@ -120,7 +123,6 @@ impl KubeGenericRuntimeManager {
         sandbox: &Sandbox,
         container: &Container,
         config: ContainerConfig,
-        restart_count: u32,
     ) -> Result<ContainerId, Stopped> {
         let object = ObjectRef::container(pod, &container.name);
         let log = config.log_path.clone();
@@ -147,14 +149,14 @@ impl KubeGenericRuntimeManager {
         }
         let started = self.runtime.start_container(id.as_str()).await;
         let item = ItemId::Container(id.clone());
-        self.cache.touch(&owner_of(pod), item, Some(sandbox.id.clone()));
+        self.cache.touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
             self.hook_done(pod, &id);
             let reason = reasons::RUN_CONTAINER_ERROR;
             return Err(self.refused(&object, container, reason, &error, Some(&id)));
         }
         self.events.normal(&object, event::STARTED, "Container started");
-        self.links.add(pod, &container.name, &id, &log, restart_count).await;
+        self.links.add(pod, &container.name, &id, &log).await;
         Ok(id)
     }
 
@@ -186,19 +188,26 @@ impl KubeGenericRuntimeManager {
         let Some(handler) = handler else { return Ok(()) };
         let ip = request.status.ips().first().cloned();
         let ip = ip.or_else(|| self.cache.latest(&pod.uid()).ips().first().cloned());
-        let running = self.hooks.post_start(pod, container, id, ip.as_deref(), handler);
+        let object = ObjectRef::container(pod, &container.name);
+        let target = HookTarget {
+            pod: &object,
+            container: &container.name,
+            container_id: id,
+            pod_ip: ip.as_deref(),
+            ports: container.ports.as_deref().unwrap_or_default(),
+        };
+        let running = self.hooks.run_post_start(handler, &target);
         let result = tokio::select! {
             result = running => result,
             () = request.cancel.cancelled() => return Err(None),
         };
         self.hook_done(pod, id);
         let Err(error) = result else { return Ok(()) };
-        let object = ObjectRef::container(pod, &container.name);
         tracing::warn!(pod = %pod.full_name(), container = container.name, err = %error, "PostStart hook failed");
         self.events.warning(&object, event::FAILED_POST_START_HOOK, "PostStartHook failed");
         let status = self.cache.latest(&pod.uid());
         let why = Why::FailedPostStartHook;
-        if let Err(error) = self.kill_one(pod, &status, id, why).await {
+        if let Err(error) = self.kill_one(pod, &status, &container.name, id, why).await {
             tracing::warn!(
                 pod = %pod.full_name(),
                 container = container.name,
@@ -231,7 +240,7 @@ impl KubeGenericRuntimeManager {
         match self.runtime.list_containers(Some(filter)).await {
             Ok(found) => found.into_iter().for_each(|c| {
                 let item = ItemId::Container(c.id.into());
-                self.cache.touch(&owner_of(pod), item, Some(sandbox.id.clone()));
+                self.cache.touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
             }),
             Err(error) => tracing::warn!(
                 pod = %pod.full_name(),

@@ -7,6 +7,7 @@ use super::settings::{ConfigError, SpecSettings};
 use super::{env::Environment, hostname::pod_hostname, log_paths};
 use crate::host::files;
 use crate::model::{Pod, PodExt};
+use crate::pod_cache::Owner;
 use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
 use k8s_openapi::api::core::v1::Container;
 use std::{
@@ -73,7 +74,7 @@ pub async fn make_container_files(
     };
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
-    let logs = log_paths::container_logs_dir(&settings.pod_logs_dir, pod, &container.name)
+    let logs = log_paths::container_logs_dir(&settings.pod_logs_dir, &Owner::of(pod), &container.name)
         .map_err(ConfigError::from)?;
     let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
     let name = container.name.clone();

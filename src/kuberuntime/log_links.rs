@@ -24,7 +24,7 @@ impl LogLinks {
     /// Links the log of a container that was just started.
     pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
         let Some(links) = &self.links else { return };
-        let owner = super::sandbox::owner_of(pod);
+        let owner = Owner::of(pod);
         let paths = log_paths::pod_logs_dir(&self.logs, &owner)
             .and_then(|dir| Ok((dir.join(log_path), log_paths::log_symlink(links, &owner, name, id.as_str())?)));
         let Ok((log, link)) = paths else { return };

@@ -1,6 +1,6 @@
 //! Where logs are. Pure.
 
-use crate::model::{Pod, PodExt};
+use crate::pod_cache::Owner;
 use crate::volumes::{UnsafeName, component};
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,15 @@ pub const CONTAINER_LOGS_DIR: &str = "/var/log/containers";
 const LONGEST_FILE_NAME: usize = 255;
 
 /// `<podLogsDir>/<namespace>_<name>_<uid>`; fails for a pod that would lead elsewhere.
-pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &Pod) -> Result<PathBuf, UnsafeName> {
-    let name = format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid());
+pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &Owner) -> Result<PathBuf, UnsafeName> {
+    let name = format!("{}_{}_{}", pod.namespace, pod.name, pod.uid);
     Ok(pod_logs_dir.join(component(&name)?))
 }
 
 /// Directory of a container's logs.
 pub fn container_logs_dir(
     pod_logs_root: &Path,
-    pod: &Pod,
+    pod: &Owner,
     container: &str,
 ) -> Result<PathBuf, UnsafeName> {
     Ok(pod_logs_dir(pod_logs_root, pod)?.join(component(container)?))
@@ -33,12 +33,12 @@ pub fn container_log_path(container: &str, restart_count: u32) -> Result<String,
 /// file system takes.
 pub fn log_symlink(
     directory: &Path,
-    pod: &Pod,
+    pod: &Owner,
     container: &str,
     container_id: &str,
 ) -> Result<PathBuf, UnsafeName> {
     const SUFFIX: &str = ".log";
-    let mut name = format!("{}_{container}-{container_id}", pod.full_name());
+    let mut name = format!("{}_{}_{container}-{container_id}", pod.name, pod.namespace);
     name.truncate(name.floor_char_boundary(LONGEST_FILE_NAME - SUFFIX.len()));
     name.push_str(SUFFIX);
     Ok(directory.join(component(&name)?))

@@ -29,14 +29,9 @@ pub(super) struct Sandbox {
     pub(super) ips: Vec<String>,
 }
 
-/// The owner entry of a pod in the cache.
-pub(super) fn owner_of(pod: &Pod) -> Owner {
-    Owner { uid: pod.uid(), name: pod.name().into(), namespace: pod.namespace().into() }
-}
-
 impl KubeGenericRuntimeManager {
     /// The sandbox that the plan keeps.
-    pub(super) fn existing_sandbox(
+    pub(super) async fn existing_sandbox(
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
@@ -44,7 +39,7 @@ impl KubeGenericRuntimeManager {
     ) -> Option<Sandbox> {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
-        match self.builder.sandbox(request.pod, actions.attempt) {
+        match self.builder.sandbox(request.pod, actions.attempt).await {
             Ok(config) => {
                 Some(Sandbox { id, config, ips: found.map(|s| s.ips.clone()).unwrap_or_default() })
             }
@@ -76,7 +71,7 @@ impl KubeGenericRuntimeManager {
     /// Creates a sandbox and reads its addresses.
     pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> anyhow::Result<Sandbox> {
         let object = ObjectRef::pod(pod);
-        let config = self.builder.sandbox(pod, attempt).inspect_err(|error| {
+        let config = self.builder.sandbox(pod, attempt).await.inspect_err(|error| {
             let text = format!("Failed to create pod sandbox: {}", chain(error.as_ref()));
             self.events.warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
         })?;
@@ -93,12 +88,16 @@ impl KubeGenericRuntimeManager {
                 return Err(error).context("cannot create the sandbox");
             }
         };
-        let owner = owner_of(pod);
+        let owner = Owner::of(pod);
         let item = ItemId::Sandbox(id.clone());
         let seq = self.cache.next_seq();
         match self.runtime.pod_sandbox_status(id.as_str(), false).await {
             Ok(reply) => {
-                let status = translate::sandbox_status(&reply.sandbox);
+                let status = translate::sandbox_status(&reply.sandbox, self.cache.strings());
+                let Some(status) = status.map(|owned| owned.object) else {
+                    self.cache.touch(&owner, item, None);
+                    anyhow::bail!("the runtime does not know the new sandbox by the pod's labels");
+                };
                 let ips = status.ips.clone();
                 self.cache.observed(&owner, &item, seq, Read::Sandbox(status));
                 Ok(Sandbox { id, config, ips })
@@ -130,7 +129,7 @@ impl KubeGenericRuntimeManager {
         };
         match self.runtime.list_pod_sandboxes(Some(filter)).await {
             Ok(found) => {
-                let owner = owner_of(pod);
+                let owner = Owner::of(pod);
                 for sandbox in found {
                     self.cache.touch(&owner, ItemId::Sandbox(sandbox.id.into()), None);
                 }

@@ -6,6 +6,7 @@ use super::settings::{ConfigError, SpecSettings};
 use super::{labels, log_paths, security_context};
 use crate::cri::v1;
 use crate::model::{Pod, PodExt};
+use crate::pod_cache::Owner;
 use crate::resources;
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{HashMap, HashSet};
@@ -41,7 +42,7 @@ pub fn generate_pod_sandbox_config(
         true => String::new(),
         false => kernel_hostname(pod, &pod_hostname(pod, &settings.cluster_domain)?)?,
     };
-    let log_directory = log_paths::pod_logs_dir(&settings.pod_logs_dir, pod)?;
+    let log_directory = log_paths::pod_logs_dir(&settings.pod_logs_dir, &Owner::of(pod))?;
     let config = v1::PodSandboxConfig {
         metadata: Some(v1::PodSandboxMetadata {
             name: pod.name().to_string(),

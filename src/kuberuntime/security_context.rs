@@ -2,6 +2,7 @@
 
 use super::settings::SpecSettings;
 use crate::cri::v1;
+use crate::images::ReadyImage;
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Container, PodSecurityContext, SELinuxOptions, SeccompProfile,
@@ -46,9 +47,9 @@ pub enum ImageUser {
 
 impl ImageUser {
     /// Reads what ImageStatus says; an image without a user runs as root.
-    pub fn of(image: &v1::Image) -> Self {
-        match (&image.uid, image.username.as_str()) {
-            (Some(uid), _) => Self::Uid(uid.value),
+    pub fn of(image: &ReadyImage) -> Self {
+        match (image.uid, image.username.as_str()) {
+            (Some(uid), _) => Self::Uid(uid),
             (None, "") => Self::Uid(0),
             (None, name) => Self::Name(name.to_string()),
         }

@@ -106,8 +106,8 @@ impl KubeGenericRuntimeManager {
         }
         for kill in &actions.containers_to_kill {
             report.acted = true;
-            let why = Why::Reason { kill: kill.clone() };
-            self.kill_one(pod, status, &kill.id, why).await?;
+            let why = Why::Plan(kill.clone());
+            self.kill_one(pod, status, &kill.name, &kill.id, why).await?;
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl KubeGenericRuntimeManager {
             return None;
         }
         if !actions.create_sandbox {
-            return self.existing_sandbox(request, actions, report);
+            return self.existing_sandbox(request, actions, report).await;
         }
         report.acted = true;
         match self.create_sandbox(request.pod, actions.attempt).await {

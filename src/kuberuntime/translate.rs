@@ -4,13 +4,13 @@
 //! so nothing above ever sees, counts or stops them.
 
 use super::labels;
+use crate::base::Strings;
 use crate::cri::v1;
 use crate::model::{
     ContainerId, ContainerState, ContainerStatus, NetworkMode, PodSource, PodUid, SandboxId,
     SandboxStatus, keys,
 };
-use parking_lot::Mutex;
-use std::{collections::HashSet, net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 /// Longest message kept of a container, bytes.
 const MAX_MESSAGE: usize = 4096;
@@ -18,40 +18,6 @@ const MAX_MESSAGE: usize = 4096;
 const MAX_TEXT: usize = 1024;
 /// Most addresses of one sandbox.
 const MAX_ADDRESSES: usize = 16;
-/// With how many different strings the unused ones begin to be dropped.
-const FIRST_SWEEP: usize = 8192;
-
-/// Strings that many objects have in common (images, hashes, names), kept once.
-#[derive(Debug, Default)]
-pub struct Strings(Mutex<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    strings: HashSet<Arc<str>>,
-    sweep_at: usize,
-}
-
-impl Strings {
-    /// No strings yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The shared copy of a string. What nobody holds any more is dropped now and then.
-    pub fn share(&self, text: &str) -> Arc<str> {
-        let shared = &mut *self.0.lock();
-        if let Some(known) = shared.strings.get(text) {
-            return known.clone();
-        }
-        if shared.strings.len() >= shared.sweep_at {
-            shared.strings.retain(|known| Arc::strong_count(known) > 1);
-            shared.sweep_at = (shared.strings.len() * 2).max(FIRST_SWEEP);
-        }
-        let new: Arc<str> = text.into();
-        shared.strings.insert(new.clone());
-        new
-    }
-}
 
 /// Which pod an object belongs to, with what is true of the object.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,10 +1,10 @@
 //! Reads single sandboxes and containers, many at once, none waiting for a slow one.
 
-use super::Watch;
+use super::{Watch, last_words};
 use crate::{
     base::backoff::Backoff,
     cri::CriError,
-    kuberuntime::{termination, translate},
+    kuberuntime::translate,
     model::{ContainerId, ContainerState, SandboxId, Seq},
     pod_cache::{ItemId, Owner, Read},
 };
@@ -158,7 +158,9 @@ async fn read_sandbox(
     match watch.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
             tracing::trace!(pod = %owner.name, sandbox = %id, "Read a sandbox");
-            Ok((seq, Read::Sandbox(translate::sandbox_status(&reply.sandbox))))
+            let status = translate::sandbox_status(&reply.sandbox, watch.cache.strings());
+            // Without a kubelet's labels it is not ours (any more).
+            Ok((seq, status.map_or(Read::Gone, |owned| Read::Sandbox(owned.object))))
         }
         Err(error) if error.is_not_found() => Ok((seq, Read::Gone)),
         Err(error) => Err(error),
@@ -178,9 +180,12 @@ async fn read_container(
         Err(error) => return Err(error),
     };
     tracing::trace!(pod = %owner.name, container = %id, "Read a container");
-    let mut status = translate::container_status(&reply, sandbox);
-    if status.state == ContainerState::Exited {
-        status.message = termination::message_of(reply, watch.config.pod_logs_dir.clone()).await.into();
+    let status = translate::container_status(&reply, sandbox, watch.cache.strings());
+    let Some(mut status) = status.map(|owned| owned.object) else { return Ok((seq, Read::Gone)) };
+    if status.state == ContainerState::Exited
+        && let Some(message) = last_words::of(&reply).await
+    {
+        status.message = message.into();
     }
     Ok((seq, Read::Container(status)))
 }

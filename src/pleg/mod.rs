@@ -16,12 +16,13 @@
 
 mod hints;
 mod inspector;
+mod last_words;
 mod relist;
 mod state;
 mod status_poll;
 
 use crate::{cri::RuntimeClient, pod_cache::PodCacheWriter};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 pub use hints::HintTask;
 pub use inspector::InspectTask;
@@ -38,8 +39,6 @@ pub struct Config {
     pub audit_period: Duration,
     /// How often the runtime's `Status` is asked.
     pub status_period: Duration,
-    /// Root of the pod log directories, for termination messages taken from logs.
-    pub pod_logs_dir: PathBuf,
 }
 
 impl Default for Config {
@@ -48,13 +47,12 @@ impl Default for Config {
             relist_period: Duration::from_secs(1),
             audit_period: Duration::from_secs(60),
             status_period: Duration::from_secs(5),
-            pod_logs_dir: PathBuf::from("/var/log/pods"),
         }
     }
 }
 
 /// What the tasks share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Watch {
     runtime: RuntimeClient,
     cache: Arc<PodCacheWriter>,

@@ -8,6 +8,7 @@ use crate::{
         v1::{Container, PodSandbox},
     },
     kuberuntime::translate,
+    pod_cache::{Listed, Owner},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -141,10 +142,22 @@ impl RelistTask {
     }
 
     fn apply(&self, seq: crate::model::Seq, sandboxes: Vec<PodSandbox>, containers: Vec<Container>) {
+        let strings = self.watch.cache.strings();
         self.watch.cache.apply_list(
             seq,
-            sandboxes.into_iter().filter_map(translate::listed_sandbox).collect(),
-            containers.into_iter().filter_map(translate::listed_container).collect(),
+            sandboxes
+                .iter()
+                .filter_map(|s| translate::sandbox_from_list(s, strings).map(listed))
+                .collect(),
+            containers
+                .iter()
+                .filter_map(|c| translate::container_from_list(c, strings).map(listed))
+                .collect(),
         );
     }
+}
+
+fn listed<T>(owned: translate::Owned<T>) -> Listed<T> {
+    let owner = Owner { uid: owned.uid, name: owned.name, namespace: owned.namespace };
+    Listed { owner, status: owned.object }
 }

@@ -12,8 +12,8 @@
 mod picture;
 
 use crate::{
-    base::DirtySet,
-    model::{ContainerId, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq},
+    base::{DirtySet, Strings},
+    model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId, SandboxStatus, Seq},
 };
 use parking_lot::Mutex;
 use picture::Picture;
@@ -48,6 +48,22 @@ pub struct Owner {
     pub namespace: Arc<str>,
 }
 
+impl Owner {
+    /// The owner that a pod object names.
+    pub fn of(pod: &Pod) -> Self {
+        Self { uid: pod.uid(), name: pod.name().into(), namespace: pod.namespace().into() }
+    }
+
+    /// The owner that a picture belongs to.
+    pub fn of_status(status: &PodStatus) -> Self {
+        Self {
+            uid: status.uid.clone(),
+            name: status.name.clone(),
+            namespace: status.namespace.clone(),
+        }
+    }
+}
+
 /// What a targeted read found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Read {
@@ -72,6 +88,7 @@ struct Shared {
     changed: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
     listed: Notify,
+    strings: Strings,
 }
 
 /// Reading end, and the place to say "I have just changed this"; cheap to clone.
@@ -147,9 +164,9 @@ impl PodCache {
         self.shared.next_seq()
     }
 
-    /// The pod an item belongs to.
-    pub fn owner(&self, item: &ItemId) -> Option<Owner> {
-        self.shared.picture.lock().owner(item)
+    /// The store of the strings that pictures share.
+    pub fn strings(&self) -> &Strings {
+        &self.shared.strings
     }
 
     /// All pods the runtime has something of.
@@ -191,6 +208,11 @@ impl PodCacheWriter {
         PodCache {
             shared: self.shared.clone(),
         }
+    }
+
+    /// The store of the strings that pictures share.
+    pub fn strings(&self) -> &Strings {
+        &self.shared.strings
     }
 
     /// Items to inspect; waits for some.

@@ -6,7 +6,6 @@
 //! * Must never run beside itself for one UID, or wait for anything but its own pod.
 //! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
-mod clean_up;
 mod statuses;
 pub mod syncer;
 

@@ -108,7 +108,7 @@ impl StatusPublisher {
         let live = notes.stage == Stage::Live;
         let mut inputs = Inputs {
             runtime_name: &self.runtime_name,
-            qos_class: resources::qos_class(pod).as_str(),
+            qos_class: resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str()),
             verdicts: &verdicts,
             start_failure: &failure,
             back_off: &back_off,

@@ -1,7 +1,7 @@
 //! Carries out the removal of dead containers, sandboxes and logs.
 
 use super::{
-    super::{KubeGenericRuntimeManager, sandbox::owner_of},
+    super::KubeGenericRuntimeManager,
     plan::{self, ContainerRemoval, DeadContainer, Sandbox},
 };
 use crate::{
@@ -11,14 +11,6 @@ use crate::{
 use jiff::Timestamp;
 use std::sync::Arc;
 
-fn owner(status: &PodStatus) -> Owner {
-    Owner {
-        uid: status.uid.clone(),
-        name: status.name.clone(),
-        namespace: status.namespace.clone(),
-    }
-}
-
 impl KubeGenericRuntimeManager {
     /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
     /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
@@ -26,7 +18,7 @@ impl KubeGenericRuntimeManager {
         let goes = |_: &PodUid| content_goes;
         self.collect(&[Arc::new(status.clone())], Some(&goes)).await?;
         if content_goes {
-            self.links.remove_pod_logs(&status.namespace, &status.name, &status.uid).await;
+            self.links.remove_pod_logs(&Owner::of_status(status)).await;
         }
         Ok(())
     }
@@ -85,7 +77,7 @@ impl KubeGenericRuntimeManager {
         status: &PodStatus,
         removal: &ContainerRemoval,
     ) -> anyhow::Result<()> {
-        let owner = owner(status);
+        let owner = Owner::of_status(status);
         let id = removal.id.as_str();
         tracing::debug!(pod = %owner.name, container = id, why = %removal.reason, "Removing a container");
         if removal.stop_first {
@@ -108,7 +100,7 @@ impl KubeGenericRuntimeManager {
         status: &PodStatus,
         id: &crate::model::SandboxId,
     ) -> anyhow::Result<()> {
-        let owner = owner(status);
+        let owner = Owner::of_status(status);
         tracing::debug!(pod = %owner.name, sandbox = %id, "Removing a sandbox");
         self.stop_sandbox(&owner, id).await?;
         let seq = self.cache.next_seq();
@@ -121,12 +113,12 @@ impl KubeGenericRuntimeManager {
     }
 
     /// Before anything is started, of each init container only the newest dead instance stays.
-    pub(in super::super) async fn prune_init_containers(&self, pod: &Pod, status: &PodStatus) {
+    pub(in crate::kuberuntime) async fn prune_init_containers(&self, pod: &Pod, status: &PodStatus) {
         self.remove_quietly(status, plan::init_containers(pod, status)).await;
     }
 
     /// Before a new sandbox is made, init containers are to run afresh: no instance stays.
-    pub(in super::super) async fn purge_init_containers(&self, pod: &Pod, status: &PodStatus) {
+    pub(in crate::kuberuntime) async fn purge_init_containers(&self, pod: &Pod, status: &PodStatus) {
         let removals = plan::all_init_containers(pod, status);
         self.remove_quietly(status, removals).await;
     }

@@ -7,4 +7,5 @@
 //!   has delivered.
 //! * Answers to upstream's `kuberuntime_gc.go` and `pod_container_deletor.go`.
 
+mod collect;
 pub mod plan;

@@ -263,6 +263,21 @@ pub fn init_containers(pod: &Pod, status: &PodStatus) -> Vec<ContainerRemoval> {
         .collect()
 }
 
+/// All instances of init containers: before a new sandbox they are to run afresh.
+pub fn all_init_containers(pod: &Pod, status: &PodStatus) -> Vec<ContainerRemoval> {
+    let is_init = |name: &str| pod.init_containers().iter().any(|c| c.name == name);
+    status
+        .containers
+        .iter()
+        .filter(|c| is_init(&c.name))
+        .map(|c| ContainerRemoval {
+            id: c.id.clone(),
+            reason: Reason::Superseded,
+            stop_first: c.state == ContainerState::Unknown,
+        })
+        .collect()
+}
+
 #[cfg(test)]
 #[path = "plan_tests.rs"]
 mod tests;

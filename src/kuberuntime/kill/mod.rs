@@ -9,3 +9,6 @@
 //!   (`pkg/kubelet/kuberuntime`).
 
 pub mod plan;
+mod stop;
+
+pub(super) use stop::Why;

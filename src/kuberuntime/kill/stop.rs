@@ -1,21 +1,22 @@
 //! Carries out stops: hook, turn, StopContainer, and a look that it really ended.
 
 use super::{
-    super::{KubeGenericRuntimeManager, actions::ContainerKill, labels, sandbox::owner_of},
+    super::{KubeGenericRuntimeManager, actions::ContainerKill},
     plan::{self, ContainerStop, OrphanRecord},
 };
 use crate::{
     base::chain,
     events::ObjectRef,
+    lifecycle::{HookError, HookTarget},
     model::{
-        ContainerId, GraceDeadline, Pod, PodExt, PodStatus, keys,
+        ContainerId, GraceDeadline, Pod, PodExt, PodStatus,
         reasons::event,
     },
     pod_cache::{ItemId, Owner},
 };
 use anyhow::Context as _;
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
 use std::{collections::HashMap, time::Duration};
 use tokio::{
     sync::watch,
@@ -27,7 +28,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 
 /// Why one container of a pod that stays is stopped.
 #[derive(Clone, Debug)]
-pub(in super::super) enum Why {
+pub(in crate::kuberuntime) enum Why {
     /// The plan says so.
     Plan(ContainerKill),
     /// Its postStart hook failed.
@@ -47,8 +48,7 @@ impl Why {
 struct Target<'a> {
     owner: &'a Owner,
     object: ObjectRef,
-    pod: Option<&'a Pod>,
-    container: Option<&'a Container>,
+    ports: &'a [ContainerPort],
     stop: ContainerStop,
     message: String,
     pod_ip: Option<&'a str>,
@@ -56,7 +56,7 @@ struct Target<'a> {
 
 impl KubeGenericRuntimeManager {
     /// Stops one container of a pod that stays.
-    pub(in super::super) async fn kill_one(
+    pub(in crate::kuberuntime) async fn kill_one(
         &self,
         pod: &Pod,
         status: &PodStatus,
@@ -80,10 +80,9 @@ impl KubeGenericRuntimeManager {
         let stop =
             ContainerStop { id: id.clone(), name: name.into(), waits_for: Vec::new(), pre_stop };
         let target = Target {
-            owner: &owner_of(pod),
+            owner: &Owner::of(pod),
             object: ObjectRef::container(pod, name),
-            pod: Some(pod),
-            container,
+            ports: container.and_then(|c| c.ports.as_deref()).unwrap_or_default(),
             stop,
             message: why.message(),
             pod_ip: status.ips().first().map(String::as_str),
@@ -102,11 +101,7 @@ impl KubeGenericRuntimeManager {
         status: &PodStatus,
         grace: watch::Receiver<GraceDeadline>,
     ) -> anyhow::Result<()> {
-        let owner = Owner {
-            uid: status.uid.clone(),
-            name: status.name.clone(),
-            namespace: status.namespace.clone(),
-        };
+        let owner = Owner::of_status(status);
         let records = match pod {
             Some(_) => HashMap::new(),
             None => self.orphan_records(status).await,
@@ -118,8 +113,7 @@ impl KubeGenericRuntimeManager {
             let target = Target {
                 object: object_of(pod, status, &stop.name),
                 owner: &owner,
-                pod,
-                container: pod.and_then(|pod| pod.container(&stop.name)),
+                ports: ports_of(pod, &records, &stop),
                 message: format!("Stopping container {}", stop.name),
                 pod_ip: status.ips().first().map(String::as_str),
                 stop,
@@ -187,25 +181,22 @@ impl KubeGenericRuntimeManager {
     ) {
         let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now());
         let Some(budget) = budget else { return };
-        let hook = self.hooks.pre_stop(
-            target.pod,
-            target.container,
-            target.owner,
-            &target.stop.name,
-            &target.stop.id,
-            target.pod_ip,
-            handler,
-            budget,
-        );
-        let result = tokio::select! {
-            result = hook => result,
-            () = deadline_over(&mut grace) => Err("the grace period is over".into()),
+        let hook_target = HookTarget {
+            pod: &target.object,
+            container: &target.stop.name,
+            container_id: &target.stop.id,
+            pod_ip: target.pod_ip,
+            ports: target.ports,
         };
-        if let Err(text) = result {
+        let result = tokio::select! {
+            result = self.hooks.run_pre_stop(handler, &hook_target, budget) => result,
+            () = deadline_over(&mut grace) => Err(HookError::DeadlineExceeded(budget)),
+        };
+        if let Err(error) = result {
             tracing::warn!(
                 pod = %target.owner.name,
                 container = target.stop.name,
-                err = text,
+                err = %error,
                 "PreStop hook failed"
             );
             self.events.warning(&target.object, event::FAILED_PRE_STOP_HOOK, "PreStopHook failed");
@@ -286,6 +277,17 @@ async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
             () = tokio::time::sleep_until(deadline) => return,
             Ok(()) = grace.changed() => {}
         }
+    }
+}
+
+fn ports_of<'a>(
+    pod: Option<&'a Pod>,
+    records: &'a HashMap<ContainerId, OrphanRecord>,
+    stop: &ContainerStop,
+) -> &'a [ContainerPort] {
+    match pod.and_then(|pod| pod.container(&stop.name)) {
+        Some(container) => container.ports.as_deref().unwrap_or_default(),
+        None => records.get(&stop.id).map(|record| record.ports.as_slice()).unwrap_or_default(),
     }
 }
 

@@ -1,0 +1,40 @@
+//! Strings that many objects have in common.
+
+use parking_lot::Mutex;
+use std::{collections::HashSet, sync::Arc};
+
+/// With how many different strings the unused ones begin to be dropped.
+const FIRST_SWEEP: usize = 8192;
+
+/// A store in which equal strings (images, hashes, names) are kept once.
+#[derive(Debug, Default)]
+pub struct Strings(Mutex<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    strings: HashSet<Arc<str>>,
+    sweep_at: usize,
+}
+
+impl Strings {
+    /// No strings yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The shared copy of a string. What nobody holds any more is dropped now and then.
+    pub fn share(&self, text: &str) -> Arc<str> {
+        let shared = &mut *self.0.lock();
+        if let Some(known) = shared.strings.get(text) {
+            return known.clone();
+        }
+        if shared.strings.len() >= shared.sweep_at {
+            shared.strings.retain(|known| Arc::strong_count(known) > 1);
+            shared.sweep_at = (shared.strings.len() * 2).max(FIRST_SWEEP);
+        }
+        let new: Arc<str> = text.into();
+        shared.strings.insert(new.clone());
+        new
+    }
+}
+

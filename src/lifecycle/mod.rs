@@ -1,1 +1,231 @@
-//! (under construction)
+//! Handlers: what a probe or a hook of a container does, done once.
+//!
+//! * **Owns** one implementation each of exec, httpGet, tcpSocket, grpc and sleep; the hooks on top of
+//!   them ([`Hooks`]); their texts.
+//! * **Woken by** whoever wants a handler run: the prober, the start and the stop of a container.
+//! * **Publishes** outcomes to its caller, the `LifecycleHTTPFallback` event and its counter.
+//! * **Must never** take a failure of this process (no ports, no memory, no processor time) for one of
+//!   the container, leave a connection in TIME_WAIT, use a proxy, or read more than 10 KiB of an answer.
+//! * **Answers to** upstream's `pkg/probe` and `pkg/kubelet/lifecycle`.
+
+mod deadline;
+mod exec;
+mod grpc;
+mod hooks;
+mod http;
+mod net;
+mod request;
+mod tcp;
+mod tls;
+mod url;
+
+#[cfg(test)]
+mod tests;
+
+pub use exec::{ExecFn, runtime_exec};
+pub use hooks::{HookError, HookTarget, Hooks};
+
+use crate::model::ContainerId;
+use k8s_openapi::{
+    api::core::v1::{
+        ContainerPort, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use std::{borrow::Cow, time::Duration};
+
+/// How much of an answer is read and shown, in bytes.
+const MAX_OUTPUT: usize = 10 * 1024;
+
+/// The generated gRPC health-checking protocol.
+#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
+mod health {
+    tonic::include_proto!("grpc.health.v1");
+}
+
+/// What one run of a probe's handler showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// The container is well.
+    Success {
+        /// What it answered.
+        output: String,
+    },
+    /// It is well, with a remark for the user.
+    Warning {
+        /// The remark.
+        output: String,
+    },
+    /// It is not well.
+    Failure {
+        /// What is wrong.
+        output: String,
+    },
+    /// The handler could not be run; this says nothing about the container.
+    Unknown {
+        /// Why.
+        error: String,
+    },
+}
+
+impl ProbeOutcome {
+    fn success(output: impl Into<String>) -> Self {
+        let output = output.into();
+        Self::Success { output }
+    }
+
+    fn failure(output: impl Into<String>) -> Self {
+        let output = output.into();
+        Self::Failure { output }
+    }
+
+    fn unknown(error: impl Into<String>) -> Self {
+        let error = error.into();
+        Self::Unknown { error }
+    }
+}
+
+/// One thing to do, borrowed from a pod's spec.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Handler<'a> {
+    /// Run a command in the container; `$(VAR)` references are the caller's to expand.
+    Exec(Cow<'a, [String]>),
+    /// Ask a web server.
+    HttpGet(&'a HTTPGetAction),
+    /// Open a connection.
+    TcpSocket(&'a TCPSocketAction),
+    /// Ask a gRPC health service.
+    Grpc(&'a GRPCAction),
+    /// Do nothing for so many seconds.
+    Sleep(i64),
+}
+
+impl<'a> Handler<'a> {
+    /// The handler of a probe; `None` when the probe names none.
+    pub fn of_probe(probe: &'a Probe) -> Option<Self> {
+        if let Some(exec) = &probe.exec {
+            Some(Self::Exec(exec.command.as_deref().unwrap_or(&[]).into()))
+        } else if let Some(http) = &probe.http_get {
+            Some(Self::HttpGet(http))
+        } else if let Some(tcp) = &probe.tcp_socket {
+            Some(Self::TcpSocket(tcp))
+        } else {
+            probe.grpc.as_ref().map(Self::Grpc)
+        }
+    }
+
+    /// The handler of a hook; `None` when the hook names none.
+    pub fn of_hook(hook: &'a LifecycleHandler) -> Option<Self> {
+        if let Some(exec) = &hook.exec {
+            Some(Self::Exec(exec.command.as_deref().unwrap_or(&[]).into()))
+        } else if let Some(http) = &hook.http_get {
+            Some(Self::HttpGet(http))
+        } else if let Some(sleep) = &hook.sleep {
+            Some(Self::Sleep(sleep.seconds))
+        } else {
+            hook.tcp_socket.as_ref().map(Self::TcpSocket)
+        }
+    }
+}
+
+/// What a handler is run against.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The container.
+    pub container_id: &'a ContainerId,
+    /// Address of its pod (of the node for host-network pods), once known.
+    pub pod_ip: Option<&'a str>,
+    /// Its ports, for handlers that name one.
+    pub ports: &'a [ContainerPort],
+}
+
+/// Runs a probe's handler. All but exec end within `timeout`, which counts from the moment the request
+/// goes out; exec hands `timeout` to the runtime and ends when the runtime answers.
+pub async fn run_handler(
+    exec: &ExecFn,
+    handler: &Handler<'_>,
+    target: &Target<'_>,
+    timeout: Duration,
+) -> ProbeOutcome {
+    match handler {
+        Handler::Exec(command) => exec::probe(exec, target.container_id, command, timeout).await,
+        Handler::HttpGet(action) => {
+            match request::of_action(action, target, request::PROBE_AGENT) {
+                Ok(request) => http::probe(request, timeout).await,
+                Err(error) => ProbeOutcome::unknown(error),
+            }
+        }
+        Handler::TcpSocket(action) => match tcp_address(action, target) {
+            Ok((host, port)) => tcp::probe(host, port, timeout).await,
+            Err(error) => ProbeOutcome::unknown(error),
+        },
+        Handler::Grpc(action) => match grpc_address(action, target) {
+            Ok((host, port)) => {
+                let service = action.service.as_deref().unwrap_or_default();
+                grpc::probe(host, port, service, timeout).await
+            }
+            Err(error) => ProbeOutcome::unknown(error),
+        },
+        Handler::Sleep(_) => ProbeOutcome::unknown("a probe cannot sleep"),
+    }
+}
+
+fn tcp_address<'a>(
+    action: &'a TCPSocketAction,
+    target: &Target<'a>,
+) -> Result<(&'a str, u16), String> {
+    let host = host_or_pod(action.host.as_deref(), target)?;
+    Ok((host, resolve_port(&action.port, target.ports)?))
+}
+
+fn grpc_address<'a>(action: &GRPCAction, target: &Target<'a>) -> Result<(&'a str, u16), String> {
+    Ok((host_or_pod(None, target)?, port_number(action.port)?))
+}
+
+fn host_or_pod<'a>(host: Option<&'a str>, target: &Target<'a>) -> Result<&'a str, String> {
+    host.filter(|host| !host.is_empty())
+        .or(target.pod_ip)
+        .ok_or_else(|| "the pod has no IP address yet".to_owned())
+}
+
+/// A port by number, by name of one of the container's ports, or by a number written as text.
+fn resolve_port(reference: &IntOrString, ports: &[ContainerPort]) -> Result<u16, String> {
+    match reference {
+        IntOrString::Int(number) => port_number(*number),
+        IntOrString::String(name) => {
+            let named = ports.iter().find(|port| port.name.as_ref() == Some(name));
+            match (named, name.parse()) {
+                (Some(port), _) => port_number(port.container_port),
+                (None, Ok(number)) => port_number(number),
+                (None, Err(_)) => Err(format!("the container has no port named {name:?}")),
+            }
+        }
+    }
+}
+
+fn port_number(number: i32) -> Result<u16, String> {
+    match u16::try_from(number) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("invalid port number: {number}")),
+    }
+}
+
+/// Cuts bytes to what is shown and makes text of them.
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.get(..MAX_OUTPUT).unwrap_or(bytes)).into_owned()
+}
+
+/// A duration as Go prints it, for texts that users know: `1s`, `1m30s`, `1.5s`.
+fn go_duration(duration: Duration) -> String {
+    let (hours, minutes) = (duration.as_secs() / 3600, duration.as_secs() / 60 % 60);
+    let seconds = duration.as_secs() % 60;
+    let fraction = match duration.subsec_millis() {
+        0 => String::new(),
+        millis => format!(".{millis:03}").trim_end_matches('0').to_owned(),
+    };
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}{fraction}s"),
+        (0, _) => format!("{minutes}m{seconds}{fraction}s"),
+        _ => format!("{hours}h{minutes}m{seconds}{fraction}s"),
+    }
+}

@@ -77,6 +77,8 @@ pub mod event {
     pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
     /// A preStop hook failed.
     pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
+    /// A hook was sent over https to a server that speaks http, and then again over http.
+    pub const LIFECYCLE_HTTP_FALLBACK: &str = "LifecycleHTTPFallback";
     /// A probe failed or could not be run.
     pub const UNHEALTHY: &str = "Unhealthy";
     /// A probe succeeded with a remark.

@@ -1,0 +1,90 @@
+//! A deadline that can tell a slow peer from a kubelet that got no processor time.
+
+use std::{future::Future, pin::pin, time::Duration};
+use tokio::time::{Instant, sleep_until};
+
+/// Why something did not end in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    /// The peer had all the time it was promised.
+    TimedOut,
+    /// This task was woken too late by so much in sum that the timeout says nothing about the peer.
+    Starved(Duration),
+}
+
+impl Late {
+    /// Text for an outcome that could not be found out.
+    pub(super) fn starved_text(lag: Duration, timeout: Duration) -> String {
+        format!(
+            "the node agent itself was held up for {} ms of a timeout of {} ms",
+            lag.as_millis(),
+            timeout.as_millis()
+        )
+    }
+}
+
+/// Into how many slices a timeout is cut to notice late wake-ups; also the share of the timeout that
+/// may be lost to them.
+const SLICES: u32 = 4;
+
+/// Runs `work` for at most `timeout`. While it is under way the task wakes up at most [`SLICES`] times
+/// and adds up by how much each wake-up was late.
+pub(super) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Result<T, Late> {
+    let mut work = pin!(work);
+    let slice = (timeout / SLICES).max(Duration::from_millis(1));
+    let deadline = Instant::now() + timeout;
+    let mut lag = Duration::ZERO;
+    loop {
+        let wake = (Instant::now() + slice).min(deadline);
+        tokio::select! {
+            biased;
+            done = &mut work => return Ok(done),
+            () = sleep_until(wake) => {}
+        }
+        let now = Instant::now();
+        lag += now.saturating_duration_since(wake);
+        if now >= deadline {
+            return Err(match lag > timeout / SLICES {
+                true => Late::Starved(lag),
+                false => Late::TimedOut,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_peer_times_out() {
+        let begun = Instant::now();
+        assert_eq!(within(S, pending::<()>()).await, Err(Late::TimedOut));
+        assert_eq!(begun.elapsed(), S);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_is_woken_late_blames_itself_and_not_the_peer() {
+        let waiting = tokio::spawn(within(S, pending::<()>()));
+        tokio::task::yield_now().await;
+        tokio::time::advance(3 * S).await;
+        let late = waiting.await.unwrap();
+        assert!(
+            matches!(late, Err(Late::Starved(lag)) if lag > S),
+            "{late:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_counts_even_when_it_is_seen_late() {
+        let (answer, question) = tokio::sync::oneshot::channel();
+        let waiting = tokio::spawn(within(S, question));
+        tokio::task::yield_now().await;
+        answer.send("yes").unwrap();
+        tokio::time::advance(3 * S).await;
+        assert_eq!(waiting.await.unwrap(), Ok(Ok("yes")));
+    }
+}

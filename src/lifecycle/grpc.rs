@@ -1,0 +1,108 @@
+//! grpc: the standard health service, in plain text.
+
+use super::{
+    ProbeOutcome,
+    deadline::{Late, within},
+    go_duration,
+    health::{
+        HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    },
+    net,
+    request::PROBE_AGENT,
+};
+use crate::base::chain;
+use hyper_util::rt::TokioIo;
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+use tonic::{
+    Code, Status,
+    transport::{Channel, Endpoint},
+};
+
+pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duration) -> ProbeOutcome {
+    let connected = AtomicBool::new(false);
+    let address = net::join_host_port(host, port);
+    match within(timeout, check(host, port, service, &connected)).await {
+        Ok(outcome) => outcome,
+        Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
+        Err(Late::TimedOut) if connected.load(Ordering::Relaxed) => ProbeOutcome::failure(format!(
+            "timeout: health rpc did not complete within {}",
+            go_duration(timeout)
+        )),
+        Err(Late::TimedOut) => ProbeOutcome::failure(format!(
+            "timeout: failed to connect service {address:?} within {}: context deadline exceeded",
+            go_duration(timeout)
+        )),
+    }
+}
+
+async fn check(host: &str, port: u16, service: &str, connected: &AtomicBool) -> ProbeOutcome {
+    let address = net::join_host_port(host, port);
+    let no_connection = |text: &str| {
+        ProbeOutcome::failure(format!(
+            "error: failed to connect service at {address:?}: {text}"
+        ))
+    };
+    let stream = match net::dial(host, port).await {
+        Ok(stream) => stream,
+        Err(error) if error.local => return ProbeOutcome::unknown(error.text),
+        Err(error) => return no_connection(&error.text),
+    };
+    connected.store(true, Ordering::Relaxed);
+    let channel = match channel_over(stream, &address).await {
+        Ok(channel) => channel,
+        Err(error) => return no_connection(&chain(&error)),
+    };
+    let request = HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    match HealthClient::new(channel).check(request).await {
+        Ok(reply) => match reply.get_ref().status() {
+            ServingStatus::Serving => ProbeOutcome::success("service healthy"),
+            status => ProbeOutcome::failure(format!(
+                "service unhealthy (responded with {:?})",
+                status.as_str_name()
+            )),
+        },
+        Err(status) => ProbeOutcome::failure(rpc_failed(&status)),
+    }
+}
+
+/// A channel over one connection that is already there; it never opens another.
+async fn channel_over(
+    stream: tokio::net::TcpStream,
+    address: &str,
+) -> Result<Channel, tonic::transport::Error> {
+    let mut stream = Some(stream);
+    let connector = tower::service_fn(move |_| {
+        let stream = stream.take().map(TokioIo::new);
+        async move { stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)) }
+    });
+    Endpoint::from_shared(format!("http://{address}"))?
+        .user_agent(PROBE_AGENT)?
+        .connect_with_connector(connector)
+        .await
+}
+
+fn rpc_failed(status: &Status) -> String {
+    match status.code() {
+        Code::Unimplemented => format!(
+            "error: this server does not implement the grpc health protocol \
+             (grpc.health.v1.Health): {}",
+            status.message()
+        ),
+        code => {
+            let name = match code {
+                Code::Cancelled => "Canceled".to_owned(),
+                code => format!("{code:?}"),
+            };
+            format!(
+                "error: health rpc probe failed: rpc error: code = {name} desc = {}",
+                status.message()
+            )
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! httpGet: one request per connection, HTTP/1.1, no proxy, no certificate checks.
+
+use super::{
+    MAX_OUTPUT, ProbeOutcome,
+    deadline::{Late, within},
+    net::{self, NetError},
+    request::GetRequest,
+    shown, tls,
+};
+use crate::base::chain;
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use std::{
+    error::Error,
+    io,
+    pin::pin,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// How many requests one probe makes at most, redirects included.
+const MAX_REQUESTS: usize = 10;
+/// How large the head of an answer may be, in bytes.
+const MAX_HEAD: usize = 256 * 1024;
+
+/// An answer, cut to what is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    location: Option<String>,
+    body: Vec<u8>,
+}
+
+/// No answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FetchError {
+    /// What happened.
+    pub(super) error: NetError,
+    /// The server answered in plain text to TLS.
+    pub(super) no_tls: bool,
+}
+
+impl From<NetError> for FetchError {
+    fn from(error: NetError) -> Self {
+        Self {
+            error,
+            no_tls: false,
+        }
+    }
+}
+
+pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcome {
+    let url = request.url.to_string();
+    let reading = AtomicBool::new(false);
+    match within(timeout, get(request, &reading)).await {
+        Ok(Ok(answer)) => judge(&answer),
+        Ok(Err(FetchError { error, .. })) if error.local => ProbeOutcome::unknown(error.text),
+        Ok(Err(FetchError { error, .. })) => ProbeOutcome::failure(error.text),
+        Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
+        Err(Late::TimedOut) => {
+            let doing = match reading.load(Ordering::Relaxed) {
+                true => "Client.Timeout or context cancellation while reading body",
+                false => "Client.Timeout exceeded while awaiting headers",
+            };
+            ProbeOutcome::failure(format!("Get {url:?}: context deadline exceeded ({doing})"))
+        }
+    }
+}
+
+fn judge(answer: &Answer) -> ProbeOutcome {
+    let code = answer.status.as_u16();
+    match code {
+        200..300 => ProbeOutcome::success(shown(&answer.body)),
+        300..400 => ProbeOutcome::Warning {
+            output: format!(
+                "Probe terminated redirects, Response body: {}",
+                shown(&answer.body)
+            ),
+        },
+        _ => ProbeOutcome::failure(format!("HTTP probe failed with statuscode: {code}")),
+    }
+}
+
+/// Sends a request and follows redirects as long as they stay on the first host. `reading` says
+/// whether the head of an answer has been read.
+pub(super) async fn get(
+    mut request: GetRequest,
+    reading: &AtomicBool,
+) -> Result<Answer, FetchError> {
+    let first_host = request.url.host.clone();
+    let mut made = 0;
+    loop {
+        made += 1;
+        reading.store(false, Ordering::Relaxed);
+        let answer = one(&request, reading).await?;
+        let Some(location) = answer.redirects_to() else {
+            return Ok(answer);
+        };
+        let failed = |url: &str, text: String| NetError {
+            text: format!("Get {url:?}: {text}"),
+            local: false,
+        };
+        let next = request
+            .redirected(location)
+            .map_err(|text| failed(location, text))?;
+        if !next.url.host.eq_ignore_ascii_case(&first_host) {
+            return Ok(answer);
+        }
+        if made >= MAX_REQUESTS {
+            let text = format!("stopped after {MAX_REQUESTS} redirects");
+            return Err(failed(&next.url.to_string(), text).into());
+        }
+        request = next;
+    }
+}
+
+impl Answer {
+    fn redirects_to(&self) -> Option<&str> {
+        let location = self.location.as_deref()?;
+        let is_redirect = matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308);
+        is_redirect.then_some(location)
+    }
+}
+
+async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<Answer, FetchError> {
+    let url = &request.url;
+    let error = |text: String, local| FetchError {
+        error: NetError {
+            text: format!("Get {:?}: {text}", url.to_string()),
+            local,
+        },
+        no_tls: false,
+    };
+    let stream = net::dial(&url.host, url.port())
+        .await
+        .map_err(|e| error(e.text, e.local))?;
+    let answer = match url.https {
+        false => exchange(stream, request, reading).await,
+        true => match tls::connect(&url.host, stream).await {
+            Ok(stream) => exchange(stream, request, reading).await,
+            Err(e) if tls::is_no_tls(&e) => {
+                let text = "http: server gave HTTP response to HTTPS client".to_owned();
+                return Err(FetchError {
+                    no_tls: true,
+                    ..error(text, false)
+                });
+            }
+            Err(e) => {
+                return Err(error(
+                    format!("tls: {}", net::io_text(&e)),
+                    net::is_local(&e),
+                ));
+            }
+        },
+    };
+    answer.map_err(|e| {
+        let cause = io_cause(&e);
+        let text = match cause {
+            _ if e.is_incomplete_message() => "EOF".to_owned(),
+            Some(cause) => format!("read: {}", net::io_text(cause)),
+            None => chain(&e),
+        };
+        error(text, cause.is_some_and(net::is_local))
+    })
+}
+
+fn io_cause(error: &hyper::Error) -> Option<&io::Error> {
+    error.source()?.downcast_ref()
+}
+
+async fn exchange<S>(
+    stream: S,
+    request: &GetRequest,
+    reading: &AtomicBool,
+) -> Result<Answer, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .title_case_headers(true)
+        .max_buf_size(MAX_HEAD)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    let mut connection = pin!(connection);
+    let mut talk = pin!(async move {
+        let response = sender.send_request(wire(request)).await?;
+        reading.store(true, Ordering::Relaxed);
+        read(response).await
+    });
+    let mut connected = true;
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut talk => return answer,
+            // An error of the connection reaches `talk` as well.
+            _ = &mut connection, if connected => connected = false,
+        }
+    }
+}
+
+fn wire(request: &GetRequest) -> Request<Empty<Bytes>> {
+    let mut wire = Request::new(Empty::new());
+    // A target is made of characters that a URI may have; were it not, the root is asked for.
+    *wire.uri_mut() = request.url.target.parse().unwrap_or_default();
+    let host = match &request.host {
+        Some(host) => Some(host.clone()),
+        None => request.url.authority().parse().ok(),
+    };
+    wire.headers_mut()
+        .extend(host.map(|host| (header::HOST, host)));
+    wire.headers_mut().extend(request.headers.clone());
+    wire
+}
+
+async fn read(response: http::Response<Incoming>) -> Result<Answer, hyper::Error> {
+    let location = response
+        .headers()
+        .get(header::LOCATION)
+        .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let (head, mut incoming) = response.into_parts();
+    let mut body = Vec::new();
+    while body.len() < MAX_OUTPUT {
+        let Some(frame) = incoming.frame().await else {
+            break;
+        };
+        if let Some(data) = frame?.data_ref() {
+            let room = MAX_OUTPUT - body.len();
+            body.extend_from_slice(data.get(..room).unwrap_or(data));
+        }
+    }
+    Ok(Answer {
+        status: head.status,
+        location: location.filter(|location| !location.is_empty()),
+        body,
+    })
+}

@@ -1,0 +1,104 @@
+//! Connections of handlers: opened without ceremony, closed with a reset.
+
+use std::io;
+
+use rustix::io::Errno;
+use tokio::net::TcpStream;
+
+/// A handler that did not get through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NetError {
+    /// What happened, in the words users know from Go's `net` package.
+    pub(super) text: String,
+    /// This machine is at fault: out of ports, memory or file descriptors.
+    pub(super) local: bool,
+}
+
+/// Opens a connection that is reset when it is dropped, so that its port comes back at once instead
+/// of after a minute in TIME_WAIT.
+pub(super) async fn dial(host: &str, port: u16) -> Result<TcpStream, NetError> {
+    let connected = TcpStream::connect((host, port)).await;
+    connected
+        .and_then(|stream| stream.set_zero_linger().map(|()| stream))
+        .map_err(|error| NetError {
+            text: format!(
+                "dial tcp {}: connect: {}",
+                join_host_port(host, port),
+                io_text(&error)
+            ),
+            local: is_local(&error),
+        })
+}
+
+/// The text of a connection attempt that got no answer in time.
+pub(super) fn dial_timed_out(host: &str, port: u16) -> String {
+    format!("dial tcp {}: i/o timeout", join_host_port(host, port))
+}
+
+/// `host:port`, with brackets around an IPv6 address.
+pub(super) fn join_host_port(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// Whether the error is about this machine's own means.
+pub(super) fn is_local(error: &io::Error) -> bool {
+    const LOCAL: [Errno; 6] = [
+        Errno::ADDRNOTAVAIL,
+        Errno::NOMEM,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOBUFS,
+        Errno::AGAIN,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| LOCAL.contains(&errno))
+}
+
+/// An error of the operating system as Go words it: no number, no capital.
+pub(super) fn io_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn being_out_of_means_is_our_fault_and_everything_else_is_not() {
+        let table = [
+            (Errno::ADDRNOTAVAIL, true),
+            (Errno::NOMEM, true),
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::NOBUFS, true),
+            (Errno::CONNREFUSED, false),
+            (Errno::CONNRESET, false),
+            (Errno::HOSTUNREACH, false),
+            (Errno::TIMEDOUT, false),
+        ];
+        for (errno, local) in table {
+            assert_eq!(is_local(&errno.into()), local, "{errno:?}");
+        }
+        assert!(!is_local(&io::Error::other("no errno")));
+    }
+
+    #[test]
+    fn errors_read_as_users_know_them() {
+        let text = io_text(&Errno::CONNREFUSED.into());
+        assert_eq!(text, "connection refused");
+    }
+
+    #[test]
+    fn ipv6_addresses_get_brackets() {
+        assert_eq!(join_host_port("10.0.0.1", 80), "10.0.0.1:80");
+        assert_eq!(join_host_port("fd00::1", 80), "[fd00::1]:80");
+    }
+}

@@ -4,7 +4,7 @@
 //! time are wall-clock times, because the exit they count from is the runtime's.
 
 use crate::{
-    base::backoff::{Backoff, Step},
+    base::backoff::{Backoff, Moment, Step},
     journal::{BackOffStep, Journal},
     model::{ContainerState, ContainerStatus, Pod, PodExt, back_off_key},
 };
@@ -96,8 +96,8 @@ impl RestartBackOff {
 
     /// Forgets steps that can no longer matter.
     pub(super) fn collect(&self, now: Timestamp) {
-        use crate::base::backoff::Moment as _;
-        self.steps.lock().retain(|_, step| now.since(step.since) < 2 * RESET_AFTER);
+        let age = |step: &Step<Timestamp>| Moment::since(now, step.since);
+        self.steps.lock().retain(|_, step| age(step) < 2 * RESET_AFTER);
     }
 }
 

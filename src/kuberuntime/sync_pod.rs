@@ -7,7 +7,7 @@
 
 use super::{
     KubeGenericRuntimeManager,
-    actions::{ContainerStart, Facts, Inputs, KillPodReason, PodActions, compute_pod_actions},
+    actions::{ContainerStart, Facts, Inputs, KillPodReason, PodActions, SandboxChange, compute_pod_actions},
     kill::Why,
     report::{StartFailure, SyncReport},
     sandbox::Sandbox,
@@ -81,7 +81,9 @@ impl KubeGenericRuntimeManager {
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         if let Some(reason) = &actions.kill_pod {
-            if let KillPodReason::Sandbox(change) = reason {
+            if let KillPodReason::SandboxReplaced(change) = reason
+                && *change != SandboxChange::NoneKnown
+            {
                 if let Some(left) = self.sandbox_back_off(pod, *change) {
                     report.look_again(left);
                     anyhow::bail!(

@@ -10,7 +10,7 @@ use crate::model::{
     ContainerId, ContainerState, ContainerStatus, NetworkMode, PodSource, PodUid, SandboxId,
     SandboxStatus, keys,
 };
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 /// Longest message kept of a container, bytes.
 const MAX_MESSAGE: usize = 4096;

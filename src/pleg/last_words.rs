@@ -4,7 +4,7 @@ use crate::{
     cri::v1,
     host::files,
     kuberuntime::termination::{FileRead, LastWords, compose_message, last_words, needs_log},
-    logs,
+    logs::tail,
 };
 use std::io;
 
@@ -17,11 +17,11 @@ pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
     let runtime_message = status.message.clone();
     let read = move || {
         let file = read_file(&words);
-        let tail = match needs_log(&words, &file) {
-            true => words.log.as_deref().and_then(|log| logs::tail::of_log(log, logs::tail::TERMINATION).ok()),
+        let log_tail = match needs_log(&words, &file) {
+            true => words.log.as_deref().and_then(|log| tail::of_log(log, tail::TERMINATION_FALLBACK).ok()),
             false => None,
         };
-        compose_message(&runtime_message, &words, &file, tail.as_deref())
+        compose_message(&runtime_message, &words, &file, log_tail.as_deref())
     };
     tokio::task::spawn_blocking(read).await.ok()
 }

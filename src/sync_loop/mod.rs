@@ -18,7 +18,7 @@ use crate::{
     pod_cache::PodCache,
     pod_config::SourcesReady,
     pod_manager::PodManagerWriter,
-    pod_sync::{PodSync, syncer::UpdateKind},
+    pod_sync::{PodSync, syncer::{TerminationReason, UpdateKind}},
     pod_workers::{PodWorkers, UpdateOptions},
     probe_results::ProbeResults,
 };
@@ -138,13 +138,14 @@ impl SyncLoop {
                     self.manager.remove(&uid);
                 }
                 Step::Create(pod) => {
-                    self.end_predecessors(&pod);
-                    self.workers.update_pod(UpdateOptions::pod(UpdateKind::Create, pod));
+                    end_predecessors(&pod, &foreign);
+                    let seen = self.cache.latest(&pod.uid());
+                    self.workers.update_pod(UpdateOptions::sync(UpdateKind::Create, pod).seen(seen));
                 }
                 Step::Update(pod) => {
-                    self.workers.update_pod(UpdateOptions::pod(UpdateKind::Update, pod));
+                    self.workers.update_pod(UpdateOptions::sync(UpdateKind::Update, pod));
                 }
-                Step::Kill(pod) => self.workers.update_pod(UpdateOptions::remove(pod)),
+                Step::Kill(pod) => self.workers.update_pod(UpdateOptions::kill(pod, TerminationReason::Deleted)),
             }
         }
         self.sources.mark_seen(update.source);
@@ -189,7 +190,7 @@ impl SyncLoop {
 
     fn look_at(&self, pod: Arc<Pod>) {
         self.pod_sync.statuses.publish(&pod);
-        self.workers.update_pod(UpdateOptions::pod(UpdateKind::Sync, pod));
+        self.workers.update_pod(UpdateOptions::sync(UpdateKind::Sync, pod));
     }
 
     /// Verdicts survive a restart, so that readiness does not flip (P-26).

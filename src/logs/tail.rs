@@ -1,0 +1,287 @@
+//! The end of a file, read from its end.
+//!
+//! Everything here blocks: call it from `spawn_blocking`.
+
+use super::LogLine;
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+};
+
+/// How much of a log stands in for a termination message (`FallbackToLogsOnError`).
+pub const TERMINATION_FALLBACK: Limits = Limits {
+    lines: 80,
+    bytes: 2048,
+};
+
+/// Bytes read at a time.
+const BLOCK: u64 = 16 * 1024;
+/// Most of a file's end that is ever held. Runtimes cut lines at 16 KiB, so this is many lines.
+const WINDOW: u64 = 256 * 1024;
+
+/// How much is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Lines of the file, counted from its end.
+    pub lines: usize,
+    /// Bytes of what the container wrote, counted from the end.
+    pub bytes: usize,
+}
+
+/// What the container wrote last, both streams in the order of the file: partial lines are joined,
+/// lines of another format are left out, bytes that are not UTF-8 are replaced. Blocks.
+///
+/// Errors are those of opening and reading; something that is not a regular file is one too.
+pub fn of_log(path: &Path, limits: Limits) -> io::Result<String> {
+    let (file, size) = open(path)?;
+    let mut window: Vec<u8> = Vec::new();
+    let mut start = size;
+    loop {
+        let tail = assemble(&window, start == 0, limits);
+        if tail.enough || start == 0 || size - start >= WINDOW {
+            return Ok(lossy_end(tail.content, limits.bytes));
+        }
+        let block = BLOCK.min(start);
+        start -= block;
+        let mut longer = vec![0; usize::try_from(block).map_err(io::Error::other)?];
+        file.read_exact_at(&mut longer, start)?;
+        longer.append(&mut window);
+        window = longer;
+    }
+}
+
+/// The last bytes of a file, bytes that are not UTF-8 replaced. Blocks; errors as [`of_log`].
+pub fn of_file(path: &Path, bytes: usize) -> io::Result<String> {
+    let (file, size) = open(path)?;
+    let start = size.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
+    let mut content = vec![0; usize::try_from(size - start).map_err(io::Error::other)?];
+    file.read_exact_at(&mut content, start)?;
+    Ok(text(&content, start > 0))
+}
+
+/// Opens without waiting for the other end of a pipe, and refuses all but regular files.
+fn open(path: &Path) -> io::Result<(File, u64)> {
+    let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY);
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() {
+        true => Ok((file, metadata.len())),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )),
+    }
+}
+
+struct Assembled {
+    content: Vec<u8>,
+    /// More of the file would not change the result.
+    enough: bool,
+}
+
+/// Puts together the content of the last lines in a window that ends at the file's end. What stands
+/// before the window's first newline is a whole line only if the window begins with the file.
+fn assemble(window: &[u8], whole_file: bool, limits: Limits) -> Assembled {
+    let body = window.strip_suffix(b"\n").unwrap_or(window);
+    let mut lines: Vec<&[u8]> = body
+        .rsplit(|byte| *byte == b'\n')
+        .take(limits.lines.saturating_add(1))
+        .collect();
+    let all_lines = lines.len() > limits.lines;
+    if all_lines || !whole_file {
+        lines.pop();
+    }
+    let mut content = Vec::new();
+    for line in lines.iter().rev().filter_map(|line| LogLine::parse(line)) {
+        content.extend_from_slice(line.content);
+        if !line.partial {
+            content.push(b'\n');
+        }
+    }
+    Assembled {
+        enough: all_lines || content.len() >= limits.bytes,
+        content,
+    }
+}
+
+/// At most the last `limit` bytes as text.
+fn lossy_end(mut content: Vec<u8>, limit: usize) -> String {
+    let cut = content.len().saturating_sub(limit);
+    content.drain(..cut);
+    text(&content, cut > 0)
+}
+
+/// Bytes as text; where they were cut out of the middle, beginning with a whole character.
+fn text(bytes: &[u8], cut: bool) -> String {
+    let continues = |byte: &&u8| *byte & 0b1100_0000 == 0b1000_0000;
+    let inside = bytes.iter().take(3).take_while(continues).count();
+    let whole = bytes.get(inside..).filter(|_| cut).unwrap_or(bytes);
+    String::from_utf8_lossy(whole).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const T: &str = "2016-10-06T00:17:09.669794202Z";
+    const AMPLE: Limits = Limits {
+        lines: 1000,
+        bytes: 1_000_000,
+    };
+
+    fn tail(content: impl AsRef<[u8]>, lines: usize, bytes: usize) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        fs::write(&path, content).unwrap();
+        of_log(&path, Limits { lines, bytes }).unwrap()
+    }
+
+    fn log(lines: impl IntoIterator<Item = String>) -> String {
+        lines
+            .into_iter()
+            .map(|line| format!("{T} stdout {line}\n"))
+            .collect()
+    }
+
+    #[test]
+    fn the_last_lines_come_in_order_without_their_heads() {
+        let content = log((0..100).map(|i| format!("F line {i}")));
+        assert_eq!(tail(&content, 3, 1000), "line 97\nline 98\nline 99\n");
+    }
+
+    #[test]
+    fn both_streams_are_read() {
+        let content = format!("{T} stdout F out\n{T} stderr F err\n");
+        assert_eq!(tail(content, 80, 2048), "out\nerr\n");
+    }
+
+    #[test]
+    fn partial_lines_are_joined() {
+        let content = log([
+            "P one ".into(),
+            "P and ".into(),
+            "F two".into(),
+            "F three".into(),
+        ]);
+        assert_eq!(tail(content, 80, 2048), "one and two\nthree\n");
+    }
+
+    #[test]
+    fn a_last_line_without_a_newline_counts() {
+        let content = format!("{T} stdout F whole\n{T} stdout F cut");
+        assert_eq!(tail(content, 1, 2048), "cut\n");
+    }
+
+    #[test]
+    fn the_end_is_kept_when_there_are_too_many_bytes() {
+        let content = log((0..100).map(|i| format!("F {i:0>99}")));
+        let text = tail(&content, 80, 2048);
+        assert_eq!(text.len(), 2048);
+        assert!(text.ends_with(&format!("{:0>99}\n", 99)));
+    }
+
+    #[test]
+    fn a_cut_never_splits_a_character() {
+        let content = log(["F éééé".into()]);
+        assert_eq!(
+            tail(content, 80, 4),
+            "é\n",
+            "four bytes would begin inside a character"
+        );
+    }
+
+    #[test]
+    fn lines_of_another_format_are_left_out() {
+        let content = format!("rubbish\n{T} stdout F kept\n\n{{\"log\":\"x\"}}\n");
+        assert_eq!(tail(content, 80, 2048), "kept\n");
+    }
+
+    #[test]
+    fn an_empty_file_gives_nothing() {
+        assert_eq!(tail("", 80, 2048), "");
+        assert_eq!(tail("\n", 80, 2048), "");
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_replaced() {
+        let mut content = format!("{T} stdout F ").into_bytes();
+        content.extend_from_slice(b"a\xff\xfeb\0c\n");
+        assert_eq!(tail(content, 80, 2048), "a\u{fffd}\u{fffd}b\0c\n");
+    }
+
+    #[test]
+    fn a_log_of_many_blocks_is_read_only_as_far_as_needed_and_right() {
+        let long = "x".repeat(10_000);
+        let content = log((0..200).map(|i| format!("F {i} {long}")));
+        let text = tail(&content, 5, 1_000_000);
+        assert_eq!(text.lines().count(), 5);
+        assert!(text.starts_with("195 x") && text.ends_with("x\n"));
+    }
+
+    #[test]
+    fn every_line_length_around_a_block_boundary_reads_the_same() {
+        for length in (BLOCK as usize - 60)..(BLOCK as usize + 10) {
+            let content = log(["F first".into(), format!("F {}", "y".repeat(length))]);
+            let text = tail(&content, 80, AMPLE.bytes);
+            assert_eq!(text.len(), "first\n".len() + length + 1, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_file_costs_a_window_and_no_more() {
+        let endless = vec![b'x'; 5 << 20];
+        assert_eq!(tail(&endless, 80, 2048), "");
+        let newlines = vec![b'\n'; 5 << 20];
+        assert_eq!(tail(&newlines, 80, 2048), "");
+        let zeros = vec![0; 5 << 20];
+        assert_eq!(tail(&zeros, usize::MAX, usize::MAX), "");
+    }
+
+    #[test]
+    fn whatever_the_limits_the_end_agrees_with_reading_it_all() {
+        let content =
+            log((0..300).map(|i| format!("{} {i:->97}", if i % 3 == 0 { 'P' } else { 'F' })));
+        let all = tail(&content, AMPLE.lines, AMPLE.bytes);
+        for bytes in [1, 10, 97, 98, 5000, 29_000] {
+            let text = tail(&content, AMPLE.lines, bytes);
+            assert_eq!(text.len(), bytes.min(all.len()));
+            assert!(all.ends_with(&text), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_or_a_directory_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = of_log(dir.path(), TERMINATION_FALLBACK).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let error = of_log(&pipe, TERMINATION_FALLBACK).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_missing_file_is_not_found() {
+        let error = of_log(Path::new("/nonexistent/0.log"), TERMINATION_FALLBACK).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_end_of_any_file_is_its_last_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("message");
+        fs::write(&path, "a long message: the end").unwrap();
+        assert_eq!(of_file(&path, 7).unwrap(), "the end");
+        assert_eq!(of_file(&path, 4096).unwrap(), "a long message: the end");
+        fs::write(&path, "xé").unwrap();
+        assert_eq!(of_file(&path, 1).unwrap(), "");
+    }
+}

@@ -6,6 +6,7 @@
 //! * Must never run beside itself for one UID, or wait for anything but its own pod.
 //! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
+mod clean_up;
 mod statuses;
 pub mod syncer;
 
@@ -16,7 +17,7 @@ use crate::{
     kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
     model::{GraceDeadline, Pod, PodExt, PodStatus, reasons::event},
     pleg::RuntimeStateReader,
-    pod_cache::PodCache,
+    pod_cache::{Owner, PodCache},
     prober::ProbeManager,
     status::generate::FailedBecause,
     volumes::VolumeManager,
@@ -103,7 +104,24 @@ impl PodSync {
         };
         self.probes.add_pod(pod);
         let request = SyncRequest { pod, status: picture, volumes: &volumes, cancel };
-        Ok(self.runtime.sync_pod(request).await)
+        let report = self.runtime.sync_pod(request).await;
+        if report.acted {
+            self.collect_superseded(pod).await;
+        }
+        Ok(report)
+    }
+
+    /// Old dead instances go as soon as newer ones have taken their place (P-02, P-05).
+    async fn collect_superseded(&self, pod: &Pod) {
+        let picture = self.cache.latest(&pod.uid());
+        let collected = self.runtime.collect_pod(&picture, &Owner::of(pod), false).await;
+        if let Err(error) = collected {
+            tracing::warn!(
+                pod = %pod.full_name(),
+                err = %chain(error.as_ref()),
+                "Cannot remove old containers yet"
+            );
+        }
     }
 
     async fn finish_turn(

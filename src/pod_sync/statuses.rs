@@ -39,7 +39,6 @@ struct Notes {
 }
 
 /// Makes and publishes statuses; whoever sees an input change may ask for it.
-#[derive(Debug)]
 pub struct StatusPublisher {
     runtime: KubeGenericRuntimeManager,
     runtime_name: String,

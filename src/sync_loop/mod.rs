@@ -14,7 +14,8 @@ pub mod orphans;
 
 use crate::{
     journal::Journal,
-    model::{Pod, PodExt, PodUid, PodUpdate, ProbeKind},
+    base::DirtySet,
+    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate, ProbeKind},
     pod_cache::PodCache,
     pod_config::SourcesReady,
     pod_manager::PodManagerWriter,
@@ -95,6 +96,10 @@ pub struct SyncLoop {
     pub journal: Journal,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
+    /// Pods whose remains are being removed.
+    pub cleaning: HashSet<PodUid>,
+    /// Pods whose remains have been removed.
+    pub cleaned: Arc<DirtySet<PodUid>>,
 }
 
 impl SyncLoop {
@@ -116,9 +121,17 @@ impl SyncLoop {
                     }
                     None => anyhow::bail!("all pod sources ended"),
                 },
-                uids = self.cache.changed() => self.on_changed(uids),
+                uids = self.cache.changed() => {
+                    if self.on_changed(uids) {
+                        audit_at = audit_at.min(Instant::now() + SOON);
+                    }
+                }
                 uids = self.results.changed() => self.on_verdicts(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
+                uids = self.cleaned.take() => {
+                    self.on_cleaned(uids);
+                    audit_at = audit_at.min(Instant::now() + SOON);
+                }
                 () = sleep_until(audit_at) => {
                     self.audit(complete);
                     audit_at = Instant::now() + AUDIT;
@@ -129,8 +142,10 @@ impl SyncLoop {
         }
     }
 
-    fn on_update(&self, update: PodUpdate) {
+    fn on_update(&mut self, update: PodUpdate) {
         let manager = self.manager.reader();
+        // Looked up once per message: pods of an earlier kubelet are there at the start, if at all.
+        let predecessors = self.predecessors(&update);
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
                 Step::Set(pod) => self.manager.set(pod),
@@ -138,7 +153,7 @@ impl SyncLoop {
                     self.manager.remove(&uid);
                 }
                 Step::Create(pod) => {
-                    end_predecessors(&pod, &foreign);
+                    self.end_predecessors(&pod, &predecessors);
                     let seen = self.cache.latest(&pod.uid());
                     self.workers.update_pod(UpdateOptions::sync(UpdateKind::Create, pod).seen(seen));
                 }
@@ -151,31 +166,30 @@ impl SyncLoop {
         self.sources.mark_seen(update.source);
     }
 
-    /// What an earlier kubelet ran under the same full name has to end before the new one starts
-    /// (P-12); the workers' start gate makes the new one wait.
-    fn end_predecessors(&self, pod: &Arc<Pod>) {
-        if !pod.is_static() {
-            return;
+    /// Active pods that no source wants (any more), if the message may bring their successors.
+    fn predecessors(&self, update: &PodUpdate) -> Vec<Arc<PodStatus>> {
+        if update.op != PodOp::Add || update.source == PodSource::Api {
+            return Vec::new();
         }
-        let (uid, manager) = (pod.uid(), self.manager.reader());
-        for other in self.cache.pods() {
-            let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
-            let foreign = other.uid != uid && manager.get(&other.uid).is_none();
-            if same_name && foreign && other.is_active() {
-                self.workers.update_pod(UpdateOptions::orphan(other));
-            }
-        }
+        let wanted = self.manager.reader().uids();
+        let mut pods = self.cache.pods();
+        pods.retain(|pod| pod.is_active() && !wanted.contains(&pod.uid));
+        pods
     }
 
     /// The picture of these pods is another one: their probes, statuses and workers want to know.
-    fn on_changed(&self, uids: HashSet<PodUid>) {
+    /// True when one of them belongs to nobody.
+    fn on_changed(&self, uids: HashSet<PodUid>) -> bool {
         let manager = self.manager.reader();
+        let mut strangers = false;
         for uid in uids {
             self.pod_sync.probes.pod_changed(&uid);
-            if let Some(pod) = manager.get(&uid) {
-                self.look_at(pod);
+            match manager.get(&uid) {
+                Some(pod) => self.look_at(pod),
+                None => strangers |= !self.workers.knows(&uid),
             }
         }
+        strangers
     }
 
     fn on_verdicts(&self, uids: HashSet<PodUid>) {

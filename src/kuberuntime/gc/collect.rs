@@ -14,37 +14,40 @@ use std::sync::Arc;
 impl KubeGenericRuntimeManager {
     /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
     /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
-    pub async fn collect_pod(&self, status: &PodStatus, content_goes: bool) -> anyhow::Result<()> {
-        let goes = |_: &PodUid| content_goes;
-        self.collect(&[Arc::new(status.clone())], Some(&goes)).await?;
+    pub async fn collect_pod(
+        &self,
+        status: &Arc<PodStatus>,
+        owner: &Owner,
+        content_goes: bool,
+    ) -> anyhow::Result<()> {
+        self.collect(std::slice::from_ref(status), content_goes).await?;
         if content_goes {
-            self.links.remove_pod_logs(&Owner::of_status(status)).await;
+            self.links.remove_pod_logs(owner).await;
         }
         Ok(())
     }
 
-    /// The audit: what no pod's own worker has removed. `content_goes` is `None` until every source
-    /// has delivered. The proof says that the pictures come from a complete list.
-    pub async fn collect_all(
+    /// The audit: superseded instances that no pod's own worker has removed. The proof says that the
+    /// pictures come from a complete list.
+    pub async fn collect_superseded(
         &self,
         pods: &[Arc<PodStatus>],
-        content_goes: Option<&(dyn Fn(&PodUid) -> bool + Send + Sync)>,
         _proof: Complete,
     ) -> anyhow::Result<()> {
         self.back_off.collect(Timestamp::now());
-        self.collect(pods, content_goes.map(|f| f as &(dyn Fn(&PodUid) -> bool + Sync))).await
+        self.collect(pods, false).await
     }
 
     async fn collect(
         &self,
         pods: &[Arc<PodStatus>],
-        content_goes: Option<&(dyn Fn(&PodUid) -> bool + Sync)>,
+        content_goes: bool,
     ) -> anyhow::Result<()> {
+        let goes = |_: &PodUid| content_goes;
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-        let goes = content_goes.map(|f| move |uid: &PodUid| f(uid));
-        let goes = goes.as_ref().map(|f| f as &dyn Fn(&PodUid) -> bool);
-        let removals = plan::containers(dead_containers(pods), &self.gc_policy, goes, now);
-        let sandbox_removals = |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), goes);
+        let removals = plan::containers(dead_containers(pods), &self.gc_policy, Some(&goes), now);
+        let sandbox_removals =
+            |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), Some(&goes));
         let early = sandbox_removals(pods);
         if removals.is_empty() && early.is_empty() {
             return Ok(());

@@ -1,0 +1,90 @@
+//! Removing what is left of a pod that is gone.
+
+use super::PodSync;
+use crate::{
+    base::chain,
+    model::PodUid,
+    pod_cache::{Complete, Owner},
+};
+use std::{collections::HashSet, time::Duration};
+
+/// How long the picture of a pod that is gone may take to settle.
+const SETTLE: Duration = Duration::from_secs(30);
+
+impl PodSync {
+    /// Removes everything of a pod that no source wants and none of whose containers runs: containers,
+    /// sandboxes, logs, volumes, directories and what was remembered. Says whether all of it is gone;
+    /// what is left is tried again by the audit.
+    pub async fn remove_pod(&self, uid: &PodUid) -> bool {
+        let Ok(picture) = tokio::time::timeout(SETTLE, self.cache.settled(uid)).await else {
+            return false;
+        };
+        if picture.maybe_running().next().is_some() {
+            tracing::warn!(pod = %uid, "A pod that is gone still runs; it is not removed");
+            return false;
+        }
+        let mut owner = Owner::of_status(&picture);
+        if let Some(entry) = self.statuses.statuses().entry(uid) {
+            owner = Owner::of(&entry.pod);
+        }
+        let content = self.runtime.collect_pod(&picture, &owner, true).await;
+        let disk = self.remove_from_disk(uid).await;
+        let mut clean = true;
+        for error in [content.err(), disk.err()].into_iter().flatten() {
+            clean = false;
+            tracing::warn!(
+                pod = %owner.name,
+                "podUID" = %uid,
+                err = %chain(error.as_ref()),
+                "Cannot remove all of a pod yet"
+            );
+        }
+        self.probes.remove_pod(uid);
+        self.statuses.forget(uid);
+        self.runtime.forget_pod(uid);
+        if clean {
+            self.journal.forget(uid);
+        }
+        clean
+    }
+
+    /// Directories and journal entries of pods that neither a source nor the runtime knows. Takes the
+    /// proof that the runtime was listed in full.
+    pub async fn remove_strays(&self, claimed: &HashSet<PodUid>, _proof: Complete) {
+        let on_disk = match self.volumes.pods_on_disk().await {
+            Ok(uids) => uids,
+            Err(error) => {
+                tracing::warn!(err = %chain(&error), "Cannot list pod directories");
+                Vec::new()
+            }
+        };
+        for uid in on_disk {
+            if self.is_stray(&uid, claimed)
+                && let Err(error) = self.remove_from_disk(&uid).await
+            {
+                tracing::warn!(
+                    "podUID" = %uid,
+                    err = %chain(error.as_ref()),
+                    "Cannot remove the directory of a pod that is gone"
+                );
+            }
+        }
+        for uid in self.journal.uids() {
+            if self.is_stray(&uid, claimed) {
+                self.journal.forget(&uid);
+            }
+        }
+    }
+
+    fn is_stray(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
+        !claimed.contains(uid)
+            && self.cache.try_settled(uid).is_some_and(|picture| picture.is_empty())
+            && self.statuses.statuses().get(uid).is_none()
+    }
+
+    async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {
+        self.volumes.teardown(uid).await?;
+        self.volumes.remove_pod_dir(uid).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! What happens after a pod's end, and the audit for what nobody claims.
+
+use super::{
+    SyncLoop,
+    orphans::{Claims, find},
+};
+use crate::{
+    base::chain,
+    model::{Pod, PodExt, PodStatus, PodUid},
+    pod_cache::Complete,
+    pod_sync::syncer::UpdateKind,
+    pod_workers::UpdateOptions,
+};
+use std::{collections::HashSet, sync::Arc};
+
+impl SyncLoop {
+    /// Workers that have nothing more to do. One whose pod is gone, or is wanted afresh under the same
+    /// UID, is cleaned up after; a pod that ended by itself stays as it is, to be looked at.
+    pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
+        let manager = self.manager.reader();
+        for uid in uids {
+            if manager.get(&uid).is_none() || self.workers.wants_restart(&uid) {
+                self.clean(uid);
+            }
+        }
+    }
+
+    /// The clean-up after a pod is over: its worker may go, and a pod that was asked for again
+    /// meanwhile starts afresh.
+    pub(super) fn on_cleaned(&mut self, uids: HashSet<PodUid>) {
+        let manager = self.manager.reader();
+        for uid in uids {
+            self.cleaning.remove(&uid);
+            self.workers.forget(&uid);
+            if let Some(pod) = manager.get(&uid) {
+                self.workers.update_pod(UpdateOptions::sync(UpdateKind::Create, pod));
+            }
+        }
+    }
+
+    /// Removes what is left of a pod, beside the loop. Its worker stays until that is done, so a pod
+    /// of the same UID cannot start into its own removal.
+    fn clean(&mut self, uid: PodUid) {
+        if !self.cleaning.insert(uid.clone()) {
+            return;
+        }
+        let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
+        tokio::spawn(async move {
+            pod_sync.remove_pod(&uid).await;
+            cleaned.mark(uid);
+        });
+    }
+
+    /// Looks for what nobody claims. Acts only on settled pictures from a complete list, and only on
+    /// pods whose source has delivered.
+    pub(super) fn audit(&mut self, complete: Complete) {
+        let pods = self.cache.pods();
+        let pods: Vec<_> =
+            pods.into_iter().filter(|p| self.cache.try_settled(&p.uid).is_some()).collect();
+        let wanted = self.manager.reader().uids();
+        let claimed = |uid: &PodUid| {
+            wanted.contains(uid) || self.workers.knows(uid) || self.cleaning.contains(uid)
+        };
+        let claims = Claims {
+            claimed: &claimed,
+            delivered: &|source| self.sources.ready(source),
+            all_delivered: self.sources.all_ready().is_some(),
+        };
+        let orphans = find(&pods, &claims);
+        for orphan in orphans.running {
+            tracing::info!(
+                pod = %orphan.name,
+                namespace = %orphan.namespace,
+                "podUID" = %orphan.uid,
+                "Stopping a pod that no source wants"
+            );
+            self.workers.update_pod(UpdateOptions::orphan(orphan));
+        }
+        for remains in orphans.remains {
+            self.clean(remains.uid.clone());
+        }
+        self.collect(pods, wanted, complete);
+    }
+
+    /// What is superseded of pods that stay, and strays on disk.
+    fn collect(&self, pods: Vec<Arc<PodStatus>>, mut claimed: HashSet<PodUid>, complete: Complete) {
+        claimed.extend(self.cleaning.iter().cloned());
+        claimed.extend(self.workers.known());
+        let all_delivered = self.sources.all_ready().is_some();
+        let pod_sync = self.pod_sync.clone();
+        tokio::spawn(async move {
+            if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
+                tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
+            }
+            if all_delivered {
+                pod_sync.remove_strays(&claimed, complete).await;
+            }
+        });
+    }
+
+    /// What an earlier kubelet ran under the same full name has to end before a new static pod starts
+    /// (P-12): its worker holds the start gate of that name.
+    pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) {
+        let (uid, manager) = (pod.uid(), self.manager.reader());
+        for other in pods {
+            let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
+            if same_name && other.uid != uid && manager.get(&other.uid).is_none() {
+                self.workers.update_pod(UpdateOptions::orphan(other.clone()));
+            }
+        }
+    }
+}

@@ -1,4 +1,36 @@
-//! The container runtime interface.
+//! The container runtime interface: the only module that talks to the runtime.
+//!
+//! * **Owns** the connection to the runtime's socket: the generated CRI v1 clients behind one stack of
+//!   admission, metrics, span and deadline ([`transport`]), typed errors, lists that survive the message
+//!   limit, and the event stream that heals itself ([`events`]).
+//! * **Woken by** its callers; the event task also by the runtime.
+//! * **Publishes** hints that a container changed, on a bounded board that forgets nothing.
+//! * **Must never** retry a call that changes something, turn a failed list into an empty one, treat an
+//!   event as more than a hint, or log a request or reply (they hold secrets).
+//! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
+
+mod connection;
+mod endpoint;
+mod error;
+
+mod image;
+pub mod limit;
+mod lists;
+mod metrics;
+mod raw;
+mod relist;
+mod rpc;
+mod runtime;
+pub mod transport;
+
+pub use connection::CriConnection;
+pub use endpoint::{Endpoint, EndpointError};
+pub use error::CriError;
+pub use image::ImageClient;
+pub use metrics::CriMetrics;
+pub use relist::{Relist, RelistMemory};
+pub use rpc::{Lane, Rpc};
+pub use runtime::{ExecOutput, RuntimeClient, SandboxStatus};
 
 /// The generated CRI v1 messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]

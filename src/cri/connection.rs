@@ -1,0 +1,97 @@
+//! One runtime socket, shared by the clients of its services.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use prost::Message;
+use tonic::{Code, Request, Response, Status};
+
+use super::endpoint::Endpoint;
+use super::error::CriError;
+use super::limit::Limiter;
+use super::metrics::CriMetrics;
+use super::raw::RawReply;
+use super::rpc::{Lane, Rpc};
+use super::transport::{self, CallDeadline, CriService};
+
+/// The largest reply that is read. Runtimes commonly refuse to send more than 16 MiB themselves.
+pub(super) const MAX_REPLY: usize = 64 * 1024 * 1024;
+
+/// A connection that opens with the first call and opens again after it broke. Clones share it.
+#[derive(Clone)]
+pub struct CriConnection {
+    endpoint: Endpoint,
+    request_timeout: Duration,
+    service: CriService,
+}
+
+impl CriConnection {
+    /// Prepares a connection to `endpoint`. `request_timeout` is `runtimeRequestTimeout` (2 minutes
+    /// by default), from which the deadlines of all calls follow. Needs a running tokio runtime.
+    pub fn new(endpoint: Endpoint, request_timeout: Duration, metrics: &CriMetrics) -> Self {
+        let service = transport::service(&endpoint, request_timeout, metrics.clone());
+        CriConnection {
+            endpoint,
+            request_timeout,
+            service,
+        }
+    }
+
+    /// Where the runtime listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The deadline of an ordinary call.
+    pub fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// The admission of a lane's heavy calls.
+    pub fn limiter(&self, lane: Lane) -> &Limiter {
+        self.service.lane(lane)
+    }
+
+    /// The service stack, for generated clients.
+    pub(super) fn service(&self) -> CriService {
+        self.service.clone()
+    }
+
+    /// Makes a call of the runtime service and hands out the encoded reply.
+    pub(super) async fn raw_reply<T>(&self, rpc: Rpc, request: T) -> Result<Bytes, CriError>
+    where
+        T: Message + Send + Sync + 'static,
+    {
+        let mut client =
+            tonic::client::Grpc::new(self.service()).max_decoding_message_size(MAX_REPLY);
+        let path = format!("/runtime.v1.RuntimeService/{}", rpc.method());
+        let reply = match PathAndQuery::try_from(path) {
+            Ok(path) => match client.ready().await {
+                Ok(()) => {
+                    client
+                        .unary(Request::new(request), path, RawReply::new())
+                        .await
+                }
+                Err(error) => Err(Status::from_error(error)),
+            },
+            Err(error) => Err(Status::new(Code::Internal, error.to_string())),
+        };
+        finish(rpc, reply)
+    }
+}
+
+/// The reply of a call, or its error in our terms.
+pub(super) fn finish<T>(rpc: Rpc, reply: Result<Response<T>, Status>) -> Result<T, CriError> {
+    match reply {
+        Ok(response) => Ok(response.into_inner()),
+        Err(status) => Err(CriError::from_status(rpc, &status)),
+    }
+}
+
+/// A request with a deadline of its own; `None` is for ever.
+pub(super) fn with_deadline<T>(message: T, deadline: Option<Duration>) -> Request<T> {
+    let mut request = Request::new(message);
+    request.extensions_mut().insert(CallDeadline(deadline));
+    request
+}

@@ -1,0 +1,271 @@
+//! What can go wrong with a call, as far as a caller may want to act on it.
+
+use std::error::Error;
+
+use tonic::{Code, Status};
+
+use super::rpc::Rpc;
+use super::transport::ConnectFailure;
+
+/// A call that did not succeed. Each variant carries the call and the runtime's own words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // the fields are what the enum's own text says
+pub enum CriError {
+    /// The runtime does not know the object.
+    #[error("{rpc}: not found: {message}")]
+    NotFound { rpc: Rpc, message: String },
+    /// The name or object is there already.
+    #[error("{rpc}: already exists: {message}")]
+    AlreadyExists { rpc: Rpc, message: String },
+    /// No answer came in time, or the connection broke while the call was under way: the runtime may
+    /// have done, may still do, or may never do what was asked. Look before asking again.
+    #[error("{rpc}: outcome unknown: {message}")]
+    OutcomeUnknown { rpc: Rpc, message: String },
+    /// The runtime cannot be reached; nothing was asked of it.
+    #[error("{rpc}: runtime unavailable: {message}")]
+    Unavailable { rpc: Rpc, message: String },
+    /// The reply is too large for one message, or the runtime is out of something.
+    #[error("{rpc}: exhausted: {message}")]
+    Exhausted { rpc: Rpc, message: String },
+    /// The runtime does not have this call.
+    #[error("{rpc}: not implemented by the runtime: {message}")]
+    Unimplemented { rpc: Rpc, message: String },
+    /// The runtime answered with something that makes no sense.
+    #[error("{rpc}: invalid reply: {message}")]
+    Invalid { rpc: Rpc, message: String },
+    /// The runtime tried and failed.
+    #[error("{rpc}: {message}")]
+    Other {
+        rpc: Rpc,
+        code: Code,
+        message: String,
+    },
+}
+
+impl CriError {
+    /// The call that failed.
+    pub fn rpc(&self) -> Rpc {
+        self.parts().0
+    }
+
+    /// The runtime's words alone, for events and statuses.
+    pub fn message(&self) -> &str {
+        self.parts().2
+    }
+
+    /// The gRPC code that this error came with or stands for.
+    pub fn code(&self) -> Code {
+        self.parts().1
+    }
+
+    /// The text users know from the Go kubelet's events: `rpc error: code = NotFound desc = …`.
+    pub fn grpc_text(&self) -> String {
+        format!(
+            "rpc error: code = {} desc = {}",
+            go_code(self.code()),
+            self.message()
+        )
+    }
+
+    /// Whether the runtime does not know the object (for stop and remove that is success).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, CriError::NotFound { .. })
+    }
+
+    /// Whether the call may have had an effect although it failed here.
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, CriError::OutcomeUnknown { .. })
+    }
+
+    /// Whether the runtime could not be reached at all.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, CriError::Unavailable { .. })
+    }
+
+    fn parts(&self) -> (Rpc, Code, &str) {
+        match self {
+            CriError::NotFound { rpc, message } => (*rpc, Code::NotFound, message),
+            CriError::AlreadyExists { rpc, message } => (*rpc, Code::AlreadyExists, message),
+            CriError::OutcomeUnknown { rpc, message } => (*rpc, Code::DeadlineExceeded, message),
+            CriError::Unavailable { rpc, message } => (*rpc, Code::Unavailable, message),
+            CriError::Exhausted { rpc, message } => (*rpc, Code::ResourceExhausted, message),
+            CriError::Unimplemented { rpc, message } => (*rpc, Code::Unimplemented, message),
+            CriError::Invalid { rpc, message } => (*rpc, Code::Internal, message),
+            CriError::Other { rpc, code, message } => (*rpc, *code, message),
+        }
+    }
+
+    pub(super) fn invalid(rpc: Rpc, message: impl Into<String>) -> CriError {
+        CriError::Invalid {
+            rpc,
+            message: message.into(),
+        }
+    }
+
+    pub(super) fn from_status(rpc: Rpc, status: &Status) -> CriError {
+        if let Some(source) = status.source() {
+            return CriError::from_transport(rpc, status, source);
+        }
+        let message = status.message().to_owned();
+        match status.code() {
+            Code::NotFound => CriError::NotFound { rpc, message },
+            Code::AlreadyExists => CriError::AlreadyExists { rpc, message },
+            Code::DeadlineExceeded => CriError::OutcomeUnknown { rpc, message },
+            Code::Unavailable => CriError::Unavailable { rpc, message },
+            // A reply over our own limit is refused with OutOfRange before it is read.
+            Code::ResourceExhausted | Code::OutOfRange => CriError::Exhausted { rpc, message },
+            Code::Unimplemented => CriError::Unimplemented { rpc, message },
+            code => CriError::Other { rpc, code, message },
+        }
+    }
+
+    /// Only errors made on this side have a source: no connection, or one that broke.
+    fn from_transport(rpc: Rpc, status: &Status, source: &(dyn Error + 'static)) -> CriError {
+        let mut cause = Some(source);
+        let mut deepest = status.message().to_owned();
+        while let Some(error) = cause {
+            if let Some(failure) = error.downcast_ref::<ConnectFailure>() {
+                return CriError::Unavailable {
+                    rpc,
+                    message: failure.to_string(),
+                };
+            }
+            deepest = error.to_string();
+            cause = error.source();
+        }
+        let message = format!("the connection to the runtime broke: {deepest}");
+        match rpc.mutates() {
+            true => CriError::OutcomeUnknown { rpc, message },
+            false => CriError::Unavailable { rpc, message },
+        }
+    }
+}
+
+/// The name Go's gRPC prints for a code.
+fn go_code(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_runtime_become_the_variant_a_caller_branches_on() {
+        let rpc = Rpc::CreateContainer;
+        let message = "said the runtime".to_owned();
+        let table = [
+            (
+                Code::NotFound,
+                CriError::NotFound {
+                    rpc,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::AlreadyExists,
+                CriError::AlreadyExists {
+                    rpc,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::DeadlineExceeded,
+                CriError::OutcomeUnknown {
+                    rpc,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::Unavailable,
+                CriError::Unavailable {
+                    rpc,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::ResourceExhausted,
+                CriError::Exhausted {
+                    rpc,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::OutOfRange,
+                CriError::Exhausted {
+                    rpc,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::Unimplemented,
+                CriError::Unimplemented {
+                    rpc,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::Unknown,
+                CriError::Other {
+                    rpc,
+                    code: Code::Unknown,
+                    message: message.clone(),
+                },
+            ),
+            (
+                Code::Internal,
+                CriError::Other {
+                    rpc,
+                    code: Code::Internal,
+                    message: message.clone(),
+                },
+            ),
+        ];
+        for (code, expected) in table {
+            let error = CriError::from_status(rpc, &Status::new(code, "said the runtime"));
+            assert_eq!(error, expected);
+            assert_eq!(error.message(), "said the runtime");
+            assert_eq!(error.rpc(), rpc);
+        }
+    }
+
+    #[test]
+    fn event_text_is_the_one_users_know() {
+        let error = CriError::from_status(Rpc::PullImage, &Status::not_found("no such image"));
+        assert_eq!(
+            error.grpc_text(),
+            "rpc error: code = NotFound desc = no such image"
+        );
+        assert_eq!(error.to_string(), "PullImage: not found: no such image");
+    }
+
+    #[test]
+    fn a_broken_connection_leaves_the_outcome_of_a_change_unknown_and_a_question_unanswered() {
+        let broken = || Status::from_error(Box::new(std::io::Error::other("broken pipe")));
+        assert!(CriError::from_status(Rpc::RunPodSandbox, &broken()).is_outcome_unknown());
+        let error = CriError::from_status(Rpc::ListContainers, &broken());
+        assert!(error.is_unavailable());
+        assert_eq!(
+            error.message(),
+            "the connection to the runtime broke: broken pipe"
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! The image service.
+
+use super::connection::{CriConnection, MAX_REPLY, finish};
+use super::error::CriError;
+use super::rpc::Rpc;
+use super::transport::CriService;
+use super::v1::image_service_client::ImageServiceClient;
+use super::v1::{
+    AuthConfig, Image, ImageFilter, ImageFsInfoRequest, ImageFsInfoResponse, ImageSpec,
+    ImageStatusRequest, ListImagesRequest, PodSandboxConfig, PullImageRequest, RemoveImageRequest,
+};
+
+/// Calls of the image service. Clones share the connection.
+#[derive(Clone)]
+pub struct ImageClient {
+    connection: CriConnection,
+}
+
+impl ImageClient {
+    /// Calls over `connection`, which may be that of the runtime service or another one.
+    pub fn new(connection: CriConnection) -> ImageClient {
+        ImageClient { connection }
+    }
+
+    /// The generated client with every call of the interface, through the same stack.
+    pub fn raw(&self) -> ImageServiceClient<CriService> {
+        ImageServiceClient::new(self.connection.service()).max_decoding_message_size(MAX_REPLY)
+    }
+
+    /// Images matching `filter`, all of them without one.
+    pub async fn list_images(&self, filter: Option<ImageSpec>) -> Result<Vec<Image>, CriError> {
+        let filter = filter.map(|image| ImageFilter { image: Some(image) });
+        let reply = self.raw().list_images(ListImagesRequest { filter }).await;
+        finish(Rpc::ListImages, reply).map(|reply| reply.images)
+    }
+
+    /// One image, `None` when it is not on the machine.
+    pub async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
+        let rpc = Rpc::ImageStatus;
+        let request = ImageStatusRequest {
+            image: Some(image),
+            verbose: false,
+        };
+        match finish(rpc, self.raw().image_status(request).await)?.image {
+            Some(image) if image.id.is_empty() => {
+                Err(CriError::invalid(rpc, "image without an id"))
+            }
+            image => Ok(image),
+        }
+    }
+
+    /// Pulls an image, for as long as it takes; the reference to create containers with. Dropping
+    /// the future cancels the pull.
+    pub async fn pull_image(
+        &self,
+        image: ImageSpec,
+        auth: Option<AuthConfig>,
+        sandbox_config: Option<PodSandboxConfig>,
+    ) -> Result<String, CriError> {
+        let rpc = Rpc::PullImage;
+        let request = PullImageRequest {
+            image: Some(image),
+            auth,
+            sandbox_config,
+        };
+        let reply = finish(rpc, self.raw().pull_image(request).await)?;
+        match reply.image_ref.is_empty() {
+            false => Ok(reply.image_ref),
+            true => Err(CriError::invalid(rpc, "image_ref is empty")),
+        }
+    }
+
+    /// Removes an image; one that is absent is success.
+    pub async fn remove_image(&self, image: ImageSpec) -> Result<(), CriError> {
+        let request = RemoveImageRequest { image: Some(image) };
+        finish(Rpc::RemoveImage, self.raw().remove_image(request).await).map(drop)
+    }
+
+    /// Usage of the file systems that hold images and writable layers.
+    pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
+        finish(
+            Rpc::ImageFsInfo,
+            self.raw().image_fs_info(ImageFsInfoRequest {}).await,
+        )
+    }
+}

@@ -1,0 +1,253 @@
+//! Lists of all sandboxes and containers. A list that fails is an error; a list that is too large for
+//! one message is read as a stream, or in parts where the runtime cannot stream.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt};
+use prost::Message;
+use tonic::{Response, Status};
+
+use super::connection::finish;
+use super::error::CriError;
+use super::relist::{Relist, RelistMemory};
+use super::rpc::Rpc;
+use super::runtime::RuntimeClient;
+use super::v1::{
+    Container, ContainerFilter, ContainerState, ContainerStateValue, ListContainersRequest,
+    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox,
+    PodSandboxFilter, PodSandboxState, PodSandboxStateValue, StreamContainersRequest,
+    StreamPodSandboxesRequest,
+};
+
+/// The order in which parts of the container list are read. Containers only move forward through
+/// created, running and exited, so one that changes between two parts shows up twice, never not
+/// at all; unknown is asked on both sides of running, from where it is entered and left.
+const CONTAINER_PARTS: [ContainerState; 5] = [
+    ContainerState::ContainerUnknown,
+    ContainerState::ContainerCreated,
+    ContainerState::ContainerRunning,
+    ContainerState::ContainerUnknown,
+    ContainerState::ContainerExited,
+];
+
+/// The same for sandboxes: a sandbox that is not ready never becomes ready again.
+const SANDBOX_PARTS: [PodSandboxState; 2] = [
+    PodSandboxState::SandboxReady,
+    PodSandboxState::SandboxNotready,
+];
+
+impl RuntimeClient {
+    /// Sandboxes matching `filter`, all of them without one.
+    pub async fn list_pod_sandboxes(
+        &self,
+        filter: Option<PodSandboxFilter>,
+    ) -> Result<Vec<PodSandbox>, CriError> {
+        match self.sandboxes_raw(filter.clone()).await {
+            Ok(reply) => decode_sandboxes(reply),
+            Err(error) => self.sandboxes_over_limit(filter, error).await,
+        }
+    }
+
+    /// Containers matching `filter`, all of them without one.
+    pub async fn list_containers(
+        &self,
+        filter: Option<ContainerFilter>,
+    ) -> Result<Vec<Container>, CriError> {
+        match self.containers_raw(filter.clone()).await {
+            Ok(reply) => decode_containers(reply),
+            Err(error) => self.containers_over_limit(filter, error).await,
+        }
+    }
+
+    /// All sandboxes, unless they are the ones of the last list that `memory` saw. A reply without
+    /// news costs a hash instead of its decoding.
+    pub async fn relist_pod_sandboxes(
+        &self,
+        memory: &mut RelistMemory<PodSandbox>,
+    ) -> Result<Relist<PodSandbox>, CriError> {
+        let list = match self.sandboxes_raw(None).await {
+            Ok(reply) => return compare(memory, reply, decode_sandboxes),
+            Err(error) => self.sandboxes_over_limit(None, error).await,
+        };
+        memory.forget();
+        list.map(Relist::Changed)
+    }
+
+    /// All containers, unless they are the ones of the last list that `memory` saw.
+    pub async fn relist_containers(
+        &self,
+        memory: &mut RelistMemory<Container>,
+    ) -> Result<Relist<Container>, CriError> {
+        let list = match self.containers_raw(None).await {
+            Ok(reply) => return compare(memory, reply, decode_containers),
+            Err(error) => self.containers_over_limit(None, error).await,
+        };
+        memory.forget();
+        list.map(Relist::Changed)
+    }
+
+    async fn sandboxes_raw(&self, filter: Option<PodSandboxFilter>) -> Result<Bytes, CriError> {
+        let request = ListPodSandboxRequest { filter };
+        self.connection()
+            .raw_reply(Rpc::ListPodSandbox, request)
+            .await
+    }
+
+    async fn containers_raw(&self, filter: Option<ContainerFilter>) -> Result<Bytes, CriError> {
+        let request = ListContainersRequest { filter };
+        self.connection()
+            .raw_reply(Rpc::ListContainers, request)
+            .await
+    }
+
+    async fn sandboxes_over_limit(
+        &self,
+        filter: Option<PodSandboxFilter>,
+        error: CriError,
+    ) -> Result<Vec<PodSandbox>, CriError> {
+        if !matches!(error, CriError::Exhausted { .. }) {
+            return Err(error);
+        }
+        let request = StreamPodSandboxesRequest {
+            filter: filter.clone(),
+        };
+        let stream = self.raw().stream_pod_sandboxes(request).await;
+        let streamed = collect(Rpc::StreamPodSandboxes, stream, |part| part.pod_sandboxes).await;
+        if !matches!(streamed, Err(CriError::Unimplemented { .. })) {
+            return streamed;
+        }
+        let filter = filter.unwrap_or_default();
+        if filter.state.is_some() {
+            return Err(error);
+        }
+        let mut all = HashMap::new();
+        for state in SANDBOX_PARTS {
+            let state = Some(PodSandboxStateValue {
+                state: state.into(),
+            });
+            let part = PodSandboxFilter {
+                state,
+                ..filter.clone()
+            };
+            let sandboxes = decode_sandboxes(self.sandboxes_raw(Some(part)).await?)?;
+            all.extend(
+                sandboxes
+                    .into_iter()
+                    .map(|sandbox| (sandbox.id.clone(), sandbox)),
+            );
+        }
+        Ok(all.into_values().collect())
+    }
+
+    async fn containers_over_limit(
+        &self,
+        filter: Option<ContainerFilter>,
+        error: CriError,
+    ) -> Result<Vec<Container>, CriError> {
+        if !matches!(error, CriError::Exhausted { .. }) {
+            return Err(error);
+        }
+        let request = StreamContainersRequest {
+            filter: filter.clone(),
+        };
+        let stream = self.raw().stream_containers(request).await;
+        let streamed = collect(Rpc::StreamContainers, stream, |part| part.containers).await;
+        if !matches!(streamed, Err(CriError::Unimplemented { .. })) {
+            return streamed;
+        }
+        let filter = filter.unwrap_or_default();
+        if filter.state.is_some() {
+            return Err(error);
+        }
+        let mut all = HashMap::new();
+        for state in CONTAINER_PARTS {
+            let state = Some(ContainerStateValue {
+                state: state.into(),
+            });
+            let part = ContainerFilter {
+                state,
+                ..filter.clone()
+            };
+            let containers = match self.containers_raw(Some(part.clone())).await {
+                Ok(reply) => decode_containers(reply)?,
+                Err(CriError::Exhausted { .. }) => self.containers_by_sandbox(part).await?,
+                Err(error) => return Err(error),
+            };
+            all.extend(
+                containers
+                    .into_iter()
+                    .map(|container| (container.id.clone(), container)),
+            );
+        }
+        Ok(all.into_values().collect())
+    }
+
+    /// One state's containers, sandbox by sandbox. The sandboxes are listed first: one that comes
+    /// later is newer than this list, and one that goes takes its containers with it.
+    async fn containers_by_sandbox(
+        &self,
+        part: ContainerFilter,
+    ) -> Result<Vec<Container>, CriError> {
+        let sandboxes = Box::pin(self.list_pod_sandboxes(None)).await?;
+        let mut all = Vec::new();
+        for sandbox in sandboxes {
+            let filter = ContainerFilter {
+                pod_sandbox_id: sandbox.id,
+                ..part.clone()
+            };
+            all.extend(decode_containers(self.containers_raw(Some(filter)).await?)?);
+        }
+        Ok(all)
+    }
+}
+
+fn compare<T>(
+    memory: &mut RelistMemory<T>,
+    reply: Bytes,
+    decode: fn(Bytes) -> Result<Vec<T>, CriError>,
+) -> Result<Relist<T>, CriError> {
+    let seen = memory.fingerprint(&reply);
+    if memory.is_last(seen) {
+        return Ok(Relist::Unchanged);
+    }
+    let entries = decode(reply)?;
+    memory.remember(seen);
+    Ok(Relist::Changed(entries))
+}
+
+fn decode_sandboxes(reply: Bytes) -> Result<Vec<PodSandbox>, CriError> {
+    let rpc = Rpc::ListPodSandbox;
+    match ListPodSandboxResponse::decode(reply) {
+        Ok(reply) => Ok(reply.items),
+        Err(error) => Err(CriError::invalid(rpc, error.to_string())),
+    }
+}
+
+fn decode_containers(reply: Bytes) -> Result<Vec<Container>, CriError> {
+    let rpc = Rpc::ListContainers;
+    match ListContainersResponse::decode(reply) {
+        Ok(reply) => Ok(reply.containers),
+        Err(error) => Err(CriError::invalid(rpc, error.to_string())),
+    }
+}
+
+/// All parts of a streamed list; a stream that breaks off is an error.
+async fn collect<P, T, S>(
+    rpc: Rpc,
+    stream: Result<Response<S>, Status>,
+    entries: fn(P) -> Vec<T>,
+) -> Result<Vec<T>, CriError>
+where
+    S: Stream<Item = Result<P, Status>> + Unpin,
+{
+    let mut stream = finish(rpc, stream)?;
+    let mut all = Vec::new();
+    loop {
+        match stream.try_next().await {
+            Ok(Some(part)) => all.extend(entries(part)),
+            Ok(None) => return Ok(all),
+            Err(status) => return Err(CriError::from_status(rpc, &status)),
+        }
+    }
+}

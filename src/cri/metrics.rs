@@ -1,0 +1,62 @@
+//! The metric families of runtime calls, named as upstream names them.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+use super::rpc::Rpc;
+use crate::metrics::Metrics;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Operation {
+    operation_type: &'static str,
+}
+
+/// Handles to the families. Clones share them.
+#[derive(Clone)]
+pub struct CriMetrics {
+    operations: Family<Operation, Counter>,
+    errors: Family<Operation, Counter>,
+    duration: Family<Operation, Histogram>,
+}
+
+impl CriMetrics {
+    /// Declares the families in `metrics`.
+    pub fn new(metrics: &Metrics) -> CriMetrics {
+        CriMetrics {
+            operations: metrics.register(
+                "kubelet_runtime_operations_total",
+                "Cumulative number of runtime operations by operation type",
+                Family::default(),
+            ),
+            errors: metrics.register(
+                "kubelet_runtime_operations_errors_total",
+                "Cumulative number of runtime operation errors by operation type",
+                Family::default(),
+            ),
+            duration: metrics.register(
+                "kubelet_runtime_operations_duration_seconds",
+                "Duration in seconds of runtime operations by operation type",
+                Family::new_with_constructor(|| {
+                    Histogram::new(exponential_buckets(0.005, 2.5, 14))
+                }),
+            ),
+        }
+    }
+
+    pub(super) fn observe(&self, rpc: Rpc, took: Duration, failed: bool) {
+        let operation = Operation {
+            operation_type: rpc.operation(),
+        };
+        self.operations.get_or_create(&operation).inc();
+        if failed {
+            self.errors.get_or_create(&operation).inc();
+        }
+        self.duration
+            .get_or_create(&operation)
+            .observe(took.as_secs_f64());
+    }
+}

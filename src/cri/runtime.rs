@@ -1,0 +1,317 @@
+//! The runtime service: sandboxes, containers and what runs in them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::connection::{CriConnection, MAX_REPLY, finish, with_deadline};
+use super::error::CriError;
+use super::rpc::Rpc;
+use super::transport::CriService;
+use super::v1::runtime_service_client::RuntimeServiceClient;
+use super::v1::{
+    ContainerConfig, ContainerStatus, ContainerStatusRequest, CreateContainerRequest,
+    ExecSyncRequest, LinuxContainerResources, PodSandboxConfig, PodSandboxStatus,
+    PodSandboxStatusRequest, RemoveContainerRequest, RemovePodSandboxRequest,
+    ReopenContainerLogRequest, RunPodSandboxRequest, RuntimeConfigRequest, RuntimeConfigResponse,
+    StartContainerRequest, StatusRequest, StatusResponse, StopContainerRequest,
+    StopPodSandboxRequest, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+};
+
+/// The version of the kubelet's side of the CRI, as upstream sends it.
+const KUBELET_API_VERSION: &str = "0.1.0";
+
+/// What a command in a container may print before the call fails as exhausted, with some room for
+/// the message around it. Runtimes cut at 16 MiB.
+const MAX_EXEC_REPLY: usize = 16 * 1024 * 1024 + 64 * 1024;
+
+/// Calls of the runtime service. Clones share the connection.
+#[derive(Clone)]
+pub struct RuntimeClient {
+    connection: CriConnection,
+}
+
+/// One sandbox in full.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxStatus {
+    /// The sandbox itself.
+    pub sandbox: PodSandboxStatus,
+    /// Its containers, from runtimes that list them here; otherwise empty.
+    pub containers: Vec<ContainerStatus>,
+    /// Free-form details, when asked for.
+    pub info: HashMap<String, String>,
+}
+
+/// What a command in a container printed and returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Standard output, at most about 16 MiB.
+    pub stdout: Vec<u8>,
+    /// Standard error, at most about 16 MiB.
+    pub stderr: Vec<u8>,
+    /// Exit code of the command.
+    pub exit_code: i32,
+}
+
+impl RuntimeClient {
+    /// Calls over `connection`.
+    pub fn new(connection: CriConnection) -> RuntimeClient {
+        RuntimeClient { connection }
+    }
+
+    /// The connection under the calls.
+    pub fn connection(&self) -> &CriConnection {
+        &self.connection
+    }
+
+    /// The generated client with every call of the interface. Its calls go through the same stack;
+    /// StopContainer and ExecSync made with it get no time on top for their own timeouts.
+    pub fn raw(&self) -> RuntimeServiceClient<CriService> {
+        RuntimeServiceClient::new(self.connection.service()).max_decoding_message_size(MAX_REPLY)
+    }
+
+    /// Name and versions of the runtime.
+    pub async fn version(&self) -> Result<VersionResponse, CriError> {
+        let request = VersionRequest {
+            version: KUBELET_API_VERSION.to_owned(),
+        };
+        finish(Rpc::Version, self.raw().version(request).await)
+    }
+
+    /// Conditions, handlers and features of the runtime.
+    pub async fn status(&self, verbose: bool) -> Result<StatusResponse, CriError> {
+        let reply = finish(
+            Rpc::Status,
+            self.raw().status(StatusRequest { verbose }).await,
+        )?;
+        match reply.status {
+            Some(_) => Ok(reply),
+            None => Err(CriError::invalid(
+                Rpc::Status,
+                "no runtime status in the reply",
+            )),
+        }
+    }
+
+    /// The cgroup driver the runtime is configured with.
+    pub async fn runtime_config(&self) -> Result<RuntimeConfigResponse, CriError> {
+        finish(
+            Rpc::RuntimeConfig,
+            self.raw().runtime_config(RuntimeConfigRequest {}).await,
+        )
+    }
+
+    /// Creates and starts a sandbox; its id. `handler` is empty for the default runtime. When the
+    /// outcome is unknown the sandbox may appear later under the name, UID and attempt in `config`.
+    pub async fn run_pod_sandbox(
+        &self,
+        config: PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, CriError> {
+        let request = RunPodSandboxRequest {
+            config: Some(config),
+            runtime_handler: handler.to_owned(),
+        };
+        let reply = finish(
+            Rpc::RunPodSandbox,
+            self.raw().run_pod_sandbox(request).await,
+        )?;
+        named(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
+    }
+
+    /// Stops what runs in a sandbox and gives its network back. Stopping a stopped one is success;
+    /// one the runtime does not know is `NotFound`.
+    pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
+        let request = StopPodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        finish(
+            Rpc::StopPodSandbox,
+            self.raw().stop_pod_sandbox(request).await,
+        )
+        .map(drop)
+    }
+
+    /// Forgets a sandbox and its containers.
+    pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
+        let request = RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        finish(
+            Rpc::RemovePodSandbox,
+            self.raw().remove_pod_sandbox(request).await,
+        )
+        .map(drop)
+    }
+
+    /// One sandbox in full.
+    pub async fn pod_sandbox_status(
+        &self,
+        id: &str,
+        verbose: bool,
+    ) -> Result<SandboxStatus, CriError> {
+        let rpc = Rpc::PodSandboxStatus;
+        let request = PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose,
+        };
+        let reply = finish(rpc, self.raw().pod_sandbox_status(request).await)?;
+        let sandbox = match reply.status {
+            Some(sandbox) if sandbox.metadata.is_some() && !sandbox.id.is_empty() => sandbox,
+            Some(_) => {
+                return Err(CriError::invalid(
+                    rpc,
+                    format!("sandbox {id} without id or metadata"),
+                ));
+            }
+            None => return Err(CriError::invalid(rpc, format!("no status of sandbox {id}"))),
+        };
+        Ok(SandboxStatus {
+            sandbox,
+            containers: reply.containers_statuses,
+            info: reply.info,
+        })
+    }
+
+    /// Creates a container; its id. When the outcome is unknown the container may appear later
+    /// under the name and attempt in `config`.
+    pub async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: ContainerConfig,
+        sandbox_config: &PodSandboxConfig,
+    ) -> Result<String, CriError> {
+        let request = CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config.clone()),
+        };
+        let reply = finish(
+            Rpc::CreateContainer,
+            self.raw().create_container(request).await,
+        )?;
+        named(Rpc::CreateContainer, "container_id", reply.container_id)
+    }
+
+    /// Runs a created container.
+    pub async fn start_container(&self, id: &str) -> Result<(), CriError> {
+        let request = StartContainerRequest {
+            container_id: id.to_owned(),
+        };
+        finish(
+            Rpc::StartContainer,
+            self.raw().start_container(request).await,
+        )
+        .map(drop)
+    }
+
+    /// Stop signal, then kill after `timeout` seconds. Returns when the container has stopped.
+    pub async fn stop_container(&self, id: &str, timeout: i64) -> Result<(), CriError> {
+        let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
+        let deadline = self.connection.request_timeout().saturating_add(grace);
+        let message = StopContainerRequest {
+            container_id: id.to_owned(),
+            timeout,
+        };
+        let request = with_deadline(message, Some(deadline));
+        finish(Rpc::StopContainer, self.raw().stop_container(request).await).map(drop)
+    }
+
+    /// Forgets a container.
+    pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
+        let request = RemoveContainerRequest {
+            container_id: id.to_owned(),
+        };
+        finish(
+            Rpc::RemoveContainer,
+            self.raw().remove_container(request).await,
+        )
+        .map(drop)
+    }
+
+    /// One container in full.
+    pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, CriError> {
+        let rpc = Rpc::ContainerStatus;
+        let request = ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        };
+        let reply = finish(rpc, self.raw().container_status(request).await)?;
+        match reply.status {
+            Some(status) if status.metadata.is_some() && !status.id.is_empty() => Ok(status),
+            Some(_) => Err(CriError::invalid(
+                rpc,
+                format!("container {id} without id or metadata"),
+            )),
+            None => Err(CriError::invalid(
+                rpc,
+                format!("no status of container {id}"),
+            )),
+        }
+    }
+
+    /// Changes a container's limits in place.
+    pub async fn update_container_resources(
+        &self,
+        id: &str,
+        linux: LinuxContainerResources,
+    ) -> Result<(), CriError> {
+        let request = UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..Default::default()
+        };
+        let reply = self.raw().update_container_resources(request).await;
+        finish(Rpc::UpdateContainerResources, reply).map(drop)
+    }
+
+    /// Makes the runtime open a container's log file again.
+    pub async fn reopen_container_log(&self, id: &str) -> Result<(), CriError> {
+        let request = ReopenContainerLogRequest {
+            container_id: id.to_owned(),
+        };
+        finish(
+            Rpc::ReopenContainerLog,
+            self.raw().reopen_container_log(request).await,
+        )
+        .map(drop)
+    }
+
+    /// Runs a command in a container and waits for its end; a timeout of zero waits for ever. The
+    /// runtime counts in whole seconds, so others are rounded up. Output over the limit is
+    /// `Exhausted`. A command that the runtime killed after `timeout` is an error of its own words.
+    pub async fn exec_sync(
+        &self,
+        id: &str,
+        cmd: Vec<String>,
+        timeout: Duration,
+    ) -> Result<ExecOutput, CriError> {
+        let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+        let deadline = match timeout.is_zero() {
+            true => None,
+            false => Some(self.connection.request_timeout().saturating_add(timeout)),
+        };
+        let message = ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd,
+            timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
+        };
+        let mut client = self.raw().max_decoding_message_size(MAX_EXEC_REPLY);
+        let reply = finish(
+            Rpc::ExecSync,
+            client.exec_sync(with_deadline(message, deadline)).await,
+        )?;
+        Ok(ExecOutput {
+            stdout: reply.stdout,
+            stderr: reply.stderr,
+            exit_code: reply.exit_code,
+        })
+    }
+}
+
+/// An id that a reply must have.
+fn named(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
+    match id.is_empty() {
+        false => Ok(id),
+        true => Err(CriError::invalid(rpc, format!("{field} is empty"))),
+    }
+}

@@ -1,0 +1,155 @@
+//! Opens the unix socket. After a failure it waits longer and longer before it tries again, and
+//! answers with the last failure meanwhile: callers fail fast instead of queueing.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout};
+use tower::Service;
+
+use crate::cri::endpoint::Endpoint;
+
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The socket could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectFailure {
+    path: PathBuf,
+    kind: io::ErrorKind,
+    text: String,
+}
+
+impl ConnectFailure {
+    /// What the kernel said: `NotFound`, `PermissionDenied`, `ConnectionRefused`, `TimedOut`, …
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for ConnectFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "cannot connect to unix://{}: {}",
+            self.path.display(),
+            self.text
+        )
+    }
+}
+
+impl std::error::Error for ConnectFailure {}
+
+#[derive(Clone)]
+pub(super) struct UnixConnector {
+    endpoint: Endpoint,
+    gate: Arc<Mutex<Gate>>,
+}
+
+impl UnixConnector {
+    pub(super) fn new(endpoint: Endpoint) -> UnixConnector {
+        UnixConnector {
+            endpoint,
+            gate: Arc::default(),
+        }
+    }
+
+    async fn connect(self) -> Result<TokioIo<UnixStream>, ConnectFailure> {
+        if let Some(failure) = self.gate.lock().closed(Instant::now()) {
+            return Err(failure);
+        }
+        let path = self.endpoint.path();
+        let result = match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
+            Ok(result) => result,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        let mut gate = self.gate.lock();
+        match result {
+            Ok(stream) => {
+                *gate = Gate::default();
+                Ok(TokioIo::new(stream))
+            }
+            Err(error) => {
+                let failure = ConnectFailure {
+                    path: path.to_owned(),
+                    kind: error.kind(),
+                    text: error.to_string(),
+                };
+                gate.failed(failure.clone(), Instant::now());
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl Service<Uri> for UnixConnector {
+    type Response = TokioIo<UnixStream>;
+    type Error = ConnectFailure;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(self.clone().connect())
+    }
+}
+
+/// When the next attempt may be made.
+#[derive(Default)]
+struct Gate {
+    wait: Duration,
+    last: Option<(ConnectFailure, Instant)>,
+}
+
+impl Gate {
+    fn closed(&self, now: Instant) -> Option<ConnectFailure> {
+        self.last
+            .as_ref()
+            .filter(|(_, until)| now < *until)
+            .map(|(failure, _)| failure.clone())
+    }
+
+    fn failed(&mut self, failure: ConnectFailure, now: Instant) {
+        self.wait = (self.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
+        self.last = Some((failure, now + self.wait));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_from_a_tenth_of_a_second_to_three_seconds_and_start_over_after_a_success() {
+        let failure = ConnectFailure {
+            path: "/run/x".into(),
+            kind: io::ErrorKind::NotFound,
+            text: "gone".into(),
+        };
+        let mut now = Instant::now();
+        let mut gate = Gate::default();
+        for expected in [100, 200, 400, 800, 1600, 3000, 3000] {
+            assert!(gate.closed(now).is_none());
+            gate.failed(failure.clone(), now);
+            let wait = Duration::from_millis(expected);
+            assert!(gate.closed(now + wait - Duration::from_millis(1)).is_some());
+            now += wait;
+        }
+        gate = Gate::default();
+        gate.failed(failure, now);
+        assert!(gate.closed(now + FIRST_WAIT).is_none());
+    }
+}

@@ -1,0 +1,156 @@
+//! Counts, times and traces every call. Nothing of a request or a reply is logged: both may hold
+//! secrets.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::{BoxError, Service, ServiceExt};
+use tracing::Instrument;
+
+use crate::cri::metrics::CriMetrics;
+use crate::cri::rpc::Rpc;
+
+/// Records every call that it knows.
+#[derive(Clone)]
+pub struct Observe<S> {
+    inner: S,
+    metrics: CriMetrics,
+}
+
+impl<S> Observe<S> {
+    pub(super) fn new(inner: S, metrics: CriMetrics) -> Observe<S> {
+        Observe { inner, metrics }
+    }
+}
+
+impl<S> Service<Request<Body>> for Observe<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Some(rpc) = Rpc::from_path(request.uri().path()) else {
+            return Box::pin(self.inner.clone().oneshot(request));
+        };
+        let span = tracing::debug_span!("cri", %rpc);
+        let record = Record {
+            rpc,
+            begin: Instant::now(),
+            metrics: self.metrics.clone(),
+            done: false,
+        };
+        let call = self.inner.clone().oneshot(request);
+        Box::pin(observed(call, record).instrument(span))
+    }
+}
+
+async fn observed<F>(call: F, mut record: Record) -> Result<Response<Body>, BoxError>
+where
+    F: Future<Output = Result<Response<Body>, BoxError>>,
+{
+    match call.await {
+        Ok(response) => match status_of(response.headers()) {
+            Some(code) => {
+                record.end(code);
+                Ok(response)
+            }
+            None => Ok(response.map(|inner| Body::new(ObservedBody { inner, record }))),
+        },
+        Err(error) => {
+            record.end(
+                error
+                    .downcast_ref::<Status>()
+                    .map_or(Code::Unavailable, Status::code),
+            );
+            Err(error)
+        }
+    }
+}
+
+/// The `grpc-status` of headers or trailers, when they have one.
+fn status_of(headers: &HeaderMap) -> Option<Code> {
+    headers
+        .get("grpc-status")
+        .map(|value| Code::from_bytes(value.as_bytes()))
+}
+
+/// One call under way; written down once, at the latest when dropped.
+struct Record {
+    rpc: Rpc,
+    begin: Instant,
+    metrics: CriMetrics,
+    done: bool,
+}
+
+impl Record {
+    fn end(&mut self, code: Code) {
+        if std::mem::replace(&mut self.done, true) {
+            return;
+        }
+        let took = self.begin.elapsed();
+        let stopped_watching = self.rpc.is_watch() && code == Code::Cancelled;
+        self.metrics
+            .observe(self.rpc, took, code != Code::Ok && !stopped_watching);
+        tracing::debug!(rpc = %self.rpc, ?code, ?took, "CRI call ended");
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.end(Code::Cancelled);
+    }
+}
+
+struct ObservedBody {
+    inner: Body,
+    record: Record,
+}
+
+impl HttpBody for ObservedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.record
+                        .end(status_of(trailers).unwrap_or(Code::Unknown));
+                }
+            }
+            Some(Err(status)) => {
+                let code = status.code();
+                self.record.end(code);
+            }
+            None => self.record.end(Code::Unknown),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

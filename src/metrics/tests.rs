@@ -1,0 +1,123 @@
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::Metrics;
+
+type Labels = Vec<(String, String)>;
+
+fn labels(value: &str) -> Labels {
+    vec![("operation".to_owned(), value.to_owned())]
+}
+
+#[test]
+fn a_counter_appears_under_its_full_name_in_every_line() {
+    let metrics = Metrics::new();
+    let family = metrics.register(
+        "kubelet_things_total",
+        "Things seen.",
+        Family::<Labels, Counter>::default(),
+    );
+    family.get_or_create(&labels("a")).inc();
+    assert_eq!(
+        metrics.text(),
+        "# HELP kubelet_things_total Things seen.\n# TYPE kubelet_things_total counter\n\
+         kubelet_things_total{operation=\"a\"} 1\n"
+    );
+}
+
+#[test]
+fn a_counter_whose_name_has_no_total_keeps_its_name() {
+    let metrics = Metrics::new();
+    metrics
+        .register(
+            "kubelet_discarded_events",
+            "Events dropped",
+            Counter::<u64>::default(),
+        )
+        .inc_by(3);
+    assert_eq!(
+        metrics.text(),
+        "# HELP kubelet_discarded_events Events dropped.\n# TYPE kubelet_discarded_events counter\n\
+         kubelet_discarded_events 3\n"
+    );
+}
+
+#[test]
+fn histograms_and_gauges_keep_their_lines_and_no_end_marker_is_written() {
+    let metrics = Metrics::new();
+    metrics
+        .register("took_seconds", "Time", Histogram::new([0.5, 1.0]))
+        .observe(0.7);
+    metrics
+        .register("level", "Level", Gauge::<i64>::default())
+        .set(-2);
+    let text = metrics.text();
+    for line in [
+        "# TYPE took_seconds histogram",
+        "took_seconds_bucket{le=\"0.5\"} 0",
+        "took_seconds_bucket{le=\"1.0\"} 1",
+        "took_seconds_bucket{le=\"+Inf\"} 1",
+        "took_seconds_sum 0.7",
+        "took_seconds_count 1",
+        "level -2",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "missing {line:?} in\n{text}"
+        );
+    }
+    assert!(!text.contains("EOF"));
+}
+
+#[test]
+fn label_values_with_quotes_hashes_and_newlines_stay_one_valid_line() {
+    let metrics = Metrics::new();
+    let family = metrics.register("odd_total", "Odd", Family::<Labels, Counter>::default());
+    family.get_or_create(&labels("a \"b\" # {c}\nd\\")).inc();
+    let text = metrics.text();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(
+        text.ends_with("odd_total{operation=\"a \\\"b\\\" # {c}\\nd\\\\\"} 1\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn families_that_nobody_wrote_are_listed() {
+    let metrics = Metrics::new();
+    let written = metrics.register("written_total", "w", Counter::<u64>::default());
+    metrics.register("written_total_too", "zero", Gauge::<i64>::default());
+    metrics.register(
+        "empty_family_total",
+        "e",
+        Family::<Labels, Counter>::default(),
+    );
+    let histogram = metrics.register("seconds", "h", Histogram::new([1.0]));
+    metrics.register("seconds_other", "h", Histogram::new([1.0]));
+    written.inc();
+    histogram.observe(0.0);
+    assert_eq!(
+        metrics.unwritten(),
+        ["empty_family_total", "seconds_other", "written_total_too"]
+    );
+}
+
+#[test]
+fn a_second_family_of_one_name_is_not_shown() {
+    let metrics = Metrics::new();
+    metrics
+        .register("twice_total", "first", Counter::<u64>::default())
+        .inc();
+    metrics
+        .register("twice_total", "second", Counter::<u64>::default())
+        .inc_by(5);
+    assert_eq!(
+        metrics.text().matches("twice_total ").count(),
+        3,
+        "{}",
+        metrics.text()
+    );
+    assert!(!metrics.text().contains("second"));
+}

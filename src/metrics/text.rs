@@ -1,0 +1,94 @@
+//! From OpenMetrics text, as the metric library writes it, to Prometheus text 0.0.4. Pure.
+
+use std::collections::HashMap;
+
+/// Rewrites `open_metrics`: the end marker and units go, types unknown to 0.0.4 become ones it knows,
+/// and counters appear under the name given by `names` (registry name to shown name) in all lines.
+pub(super) fn from_open_metrics(
+    open_metrics: &str,
+    names: &HashMap<String, &'static str>,
+) -> String {
+    let mut out = String::with_capacity(open_metrics.len());
+    // The counter whose samples follow: the sample name there, and the name to show.
+    let mut counter: Option<(String, &str)> = None;
+    for line in open_metrics.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+            let shown = names.get(name).copied().unwrap_or(name);
+            push(&mut out, &["# HELP ", shown, " ", help]);
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
+            let shown = names.get(name).copied().unwrap_or(name);
+            push(&mut out, &["# TYPE ", shown, " ", prometheus_type(kind)]);
+            counter = (kind == "counter").then(|| (format!("{name}_total"), shown));
+        } else if line.starts_with('#') || line.is_empty() {
+            // `# UNIT`, `# EOF`: not part of 0.0.4.
+        } else {
+            let sample = without_exemplar(line);
+            match counter
+                .as_ref()
+                .and_then(|(from, to)| Some((sample.strip_prefix(from.as_str())?, to)))
+            {
+                Some((rest, shown)) => push(&mut out, &[shown, rest]),
+                None => push(&mut out, &[sample]),
+            }
+        }
+    }
+    out
+}
+
+/// Whether `exposition` has a sample of family `name` (histogram parts included) other than zero.
+pub(super) fn has_non_zero_sample(exposition: &str, name: &str) -> bool {
+    exposition
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .any(|line| {
+            let Some(rest) = line.strip_prefix(name) else {
+                return false;
+            };
+            let rest = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|part| rest.strip_prefix(part))
+                .unwrap_or(rest);
+            if !rest.starts_with(['{', ' ']) {
+                return false;
+            }
+            let value = rest
+                .rsplit(' ')
+                .next()
+                .and_then(|value| value.parse::<f64>().ok());
+            value.is_some_and(|value| value != 0.0)
+        })
+}
+
+fn push(out: &mut String, parts: &[&str]) {
+    for part in parts {
+        out.push_str(part);
+    }
+    out.push('\n');
+}
+
+fn prometheus_type(open_metrics: &str) -> &str {
+    match open_metrics {
+        "info" | "stateset" => "gauge",
+        "unknown" => "untyped",
+        "gaugehistogram" => "histogram",
+        known => known,
+    }
+}
+
+/// A sample ends before its exemplar: ` # {` outside quotes.
+fn without_exemplar(line: &str) -> &str {
+    let mut quoted = false;
+    let mut escaped = false;
+    for (at, byte) in line.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'#' if !quoted => return line.get(..at).unwrap_or(line).trim_end(),
+            _ => {}
+        }
+    }
+    line
+}

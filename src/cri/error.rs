@@ -1,6 +1,7 @@
 //! What can go wrong with a call, as far as a caller may want to act on it.
 
 use std::error::Error;
+use std::io;
 
 use tonic::{Code, Status};
 
@@ -21,9 +22,14 @@ pub enum CriError {
     /// have done, may still do, or may never do what was asked. Look before asking again.
     #[error("{rpc}: outcome unknown: {message}")]
     OutcomeUnknown { rpc: Rpc, message: String },
-    /// The runtime cannot be reached; nothing was asked of it.
+    /// The runtime cannot be reached: nothing was asked of it, or only a question that got no answer.
     #[error("{rpc}: runtime unavailable: {message}")]
-    Unavailable { rpc: Rpc, message: String },
+    Unavailable {
+        rpc: Rpc,
+        /// What the kernel said when the socket could not be opened.
+        kind: Option<io::ErrorKind>,
+        message: String,
+    },
     /// The reply is too large for one message, or the runtime is out of something.
     #[error("{rpc}: exhausted: {message}")]
     Exhausted { rpc: Rpc, message: String },
@@ -87,7 +93,7 @@ impl CriError {
             CriError::NotFound { rpc, message } => (*rpc, Code::NotFound, message),
             CriError::AlreadyExists { rpc, message } => (*rpc, Code::AlreadyExists, message),
             CriError::OutcomeUnknown { rpc, message } => (*rpc, Code::DeadlineExceeded, message),
-            CriError::Unavailable { rpc, message } => (*rpc, Code::Unavailable, message),
+            CriError::Unavailable { rpc, message, .. } => (*rpc, Code::Unavailable, message),
             CriError::Exhausted { rpc, message } => (*rpc, Code::ResourceExhausted, message),
             CriError::Unimplemented { rpc, message } => (*rpc, Code::Unimplemented, message),
             CriError::Invalid { rpc, message } => (*rpc, Code::Internal, message),
@@ -102,6 +108,14 @@ impl CriError {
         }
     }
 
+    pub(super) fn unavailable(rpc: Rpc, message: impl Into<String>) -> CriError {
+        CriError::Unavailable {
+            rpc,
+            kind: None,
+            message: message.into(),
+        }
+    }
+
     pub(super) fn from_status(rpc: Rpc, status: &Status) -> CriError {
         if let Some(source) = status.source() {
             return CriError::from_transport(rpc, status, source);
@@ -111,7 +125,7 @@ impl CriError {
             Code::NotFound => CriError::NotFound { rpc, message },
             Code::AlreadyExists => CriError::AlreadyExists { rpc, message },
             Code::DeadlineExceeded => CriError::OutcomeUnknown { rpc, message },
-            Code::Unavailable => CriError::Unavailable { rpc, message },
+            Code::Unavailable => CriError::unavailable(rpc, message),
             // A reply over our own limit is refused with OutOfRange before it is read.
             Code::ResourceExhausted | Code::OutOfRange => CriError::Exhausted { rpc, message },
             Code::Unimplemented => CriError::Unimplemented { rpc, message },
@@ -125,8 +139,10 @@ impl CriError {
         let mut deepest = status.message().to_owned();
         while let Some(error) = cause {
             if let Some(failure) = error.downcast_ref::<ConnectFailure>() {
+                let kind = Some(failure.kind());
                 return CriError::Unavailable {
                     rpc,
+                    kind,
                     message: failure.to_string(),
                 };
             }
@@ -136,7 +152,7 @@ impl CriError {
         let message = format!("the connection to the runtime broke: {deepest}");
         match rpc.mutates() {
             true => CriError::OutcomeUnknown { rpc, message },
-            false => CriError::Unavailable { rpc, message },
+            false => CriError::unavailable(rpc, message),
         }
     }
 }
@@ -196,10 +212,7 @@ mod tests {
             ),
             (
                 Code::Unavailable,
-                CriError::Unavailable {
-                    rpc,
-                    message: message.clone(),
-                },
+                CriError::unavailable(rpc, message.clone()),
             ),
             (
                 Code::ResourceExhausted,

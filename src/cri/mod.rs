@@ -12,7 +12,7 @@
 mod connection;
 mod endpoint;
 mod error;
-
+pub mod events;
 mod image;
 pub mod limit;
 mod lists;
@@ -22,6 +22,12 @@ mod relist;
 mod rpc;
 mod runtime;
 pub mod transport;
+mod wait;
+
+#[cfg(test)]
+mod test_server;
+#[cfg(test)]
+mod tests;
 
 pub use connection::CriConnection;
 pub use endpoint::{Endpoint, EndpointError};
@@ -31,6 +37,7 @@ pub use metrics::CriMetrics;
 pub use relist::{Relist, RelistMemory};
 pub use rpc::{Lane, Rpc};
 pub use runtime::{ExecOutput, RuntimeClient, SandboxStatus};
+pub use wait::{RuntimeInfo, wait_for_runtime};
 
 /// The generated CRI v1 messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]

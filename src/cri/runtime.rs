@@ -282,7 +282,7 @@ impl RuntimeClient {
     pub async fn exec_sync(
         &self,
         id: &str,
-        cmd: Vec<String>,
+        cmd: &[String],
         timeout: Duration,
     ) -> Result<ExecOutput, CriError> {
         let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
@@ -292,7 +292,7 @@ impl RuntimeClient {
         };
         let message = ExecSyncRequest {
             container_id: id.to_owned(),
-            cmd,
+            cmd: cmd.to_vec(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let mut client = self.raw().max_decoding_message_size(MAX_EXEC_REPLY);

@@ -1,0 +1,95 @@
+//! containerd's own events, for versions whose CRI has none. Pure but for the generated client.
+
+use prost::Message;
+
+use wire::{Envelope, SubscribeRequest};
+
+/// The generated client of containerd's event service.
+#[allow(
+    missing_docs,
+    clippy::all,
+    unreachable_pub,
+    clippy::indexing_slicing,
+    dead_code
+)]
+pub(crate) mod wire {
+    tonic::include_proto!("containerd.services.events.v1");
+}
+
+/// Where containerd keeps what the CRI made.
+const NAMESPACE: &str = "k8s.io";
+/// The main process of a container ended and was cleared away; the CRI part of containerd takes the
+/// exit over right after this. (`/tasks/exit` comes earlier, and for every exec as well.)
+const DELETE: &str = "/tasks/delete";
+
+/// The part of a task event that says whose it is.
+#[derive(Clone, PartialEq, Message)]
+struct TaskDelete {
+    #[prost(string, tag = "1")]
+    container_id: String,
+    /// The process in the container; empty or the container's id for the main one.
+    #[prost(string, tag = "5")]
+    id: String,
+}
+
+/// What to subscribe to. Conditions in one filter hold together.
+pub(super) fn subscription() -> SubscribeRequest {
+    let filter = format!("namespace==\"{NAMESPACE}\",topic==\"{DELETE}\"");
+    SubscribeRequest {
+        filters: vec![filter],
+    }
+}
+
+/// The container or sandbox whose main process ended; `None` for anything else.
+pub(super) fn container_of(envelope: &Envelope) -> Option<String> {
+    if envelope.namespace != NAMESPACE || envelope.topic != DELETE {
+        return None;
+    }
+    let event = TaskDelete::decode(envelope.event.as_ref()?.value.as_slice()).ok()?;
+    let main_process = event.id.is_empty() || event.id == event.container_id;
+    (main_process && !event.container_id.is_empty()).then_some(event.container_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn envelope(topic: &str, value: Vec<u8>) -> Envelope {
+        Envelope {
+            namespace: NAMESPACE.into(),
+            topic: topic.into(),
+            event: Some(prost_types::Any {
+                type_url: String::new(),
+                value,
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn delete(container: &str, id: &str) -> Vec<u8> {
+        TaskDelete {
+            container_id: container.into(),
+            id: id.into(),
+        }
+        .encode_to_vec()
+    }
+
+    #[test]
+    fn only_the_end_of_a_main_process_is_a_hint() {
+        let table = [
+            (DELETE, delete("c1", ""), Some("c1")),
+            (DELETE, delete("c1", "c1"), Some("c1")),
+            (DELETE, delete("c1", "exec-7"), None),
+            ("/tasks/exit", delete("c1", "c1"), None),
+            (DELETE, delete("", ""), None),
+            (DELETE, vec![0xff, 0xff], None),
+        ];
+        for (topic, payload, expected) in table {
+            let found = container_of(&envelope(topic, payload.clone()));
+            assert_eq!(found.as_deref(), expected, "{topic} {payload:?}");
+        }
+        let mut foreign = envelope(DELETE, delete("c1", "c1"));
+        foreign.namespace = "moby".into();
+        assert_eq!(container_of(&foreign), None);
+    }
+}

@@ -1,0 +1,25 @@
+//! Hints from the runtime that a container changed.
+//!
+//! One task owns the stream. It prefers CRI events; where the runtime has none it listens to
+//! containerd's own event service on the same socket; where there is none either, readers have
+//! their relist alone. After every (re)connect it asks for a resync, since nobody knows what was missed.
+//! A hint only says where to look: nothing of an event's content is used as state.
+
+mod containerd;
+mod exits;
+mod hints;
+mod task;
+
+#[cfg(test)]
+mod tests;
+
+pub use hints::{EventsMode, HintReader, Hints};
+pub use task::EventStream;
+
+use super::runtime::RuntimeClient;
+
+/// The task that listens to `runtime`, to be spawned, and the reader of its hints.
+pub fn event_stream(runtime: RuntimeClient) -> (EventStream, HintReader) {
+    let (writer, reader) = hints::board();
+    (EventStream::new(runtime, writer), reader)
+}

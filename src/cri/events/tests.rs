@@ -1,0 +1,198 @@
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+
+use super::containerd::wire::Envelope;
+use super::{EventsMode, HintReader, event_stream};
+use crate::cri::test_server::{Reply, TestRuntime, until};
+use crate::cri::v1::{
+    ContainerEventResponse, ContainerMetadata, ContainerState, ContainerStatus,
+    ContainerStatusResponse, PodSandboxMetadata, PodSandboxStatus,
+};
+use crate::model::PodUid;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn listen(runtime: &TestRuntime) -> (HintReader, tokio_util::sync::DropGuard) {
+    let (stream, reader) = event_stream(runtime.client(LONG));
+    let shutdown = CancellationToken::new();
+    tokio::spawn(stream.run(shutdown.clone()));
+    (reader, shutdown.drop_guard())
+}
+
+/// Takes hints until they contain the container; the pod it was hinted with.
+async fn hinted(reader: &HintReader, id: &str) -> Option<PodUid> {
+    timeout(Duration::from_secs(10), async {
+        loop {
+            if let Some(pod) = reader.take().await.containers.remove(id) {
+                return pod;
+            }
+        }
+    })
+    .await
+    .unwrap()
+}
+
+async fn resync(reader: &HintReader, mode: EventsMode) {
+    timeout(Duration::from_secs(10), async {
+        loop {
+            let hints = reader.take().await;
+            if hints.resync && hints.mode == mode {
+                return;
+            }
+        }
+    })
+    .await
+    .unwrap()
+}
+
+/// A method whose calls each answer with a stream; the senders of the streams.
+fn streams(
+    runtime: &TestRuntime,
+    method: &'static str,
+) -> mpsc::UnboundedReceiver<mpsc::Sender<Vec<u8>>> {
+    let (streams, receiver) = mpsc::unbounded_channel();
+    runtime.script.on(method, move |_| {
+        let (sender, stream) = mpsc::channel(100);
+        streams.send(sender).unwrap();
+        Reply::Stream(stream)
+    });
+    receiver
+}
+
+fn cri_event(container: &str, pod: &str) -> Vec<u8> {
+    let metadata = PodSandboxMetadata {
+        uid: pod.into(),
+        ..Default::default()
+    };
+    ContainerEventResponse {
+        container_id: container.into(),
+        pod_sandbox_status: Some(PodSandboxStatus {
+            metadata: Some(metadata),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
+
+fn task_delete(container: &str) -> Vec<u8> {
+    let payload = ContainerEventResponse {
+        container_id: container.into(),
+        ..Default::default()
+    };
+    Envelope {
+        namespace: "k8s.io".into(),
+        topic: "/tasks/delete".into(),
+        event: Some(prost_types::Any {
+            type_url: String::new(),
+            value: payload.encode_to_vec(),
+        }),
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
+
+#[tokio::test]
+async fn cri_events_become_hints_with_their_pod_and_a_lost_stream_a_resync() {
+    let mut runtime = TestRuntime::started();
+    let mut streams = streams(&runtime, "GetContainerEvents");
+    let (reader, _guard) = listen(&runtime);
+    resync(&reader, EventsMode::Cri).await;
+    let first = streams.recv().await.unwrap();
+    first.send(cri_event("c1", "pod-1")).await.unwrap();
+    assert_eq!(hinted(&reader, "c1").await, Some(PodUid::from("pod-1")));
+
+    drop(first);
+    resync(&reader, EventsMode::Cri).await;
+    let second = streams.recv().await.unwrap();
+    second.send(cri_event("c2", "")).await.unwrap();
+    assert_eq!(hinted(&reader, "c2").await, None);
+
+    runtime.stop().await;
+    until("the loss is noticed", || reader.mode() == EventsMode::None).await;
+    runtime.start();
+    resync(&reader, EventsMode::Cri).await;
+}
+
+#[tokio::test]
+async fn a_stream_without_any_event_yet_stands_all_the_same() {
+    let runtime = TestRuntime::started();
+    runtime.script.on("GetContainerEvents", |_| Reply::Hang);
+    let (reader, _guard) = listen(&runtime);
+    resync(&reader, EventsMode::Cri).await;
+}
+
+#[tokio::test]
+async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_them() {
+    let runtime = TestRuntime::started();
+    let mut streams = streams(&runtime, "Subscribe");
+    let (reader, _guard) = listen(&runtime);
+    resync(&reader, EventsMode::Containerd).await;
+    let status = |state: ContainerState| {
+        let metadata = Some(ContainerMetadata::default());
+        let status = ContainerStatus {
+            id: "c1".into(),
+            metadata,
+            state: state.into(),
+            ..Default::default()
+        };
+        Reply::message(&ContainerStatusResponse {
+            status: Some(status),
+            ..Default::default()
+        })
+    };
+    let looks = std::sync::atomic::AtomicUsize::new(0);
+    runtime.script.on("ContainerStatus", move |_| {
+        match looks.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0..3 => status(ContainerState::ContainerRunning),
+            _ => status(ContainerState::ContainerExited),
+        }
+    });
+    let stream = streams.recv().await.unwrap();
+    stream.send(task_delete("c1")).await.unwrap();
+    stream.send(task_delete("c1")).await.unwrap();
+    assert_eq!(hinted(&reader, "c1").await, None);
+    assert_eq!(runtime.script.calls("ContainerStatus"), 4);
+
+    // What is no container is a sandbox.
+    runtime.script.on("ContainerStatus", |_| {
+        Reply::Fail(Code::NotFound, "no such container")
+    });
+    stream.send(task_delete("sandbox")).await.unwrap();
+    assert_eq!(hinted(&reader, "sandbox").await, None);
+}
+
+#[tokio::test]
+async fn a_runtime_without_any_events_leaves_the_mode_at_none_and_is_left_in_peace() {
+    let runtime = TestRuntime::started();
+    let (reader, _guard) = listen(&runtime);
+    let script = runtime.script.clone();
+    until("both were tried", || {
+        script.calls("GetContainerEvents") == 1 && script.calls("Subscribe") == 1
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(script.calls("GetContainerEvents"), 1);
+    assert_eq!(reader.mode(), EventsMode::None);
+    assert_eq!(reader.take_now(), None);
+}
+
+#[tokio::test]
+async fn a_runtime_that_refuses_with_an_error_is_asked_again_with_growing_pauses() {
+    let runtime = TestRuntime::started();
+    runtime.script.on("GetContainerEvents", |_| {
+        Reply::Fail(Code::Unknown, "events are disabled")
+    });
+    let (_reader, _guard) = listen(&runtime);
+    let script = runtime.script.clone();
+    until("it was asked three times", || {
+        script.calls("GetContainerEvents") == 3
+    })
+    .await;
+    assert_eq!(script.calls("Subscribe"), 0);
+}

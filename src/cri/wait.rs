@@ -1,0 +1,180 @@
+//! Waiting for the runtime when the kubelet starts, and telling people what is missing.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::error::CriError;
+use super::runtime::RuntimeClient;
+use super::v1::{RuntimeCondition, StatusResponse, VersionResponse};
+
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The same complaint is repeated this often.
+const REPEAT_EVERY: Duration = Duration::from_secs(60);
+
+/// The runtime's condition without which nothing can be started.
+const RUNTIME_READY: &str = "RuntimeReady";
+const NETWORK_READY: &str = "NetworkReady";
+
+/// What the runtime said of itself when it was ready.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RuntimeInfo {
+    /// Name and versions.
+    pub version: VersionResponse,
+    /// Conditions, handlers and features.
+    pub status: StatusResponse,
+}
+
+/// Waits, for ever if need be, until the runtime answers Version and Status and says that it is ready.
+/// What is missing is logged when it changes, and otherwise once a minute. A network that is not
+/// ready does not hold the start up: pods on the host's network need none.
+pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
+    let mut last: Option<(String, Instant)> = None;
+    loop {
+        let missing = match ready(runtime).await {
+            Ok(info) => {
+                let VersionResponse {
+                    runtime_name,
+                    runtime_version,
+                    ..
+                } = &info.version;
+                let endpoint = runtime.connection().endpoint();
+                tracing::info!(%endpoint, runtime_name, runtime_version, "container runtime is ready");
+                return info;
+            }
+            Err(missing) => missing,
+        };
+        let repeat = match &last {
+            Some((text, at)) => *text != missing || at.elapsed() >= REPEAT_EVERY,
+            None => true,
+        };
+        if repeat {
+            let endpoint = runtime.connection().endpoint();
+            tracing::warn!(%endpoint, "waiting for the container runtime: {missing}");
+            last = Some((missing, Instant::now()));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn ready(runtime: &RuntimeClient) -> Result<RuntimeInfo, String> {
+    let version = runtime.version().await.map_err(|error| advice(&error))?;
+    let status = runtime
+        .status(false)
+        .await
+        .map_err(|error| advice(&error))?;
+    if let Some(complaint) = not_ready(&status, RUNTIME_READY) {
+        return Err(complaint);
+    }
+    if let Some(complaint) = not_ready(&status, NETWORK_READY) {
+        tracing::info!("starting without pod network: {complaint}");
+    }
+    Ok(RuntimeInfo { version, status })
+}
+
+/// What a failed call says about the runtime, and what to do about it.
+fn advice(error: &CriError) -> String {
+    let advice = match error {
+        CriError::Unavailable {
+            kind: Some(kind), ..
+        } => match kind {
+            io::ErrorKind::NotFound => {
+                "the socket does not exist; is the runtime installed and running, and is the endpoint the right one?"
+            }
+            io::ErrorKind::PermissionDenied => "this user may not open the socket; run as root",
+            io::ErrorKind::ConnectionRefused => {
+                "nobody listens on the socket; the runtime is stopped or still starting"
+            }
+            _ => "the runtime accepts no connections",
+        },
+        CriError::Unavailable { kind: None, .. } => "the connection broke",
+        CriError::Unimplemented { .. } => {
+            "it speaks no CRI v1; containerd needs version 1.6 or later with its CRI plugin enabled"
+        }
+        CriError::OutcomeUnknown { .. } => "it accepts connections but does not answer",
+        _ => "it answers with an error",
+    };
+    format!("{advice} ({error})")
+}
+
+/// The complaint of a condition that is false or missing.
+fn not_ready(status: &StatusResponse, condition: &str) -> Option<String> {
+    let conditions: &[RuntimeCondition] = status
+        .status
+        .as_ref()
+        .map_or(&[], |status| status.conditions.as_slice());
+    match conditions.iter().find(|known| known.r#type == condition) {
+        Some(known) if known.status => None,
+        Some(known) => Some(format!(
+            "{condition} is false: {}: {}",
+            known.reason, known.message
+        )),
+        None => Some(format!("it does not report {condition}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::rpc::Rpc;
+    use crate::cri::v1::RuntimeStatus;
+
+    #[test]
+    fn each_kind_of_absence_has_its_own_advice() {
+        let rpc = Rpc::Version;
+        let away = |kind| CriError::Unavailable {
+            rpc,
+            kind: Some(kind),
+            message: "m".into(),
+        };
+        let table = [
+            (away(io::ErrorKind::NotFound), "does not exist"),
+            (away(io::ErrorKind::PermissionDenied), "run as root"),
+            (away(io::ErrorKind::ConnectionRefused), "nobody listens"),
+            (
+                CriError::Unimplemented {
+                    rpc,
+                    message: "unknown service".into(),
+                },
+                "no CRI v1",
+            ),
+            (
+                CriError::OutcomeUnknown {
+                    rpc,
+                    message: "m".into(),
+                },
+                "does not answer",
+            ),
+        ];
+        for (error, expected) in table {
+            let text = advice(&error);
+            assert!(text.contains(expected), "{text}");
+            assert!(text.contains(error.message()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_condition_is_ready_only_when_it_is_there_and_true() {
+        let condition = |status| RuntimeCondition {
+            r#type: RUNTIME_READY.into(),
+            status,
+            reason: "Starting".into(),
+            message: "wait".into(),
+        };
+        let reply = |conditions| StatusResponse {
+            status: Some(RuntimeStatus { conditions }),
+            ..Default::default()
+        };
+        assert_eq!(
+            not_ready(&reply(vec![condition(true)]), RUNTIME_READY),
+            None
+        );
+        assert_eq!(
+            not_ready(&reply(vec![condition(false)]), RUNTIME_READY).as_deref(),
+            Some("RuntimeReady is false: Starting: wait")
+        );
+        assert!(not_ready(&reply(vec![]), RUNTIME_READY).is_some());
+        assert!(not_ready(&StatusResponse::default(), RUNTIME_READY).is_some());
+    }
+}

@@ -25,7 +25,7 @@ pub mod transport;
 mod wait;
 
 #[cfg(test)]
-mod test_server;
+pub(crate) mod test_server;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,127 @@
+//! Which pulls wait after a failure, and until when. Pure.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::base::backoff::Backoff;
+use crate::model::PodUid;
+
+const FIRST: Duration = Duration::from_secs(10);
+const CAP: Duration = Duration::from_secs(300);
+/// A pull that was not tried for this long starts over.
+const RESET: Duration = Duration::from_secs(600);
+
+type Key = (PodUid, String);
+
+/// Failed pulls by pod and image.
+#[derive(Debug)]
+pub(super) struct PullBackoff {
+    steps: Backoff<Key, Instant>,
+    errors: HashMap<Key, String>,
+}
+
+impl PullBackoff {
+    pub(super) fn new() -> PullBackoff {
+        PullBackoff {
+            steps: Backoff::new(FIRST, CAP, RESET),
+            errors: HashMap::new(),
+        }
+    }
+
+    /// When a pull may be tried again and how it failed last, if it has to wait.
+    pub(super) fn held(&self, pod: &PodUid, image: &str, now: Instant) -> Option<(Instant, &str)> {
+        let key = (pod.clone(), image.to_owned());
+        let since = self.steps.step(&key)?.since;
+        let left = self.steps.remaining(&key, since, now)?;
+        // An idle time longer than the reset frees the key; it cannot be inside a shorter delay.
+        Some((now + left, self.errors.get(&key).map_or("", String::as_str)))
+    }
+
+    /// A pull failed; when it may be tried again.
+    pub(super) fn failed(
+        &mut self,
+        pod: &PodUid,
+        image: &str,
+        error: String,
+        now: Instant,
+    ) -> Instant {
+        self.forget_old(now);
+        let key = (pod.clone(), image.to_owned());
+        self.errors.insert(key.clone(), error);
+        now + self.steps.advance(key, now, now)
+    }
+
+    /// A pull worked.
+    pub(super) fn worked(&mut self, pod: &PodUid, image: &str) {
+        let key = (pod.clone(), image.to_owned());
+        self.steps.forget(&key);
+        self.errors.remove(&key);
+    }
+
+    /// A pod is gone.
+    pub(super) fn forget_pod(&mut self, pod: &PodUid) {
+        self.steps.retain(|(uid, _), _| uid != pod);
+        self.errors.retain(|(uid, _), _| uid != pod);
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.steps
+            .retain(|_, step| now.saturating_duration_since(step.since) <= RESET);
+        let steps = &self.steps;
+        self.errors.retain(|key, _| steps.step(key).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn waits_double_from_ten_seconds_to_five_minutes_and_name_the_exact_instant() {
+        let (pod, mut now) = (PodUid::from("p"), Instant::now());
+        let mut backoff = PullBackoff::new();
+        for seconds in [10, 20, 40, 80, 160, 300, 300] {
+            let at = backoff.failed(&pod, "x", format!("error {seconds}"), now);
+            assert_eq!(at, now + S(seconds));
+            let held = backoff
+                .held(&pod, "x", at - S(1))
+                .map(|(at, text)| (at, text.to_owned()));
+            assert_eq!(held, Some((at, format!("error {seconds}"))));
+            assert_eq!(backoff.held(&pod, "x", at), None);
+            now = at;
+        }
+        assert_eq!(
+            backoff.failed(&pod, "x", String::new(), now + S(601)),
+            now + S(611)
+        );
+    }
+
+    #[test]
+    fn each_pod_and_image_waits_for_itself() {
+        let (one, two, now) = (PodUid::from("1"), PodUid::from("2"), Instant::now());
+        let mut backoff = PullBackoff::new();
+        backoff.failed(&one, "x", "e".into(), now);
+        assert!(backoff.held(&one, "x", now).is_some());
+        assert!(backoff.held(&one, "y", now).is_none());
+        assert!(backoff.held(&two, "x", now).is_none());
+    }
+
+    #[test]
+    fn success_and_the_end_of_a_pod_are_forgotten_and_so_is_what_is_old() {
+        let (one, two, now) = (PodUid::from("1"), PodUid::from("2"), Instant::now());
+        let mut backoff = PullBackoff::new();
+        backoff.failed(&one, "x", "e".into(), now);
+        backoff.failed(&two, "x", "e".into(), now);
+        backoff.worked(&one, "x");
+        assert!(backoff.held(&one, "x", now).is_none());
+        assert_eq!(backoff.failed(&one, "x", "e".into(), now), now + S(10));
+        backoff.forget_pod(&two);
+        assert!(backoff.held(&two, "x", now).is_none());
+        backoff.failed(&two, "y", "e".into(), now + S(700));
+        assert_eq!(backoff.errors.len(), 1);
+    }
+}

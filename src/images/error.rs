@@ -1,0 +1,99 @@
+//! Why an image cannot be used, and what users are told about it.
+
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::cri::CriError;
+use crate::model::reasons;
+
+/// An image that a container cannot be created from (yet). Displays the message alone.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ImageError {
+    /// The waiting reason of the container: `ErrImagePull`, `ImagePullBackOff`, …
+    pub reason: &'static str,
+    /// Text for people, for the container's status.
+    pub message: String,
+    /// When asking again makes sense, where that is known.
+    pub retry_at: Option<Instant>,
+}
+
+impl ImageError {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> ImageError {
+        ImageError {
+            reason,
+            message: message.into(),
+            retry_at: None,
+        }
+    }
+
+    pub(super) fn until(self, retry_at: Instant) -> ImageError {
+        ImageError {
+            retry_at: Some(retry_at),
+            ..self
+        }
+    }
+
+    /// What a failed pull is, by the runtime's words: errors that begin with one of the CRI's own names
+    /// are told apart.
+    pub(super) fn of_pull(image: &str, text: &str) -> ImageError {
+        let because = |reason: &'static str, what: &str, rest: &str| {
+            let message = format!("image pull failed for {image} because the {what}{rest}");
+            ImageError::new(reason, message)
+        };
+        if let Some(rest) = text.strip_prefix(reasons::REGISTRY_UNAVAILABLE) {
+            let what = "registry is unavailable";
+            return because(reasons::REGISTRY_UNAVAILABLE, what, rest);
+        }
+        if let Some(rest) = text.strip_prefix(reasons::SIGNATURE_VALIDATION_FAILED) {
+            let what = "signature validation failed";
+            return because(reasons::SIGNATURE_VALIDATION_FAILED, what, rest);
+        }
+        ImageError::new(reasons::ERR_IMAGE_PULL, text)
+    }
+}
+
+/// A call's error as it stands in events: code `Unknown` says nothing and is left out.
+pub(super) fn pull_text(error: &CriError) -> String {
+    match error.code() {
+        Code::Unknown => error.message().to_owned(),
+        _ => error.grpc_text(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtimes_own_names_decide_the_reason() {
+        let table = [
+            (
+                "no route to host",
+                reasons::ERR_IMAGE_PULL,
+                "no route to host",
+            ),
+            (
+                "RegistryUnavailable: connection refused",
+                reasons::REGISTRY_UNAVAILABLE,
+                "image pull failed for x because the registry is unavailable: connection refused",
+            ),
+            (
+                "SignatureValidationFailed: wrong key",
+                reasons::SIGNATURE_VALIDATION_FAILED,
+                "image pull failed for x because the signature validation failed: wrong key",
+            ),
+            (
+                "rpc error: RegistryUnavailable",
+                reasons::ERR_IMAGE_PULL,
+                "rpc error: RegistryUnavailable",
+            ),
+        ];
+        for (text, reason, message) in table {
+            assert_eq!(
+                ImageError::of_pull("x", text),
+                ImageError::new(reason, message)
+            );
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The queue of pulls: a few at once, each image once, no faster than the registry is to be asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+
+use super::error::pull_text;
+use super::flight::Flights;
+use super::rate::Rate;
+use crate::cri::v1::{AuthConfig, ImageSpec, PodSandboxConfig};
+use crate::cri::{CriError, ImageClient};
+
+/// How images are pulled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PullConfig {
+    /// `serializeImagePulls`: one pull at a time.
+    pub serialize: bool,
+    /// `maxParallelImagePulls`, when pulls are not serialised. Without it eight run at once, since
+    /// an unlimited number is what brings runtimes down.
+    pub max_parallel: Option<u32>,
+    /// `registryPullQPS`; 0 for no limit. A pull over the limit waits (upstream fails it).
+    pub qps: f64,
+    /// `registryBurst`.
+    pub burst: u32,
+}
+
+impl Default for PullConfig {
+    fn default() -> PullConfig {
+        PullConfig {
+            serialize: true,
+            max_parallel: None,
+            qps: 5.0,
+            burst: 10,
+        }
+    }
+}
+
+const PARALLEL: u32 = 8;
+
+/// An image that was pulled.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Pulled {
+    /// What to create containers with.
+    pub(super) image_ref: String,
+    /// Without the wait in the queue.
+    pub(super) took: Duration,
+    /// In bytes; 0 when the runtime does not say.
+    pub(super) size: u64,
+}
+
+/// Pulls of one image with different credentials are different pulls.
+type Key = (String, Vec<AuthConfig>);
+
+pub(super) struct Puller {
+    images: ImageClient,
+    flights: Flights<Key, Result<Pulled, String>>,
+    lanes: Lanes,
+    rate: Arc<Mutex<Rate>>,
+}
+
+/// Images that are already here only have their manifest checked as a rule, and need not wait behind
+/// someone's download.
+struct Lanes {
+    download: Arc<Semaphore>,
+    refresh: Arc<Semaphore>,
+}
+
+impl Puller {
+    pub(super) fn new(images: ImageClient, config: &PullConfig) -> Puller {
+        let at_once = match config.serialize {
+            true => 1,
+            false => config.max_parallel.unwrap_or(PARALLEL).max(1),
+        };
+        let lane = || Arc::new(Semaphore::new(at_once as usize));
+        Puller {
+            images,
+            flights: Flights::new(),
+            lanes: Lanes {
+                download: lane(),
+                refresh: lane(),
+            },
+            rate: Arc::new(Mutex::new(Rate::new(config.qps, config.burst))),
+        }
+    }
+
+    /// Pulls an image with the first of `credentials` that works, anonymously without any. The error
+    /// is in the words of events. Dropping the future gives the pull up, unless others want it too.
+    pub(super) async fn pull(
+        &self,
+        spec: &ImageSpec,
+        present: bool,
+        credentials: &[AuthConfig],
+        sandbox_config: Option<&PodSandboxConfig>,
+    ) -> Result<Pulled, String> {
+        let key = (spec.image.clone(), credentials.to_vec());
+        let begin = || {
+            let lane = match present {
+                true => self.lanes.refresh.clone(),
+                false => self.lanes.download.clone(),
+            };
+            let pull = Pull {
+                images: self.images.clone(),
+                spec: spec.clone(),
+                credentials: credentials.to_vec(),
+                sandbox_config: sandbox_config.cloned(),
+            };
+            let rate = self.rate.clone();
+            async move {
+                // The semaphore is never closed.
+                let _place = lane.acquire_owned().await.ok();
+                let wait = rate.lock().take(Instant::now());
+                sleep(wait).await;
+                pull.run().await
+            }
+        };
+        self.flights.run(key, begin).await
+    }
+}
+
+struct Pull {
+    images: ImageClient,
+    spec: ImageSpec,
+    credentials: Vec<AuthConfig>,
+    sandbox_config: Option<PodSandboxConfig>,
+}
+
+impl Pull {
+    async fn run(mut self) -> Result<Pulled, String> {
+        let begin = Instant::now();
+        let image_ref = self.with_any_credentials().await?;
+        let took = begin.elapsed();
+        let known = self.images.image_status(self.spec).await;
+        let size = known.ok().flatten().map_or(0, |image| image.size);
+        Ok(Pulled {
+            image_ref,
+            took,
+            size,
+        })
+    }
+
+    async fn with_any_credentials(&mut self) -> Result<String, String> {
+        let credentials = std::mem::take(&mut self.credentials);
+        if credentials.is_empty() {
+            return self.once(None).await.map_err(|error| pull_text(&error));
+        }
+        let mut errors = Vec::new();
+        for auth in credentials {
+            match self.once(Some(auth)).await {
+                Ok(image_ref) => return Ok(image_ref),
+                Err(error) => errors.push(pull_text(&error)),
+            }
+        }
+        // Equal failures are told once.
+        errors.dedup();
+        Err(match errors.as_slice() {
+            [only] => only.clone(),
+            many => format!("[{}]", many.join(", ")),
+        })
+    }
+
+    async fn once(&self, auth: Option<AuthConfig>) -> Result<String, CriError> {
+        self.images
+            .pull_image(self.spec.clone(), auth, self.sandbox_config.clone())
+            .await
+    }
+}

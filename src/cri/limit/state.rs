@@ -20,13 +20,14 @@ const FLOOR: Duration = Duration::from_millis(5);
 /// Up to this mean ratio nothing queues at all.
 const FREE: f64 = 1.15;
 /// Calls queueing in the runtime: fewer than this and the limit grows …
-const FEW: f64 = 1.0;
-/// … more than this and it shrinks.
-const MANY: f64 = 2.5;
+const FEW: f64 = 1.5;
+/// … more than this and it shrinks. A few too many cost little, too few leave the machine idle while
+/// something else makes every call slow; so the band is generous.
+const MANY: f64 = 3.5;
 /// One sample counts for no more than this ratio, so that one odd call decides nothing.
-const RATIO_CAP: f64 = 8.0;
-/// From this mean ratio on the limit shrinks by a quarter instead of by one.
-const OVERLOAD: f64 = 4.0;
+const RATIO_CAP: f64 = 16.0;
+/// From this many queueing calls on the limit shrinks by a quarter instead of by one.
+const OVERLOAD: f64 = 8.0;
 /// A call holds its place for at least this long, …
 const STAY: Duration = Duration::from_secs(2);
 /// … and for this many times what its like usually take.
@@ -163,7 +164,7 @@ impl LimitState {
         let queued = f64::from(self.limit) * (1.0 - 1.0 / mean);
         let next = if mean <= FREE {
             self.limit.saturating_mul(2)
-        } else if mean >= OVERLOAD {
+        } else if queued >= OVERLOAD {
             self.limit - self.limit.div_ceil(4)
         } else if queued < FEW {
             self.limit + 1

@@ -54,6 +54,25 @@ pub struct ImageRequest<'a> {
     pub sandbox_config: Option<&'a PodSandboxConfig>,
 }
 
+/// An image that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadyImage {
+    /// What to create containers with.
+    pub reference: String,
+    /// The numeric user that the image wants to run as.
+    pub uid: Option<i64>,
+    /// The user that it wants to run as by name; empty when it has none.
+    pub username: String,
+}
+
+impl ReadyImage {
+    fn of(reference: String, image: Option<&Image>) -> Self {
+        let uid = image.and_then(|image| image.uid.as_ref()).map(|uid| uid.value);
+        let username = image.map(|image| image.username.clone()).unwrap_or_default();
+        Self { reference, uid, username }
+    }
+}
+
 /// Gets images for pods.
 pub struct ImageManager {
     images: ImageClient,
@@ -81,7 +100,7 @@ impl ImageManager {
     pub async fn ensure_image_exists(
         &self,
         request: &ImageRequest<'_>,
-    ) -> Result<String, ImageError> {
+    ) -> Result<ReadyImage, ImageError> {
         let ImageRequest {
             object,
             image,
@@ -90,7 +109,7 @@ impl ImageManager {
         } = *request;
         let spec = self.spec(request)?;
         let present = match self.look(&spec).await {
-            Ok(present) => present.map(|image| image.id),
+            Ok(present) => present,
             // With this policy the registry decides; the look only chose the lane.
             Err(_) if policy == PullPolicy::Always => None,
             Err(error) => {
@@ -101,11 +120,11 @@ impl ImageManager {
             }
         };
         match (policy, present) {
-            (PullPolicy::IfNotPresent | PullPolicy::Never, Some(id)) => {
+            (PullPolicy::IfNotPresent | PullPolicy::Never, Some(found)) => {
                 let message = format!("Container image {image:?} already present on machine");
                 self.recorder
                     .normal(object, reasons::event::PULLED, message);
-                Ok(id)
+                Ok(ReadyImage::of(found.id.clone(), Some(&found)))
             }
             (PullPolicy::Never, None) => {
                 let message =
@@ -164,7 +183,7 @@ impl ImageManager {
         request: &ImageRequest<'_>,
         spec: &ImageSpec,
         present: bool,
-    ) -> Result<String, ImageError> {
+    ) -> Result<ReadyImage, ImageError> {
         let ImageRequest { object, image, .. } = *request;
         let pod = request.pod.uid();
         self.held_back(request, &pod)?;
@@ -182,16 +201,17 @@ impl ImageManager {
             Ok(Pulled {
                 image_ref,
                 took,
-                size,
+                image: found,
             }) => {
                 self.backoff.lock().worked(&pod, image);
+                let size = found.as_ref().map_or(0, |image| image.size);
                 let (took, waited) = (go_duration(took), go_duration(begin.elapsed()));
                 let message = format!(
                     "Successfully pulled image {image:?} in {took} ({waited} including waiting). Image size: {size} bytes."
                 );
                 self.recorder
                     .normal(object, reasons::event::PULLED, message);
-                Ok(image_ref)
+                Ok(ReadyImage::of(image_ref, found.as_ref()))
             }
             Err(text) => {
                 let message = format!("Failed to pull image {image:?}: {text}");

@@ -22,5 +22,5 @@ mod tests;
 pub use error::ImageError;
 pub use go_duration::go_duration;
 pub use image_name::{ImageName, InvalidImageName};
-pub use manager::{ImageManager, ImageRequest, PullPolicy};
+pub use manager::{ImageManager, ImageRequest, PullPolicy, ReadyImage};
 pub use puller::PullConfig;

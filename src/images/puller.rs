@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::error::pull_text;
 use super::flight::Flights;
 use super::rate::Rate;
-use crate::cri::v1::{AuthConfig, ImageSpec, PodSandboxConfig};
+use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
 /// How images are pulled.
@@ -47,8 +47,8 @@ pub(super) struct Pulled {
     pub(super) image_ref: String,
     /// Without the wait in the queue.
     pub(super) took: Duration,
-    /// In bytes; 0 when the runtime does not say.
-    pub(super) size: u64,
+    /// What the runtime says of it, if it does.
+    pub(super) image: Option<Image>,
 }
 
 /// Pulls of one image with different credentials are different pulls.
@@ -133,11 +133,10 @@ impl Pull {
         let image_ref = self.with_any_credentials().await?;
         let took = begin.elapsed();
         let known = self.images.image_status(self.spec).await;
-        let size = known.ok().flatten().map_or(0, |image| image.size);
         Ok(Pulled {
             image_ref,
             took,
-            size,
+            image: known.ok().flatten(),
         })
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// How much of a log stands in for a termination message (`FallbackToLogsOnError`).
-pub const TERMINATION_FALLBACK: Limits = Limits {
+pub const TERMINATION: Limits = Limits {
     lines: 80,
     bytes: 2048,
 };
@@ -41,7 +41,7 @@ pub fn of_log(path: &Path, limits: Limits) -> io::Result<String> {
     loop {
         let tail = assemble(&window, start == 0, limits);
         if tail.enough || start == 0 || size - start >= WINDOW {
-            return Ok(lossy_end(tail.content, limits.bytes));
+            return Ok(lossy_end(&tail.content, limits.bytes));
         }
         let block = BLOCK.min(start);
         start -= block;
@@ -50,15 +50,6 @@ pub fn of_log(path: &Path, limits: Limits) -> io::Result<String> {
         longer.append(&mut window);
         window = longer;
     }
-}
-
-/// The last bytes of a file, bytes that are not UTF-8 replaced. Blocks; errors as [`of_log`].
-pub fn of_file(path: &Path, bytes: usize) -> io::Result<String> {
-    let (file, size) = open(path)?;
-    let start = size.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
-    let mut content = vec![0; usize::try_from(size - start).map_err(io::Error::other)?];
-    file.read_exact_at(&mut content, start)?;
-    Ok(text(&content, start > 0))
 }
 
 /// Opens without waiting for the other end of a pipe, and refuses all but regular files.
@@ -110,19 +101,16 @@ fn assemble(window: &[u8], whole_file: bool, limits: Limits) -> Assembled {
     }
 }
 
-/// At most the last `limit` bytes as text.
-fn lossy_end(mut content: Vec<u8>, limit: usize) -> String {
+/// At most the last `limit` bytes as text; what is cut begins with a whole character.
+fn lossy_end(content: &[u8], limit: usize) -> String {
     let cut = content.len().saturating_sub(limit);
-    content.drain(..cut);
-    text(&content, cut > 0)
-}
-
-/// Bytes as text; where they were cut out of the middle, beginning with a whole character.
-fn text(bytes: &[u8], cut: bool) -> String {
+    let rest = content.get(cut..).unwrap_or_default();
     let continues = |byte: &&u8| *byte & 0b1100_0000 == 0b1000_0000;
-    let inside = bytes.iter().take(3).take_while(continues).count();
-    let whole = bytes.get(inside..).filter(|_| cut).unwrap_or(bytes);
-    String::from_utf8_lossy(whole).into_owned()
+    let inside = match cut {
+        0 => 0,
+        _ => rest.iter().take(3).take_while(continues).count(),
+    };
+    String::from_utf8_lossy(rest.get(inside..).unwrap_or_default()).into_owned()
 }
 
 #[cfg(test)]
@@ -259,29 +247,18 @@ mod tests {
     #[test]
     fn a_pipe_or_a_directory_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let error = of_log(dir.path(), TERMINATION_FALLBACK).unwrap_err();
+        let error = of_log(dir.path(), TERMINATION).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         let pipe = dir.path().join("pipe");
         let mode = rustix::fs::Mode::RUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let error = of_log(&pipe, TERMINATION_FALLBACK).unwrap_err();
+        let error = of_log(&pipe, TERMINATION).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]
     fn a_missing_file_is_not_found() {
-        let error = of_log(Path::new("/nonexistent/0.log"), TERMINATION_FALLBACK).unwrap_err();
+        let error = of_log(Path::new("/nonexistent/0.log"), TERMINATION).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn the_end_of_any_file_is_its_last_bytes() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("message");
-        fs::write(&path, "a long message: the end").unwrap();
-        assert_eq!(of_file(&path, 7).unwrap(), "the end");
-        assert_eq!(of_file(&path, 4096).unwrap(), "a long message: the end");
-        fs::write(&path, "xé").unwrap();
-        assert_eq!(of_file(&path, 1).unwrap(), "");
     }
 }

@@ -27,6 +27,22 @@ impl RestartPolicy {
             _ => None,
         }
     }
+
+    /// The policy that holds for one container: its own, else the pod's.
+    pub fn of(pod: &Pod, container: &Container) -> Self {
+        let own = container.restart_policy.as_deref();
+        own.and_then(Self::parse)
+            .unwrap_or_else(|| pod.restart_policy())
+    }
+
+    /// Whether an exit with this code is followed by a restart.
+    pub fn restarts_after(self, exit_code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => exit_code != 0,
+            Self::Never => false,
+        }
+    }
 }
 
 /// Whether an init container is a sidecar (`restartPolicy: Always`).

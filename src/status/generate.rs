@@ -6,7 +6,6 @@
 
 mod conditions;
 mod container_states;
-mod facts;
 mod phase;
 mod restart;
 #[cfg(test)]
@@ -15,7 +14,6 @@ mod transition;
 
 pub use conditions::carry_transition_times;
 pub(in crate::status) use container_states::unknown_exit;
-pub use facts::{ContainerFacts, InitialFacts, LastExit};
 pub use phase::Phase;
 pub use transition::IllegalTransition;
 
@@ -61,10 +59,8 @@ pub struct Inputs<'a> {
     pub start_failure: &'a dyn Fn(&str) -> Option<(String, String)>,
     /// Message of a container's restart back-off if it holds the container back at `now`.
     pub back_off: &'a dyn Fn(&str) -> Option<String>,
-    /// The status shown before, if this process has shown one.
+    /// The status shown before: by this process, or by an earlier one and remembered since.
     pub old: Option<&'a PodStatus>,
-    /// What the journal knows from before this process; read only when `old` is `None`.
-    pub initial: Option<&'a InitialFacts>,
     /// The sandbox check's verdict: the pod has no sandbox fit for use.
     pub needs_new_sandbox: bool,
     /// The pod is known to be ending: its containers will not be started again.
@@ -90,7 +86,6 @@ impl<'a> Inputs<'a> {
             start_failure: &|_| None,
             back_off: &|_| None,
             old: None,
-            initial: None,
             needs_new_sandbox: false,
             pod_is_terminal: false,
             host_ips: &[],
@@ -99,14 +94,11 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The status to build on: the one shown before, else the journal's facts, else what the pod
-    /// object itself carries.
+    /// The status to build on: the one shown before, else what the pod object itself carries.
     fn baseline(&self) -> Cow<'a, PodStatus> {
-        match (self.old, self.initial, &self.pod.status) {
-            (Some(old), _, _) => Cow::Borrowed(old),
-            (None, Some(facts), _) => Cow::Owned(facts.as_old_status(self.runtime_name)),
-            (None, None, Some(status)) => Cow::Borrowed(status),
-            (None, None, None) => Cow::Owned(PodStatus::default()),
+        match self.old.or(self.pod.status.as_ref()) {
+            Some(status) => Cow::Borrowed(status),
+            None => Cow::Owned(PodStatus::default()),
         }
     }
 }
@@ -141,7 +133,7 @@ pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, Illegal
         pod_ips,
         qos_class: Some(inputs.qos_class.into()),
         reason,
-        start_time: Some(start_time(&old, inputs.now)),
+        start_time: Some(start_time(inputs, &old)),
         ..PodStatus::default()
     };
     transition::check(inputs.pod, &old, &status)?;
@@ -200,10 +192,17 @@ fn pod_ips(inputs: &Inputs<'_>, old: &PodStatus) -> (Option<String>, Option<Vec<
     )
 }
 
-fn start_time(old: &PodStatus, now: Timestamp) -> Time {
+/// When the pod was first seen. A kubelet that finds a pod running takes the age of its oldest
+/// sandbox, so that its own restart does not make the pod younger.
+fn start_time(inputs: &Inputs<'_>, old: &PodStatus) -> Time {
+    let sandboxes = inputs.runtime.sandboxes.iter();
+    let oldest = sandboxes
+        .filter_map(|s| container_states::time(s.created_at))
+        .min();
+    let first_seen = Time(whole_seconds(inputs.now));
     old.start_time
         .clone()
-        .unwrap_or_else(|| Time(whole_seconds(now)))
+        .unwrap_or_else(|| oldest.map_or(first_seen.clone(), |oldest| oldest.min(first_seen)))
 }
 
 /// Cuts termination messages to the containers' equal shares of the pod's allowance.

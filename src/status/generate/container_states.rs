@@ -189,7 +189,7 @@ fn without_instance(
     let ended = old.filter(|old| termination(&old.state).is_some());
     if kind.is_plain_init(container) && pod_was_initialized(inputs) {
         match ended.filter(|old| exit_code(&old.state) == Some(0)) {
-            Some(old) => return kept(old, container),
+            Some(old) => return old.clone(),
             None => {
                 status.restart_count = old.map_or(0, |old| old.restart_count);
                 status.last_state = old.and_then(|old| old.last_state.clone());
@@ -199,7 +199,7 @@ fn without_instance(
         }
     }
     if let Some(old) = ended {
-        return kept(old, container);
+        return old.clone();
     }
     if let Some(old) = old {
         status.restart_count = old.restart_count;
@@ -213,15 +213,6 @@ fn without_instance(
                 status.restart_count = old.restart_count.saturating_add(1);
             }
         }
-    }
-    status
-}
-
-/// The status shown before; one that was made from the journal's facts lacks the image.
-fn kept(old: &ContainerStatus, container: &Container) -> ContainerStatus {
-    let mut status = old.clone();
-    if status.image.is_empty() {
-        status.image = container.image.clone().unwrap_or_default();
     }
     status
 }
@@ -292,12 +283,12 @@ fn mark_started_and_ready(
 }
 
 /// `<runtime>://<id>`, as the API shows container ids.
-pub(super) fn container_id(runtime_name: &str, id: &model::ContainerId) -> String {
+fn container_id(runtime_name: &str, id: &model::ContainerId) -> String {
     format!("{runtime_name}://{id}")
 }
 
 /// The API's time of a runtime's nanoseconds; `None` for 0, "not reached".
-fn time(nanos: i64) -> Option<Time> {
+pub(super) fn time(nanos: i64) -> Option<Time> {
     let at = Timestamp::from_second(nanos.div_euclid(NANOS_PER_SECOND)).ok()?;
     (nanos != 0).then(|| Time(whole_seconds(at)))
 }
@@ -306,14 +297,14 @@ fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-pub(super) fn waiting(reason: Option<String>, message: Option<String>) -> ContainerState {
+fn waiting(reason: Option<String>, message: Option<String>) -> ContainerState {
     ContainerState {
         waiting: Some(ContainerStateWaiting { reason, message }),
         ..ContainerState::default()
     }
 }
 
-pub(super) fn terminated(end: ContainerStateTerminated) -> ContainerState {
+fn terminated(end: ContainerStateTerminated) -> ContainerState {
     ContainerState {
         terminated: Some(end),
         ..ContainerState::default()

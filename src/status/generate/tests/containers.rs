@@ -288,32 +288,6 @@ fn a_deleted_pods_containers_wait_for_nothing() {
     assert_eq!(word(&of(&status, "a").state), "terminated:Error:1");
 }
 
-#[test]
-fn a_restart_rule_is_asked_before_the_policy() {
-    use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExitCodes};
-    let mut pod = pod("Never", &[], &["a"]);
-    edit(&mut pod, "a", |a| {
-        a.restart_policy_rules = Some(vec![ContainerRestartRule {
-            action: "Restart".into(),
-            exit_codes: Some(ContainerRestartRuleOnExitCodes {
-                operator: "In".into(),
-                values: Some(vec![42]),
-            }),
-        }]);
-    });
-    let shown = |code| {
-        word(
-            &of(
-                &held_back(&pod, &[exited("a", "c", code)], Some("X"), false),
-                "a",
-            )
-            .state,
-        )
-    };
-    assert_eq!(shown(42), "waiting:X");
-    assert_eq!(shown(1), "terminated:Error:1");
-}
-
 /// Startup and readiness verdicts of a running container whose older status is given.
 fn probed(
     startup: Option<ProbeVerdict>,

@@ -1,0 +1,49 @@
+# Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
+
+.PHONY: demo run test measured-kubelet bench bench-containerd lint fmt clean
+
+# Runs the example pods on a private containerd and takes them down again.
+demo:
+	hack/demo.sh
+
+# The same, but stays until Ctrl-C.
+run:
+	hack/demo.sh --stay
+
+# All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true.
+test:
+	@hack/install-deps.sh || echo "going on without what could not be installed"
+	@hack/build-images.sh || echo "going on without the images"
+	cargo test --no-fail-fast
+
+# The kubelet that is measured is the one that is shipped, not the one built with the test features.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+MEASURED := $(abspath $(TARGET))/bench/kubelet
+BENCH := KUBELET_UNDER_TEST=$(MEASURED) cargo bench --bench node --
+
+measured-kubelet:
+	cargo build --release --bin kubelet
+	mkdir -p $(dir $(MEASURED))
+	cp $(TARGET)/release/kubelet $(MEASURED)
+
+# Costs of a node on a simulated runtime, into target/bench/node.md.
+bench: measured-kubelet
+	$(BENCH)
+
+# Latencies on a real containerd, into target/bench/containerd.md.
+bench-containerd: measured-kubelet
+	hack/install-deps.sh
+	hack/build-images.sh
+	$(BENCH) --containerd
+
+lint:
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	@if command -v shellcheck >/dev/null; then shellcheck -x hack/*.sh; fi
+
+fmt:
+	cargo fmt
+
+clean:
+	cargo clean

@@ -3,7 +3,7 @@
 //! - **Owns**: the YAML/JSON text-to-tree step, merging of layers (file, drop-ins, flags), and the
 //!   lookup of a value's origin for error messages.
 //! - **Woken by**: nothing; pure functions called once at start.
-//! - **Publishes**: [`Node`] trees; [`decode`] turns one into the typed configuration.
+//! - **Publishes**: [`Node`] trees; [`decode()`] turns one into the typed configuration.
 //! - **Must never**: read a file, guess a value, or drop a problem silently.
 //! - **Upstream**: `pkg/kubelet/kubeletconfig/util/codec` and the JSON merge of
 //!   `mergeKubeletConfigurations` in `cmd/kubelet/app/server.go`.

@@ -254,7 +254,7 @@ config_section! {
         "systemReservedCgroup" system_reserved_cgroup: String,
         /// Cgroup of Kubernetes daemons.
         "kubeReservedCgroup" kube_reserved_cgroup: String,
-        /// Which reservations are enforced. Default [pods].
+        /// Which reservations are enforced. Default `pods`.
         "enforceNodeAllocatable" enforce_node_allocatable: Vec<String>,
         /// Unsafe sysctls pods may set; a trailing `*` is a wildcard.
         "allowedUnsafeSysctls" allowed_unsafe_sysctls: Vec<String>,

@@ -1,1 +1,246 @@
-//! (under construction)
+//! Probes: one light task per container and kind of probe.
+//!
+//! * **Owns** the schedule, counters and verdicts of every liveness, readiness and startup probe. All
+//!   rules are in [`state`]; [`task`] looks, waits and runs.
+//! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the picture of a
+//!   pod changed. Where only a change can matter (no container yet, held, not started) nothing ticks.
+//! * **Publishes** verdicts on the board of [`crate::probe_results`], remembers them in the journal so
+//!   that a restart resumes where it stopped, and tells of failures as events.
+//! * **Must never** run two probes of one kind on a container at once, hold a failure of this process
+//!   against a container, or wait for a reader.
+//! * **Answers to** upstream's `pkg/kubelet/prober`.
+//!
+//! ```text
+//!  pod_changed --> watch per pod --> probe.<container> --> probe_results (board), journal, events
+//!  period, delay ---------------------^      |
+//!                                            '--> lifecycle::run_handler
+//! ```
+
+mod metrics;
+mod spec;
+mod state;
+mod task;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    events::EventRecorder,
+    journal::Journal,
+    lifecycle::ExecFn,
+    metrics::Metrics,
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind},
+    probe_results::ProbeResultsWriter,
+};
+use jiff::Timestamp;
+use metrics::ProberMetrics;
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
+use tokio::sync::watch;
+
+/// What is known of a container and its pod at this moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// The newest instance of the container.
+    pub container: Option<ContainerStatus>,
+    /// Primary address of the pod; of the node for host-network pods.
+    pub pod_ip: Option<String>,
+    /// The pod is Failed or Succeeded.
+    pub pod_terminal: bool,
+    /// The pod is on its way out.
+    pub deleting: bool,
+}
+
+/// Shows a container by its pod's UID and its name. Called at each tick: it must be cheap and never
+/// block.
+pub type ContainerView = Arc<dyn Fn(&PodUid, &str) -> View + Send + Sync>;
+
+/// What the prober works with.
+pub struct Parts {
+    /// When this kubelet started, by the wall clock.
+    pub started_at: Timestamp,
+    /// Runs commands in containers.
+    pub exec: ExecFn,
+    /// Shows containers.
+    pub view: ContainerView,
+    /// The board of verdicts.
+    pub results: ProbeResultsWriter,
+    /// Remembers verdicts over restarts.
+    pub journal: Journal,
+    /// Takes events.
+    pub events: EventRecorder,
+}
+
+/// Starts and stops the probes of pods; cheap to clone.
+#[derive(Clone)]
+pub struct ProbeManager {
+    shared: Arc<Shared>,
+    pods: Arc<Mutex<HashMap<PodUid, Arc<PodProbes>>>>,
+}
+
+/// What all probe tasks share.
+struct Shared {
+    parts: Parts,
+    metrics: ProberMetrics,
+}
+
+/// What the probe tasks of one pod share.
+struct PodProbes {
+    pod: Arc<Pod>,
+    uid: PodUid,
+    signal: watch::Sender<Signal>,
+    slots: Mutex<Vec<Slot>>,
+}
+
+/// What the tasks of a pod are told; a repeated value says that the pod changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signal {
+    Run,
+    ReadinessOnly,
+    Removed,
+}
+
+/// One probe of one container.
+#[derive(Clone, Debug)]
+struct Slot {
+    container: Arc<str>,
+    kind: ProbeKind,
+    task: SlotTask,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SlotTask {
+    /// Under way; for startup probes, which instance has started.
+    Running { started: Option<ContainerId> },
+    /// Over, because of this instance.
+    Ended { last: Option<ContainerId> },
+}
+
+impl ProbeManager {
+    /// No probes yet; declares metric families in `metrics`.
+    pub fn new(parts: Parts, metrics: &Metrics) -> Self {
+        let metrics = ProberMetrics::new(metrics);
+        Self {
+            shared: Arc::new(Shared { parts, metrics }),
+            pods: Arc::default(),
+        }
+    }
+
+    /// Starts the probes of a pod's regular containers and sidecars. Calling it again changes nothing,
+    /// except that a probe whose container ended for good starts again when the container runs after
+    /// all. Needs a tokio runtime.
+    pub fn add_pod(&self, pod: &Arc<Pod>) {
+        let uid = pod.uid();
+        let mut pods = self.pods.lock();
+        if let Some(known) = pods.get(&uid) {
+            return self.shared.revive(known);
+        }
+        let slots = spec::probes_of(pod);
+        if slots.is_empty() {
+            return;
+        }
+        let probes = Arc::new(PodProbes {
+            pod: pod.clone(),
+            uid: uid.clone(),
+            signal: watch::Sender::new(Signal::Run),
+            slots: Mutex::new(slots.clone()),
+        });
+        for slot in &slots {
+            task::spawn(&self.shared, &probes, slot);
+        }
+        pods.insert(uid, probes);
+    }
+
+    /// Ends all probes of a pod and forgets their verdicts.
+    pub fn remove_pod(&self, uid: &PodUid) {
+        if let Some(probes) = self.pods.lock().remove(uid) {
+            probes.signal.send_replace(Signal::Removed);
+        }
+    }
+
+    /// Ends the liveness and startup probes of a pod that is being stopped, sidecars included.
+    /// Readiness is probed on.
+    pub fn stop_liveness_and_startup(&self, uid: &PodUid) {
+        if let Some(probes) = self.pods.lock().get(uid) {
+            probes.signal.send_replace(Signal::ReadinessOnly);
+        }
+    }
+
+    /// Says that the picture of a pod changed: its probes look at once.
+    pub fn pod_changed(&self, uid: &PodUid) {
+        if let Some(probes) = self.pods.lock().get(uid) {
+            probes.wake();
+        }
+    }
+
+    /// Whether an instance that runs counts as started: its startup probe succeeded, or nothing waits
+    /// for one.
+    pub fn started(&self, uid: &PodUid, container: &str, id: &ContainerId) -> bool {
+        match self.pods.lock().get(uid) {
+            Some(probes) => probes.started(container, id),
+            None => true,
+        }
+    }
+
+    /// How many pods have probes.
+    pub fn len(&self) -> usize {
+        self.pods.lock().len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Shared {
+    fn revive(self: &Arc<Self>, probes: &Arc<PodProbes>) {
+        if *probes.signal.borrow() != Signal::Run {
+            return;
+        }
+        let mut revived = Vec::new();
+        for slot in probes.slots.lock().iter_mut() {
+            let SlotTask::Ended { last } = &slot.task else {
+                continue;
+            };
+            let view = (self.parts.view)(&probes.uid, &slot.container);
+            let runs_again = view.container.is_some_and(|seen| {
+                seen.state == ContainerState::Running && Some(&seen.id) != last.as_ref()
+            });
+            if runs_again && !view.pod_terminal && !view.deleting {
+                slot.task = SlotTask::Running { started: None };
+                revived.push(slot.clone());
+            }
+        }
+        for slot in &revived {
+            task::spawn(self, probes, slot);
+        }
+    }
+}
+
+impl PodProbes {
+    fn wake(&self) {
+        self.signal.send_modify(|_| ());
+    }
+
+    fn started(&self, container: &str, id: &ContainerId) -> bool {
+        let slots = self.slots.lock();
+        let startup = slots
+            .iter()
+            .find(|slot| slot.kind == ProbeKind::Startup && &*slot.container == container);
+        match startup.map(|slot| &slot.task) {
+            Some(SlotTask::Running { started }) => started.as_ref() == Some(id),
+            Some(SlotTask::Ended { .. }) | None => true,
+        }
+    }
+
+    fn set_task(&self, container: &str, kind: ProbeKind, task: SlotTask) {
+        let mut slots = self.slots.lock();
+        let slot = slots
+            .iter_mut()
+            .find(|slot| slot.kind == kind && &*slot.container == container);
+        if let Some(slot) = slot {
+            slot.task = task;
+        }
+    }
+}

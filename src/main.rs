@@ -1,2 +1,38 @@
-//! The kubelet binary.
-fn main() {}
+//! The kubelet binary: parse, load, build, run.
+
+use kubelet::{
+    app::App,
+    base::chain,
+    config::{self, Flags, HostFacts, Invocation},
+};
+use std::{env, io::Write, process::ExitCode};
+
+fn main() -> ExitCode {
+    match config::parse_args(env::args_os().skip(1)) {
+        Ok(Invocation::Run(flags)) => match run(&flags) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => complain(&chain(error.as_ref())),
+        },
+        Ok(Invocation::Help(text) | Invocation::Version(text)) => {
+            let _ = writeln!(std::io::stdout(), "{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => complain(&error.to_string()),
+    }
+}
+
+fn run(flags: &Flags) -> anyhow::Result<()> {
+    let facts = HostFacts { hostname: kubelet::host::hostname()? };
+    let config = config::load(flags, &facts)?;
+    let _log = config::logging::init(&config.logging)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async { App::build(config).await?.run().await })
+}
+
+fn complain(text: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "kubelet: {text}");
+    ExitCode::FAILURE
+}

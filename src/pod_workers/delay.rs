@@ -1,0 +1,99 @@
+//! When a worker looks at its pod again without being told to.
+
+use crate::pod_sync::syncer::RetryDelay;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the delays are before jitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delays {
+    /// After a turn that left nothing to do (`syncFrequency`).
+    pub resync: Duration,
+    /// After a failure.
+    pub error: Duration,
+    /// While the runtime's network is not ready.
+    pub network_not_ready: Duration,
+}
+
+impl Default for Delays {
+    /// 60 s, 10 s and 1 s.
+    fn default() -> Self {
+        Self {
+            resync: Duration::from_secs(60),
+            error: Duration::from_secs(10),
+            network_not_ready: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a turn said about the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Next {
+    /// This exact instant.
+    pub(super) again: Option<Instant>,
+    /// Otherwise this soon.
+    pub(super) delay: RetryDelay,
+}
+
+impl Next {
+    /// After a failure without further word.
+    pub(super) const ERROR: Self = Self {
+        again: None,
+        delay: RetryDelay::Error,
+    };
+}
+
+/// The instant of the next turn. The delays are stretched by up to a half, by `roll` from 0 to 1, so
+/// that pods that start together do not stay together. An exact instant is kept to the instant,
+/// except that the long resync is never put off by it.
+pub(super) fn due(next: Next, delays: &Delays, now: Instant, roll: f64) -> Instant {
+    let stretched = |delay: Duration| now + delay.mul_f64(1.0 + 0.5 * roll.clamp(0.0, 1.0));
+    let resync = stretched(delays.resync);
+    match (next.again, next.delay) {
+        (Some(again), _) => again.clamp(now, resync),
+        (None, RetryDelay::Resync) => resync,
+        (None, RetryDelay::Error) => stretched(delays.error),
+        (None, RetryDelay::NetworkNotReady) => stretched(delays.network_not_ready),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_stretched_by_up_to_a_half() {
+        let now = Instant::now();
+        for (delay, roll, millis) in [
+            (RetryDelay::Resync, 0.0, 60_000),
+            (RetryDelay::Resync, 1.0, 90_000),
+            (RetryDelay::Error, 0.0, 10_000),
+            (RetryDelay::Error, 0.5, 12_500),
+            (RetryDelay::NetworkNotReady, 1.0, 1_500),
+        ] {
+            let next = Next { again: None, delay };
+            let due = due(next, &Delays::default(), now, roll);
+            assert_eq!(due, now + Duration::from_millis(millis), "{delay:?} {roll}");
+        }
+    }
+
+    #[test]
+    fn an_exact_instant_is_exact_but_never_later_than_the_resync() {
+        let now = Instant::now();
+        let at = |seconds| {
+            let next = Next {
+                again: Some(now + Duration::from_secs(seconds)),
+                delay: RetryDelay::Error,
+            };
+            due(next, &Delays::default(), now, 0.9) - now
+        };
+        assert_eq!(at(7), Duration::from_secs(7));
+        assert_eq!(at(300), Duration::from_secs(87));
+        let past = Next {
+            again: Some(now),
+            delay: RetryDelay::Resync,
+        };
+        let later = now + Duration::from_secs(5);
+        assert_eq!(due(past, &Delays::default(), later, 0.0), later);
+    }
+}

@@ -1,0 +1,134 @@
+//! The start gate: static pods of one full name run one after the other, in the order in which they
+//! came. Whoever leaves says who is next, so nobody has to poll.
+
+use crate::model::{PodFullName, PodUid};
+use std::collections::{HashMap, VecDeque};
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// Pods that run, or may run.
+    inside: Vec<PodUid>,
+    waiting: VecDeque<PodUid>,
+}
+
+impl Lane {
+    /// Lets the first in line in if nobody else is inside.
+    fn advance(&mut self) -> Option<PodUid> {
+        let first = self.waiting.front()?;
+        if self.inside.iter().any(|uid| uid != first) {
+            return None;
+        }
+        let first = self.waiting.pop_front()?;
+        self.inside = vec![first.clone()];
+        Some(first)
+    }
+}
+
+/// One lane per full name that is in use.
+#[derive(Debug, Default)]
+pub(super) struct StartGate {
+    lanes: HashMap<PodFullName, Lane>,
+}
+
+impl StartGate {
+    /// A pod wants to start. Returns whether it may; otherwise it stands in line.
+    pub(super) fn arrive(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
+        let lane = self.lanes.entry(name.clone()).or_default();
+        if !lane.waiting.contains(uid) {
+            lane.waiting.push_back(uid.clone());
+        }
+        lane.advance().as_ref() == Some(uid)
+    }
+
+    /// A pod of this name runs already, or is being stopped: nobody else may start.
+    pub(super) fn hold(&mut self, name: &PodFullName, uid: &PodUid) {
+        let lane = self.lanes.entry(name.clone()).or_default();
+        lane.waiting.retain(|waiting| waiting != uid);
+        if !lane.inside.contains(uid) {
+            lane.inside.push(uid.clone());
+        }
+    }
+
+    /// A pod is done, or gives up its place in the line. Returns the one that may start now.
+    pub(super) fn leave(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
+        let lane = self.lanes.get_mut(name)?;
+        lane.inside.retain(|inside| inside != uid);
+        lane.waiting.retain(|waiting| waiting != uid);
+        let next = lane.advance();
+        if lane.inside.is_empty() && lane.waiting.is_empty() {
+            self.lanes.remove(name);
+        }
+        next
+    }
+
+    /// Nobody runs and nobody waits.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> (StartGate, PodFullName, [PodUid; 3]) {
+        (
+            StartGate::default(),
+            PodFullName::of("etcd", "kube-system"),
+            ["a".into(), "b".into(), "c".into()],
+        )
+    }
+
+    #[test]
+    fn pods_of_one_name_start_in_the_order_in_which_they_came() {
+        let (mut gate, name, [a, b, c]) = gate();
+        assert!(gate.arrive(&name, &a));
+        assert!(!gate.arrive(&name, &b));
+        assert!(!gate.arrive(&name, &c));
+        assert!(!gate.arrive(&name, &b), "asking twice does not help");
+        assert_eq!(gate.leave(&name, &a), Some(b.clone()));
+        assert_eq!(gate.leave(&name, &b), Some(c.clone()));
+        assert_eq!(gate.leave(&name, &c), None);
+        assert!(gate.is_empty());
+    }
+
+    #[test]
+    fn another_name_is_another_lane() {
+        let (mut gate, name, [a, b, _]) = gate();
+        assert!(gate.arrive(&name, &a));
+        assert!(gate.arrive(&PodFullName::of("etcd", "other"), &b));
+    }
+
+    #[test]
+    fn one_that_gives_up_in_line_holds_nobody_up() {
+        let (mut gate, name, [a, b, c]) = gate();
+        gate.arrive(&name, &a);
+        gate.arrive(&name, &b);
+        gate.arrive(&name, &c);
+        assert_eq!(gate.leave(&name, &b), None);
+        assert_eq!(gate.leave(&name, &a), Some(c));
+    }
+
+    #[test]
+    fn what_still_runs_from_earlier_keeps_others_out_but_not_itself() {
+        let (mut gate, name, [a, b, c]) = gate();
+        gate.hold(&name, &a);
+        assert!(gate.arrive(&name, &a), "adopted");
+        gate.hold(&name, &b);
+        assert!(!gate.arrive(&name, &c));
+        assert_eq!(gate.leave(&name, &a), None);
+        assert_eq!(gate.leave(&name, &b), Some(c));
+    }
+
+    #[test]
+    fn one_that_is_stopped_while_in_line_is_inside_until_it_is_done() {
+        let (mut gate, name, [a, b, c]) = gate();
+        gate.arrive(&name, &a);
+        gate.arrive(&name, &b);
+        gate.hold(&name, &b);
+        assert!(!gate.arrive(&name, &c));
+        assert_eq!(gate.leave(&name, &a), None);
+        assert_eq!(gate.leave(&name, &b), Some(c));
+    }
+}

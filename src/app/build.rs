@@ -149,7 +149,8 @@ pub(super) async fn start(
         events: boards.events.clone(),
         state,
     });
-    let workers = PodWorkers::new(pod_sync.clone(), Delays::new(config.sync_frequency));
+    let delays = Delays { resync: config.sync_frequency, ..Delays::default() };
+    let workers = PodWorkers::new(pod_sync.clone(), delays);
     let PodConfig { updates, sources } = pod_config::start(
         pod_config::Config {
             node_name: config.node_name.clone(),

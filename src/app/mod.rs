@@ -64,7 +64,7 @@ impl App {
 
     /// Runs until the future says why to stop; tests bring their own.
     pub async fn run_until(
-        self,
+        mut self,
         asked: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
         let mut tasks = Tasks::new();
@@ -91,23 +91,17 @@ impl App {
         early.map_or(Ok(()), failed)
     }
 
-    fn serve(&self, tasks: &mut Tasks) {
-        let boards = &self.boards;
-        let pairs = [
-            (&self.healthz, "server.healthz"),
-            (&self.read_only, "server.readonly"),
-        ];
-        let handlers = [
-            Handlers::health(HealthChecks::ping().with("log", || Ok(()))),
-            Handlers::read_only(
-                boards.health_checks(self.config.sync_frequency),
-                views::of(boards, &self.config.node_name),
-            ),
-        ];
-        for ((listener, name), handlers) in pairs.into_iter().zip(handlers) {
-            if let Some(listener) = listener.clone() {
-                tasks.spawn(name, listener.serve(handlers, tasks.shutdown()));
-            }
+    fn serve(&mut self, tasks: &mut Tasks) {
+        if let Some(listener) = self.healthz.take() {
+            let checks = HealthChecks::ping().with("log", || Ok(()));
+            let serving = listener.serve(Handlers::health(checks), tasks.shutdown());
+            tasks.spawn("server.healthz", serving);
+        }
+        if let Some(listener) = self.read_only.take() {
+            let checks = self.boards.health_checks(self.config.sync_frequency);
+            let views = views::of(&self.boards, &self.config.node_name);
+            let serving = listener.serve(Handlers::read_only(checks, views), tasks.shutdown());
+            tasks.spawn("server.readonly", serving);
         }
     }
 }

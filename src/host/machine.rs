@@ -107,3 +107,17 @@ fn is_cgroup_v2(root: &Path) -> bool {
     const CGROUP2: u64 = 0x6367_7270;
     rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 == CGROUP2)
 }
+
+/// The kernel's hostname.
+pub fn hostname() -> anyhow::Result<String> {
+    use anyhow::Context as _;
+    let name = fs::read_to_string("/proc/sys/kernel/hostname")
+        .context("cannot read /proc/sys/kernel/hostname")?;
+    Ok(name.trim().to_string())
+}
+
+/// Size of the file system that a path is on, bytes.
+pub fn disk_capacity(path: &std::path::Path) -> std::io::Result<u64> {
+    let stats = rustix::fs::statvfs(path)?;
+    Ok(stats.f_blocks.saturating_mul(stats.f_frsize))
+}

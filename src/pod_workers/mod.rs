@@ -185,6 +185,17 @@ impl PodWorkers {
         self.shared.map.lock().known()
     }
 
+    /// Whether the pod has a worker.
+    pub fn knows(&self, uid: &PodUid) -> bool {
+        self.shared.map.lock().state(uid).is_some()
+    }
+
+    /// Whether the pod ended and was asked for again since.
+    pub fn wants_restart(&self, uid: &PodUid) -> bool {
+        let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
+        self.ask(uid, restart, |_| false)
+    }
+
     /// Whether containers of the pod may be running.
     pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
         self.ask(uid, |state| !state.is_terminated(), |synced| !synced)

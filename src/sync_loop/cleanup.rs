@@ -9,7 +9,7 @@ use crate::{
     model::{Pod, PodExt, PodStatus, PodUid},
     pod_cache::Complete,
     pod_sync::syncer::UpdateKind,
-    pod_workers::UpdateOptions,
+    pod_workers::{Collected, UpdateOptions},
 };
 use std::{collections::HashSet, sync::Arc};
 
@@ -31,8 +31,9 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in uids {
             self.cleaning.remove(&uid);
-            self.workers.forget(&uid);
-            if let Some(pod) = manager.get(&uid) {
+            let wanted = manager.get(&uid);
+            let collected = self.workers.collect(&uid, wanted.is_some());
+            if let (Collected::Forgotten, Some(pod)) = (collected, wanted) {
                 self.workers.update_pod(UpdateOptions::sync(UpdateKind::Create, pod));
             }
         }
@@ -85,7 +86,7 @@ impl SyncLoop {
     /// What is superseded of pods that stay, and strays on disk.
     fn collect(&self, pods: Vec<Arc<PodStatus>>, mut claimed: HashSet<PodUid>, complete: Complete) {
         claimed.extend(self.cleaning.iter().cloned());
-        claimed.extend(self.workers.known());
+        claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
         let pod_sync = self.pod_sync.clone();
         tokio::spawn(async move {

@@ -13,9 +13,8 @@ mod cleanup;
 pub mod orphans;
 
 use crate::{
-    journal::Journal,
     base::DirtySet,
-    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate, ProbeKind},
+    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
     pod_cache::PodCache,
     pod_config::SourcesReady,
     pod_manager::PodManagerWriter,
@@ -92,8 +91,6 @@ pub struct SyncLoop {
     pub results: ProbeResults,
     /// What workers drive; here for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
-    /// Facts that survive a restart.
-    pub journal: Journal,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
     /// Pods whose remains are being removed.
@@ -195,7 +192,6 @@ impl SyncLoop {
     fn on_verdicts(&self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
-            self.save_verdicts(&uid);
             if let Some(pod) = manager.get(&uid) {
                 self.look_at(pod);
             }
@@ -205,21 +201,5 @@ impl SyncLoop {
     fn look_at(&self, pod: Arc<Pod>) {
         self.pod_sync.statuses.publish(&pod);
         self.workers.update_pod(UpdateOptions::sync(UpdateKind::Sync, pod));
-    }
-
-    /// Verdicts survive a restart, so that readiness does not flip (P-26).
-    fn save_verdicts(&self, uid: &PodUid) {
-        let picture = self.cache.latest(uid);
-        self.journal.update(uid, |record| {
-            record.retain_containers(|id| picture.container(&id.into()).is_some());
-            for container in &picture.containers {
-                let verdicts = self.results.get(&container.id);
-                for kind in [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup] {
-                    if let Some(verdict) = verdicts.get(kind) {
-                        record.set_verdict(&container.id, kind, verdict);
-                    }
-                }
-            }
-        });
     }
 }

@@ -5,6 +5,7 @@ use super::{
     syncer::{How, Scripted, settle},
     *,
 };
+use crate::model::PodExt as _;
 use crate::pod_sync::syncer::{TerminationReason::Deleted, UpdateKind};
 use std::time::Duration;
 

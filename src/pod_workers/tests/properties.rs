@@ -146,18 +146,29 @@ impl World {
         settle().await;
     }
 
-    /// A pod that was killed is ending, or gone; never back in life.
-    fn check(&self) -> Result<(), TestCaseError> {
+    /// A pod that was killed is ending, or gone; never back in life. It is gone only when it was
+    /// collected, or when the runtime's leftover of it was stopped.
+    fn check(&mut self) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.syncer.broken(), Vec::<String>::new());
-        for uid in &self.killed {
-            let known = self.workers.known();
-            let alive = known.iter().find(|k| k.uid == *uid).is_some_and(|known| {
-                matches!(
-                    known.phase,
-                    Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing
-                )
-            });
-            prop_assert!(!alive, "the kill of {} was lost", uid);
+        let known = self.workers.known();
+        let log = self.syncer.log();
+        for uid in self.killed.clone() {
+            match known.iter().find(|known| known.uid == uid) {
+                Some(known) => {
+                    let ending = !matches!(
+                        known.phase,
+                        Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing
+                    );
+                    prop_assert!(ending, "the kill of {} was lost", uid);
+                }
+                None => {
+                    let suffix = format!(":{uid}");
+                    let last = log.iter().rfind(|turn| turn.ends_with(&suffix));
+                    let stopped = format!("stop-runtime:{uid}");
+                    prop_assert_eq!(last, Some(&stopped), "{} was forgotten", uid);
+                    self.forgotten(&uid);
+                }
+            }
         }
         Ok(())
     }

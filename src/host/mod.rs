@@ -1,1 +1,19 @@
-//! (under construction)
+//! The kernel's side of the node: mounts, `/proc`, `/sys`, guarded file access.
+//!
+//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`].
+//! * Woken by its callers; publishes nothing; keeps no state.
+//! * Must never know what a pod is, and never follow a link or cross a mount while deleting.
+//! * Everything that touches the machine blocks: call it from `spawn_blocking`.
+//! * Answers to `k8s.io/mount-utils` and the parts of cAdvisor's machine info that a kubelet uses.
+
+pub mod files;
+mod machine;
+pub mod mount;
+mod mountinfo;
+pub mod remove;
+
+pub use machine::{Machine, parse_cpu_list, parse_mem_total};
+pub use mountinfo::{MountEntry, parse_mountinfo};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! What the machine is made of.
+
+use std::{fs, path::Path};
+
+/// Facts about the machine that do not change while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// `MemTotal`, bytes.
+    pub memory_bytes: u64,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// The kernel's host name.
+    pub hostname: String,
+    /// Random id of this boot; empty when the kernel does not tell.
+    pub boot_id: String,
+    /// Huge page sizes, bytes, smallest first.
+    pub hugepage_sizes: Vec<u64>,
+    /// Per-CPU thermal interrupt counters that exist here and can leak what neighbours do.
+    pub thermal_paths: Vec<String>,
+    /// The cgroup hierarchy is version 2 only.
+    pub cgroup_v2: bool,
+}
+
+impl Machine {
+    /// Reads the facts once. Blocking. Memory and CPU count must be known; the rest may be empty.
+    pub fn read() -> anyhow::Result<Self> {
+        use anyhow::Context as _;
+        let meminfo = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+        let memory_bytes =
+            parse_mem_total(&meminfo).context("/proc/meminfo has no readable MemTotal")?;
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let online = parse_cpu_list(&text("/sys/devices/system/cpu/online")).unwrap_or_default();
+        let cpus = match online.len() {
+            0 => std::thread::available_parallelism()
+                .context("cannot count CPUs")?
+                .get(),
+            n => n,
+        };
+        let possible =
+            parse_cpu_list(&text("/sys/devices/system/cpu/possible")).unwrap_or(online.clone());
+        Ok(Self {
+            memory_bytes,
+            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            hostname: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            boot_id: text("/proc/sys/kernel/random/boot_id").trim().to_string(),
+            hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
+            thermal_paths: possible
+                .iter()
+                .map(|cpu| format!("/sys/devices/system/cpu/cpu{cpu}/thermal_throttle"))
+                .filter(|path| Path::new(path).exists())
+                .collect(),
+            cgroup_v2: is_cgroup_v2(Path::new("/sys/fs/cgroup")),
+        })
+    }
+}
+
+/// `MemTotal` of `/proc/meminfo`, bytes.
+pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// A kernel CPU list such as `0-3,8,10-11`; `None` when it is not one.
+pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
+    /// No kernel supports more.
+    const MOST: usize = 1 << 16;
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        let count = usize::try_from(last.checked_sub(first)?).ok()?;
+        if cpus.len().saturating_add(count) >= MOST {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+fn hugepage_sizes(directory: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut sizes: Vec<u64> = entries
+        .filter_map(|entry| parse_hugepage_name(entry.file_name().to_str()?))
+        .collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// `hugepages-2048kB` is 2 MiB.
+pub(super) fn parse_hugepage_name(name: &str) -> Option<u64> {
+    let kib: u64 = name
+        .strip_prefix("hugepages-")?
+        .strip_suffix("kB")?
+        .parse()
+        .ok()?;
+    kib.checked_mul(1024)
+}
+
+fn is_cgroup_v2(root: &Path) -> bool {
+    /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+    const CGROUP2: u64 = 0x6367_7270;
+    rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 == CGROUP2)
+}

@@ -1,0 +1,77 @@
+//! `/proc/self/mountinfo`.
+
+use std::{
+    ffi::OsString,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// Which part of its file system is visible there.
+    pub root: PathBuf,
+    /// File system type, such as `tmpfs`.
+    pub fs_type: String,
+    /// What was mounted.
+    pub source: String,
+}
+
+impl MountEntry {
+    /// Whether it is mounted on or below a directory.
+    pub fn is_beneath(&self, directory: &Path) -> bool {
+        self.mount_point.starts_with(directory)
+    }
+}
+
+/// Parses the file; lines that do not look like a mount are skipped. Later mounts come later.
+pub fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
+    text.split(|b| *b == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/sda1 rw`
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|b| *b == b' ');
+    let root = unescape(fields.nth(3)?);
+    let mount_point = unescape(fields.next()?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
+    let source = OsString::from_vec(unescape(rest.next()?));
+    Some(MountEntry {
+        mount_point: OsString::from_vec(mount_point).into(),
+        root: OsString::from_vec(root).into(),
+        fs_type,
+        source: source.to_string_lossy().into_owned(),
+    })
+}
+
+/// Undoes the kernel's `\040` for blanks, tabs, line ends and backslashes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = (*first == b'\\')
+            .then(|| tail.first_chunk::<3>())
+            .flatten()
+            .and_then(|digits| {
+                digits.iter().try_fold(0_u32, |value, digit| {
+                    let digit = char::from(*digit).to_digit(8)?;
+                    Some(value * 8 + digit)
+                })
+            })
+            .and_then(|value| u8::try_from(value).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,120 @@
+//! What a pod calls itself.
+
+use crate::model::{Pod, PodExt};
+
+/// The kernel holds 64 bytes with the terminating zero.
+const LONGEST_HOSTNAME: usize = 63;
+/// Longest name with `setHostnameAsFQDN` or `hostnameOverride`.
+const LONGEST_FQDN: usize = 64;
+
+/// Host name and domain of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHostname {
+    /// First label.
+    pub name: String,
+    /// `<subdomain>.<namespace>.svc.<cluster domain>`; empty without a subdomain.
+    pub domain: String,
+}
+
+/// Why a pod cannot have the name it wants.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostnameError {
+    /// Not a DNS label.
+    #[error("pod {field} {value:?} is not a valid DNS label")]
+    NotALabel {
+        /// `Hostname` or `Subdomain`.
+        field: &'static str,
+        /// What the pod says.
+        value: String,
+    },
+    /// Nothing is left of it.
+    #[error("hostname for pod {pod:?} was invalid: {hostname:?}")]
+    Empty {
+        /// Name of the pod.
+        pod: String,
+        /// The name before it was shortened.
+        hostname: String,
+    },
+    /// Longer than the kernel allows, where shortening would change the meaning.
+    #[error(
+        "Failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 characters is the max, {len} characters requested)",
+        len = .0.len()
+    )]
+    FqdnTooLong(String),
+    /// `hostnameOverride` is longer than the kernel allows.
+    #[error("pod HostnameOverride {0:?} is longer than 64 characters")]
+    OverrideTooLong(String),
+}
+
+/// Name and domain of a pod (upstream's `GeneratePodHostNameAndDomain`): `hostnameOverride` alone,
+/// or `hostname` or else the pod's name, cut to 63 characters.
+pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostname, HostnameError> {
+    let spec = pod.spec();
+    if let Some(name) = spec.and_then(|s| s.hostname_override.as_deref()) {
+        return match name.len() > LONGEST_FQDN {
+            true => Err(HostnameError::OverrideTooLong(name.to_string())),
+            false => Ok(PodHostname {
+                name: name.to_string(),
+                domain: String::new(),
+            }),
+        };
+    }
+    let given = |value: Option<&String>, field| match value {
+        None => Ok(None),
+        Some(value) if value.is_empty() => Ok(None),
+        Some(value) if is_dns_label(value) => Ok(Some(value.clone())),
+        Some(value) => Err(HostnameError::NotALabel {
+            field,
+            value: value.clone(),
+        }),
+    };
+    let name = given(spec.and_then(|s| s.hostname.as_ref()), "Hostname")?
+        .unwrap_or_else(|| pod.name().to_string());
+    let subdomain = given(spec.and_then(|s| s.subdomain.as_ref()), "Subdomain")?;
+    Ok(PodHostname {
+        name: shorten(pod, name)?,
+        domain: subdomain.map_or_else(String::new, |subdomain| {
+            format!("{subdomain}.{}.svc.{cluster_domain}", pod.namespace())
+        }),
+    })
+}
+
+/// What uname(2) shall say in the pod: the name, or all of it with `setHostnameAsFQDN`.
+pub fn kernel_hostname(pod: &Pod, hostname: &PodHostname) -> Result<String, HostnameError> {
+    let as_fqdn = pod.spec().and_then(|spec| spec.set_hostname_as_fqdn);
+    if as_fqdn != Some(true) || hostname.domain.is_empty() {
+        return Ok(hostname.name.clone());
+    }
+    let fqdn = format!("{}.{}", hostname.name, hostname.domain);
+    match fqdn.len() > LONGEST_FQDN {
+        true => Err(HostnameError::FqdnTooLong(fqdn)),
+        false => Ok(fqdn),
+    }
+}
+
+fn shorten(pod: &Pod, hostname: String) -> Result<String, HostnameError> {
+    if hostname.len() <= LONGEST_HOSTNAME {
+        return Ok(hostname);
+    }
+    let end = hostname.floor_char_boundary(LONGEST_HOSTNAME);
+    let short = hostname
+        .get(..end)
+        .unwrap_or_default()
+        .trim_end_matches(['-', '.']);
+    match short.is_empty() {
+        false => Ok(short.to_string()),
+        true => Err(HostnameError::Empty {
+            pod: pod.name().to_string(),
+            hostname,
+        }),
+    }
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !text.is_empty()
+        && text.len() <= LONGEST_HOSTNAME
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}

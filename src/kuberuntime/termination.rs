@@ -1,0 +1,103 @@
+//! A container's last words: where they are and how they become its message. Pure.
+
+use super::translate::cut;
+use crate::cri::v1;
+use crate::model::keys;
+use std::path::PathBuf;
+
+/// How much of the termination message file counts, bytes from its end.
+pub const MAX_MESSAGE: usize = 4096;
+
+/// What to read once a container has exited.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastWords {
+    /// The file on the node, if the container has one.
+    pub file: Option<PathBuf>,
+    /// The log to take the end of when the file says nothing (`FallbackToLogsOnError`).
+    pub log: Option<PathBuf>,
+}
+
+/// What a read of the file gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileRead {
+    /// Its last bytes.
+    Bytes(Vec<u8>),
+    /// It is not there, or there never was one.
+    Missing,
+    /// It could not be read: text of the error.
+    Failed(String),
+}
+
+/// Finds the last words of an exited container; `None` while it has none (it did not exit). The
+/// logs only stand in after a failure of a container that did run.
+pub fn last_words(status: &v1::ContainerStatus) -> Option<LastWords> {
+    if status.state() != v1::ContainerState::ContainerExited {
+        return None;
+    }
+    let annotation = |key: &str| status.annotations.get(key).map(String::as_str);
+    let path = annotation(keys::TERMINATION_MESSAGE_PATH).unwrap_or_default();
+    let mount = status
+        .mounts
+        .iter()
+        .find(|mount| !path.is_empty() && mount.container_path == path);
+    let falls_back = annotation(keys::TERMINATION_MESSAGE_POLICY) == Some("FallbackToLogsOnError")
+        && status.exit_code != 0
+        && status.reason != "ContainerCannotRun";
+    Some(LastWords {
+        file: mount.map(|mount| PathBuf::from(&mount.host_path)),
+        log: (falls_back && !status.log_path.is_empty()).then(|| PathBuf::from(&status.log_path)),
+    })
+}
+
+/// Whether the log has to be read too.
+pub fn needs_log(words: &LastWords, file: &FileRead) -> bool {
+    words.log.is_some()
+        && match file {
+            FileRead::Bytes(bytes) => bytes.is_empty(),
+            FileRead::Missing => true,
+            FileRead::Failed(_) => false,
+        }
+}
+
+/// The message of the container's status: the runtime's own, then the container's last words.
+pub fn compose_message(
+    runtime_message: &str,
+    words: &LastWords,
+    file: &FileRead,
+    log_tail: Option<&str>,
+) -> String {
+    let said = match file {
+        FileRead::Bytes(bytes) if !bytes.is_empty() => last_text(bytes),
+        FileRead::Failed(error) => {
+            let path = words.file.as_deref().unwrap_or_else(|| "".as_ref());
+            format!(
+                "Error on reading termination log {}: {error}",
+                path.display()
+            )
+        }
+        _ if needs_log(words, file) => log_tail.unwrap_or_default().to_string(),
+        _ => String::new(),
+    };
+    match (runtime_message.is_empty(), said.is_empty()) {
+        (_, true) => runtime_message.to_string(),
+        (true, false) => said,
+        (false, false) => format!("{runtime_message}: {said}"),
+    }
+}
+
+/// The end of a file as text: at most [`MAX_MESSAGE`] bytes, not beginning within a character.
+fn last_text(bytes: &[u8]) -> String {
+    let tail = bytes
+        .get(bytes.len().saturating_sub(MAX_MESSAGE)..)
+        .unwrap_or_default();
+    let torn = match tail.len() < bytes.len() || tail.len() == MAX_MESSAGE {
+        true => tail
+            .iter()
+            .take(3)
+            .take_while(|byte| (**byte & 0xc0) == 0x80)
+            .count(),
+        false => 0,
+    };
+    let text = String::from_utf8_lossy(tail.get(torn..).unwrap_or_default());
+    cut(&text, MAX_MESSAGE).to_string()
+}

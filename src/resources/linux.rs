@@ -1,0 +1,156 @@
+//! From quantities to what a Linux runtime is told.
+
+use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY};
+use super::{NodeFacts, Quantity, qos};
+use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
+use crate::model::{Pod, PodExt};
+use k8s_openapi::api::core::v1::Container;
+
+const MIN_SHARES: i64 = 2;
+const MAX_SHARES: i64 = 262_144;
+const SHARES_PER_CPU: i128 = 1024;
+const MIN_QUOTA_MICROSECONDS: i64 = 1000;
+
+/// How limits are enforced on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuEnforcement {
+    /// Whether CPU limits become CFS quotas (`cpuCFSQuota`, default true).
+    pub cfs_quota: bool,
+    /// `cpuCFSQuotaPeriod` in microseconds, default 100 ms.
+    pub period_microseconds: i64,
+    /// Kill all processes of a container together when memory runs out: cgroup v2 and not
+    /// `singleProcessOOMKill`.
+    pub oom_group: bool,
+}
+
+impl Default for CpuEnforcement {
+    fn default() -> Self {
+        Self {
+            cfs_quota: true,
+            period_microseconds: 100_000,
+            oom_group: false,
+        }
+    }
+}
+
+/// CPU shares of an amount in thousandths of a CPU: 1024 per CPU, within 2..=262144.
+pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
+    let shares = i128::from(milli_cpu) * SHARES_PER_CPU / 1000;
+    i64::try_from(shares)
+        .unwrap_or(MAX_SHARES)
+        .clamp(MIN_SHARES, MAX_SHARES)
+}
+
+/// CFS quota in microseconds per period of an amount in thousandths of a CPU; at least 1 ms, and 0
+/// (no quota) for 0.
+pub fn milli_cpu_to_quota(milli_cpu: i64, period_microseconds: i64) -> i64 {
+    if milli_cpu == 0 {
+        return 0;
+    }
+    let quota = i128::from(milli_cpu) * i128::from(period_microseconds) / 1000;
+    i64::try_from(quota)
+        .unwrap_or(i64::MAX)
+        .max(MIN_QUOTA_MICROSECONDS)
+}
+
+/// Resources of one container (upstream's `generateLinuxContainerResources`). A container without
+/// limits of its own is bounded by the pod's.
+pub fn container_resources(
+    pod: &Pod,
+    container: &Container,
+    node: &NodeFacts,
+    cpu: &CpuEnforcement,
+) -> Result<LinuxContainerResources, BadAmount> {
+    let own = requests::of_container(container)?;
+    let pod_level = requests::of_pod_level(pod)?;
+    let limit = |name| match own.limit(name) {
+        Some(limit) if !limit.is_zero() => Some(limit),
+        _ => pod_level.limit(name),
+    };
+    let mut resources = base(own.request(CPU), limit(CPU), limit(MEMORY), cpu);
+    resources.oom_score_adj = qos::oom_score_adj(pod, container, node.memory_capacity_bytes)?;
+    resources.hugepage_limits = hugepage_limits(&own.limits, &node.hugepage_sizes);
+    Ok(resources)
+}
+
+/// Resources of the pod as a whole, as a hint to runtimes that size a sandbox (upstream's
+/// `calculateSandboxResources`); overhead excluded.
+pub fn sandbox_resources(
+    pod: &Pod,
+    cpu: &CpuEnforcement,
+) -> Result<LinuxContainerResources, BadAmount> {
+    let total = requests::of_pod(pod)?;
+    let (request, limit) = (total.request(CPU), total.limit(CPU));
+    Ok(base(request, limit, total.limit(MEMORY), cpu))
+}
+
+/// The sandbox's own cost in the same terms; `None` when the pod declares no overhead.
+pub fn sandbox_overhead(
+    pod: &Pod,
+    cpu: &CpuEnforcement,
+) -> Result<Option<LinuxContainerResources>, BadAmount> {
+    if pod.spec().and_then(|spec| spec.overhead.as_ref()).is_none() {
+        return Ok(None);
+    }
+    let overhead = requests::overhead(pod)?;
+    let amount = |name| overhead.get(name).copied();
+    Ok(Some(base(amount(CPU), amount(CPU), amount(MEMORY), cpu)))
+}
+
+fn base(
+    cpu_request: Option<Quantity>,
+    cpu_limit: Option<Quantity>,
+    memory_limit: Option<Quantity>,
+    cpu: &CpuEnforcement,
+) -> LinuxContainerResources {
+    let limit_milli = cpu_limit.unwrap_or_default().milli_value();
+    let wanted = cpu_request.map_or(limit_milli, Quantity::milli_value);
+    let mut resources = LinuxContainerResources {
+        cpu_shares: milli_cpu_to_shares(wanted),
+        memory_limit_in_bytes: memory_limit.unwrap_or_default().value(),
+        ..Default::default()
+    };
+    if cpu.cfs_quota {
+        resources.cpu_quota = milli_cpu_to_quota(limit_milli, cpu.period_microseconds);
+        resources.cpu_period = cpu.period_microseconds;
+    }
+    if cpu.oom_group {
+        let unified = ("memory.oom.group".to_string(), "1".to_string());
+        resources.unified.extend([unified]);
+    }
+    resources
+}
+
+/// Every page size of the node with the container's limit for it, 0 where it has none.
+fn hugepage_limits(limits: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
+    let wanted: Vec<(u64, u64)> = limits
+        .iter()
+        .filter_map(|(name, amount)| {
+            let size = Quantity::parse(name.strip_prefix(HUGEPAGES_PREFIX)?).ok()?;
+            let size = u64::try_from(size.value()).ok()?;
+            Some((size, u64::try_from(amount.value()).unwrap_or(0)))
+        })
+        .collect();
+    node_sizes
+        .iter()
+        .map(|size| HugepageLimit {
+            page_size: page_size_name(*size),
+            limit: wanted
+                .iter()
+                .find(|(s, _)| s == size)
+                .map_or(0, |(_, limit)| *limit),
+        })
+        .collect()
+}
+
+/// A page size as the hugetlb cgroup files spell it: `64KB`, `2MB`, `1GB`.
+fn page_size_name(bytes: u64) -> String {
+    let units = [("GB", 30), ("MB", 20), ("KB", 10)];
+    units
+        .into_iter()
+        .find(|(_, shift)| bytes >> shift > 0)
+        .map_or_else(
+            || format!("{bytes}B"),
+            |(unit, shift)| format!("{}{unit}", bytes >> shift),
+        )
+}

@@ -1,0 +1,42 @@
+//! What this node has, gathered once and handed to whoever needs it.
+
+use crate::host::Machine;
+
+/// Facts about the node that pod configurations depend on. Gathered at start and never looked up
+/// while a pod starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// All memory, bytes.
+    pub memory_capacity_bytes: i64,
+    /// CPU time for pods, thousandths of a CPU.
+    pub allocatable_milli_cpu: i64,
+    /// Memory for pods, bytes.
+    pub allocatable_memory_bytes: i64,
+    /// Scratch space for pods, bytes.
+    pub allocatable_ephemeral_storage_bytes: i64,
+    /// Huge page sizes the kernel offers, bytes.
+    pub hugepage_sizes: Vec<u64>,
+    /// Addresses of the node, primary first; may be empty when nobody told us.
+    pub host_ips: Vec<String>,
+    /// Paths that are masked in containers on this machine besides the usual ones.
+    pub masked_paths: Vec<String>,
+    /// The runtime can mount recursively read-only (default handler).
+    pub recursive_read_only_mounts: bool,
+}
+
+impl NodeFacts {
+    /// Facts of a machine of which nothing is reserved: allocatable is all there is.
+    pub fn of(machine: &Machine, ephemeral_storage_bytes: u64, host_ips: Vec<String>) -> Self {
+        let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        Self {
+            memory_capacity_bytes: bytes(machine.memory_bytes),
+            allocatable_milli_cpu: i64::from(machine.cpus).saturating_mul(1000),
+            allocatable_memory_bytes: bytes(machine.memory_bytes),
+            allocatable_ephemeral_storage_bytes: bytes(ephemeral_storage_bytes),
+            hugepage_sizes: machine.hugepage_sizes.clone(),
+            host_ips,
+            masked_paths: machine.thermal_paths.clone(),
+            recursive_read_only_mounts: false,
+        }
+    }
+}

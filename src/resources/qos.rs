@@ -1,0 +1,159 @@
+//! Quality of service: who is throttled and killed first when the node runs short.
+
+use super::requests::{self, Amounts, BadAmount, CPU, MEMORY};
+use super::{Quantity, Resources};
+use crate::model::{Pod, PodExt, is_sidecar};
+use k8s_openapi::api::core::v1::Container;
+
+/// Quality of service class of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QosClass {
+    /// Every container has CPU and memory limits equal to its requests.
+    Guaranteed,
+    /// Something is asked for, but not everything is bounded.
+    Burstable,
+    /// Nothing is asked for.
+    BestEffort,
+}
+
+impl QosClass {
+    /// The API's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// oom_score_adj of guaranteed and of node-critical pods.
+const GUARANTEED_OOM_SCORE_ADJ: i64 = -997;
+/// oom_score_adj of pods that asked for nothing.
+const BEST_EFFORT_OOM_SCORE_ADJ: i64 = 1000;
+/// Priority class whose static pods are killed last.
+const NODE_CRITICAL: &str = "system-node-critical";
+/// Pods of at least this priority are critical.
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// The class of a pod, from its spec (upstream's `ComputePodQOS`). Resources at pod level decide
+/// alone when there are any; init containers count like the others.
+pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
+    let pod_level = requests::of_pod_level(pod)?;
+    if counts(&pod_level.requests).next().is_some() || counts(&pod_level.limits).next().is_some() {
+        return Ok(class_of(&pod_level, fully_limited(&pod_level)));
+    }
+    let mut total = Resources::default();
+    let mut all_limited = true;
+    for container in pod.containers().iter().chain(pod.init_containers()) {
+        let own = requests::of_container(container)?;
+        for (name, amount) in counts(&own.requests) {
+            let sum = total.requests.entry(name.to_string()).or_default();
+            *sum = sum.plus(amount);
+        }
+        for (name, amount) in counts(&own.limits) {
+            let sum = total.limits.entry(name.to_string()).or_default();
+            *sum = sum.plus(amount);
+        }
+        all_limited &= fully_limited(&own);
+    }
+    Ok(class_of(&total, all_limited))
+}
+
+fn fully_limited(resources: &Resources) -> bool {
+    counts(&resources.limits).count() == 2
+}
+
+/// The entries that matter for the class: CPU and memory, above zero.
+fn counts(amounts: &Amounts) -> impl Iterator<Item = (&str, Quantity)> {
+    [CPU, MEMORY].into_iter().filter_map(|name| {
+        let amount = amounts.get(name).copied()?;
+        amount.is_positive().then_some((name, amount))
+    })
+}
+
+fn class_of(total: &Resources, all_limited: bool) -> QosClass {
+    let requests: Vec<_> = counts(&total.requests).collect();
+    let limits: Vec<_> = counts(&total.limits).collect();
+    if requests.is_empty() && limits.is_empty() {
+        QosClass::BestEffort
+    } else if all_limited && requests == limits {
+        QosClass::Guaranteed
+    } else {
+        QosClass::Burstable
+    }
+}
+
+/// oom_score_adj of one container (upstream's `GetContainerOOMScoreAdjust`): -997 for guaranteed
+/// and node-critical pods, 1000 for best effort, in between the less the more memory it asked for.
+pub fn oom_score_adj(
+    pod: &Pod,
+    container: &Container,
+    memory_capacity_bytes: i64,
+) -> Result<i64, BadAmount> {
+    if is_node_critical(pod) {
+        return Ok(GUARANTEED_OOM_SCORE_ADJ);
+    }
+    match pod_qos(pod)? {
+        QosClass::Guaranteed => return Ok(GUARANTEED_OOM_SCORE_ADJ),
+        QosClass::BestEffort => return Ok(BEST_EFFORT_OOM_SCORE_ADJ),
+        QosClass::Burstable => {}
+    }
+    let spare = spare_pod_memory(pod)?;
+    let own = memory_request(container)?;
+    let mut score = burstable_score(own.saturating_add(spare), memory_capacity_bytes);
+    if pod
+        .init_containers()
+        .iter()
+        .any(|c| c.name == container.name)
+        && is_sidecar(container)
+    {
+        let mut least = i64::MAX;
+        for regular in pod.containers() {
+            least = least.min(memory_request(regular)?);
+        }
+        score = score.min(burstable_score(
+            least.saturating_add(spare),
+            memory_capacity_bytes,
+        ));
+    }
+    Ok(score.clamp(
+        BEST_EFFORT_OOM_SCORE_ADJ + GUARANTEED_OOM_SCORE_ADJ,
+        BEST_EFFORT_OOM_SCORE_ADJ - 1,
+    ))
+}
+
+fn burstable_score(memory_request: i64, capacity: i64) -> i64 {
+    let capacity = i128::from(capacity.max(1));
+    let share = 1000 * i128::from(memory_request) / capacity;
+    i64::try_from(1000 - share).unwrap_or(i64::MIN)
+}
+
+fn memory_request(container: &Container) -> Result<i64, BadAmount> {
+    let request = requests::of_container(container)?.request(MEMORY);
+    Ok(request.unwrap_or_default().value())
+}
+
+/// Memory that the pod asked for at its own level beyond what its containers did, per container.
+fn spare_pod_memory(pod: &Pod) -> Result<i64, BadAmount> {
+    let Some(at_pod_level) = requests::of_pod_level(pod)?.request(MEMORY) else {
+        return Ok(0);
+    };
+    let mut asked = 0_i64;
+    let mut sharers = 0_i64;
+    let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
+    for container in pod.containers().iter().chain(sidecars) {
+        asked = asked.saturating_add(memory_request(container)?);
+        sharers += 1;
+    }
+    let spare = at_pod_level.value().saturating_sub(asked).max(0);
+    Ok(spare / sharers.max(1))
+}
+
+fn is_node_critical(pod: &Pod) -> bool {
+    let Some(spec) = pod.spec() else {
+        return false;
+    };
+    let critical = pod.is_static() || spec.priority.is_some_and(|p| p >= CRITICAL_PRIORITY);
+    critical && spec.priority_class_name.as_deref() == Some(NODE_CRITICAL)
+}

@@ -1,0 +1,72 @@
+//! hostPath: a path of the node, checked to be what the pod expects. Blocking.
+
+use super::{SetUpError, empty_dir::io_error, plan::HostPathCheck};
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Checks the path (links are followed, as upstream does) and makes it where the type says so.
+pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpError> {
+    use HostPathCheck as Check;
+    let place = Path::new(path);
+    if check == Check::None {
+        return Ok(place.to_path_buf());
+    }
+    let found = match fs::metadata(place) {
+        Ok(metadata) => Some(metadata.file_type()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(io_error("look at", place)(error)),
+    };
+    let Some(found) = found else {
+        return make(place, path, check).map(|()| place.to_path_buf());
+    };
+    let matches = match check {
+        Check::None => true,
+        Check::Directory | Check::DirectoryOrCreate => found.is_dir(),
+        Check::File | Check::FileOrCreate => found.is_file(),
+        Check::Socket => found.is_socket(),
+        Check::CharDevice => found.is_char_device(),
+        Check::BlockDevice => found.is_block_device(),
+    };
+    match matches {
+        true => Ok(place.to_path_buf()),
+        false => Err(not_expected(path, check)),
+    }
+}
+
+/// Nothing is there: two of the types make it, the others fail.
+fn make(place: &Path, path: &str, check: HostPathCheck) -> Result<(), SetUpError> {
+    match check {
+        HostPathCheck::DirectoryOrCreate => fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(place)
+            .map_err(io_error("make directory", place)),
+        HostPathCheck::FileOrCreate => fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(place)
+            .map(drop)
+            .map_err(io_error("make file", place)),
+        _ => Err(not_expected(path, check)),
+    }
+}
+
+fn not_expected(path: &str, check: HostPathCheck) -> SetUpError {
+    use HostPathCheck as Check;
+    SetUpError::HostPathType {
+        path: path.to_string(),
+        expected: match check {
+            Check::None => "anything",
+            Check::Directory | Check::DirectoryOrCreate => "a directory",
+            Check::File | Check::FileOrCreate => "a file",
+            Check::Socket => "a socket file",
+            Check::CharDevice => "a character device",
+            Check::BlockDevice => "a block device",
+        },
+    }
+}

@@ -1,0 +1,130 @@
+//! Where things are below the kubelet's root directory; the same places as upstream's.
+
+use crate::model::PodUid;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// A name from outside that cannot be one path component.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be the name of a file")]
+pub struct UnsafeName(pub String);
+
+/// Returns the name if it is exactly one ordinary path component.
+pub fn component(name: &str) -> Result<&str, UnsafeName> {
+    let fine = !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0']);
+    match fine {
+        true => Ok(name),
+        false => Err(UnsafeName(name.chars().take(64).collect())),
+    }
+}
+
+/// The root directory (`/var/lib/kubelet`), free of links so that it compares with mount points.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeletRoot(Arc<Path>);
+
+impl KubeletRoot {
+    /// Makes the directory (0750) and its `pods` where they are missing. Blocking.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(path.join("pods"))?;
+        Ok(Self(fs::canonicalize(path)?.into()))
+    }
+
+    /// The root itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// `pods`, which holds one directory per pod UID.
+    pub fn pods_dir(&self) -> PathBuf {
+        self.0.join("pods")
+    }
+
+    /// `seccomp`, below which Localhost profiles are.
+    pub fn seccomp_dir(&self) -> PathBuf {
+        self.0.join("seccomp")
+    }
+
+    /// The places of one pod.
+    pub fn pod(&self, uid: &PodUid) -> Result<PodDir, UnsafeName> {
+        Ok(PodDir(self.pods_dir().join(component(uid.as_str())?)))
+    }
+}
+
+/// `pods/<uid>` and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodDir(PathBuf);
+
+/// Directory name of emptyDir volumes: the plugin's name, escaped.
+const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
+
+impl PodDir {
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The managed hosts file.
+    pub fn hosts_file(&self) -> PathBuf {
+        self.0.join("etc-hosts")
+    }
+
+    /// Directory of one container, where its termination logs are.
+    pub fn container(&self, name: &str) -> Result<PathBuf, UnsafeName> {
+        Ok(self.0.join("containers").join(component(name)?))
+    }
+
+    /// All volumes.
+    pub fn volumes(&self) -> PathBuf {
+        self.0.join("volumes")
+    }
+
+    /// Volume plugins' notes.
+    pub fn plugins(&self) -> PathBuf {
+        self.0.join("plugins")
+    }
+
+    /// All emptyDir volumes.
+    pub fn empty_dirs(&self) -> PathBuf {
+        self.volumes().join(EMPTY_DIR_PLUGIN)
+    }
+
+    /// One emptyDir volume.
+    pub fn empty_dir(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        Ok(self.empty_dirs().join(component(volume)?))
+    }
+
+    /// Notes about all emptyDir volumes.
+    pub fn empty_dir_notes(&self) -> PathBuf {
+        self.plugins().join(EMPTY_DIR_PLUGIN)
+    }
+
+    /// Directory whose file `ready` says that an emptyDir volume was set up.
+    pub fn empty_dir_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        Ok(self.empty_dir_notes().join(component(volume)?))
+    }
+
+    /// All places where sub-paths of volumes are bound.
+    pub fn sub_paths(&self) -> PathBuf {
+        self.0.join("volume-subpaths")
+    }
+
+    /// Where one sub-path of a volume is bound for a container.
+    pub fn sub_path(
+        &self,
+        volume: &str,
+        container: &str,
+        mount_index: usize,
+    ) -> Result<PathBuf, UnsafeName> {
+        let directory = self.sub_paths().join(component(volume)?);
+        Ok(directory
+            .join(component(container)?)
+            .join(mount_index.to_string()))
+    }
+}

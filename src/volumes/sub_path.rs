@@ -1,0 +1,132 @@
+//! subPath: a part of a volume, bound in a way that a container cannot redirect. Blocking.
+//!
+//! The part is opened beneath the volume (a link may not lead out of it), and what is bound is the
+//! opened descriptor, so that swapping a path for a link afterwards changes nothing.
+
+use super::{Mounter, SetUpError, UnsafeName, empty_dir::io_error};
+use rustix::{
+    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    fs::{Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+use std::{
+    fs, io,
+    path::{Component, Path, PathBuf},
+};
+
+/// A sub-path that one volume mount of a container wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubPathRequest {
+    /// Position in the container's `volumeMounts`.
+    pub mount_index: usize,
+    /// Name of the volume.
+    pub volume: String,
+    /// Where the volume is on the node.
+    pub volume_path: PathBuf,
+    /// The part wanted, relative to the volume, variables expanded.
+    pub sub_path: String,
+}
+
+/// The names of a sub-path: relative and without steps back (upstream's check).
+pub fn components(sub_path: &str) -> Result<Vec<&str>, SetUpError> {
+    let escapes = || SetUpError::Escapes(sub_path.to_string());
+    let mut names = Vec::new();
+    for component in Path::new(sub_path).components() {
+        match component {
+            Component::Normal(name) => names.push(name.to_str().ok_or_else(escapes)?),
+            Component::CurDir => {}
+            _ => return Err(escapes()),
+        }
+    }
+    Ok(names)
+}
+
+/// Opens the part, making missing directories with the volume's own mode, and binds it on `target`.
+pub(super) fn set_up(
+    request: &SubPathRequest,
+    target: &Path,
+    mounter: &dyn Mounter,
+) -> Result<(), SetUpError> {
+    let names = components(&request.sub_path)?;
+    let part = open_part(&request.volume_path, &names, &request.sub_path)?;
+    take_down(target, mounter)?;
+    let is_directory = rustix::fs::fstat(&part)
+        .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+        .map_err(|e| io_error("look at", &request.volume_path)(e.into()))?;
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent).map_err(io_error("make directory", parent))?;
+    }
+    match is_directory {
+        true => fs::create_dir(target),
+        false => fs::File::create_new(target).map(drop),
+    }
+    .map_err(io_error("make", target))?;
+    let source = PathBuf::from(format!("/proc/self/fd/{}", part.as_raw_fd()));
+    mounter
+        .bind(&source, target)
+        .map_err(io_error("bind onto", target))
+}
+
+/// Removes an earlier binding; instances that still run keep their own view of it.
+fn take_down(target: &Path, mounter: &dyn Mounter) -> Result<(), SetUpError> {
+    mounter
+        .unmount(target)
+        .map_err(io_error("unmount", target))?;
+    let removed = match fs::symlink_metadata(target) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir(target),
+        Ok(_) => fs::remove_file(target),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove", target)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> Result<OwnedFd, SetUpError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(volume, flags, Mode::empty())
+        .map_err(|e| io_error("open", volume)(e.into()))?;
+    let failed = |error: Errno| match error {
+        Errno::XDEV | Errno::LOOP => SetUpError::Escapes(sub_path.to_string()),
+        other => io_error("open", &volume.join(sub_path))(other.into()),
+    };
+    match open_beneath(root.as_fd(), Path::new(sub_path)) {
+        Err(Errno::NOENT) => {}
+        opened => return opened.map_err(failed),
+    }
+    let mode = rustix::fs::fstat(&root).map_err(failed)?.st_mode & 0o7777;
+    let mut reached = PathBuf::from(".");
+    for name in names {
+        let parent = open_beneath(root.as_fd(), &reached).map_err(failed)?;
+        match rustix::fs::mkdirat(&parent, *name, Mode::from_raw_mode(mode & 0o777)) {
+            Ok(()) => set_mode(parent.as_fd(), name, mode).map_err(failed)?,
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        reached.push(name);
+    }
+    open_beneath(root.as_fd(), &reached).map_err(failed)
+}
+
+/// Undoes the umask on a directory just made, which a container may already have replaced.
+fn set_mode(parent: BorrowedFd<'_>, name: &str, mode: u32) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let made = rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)?;
+    rustix::fs::fchmod(made, Mode::from_raw_mode(mode))
+}
+
+fn open_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+impl From<UnsafeName> for SetUpError {
+    fn from(name: UnsafeName) -> Self {
+        Self::Escapes(name.0)
+    }
+}

@@ -242,3 +242,166 @@ fn forming(message: String) -> DnsWarning {
         message,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kuberuntime::fixtures::pod;
+    use serde_json::{Value, json};
+
+    fn host() -> ResolvConf {
+        parse_resolv_conf(
+            b"# comment\nnameserver 1.1.1.1\nnameserver\nnameserver 2.2.2.2 junk\n\
+              search old.example\nsearch corp.example. .\noptions a b\n  options ndots:2 rotate\nlookup x\n",
+        )
+    }
+
+    fn dns(
+        spec: Value,
+        host: Option<&ResolvConf>,
+        cluster: &[&str],
+    ) -> (DnsConfig, Vec<DnsWarning>) {
+        let cluster_dns: Vec<IpAddr> = cluster.iter().map(|ip| ip.parse().unwrap()).collect();
+        let inputs = DnsInputs {
+            cluster_dns: &cluster_dns,
+            cluster_domain: "cluster.local",
+            host,
+            host_ips: &["192.0.2.1".into(), "2001:db8::1".into()],
+        };
+        pod_dns(&pod(spec), &inputs)
+    }
+
+    #[test]
+    fn resolv_conf_keeps_all_servers_and_the_last_search_and_options() {
+        let host = host();
+        assert_eq!(host.nameservers, ["1.1.1.1", "2.2.2.2"]);
+        assert_eq!(host.searches, ["corp.example", "."]);
+        assert_eq!(host.options, ["ndots:2", "rotate"]);
+        assert_eq!(parse_resolv_conf(b""), ResolvConf::default());
+        assert_eq!(parse_resolv_conf(b"\xff\0\n;"), ResolvConf::default());
+    }
+
+    #[test]
+    fn the_policy_decides_where_servers_come_from() {
+        let cluster = [
+            "shop.svc.cluster.local",
+            "svc.cluster.local",
+            "cluster.local",
+            "corp.example",
+            ".",
+        ];
+        for (spec, servers, searches, options) in [
+            (
+                json!({}),
+                &["10.0.0.10"][..],
+                &cluster[..],
+                &["ndots:5"][..],
+            ),
+            (
+                json!({"dnsPolicy": "ClusterFirst"}),
+                &["10.0.0.10"],
+                &cluster,
+                &["ndots:5"],
+            ),
+            (
+                json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}),
+                &["10.0.0.10"],
+                &cluster,
+                &["ndots:5"],
+            ),
+            (
+                json!({"dnsPolicy": "ClusterFirst", "hostNetwork": true}),
+                &["1.1.1.1", "2.2.2.2"],
+                &["corp.example", "."],
+                &["ndots:2", "rotate"],
+            ),
+            (
+                json!({"dnsPolicy": "Default"}),
+                &["1.1.1.1", "2.2.2.2"],
+                &["corp.example", "."],
+                &["ndots:2", "rotate"],
+            ),
+            (json!({"dnsPolicy": "None"}), &[], &[], &[]),
+        ] {
+            let (config, warnings) = dns(spec.clone(), Some(&host()), &["10.0.0.10"]);
+            assert_eq!(config.servers, servers, "{spec}");
+            assert_eq!(config.searches, searches, "{spec}");
+            assert_eq!(config.options, options, "{spec}");
+            assert!(warnings.is_empty());
+        }
+    }
+
+    #[test]
+    fn without_a_cluster_server_the_nodes_own_stand_in_with_a_warning() {
+        let (config, warnings) = dns(json!({}), Some(&host()), &[]);
+        assert_eq!(config.servers, ["1.1.1.1", "2.2.2.2"]);
+        assert_eq!(warnings.len(), 2);
+        assert!(warnings[0].about_node);
+        assert_eq!(warnings[1].reason, "MissingClusterDNS");
+        assert_eq!(
+            warnings[1].message,
+            "pod: \"web_shop(u-1)\". kubelet does not have ClusterDNS IP configured and cannot \
+             create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
+        );
+    }
+
+    #[test]
+    fn a_switched_off_resolver_means_the_local_one() {
+        let (config, _) = dns(json!({"dnsPolicy": "Default"}), None, &[]);
+        assert_eq!(config.servers, ["127.0.0.1", "::1"]);
+        assert_eq!(config.searches, ["."]);
+    }
+
+    #[test]
+    fn the_pods_own_settings_are_merged_without_duplicates() {
+        let own = json!({"dnsPolicy": "Default", "dnsConfig": {
+            "nameservers": ["2.2.2.2", "3.3.3.3"],
+            "searches": ["corp.example", "mine.example"],
+            "options": [{"name": "ndots", "value": "3"}, {"name": "edns0"}, {"name": "rotate"}],
+        }});
+        let (config, warnings) = dns(own, Some(&host()), &[]);
+        assert_eq!(config.servers, ["1.1.1.1", "2.2.2.2", "3.3.3.3"]);
+        assert_eq!(config.searches, ["corp.example", ".", "mine.example"]);
+        assert_eq!(config.options, ["ndots:3", "rotate", "edns0"]);
+        assert!(warnings.is_empty());
+    }
+
+    #[test]
+    fn limits_are_kept_and_told_as_upstream_does() {
+        let own = json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4"]}});
+        let (config, warnings) = dns(own, None, &[]);
+        assert_eq!(config.servers.len(), 3);
+        assert_eq!(
+            warnings[0].message,
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied \
+             nameserver line is: 1.0.0.1 1.0.0.2 1.0.0.3"
+        );
+        let searched = |searches: Vec<String>| {
+            dns(
+                json!({"dnsPolicy": "None", "dnsConfig": {"searches": searches}}),
+                None,
+                &[],
+            )
+        };
+        let (config, warnings) = searched((0..40).map(|i| format!("d{i}")).collect());
+        assert_eq!(config.searches.len(), 32);
+        assert_eq!(warnings[0].reason, "DNSConfigForming");
+        assert!(warnings[0].message.starts_with(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied \
+             search line is: d0 d1"
+        ));
+        let (config, warnings) = searched(vec!["x".repeat(254), "ok".into()]);
+        assert_eq!(config.searches, ["ok"]);
+        assert_eq!(warnings.len(), 1);
+        let long = |n: usize, last: usize| {
+            let mut all: Vec<String> = (0..n).map(|i| format!("{i:0200}")).collect();
+            all.push("y".repeat(last));
+            searched(all)
+        };
+        // 10 * 201 + 38 = 2048.
+        assert!(long(10, 38).1.is_empty());
+        let (config, warnings) = long(10, 39);
+        assert_eq!(config.searches.len(), 10);
+        assert_eq!(warnings.len(), 1);
+    }
+}

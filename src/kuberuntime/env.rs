@@ -226,3 +226,169 @@ fn ceiling(pod: &Pod, resource: &str, node: &NodeFacts) -> Result<Quantity, EnvE
         _ => Quantity::ZERO,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kuberuntime::fixtures::{node, pod, pod_with};
+    use serde_json::{Value, json};
+
+    fn made(pod: &Pod) -> Result<Environment, EnvError> {
+        let inputs = EnvInputs {
+            pod_ips: &["10.1.0.5".into(), "fd00::5".into()],
+            node: &node(),
+        };
+        make_environment(pod, &pod.containers()[0], &inputs)
+    }
+
+    fn env(list: Value) -> Result<Environment, EnvError> {
+        let mut pod = pod_with(json!({
+            "env": list,
+            "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "100Mi"}},
+        }));
+        pod.metadata.labels = Some([("app".into(), "web".into())].into());
+        pod.metadata.annotations = Some([("a/b.c".into(), "note".into())].into());
+        let spec = pod.spec.as_mut().unwrap();
+        spec.node_name = Some("node-1".into());
+        spec.service_account_name = Some("default".into());
+        made(&pod)
+    }
+
+    fn pairs(environment: &Environment) -> Vec<(&str, &str)> {
+        environment
+            .iter()
+            .map(|(n, v)| (n.as_str(), v.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn values_refer_to_what_is_above_and_the_last_definition_wins() {
+        let made = env(json!([
+            {"name": "A", "value": "1"},
+            {"name": "EARLY", "value": "$(LATE)"},
+            {"name": "B", "value": "$(A)-$$(A)-$(NONE)"},
+            {"name": "LATE", "value": "x"},
+            {"name": "A", "value": "$(A)2"},
+            {"name": "E"},
+            {"name": "C", "value": "$(A)"},
+        ]))
+        .unwrap();
+        assert_eq!(
+            pairs(&made),
+            [
+                ("A", "12"),
+                ("EARLY", "$(LATE)"),
+                ("B", "1-$(A)-$(NONE)"),
+                ("LATE", "x"),
+                ("E", ""),
+                ("C", "12"),
+            ]
+        );
+    }
+
+    #[test]
+    fn fields_of_the_pod_are_found_by_path() {
+        for (path, value) in [
+            ("metadata.name", "web"),
+            ("metadata.namespace", "shop"),
+            ("metadata.uid", "u-1"),
+            ("metadata.labels['app']", "web"),
+            ("metadata.labels['none']", ""),
+            ("metadata.annotations['a/b.c']", "note"),
+            ("spec.nodeName", "node-1"),
+            ("spec.serviceAccountName", "default"),
+            ("status.hostIP", "192.0.2.1"),
+            ("status.hostIPs", "192.0.2.1,2001:db8::1"),
+            ("status.podIP", "10.1.0.5"),
+            ("status.podIPs", "10.1.0.5,fd00::5"),
+        ] {
+            let made = env(json!([{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]));
+            assert_eq!(made.unwrap()[0].1, value, "{path}");
+        }
+        for path in [
+            "spec.containers",
+            "metadata.labels",
+            "metadata.labels['x",
+            "status.phase['x']",
+            "",
+        ] {
+            let made = env(json!([{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]));
+            assert_eq!(
+                made.unwrap_err().to_string(),
+                format!("unsupported fieldPath: {path}")
+            );
+        }
+    }
+
+    #[test]
+    fn amounts_are_divided_and_default_to_the_node() {
+        let value = |resource: &str, divisor: Value| {
+            let from = json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}});
+            env(json!([{"name": "X", "valueFrom": from}])).map(|made| made[0].1.clone())
+        };
+        let null = Value::Null;
+        for (resource, divisor, expected) in [
+            ("limits.cpu", null.clone(), "2"),
+            ("limits.cpu", json!("1m"), "1500"),
+            ("limits.cpu", json!("0"), "2"),
+            ("requests.memory", null.clone(), "104857600"),
+            ("requests.memory", json!("1Mi"), "100"),
+            ("requests.cpu", null.clone(), "0"),
+            ("limits.memory", json!("1Gi"), "4"),
+            ("limits.ephemeral-storage", json!("1Gi"), "10"),
+            ("limits.hugepages-2Mi", null.clone(), "0"),
+        ] {
+            assert_eq!(value(resource, divisor).unwrap(), expected, "{resource}");
+        }
+        for resource in ["limits.gpu", "cpu", "usage.cpu", ""] {
+            assert_eq!(
+                value(resource, null.clone()).unwrap_err().to_string(),
+                format!("unsupported container resource : {resource}")
+            );
+        }
+        assert!(matches!(
+            value("limits.cpu", json!("x")),
+            Err(EnvError::Divisor(..))
+        ));
+        let elsewhere =
+            json!({"resourceFieldRef": {"resource": "limits.cpu", "containerName": "zz"}});
+        assert_eq!(
+            env(json!([{"name": "X", "valueFrom": elsewhere}]))
+                .unwrap_err()
+                .to_string(),
+            "container zz not found"
+        );
+    }
+
+    #[test]
+    fn a_limit_at_pod_level_comes_before_the_node() {
+        let from = json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}});
+        let pod = pod(json!({
+            "resources": {"limits": {"memory": "64Mi"}},
+            "containers": [{"name": "c", "env": [{"name": "X", "valueFrom": from}]}],
+        }));
+        assert_eq!(made(&pod).unwrap()[0].1, "64");
+    }
+
+    #[test]
+    fn what_needs_an_api_server_is_refused_as_upstream_does_without_one() {
+        for (from, text) in [
+            (
+                json!({"configMapKeyRef": {"name": "m", "key": "k"}}),
+                "couldn't get configMap shop/m, no kubeClient defined",
+            ),
+            (
+                json!({"secretKeyRef": {"name": "s", "key": "k"}}),
+                "couldn't get secret shop/s, no kubeClient defined",
+            ),
+        ] {
+            let error = env(json!([{"name": "X", "valueFrom": from}])).unwrap_err();
+            assert_eq!(error.to_string(), text);
+        }
+        let pod = pod_with(json!({"envFrom": [{"secretRef": {"name": "s"}}]}));
+        assert!(matches!(
+            made(&pod),
+            Err(EnvError::NoApi { kind: "secret", .. })
+        ));
+    }
+}

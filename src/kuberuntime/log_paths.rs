@@ -55,3 +55,68 @@ pub fn restart_count_from_logs<'a>(file_names: impl IntoIterator<Item = &'a str>
     });
     counts.max().map_or(0, |highest| highest.saturating_add(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kuberuntime::fixtures::pod;
+    use serde_json::json;
+
+    #[test]
+    fn logs_are_where_collectors_look_for_them() {
+        let pod = pod(json!({"containers": []}));
+        let root = Path::new("/var/log/pods");
+        assert_eq!(
+            container_logs_dir(root, &pod, "c").unwrap(),
+            Path::new("/var/log/pods/shop_web_u-1/c")
+        );
+        assert_eq!(container_log_path("c", 7).unwrap(), "c/7.log");
+        assert_eq!(
+            log_symlink(Path::new(CONTAINER_LOGS_DIR), &pod, "c", "abc").unwrap(),
+            Path::new("/var/log/containers/web_shop_c-abc.log")
+        );
+    }
+
+    #[test]
+    fn a_long_link_name_is_cut_to_what_file_systems_take() {
+        let pod = pod(json!({"containers": []}));
+        let link = log_symlink(Path::new("/l"), &pod, &"é".repeat(200), "id").unwrap();
+        let name = link.file_name().unwrap().to_str().unwrap();
+        assert!(name.len() <= 255 && name.len() > 250, "{}", name.len());
+        assert!(name.ends_with(".log"));
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let mut pod = pod(json!({"containers": []}));
+        assert!(container_log_path("../c", 0).is_err());
+        assert!(container_log_path("", 0).is_err());
+        pod.metadata.uid = Some("x/../../../etc".into());
+        assert!(pod_logs_dir(Path::new("/var/log/pods"), &pod).is_err());
+        assert!(log_symlink(Path::new("/l"), &pod, "a/b", "id").is_err());
+    }
+
+    #[test]
+    fn the_next_restart_count_is_one_more_than_the_highest_log() {
+        for (names, count) in [
+            (&[][..], 0),
+            (&["0.log"], 1),
+            (&["0.log", "10.log", "2.log"], 11),
+            (&["3.log.20240101-000000", "1.log"], 4),
+            (
+                &[
+                    "3.log.gz", "3.logs", "x.log", "-1.log", "+5.log", ".log", "7.txt",
+                ],
+                4,
+            ),
+            (&["99999999999999999999.log"], 0),
+            (&["4294967295.log"], u32::MAX),
+        ] {
+            assert_eq!(
+                restart_count_from_logs(names.iter().copied()),
+                count,
+                "{names:?}"
+            );
+        }
+    }
+}

@@ -5,6 +5,8 @@ pub mod container_files;
 pub mod dns;
 pub mod env;
 pub mod expansion;
+#[cfg(test)]
+mod fixtures;
 pub mod hostname;
 pub mod labels;
 pub mod log_paths;
@@ -14,3 +16,6 @@ pub mod security_context;
 pub mod settings;
 pub mod termination;
 pub mod translate;
+
+#[cfg(test)]
+mod spec_tests;

@@ -1,1 +1,255 @@
+use super::*;
+use crate::model::Pod;
+use serde_json::{Value, json};
 
+fn pod(spec: Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+}
+
+fn one(requests: Value, limits: Value) -> Value {
+    json!({"containers": [
+        {"name": "c", "resources": {"requests": requests, "limits": limits}}
+    ]})
+}
+
+fn adj(pod: &Pod, container: usize) -> i64 {
+    let container = &pod.spec.as_ref().unwrap().containers[container];
+    oom_score_adj(pod, container, 4 << 30).unwrap()
+}
+
+fn node() -> NodeFacts {
+    NodeFacts {
+        memory_capacity_bytes: 4 << 30,
+        hugepage_sizes: vec![64 << 10, 2 << 20, 1 << 30],
+        ..NodeFacts::default()
+    }
+}
+
+#[test]
+fn shares_and_quotas_follow_the_table() {
+    for (milli, shares) in [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+        (100, 102),
+        (1000, 1024),
+        (256_000, 262_144),
+        (i64::MAX, 262_144),
+    ] {
+        assert_eq!(milli_cpu_to_shares(milli), shares, "{milli}");
+    }
+    for (milli, quota) in [
+        (0, 0),
+        (1, 1000),
+        (5, 1000),
+        (20, 2000),
+        (1000, 100_000),
+        (1500, 150_000),
+    ] {
+        assert_eq!(milli_cpu_to_quota(milli, 100_000), quota, "{milli}");
+    }
+    assert_eq!(milli_cpu_to_quota(500, 10_000), 5000);
+}
+
+#[test]
+fn the_class_follows_from_requests_and_limits() {
+    let full = json!({"cpu": "1", "memory": "1Gi"});
+    for (requests, limits, class) in [
+        (json!({}), json!({}), QosClass::BestEffort),
+        (json!({"cpu": "0"}), json!({}), QosClass::BestEffort),
+        (
+            json!({"example.com/gpu": "1"}),
+            json!({}),
+            QosClass::BestEffort,
+        ),
+        (full.clone(), full.clone(), QosClass::Guaranteed),
+        (
+            json!({"cpu": "1000m", "memory": "1024Mi"}),
+            full.clone(),
+            QosClass::Guaranteed,
+        ),
+        (
+            json!({"cpu": "1"}),
+            json!({"cpu": "1"}),
+            QosClass::Burstable,
+        ),
+        (
+            json!({"cpu": "500m", "memory": "1Gi"}),
+            full.clone(),
+            QosClass::Burstable,
+        ),
+        (full.clone(), json!({}), QosClass::Burstable),
+    ] {
+        let pod = pod(one(requests.clone(), limits.clone()));
+        assert_eq!(pod_qos(&pod).unwrap(), class, "{requests} {limits}");
+    }
+}
+
+#[test]
+fn one_container_without_limits_makes_the_pod_burstable_init_containers_included() {
+    let full = json!({"cpu": "1", "memory": "1Gi"});
+    let resources = json!({"requests": full, "limits": full});
+    let mixed = pod(json!({
+        "containers": [{"name": "a", "resources": resources}],
+        "initContainers": [{"name": "i"}],
+    }));
+    assert_eq!(pod_qos(&mixed).unwrap(), QosClass::Burstable);
+}
+
+#[test]
+fn resources_at_pod_level_decide_the_class_alone() {
+    let full = json!({"cpu": "1", "memory": "1Gi"});
+    let pod = pod(json!({
+        "resources": {"requests": full, "limits": full},
+        "containers": [{"name": "a"}],
+    }));
+    assert_eq!(pod_qos(&pod).unwrap(), QosClass::Guaranteed);
+}
+
+#[test]
+fn oom_scores_follow_class_and_request() {
+    let full = json!({"cpu": "1", "memory": "1Gi"});
+    assert_eq!(adj(&pod(one(full.clone(), full.clone())), 0), -997);
+    assert_eq!(adj(&pod(one(json!({}), json!({}))), 0), 1000);
+    // A quarter of the machine.
+    assert_eq!(adj(&pod(one(json!({"memory": "1Gi"}), json!({}))), 0), 750);
+    // Everything, or more than everything.
+    assert_eq!(adj(&pod(one(json!({"memory": "4Gi"}), json!({}))), 0), 3);
+    assert_eq!(adj(&pod(one(json!({"memory": "8Ei"}), json!({}))), 0), 3);
+    // Next to nothing.
+    assert_eq!(adj(&pod(one(json!({"memory": "1"}), json!({}))), 0), 999);
+    assert_eq!(adj(&pod(one(json!({"cpu": "1"}), json!({}))), 0), 999);
+}
+
+#[test]
+fn a_static_node_critical_pod_is_killed_last() {
+    let mut critical = pod(one(json!({}), json!({})));
+    let spec = critical.spec.as_mut().unwrap();
+    spec.priority_class_name = Some("system-node-critical".into());
+    assert_eq!(
+        adj(&critical, 0),
+        1000,
+        "only a static pod may say so itself"
+    );
+    let source = ("kubernetes.io/config.source".into(), "file".into());
+    critical.metadata.annotations = Some([source].into());
+    assert_eq!(adj(&critical, 0), -997);
+}
+
+#[test]
+fn a_sidecar_is_not_killed_before_the_containers_it_serves() {
+    let pod = pod(json!({
+        "containers": [{"name": "a", "resources": {"requests": {"memory": "2Gi"}}}],
+        "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+    }));
+    let sidecar = &pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap()[0];
+    assert_eq!(oom_score_adj(&pod, sidecar, 4 << 30).unwrap(), 500);
+}
+
+#[test]
+fn a_pod_needs_the_sum_of_its_containers_or_its_hungriest_start() {
+    let cpu = |name: &str, amount: &str| json!({"name": name, "resources": {"requests": {"cpu": amount}}});
+    let mut sidecar = cpu("s", "100m");
+    sidecar["restartPolicy"] = "Always".into();
+    let total = |init: Vec<Value>| {
+        let pod = pod(json!({
+            "containers": [cpu("a", "200m"), cpu("b", "300m")],
+            "initContainers": init,
+        }));
+        requests::of_pod(&pod)
+            .unwrap()
+            .request("cpu")
+            .unwrap()
+            .milli_value()
+    };
+    assert_eq!(total(vec![]), 500);
+    assert_eq!(total(vec![cpu("i", "400m")]), 500);
+    assert_eq!(total(vec![cpu("i", "900m")]), 900);
+    assert_eq!(total(vec![sidecar.clone()]), 600);
+    // An init container after a sidecar runs beside it.
+    assert_eq!(total(vec![sidecar, cpu("i", "900m")]), 1000);
+}
+
+#[test]
+fn a_pod_is_bounded_only_if_all_of_it_is() {
+    let bound = |spec: Value| requests::pod_memory_bound(&pod(spec)).unwrap();
+    let limit = |name: &str, m: &str| json!({"name": name, "resources": {"limits": {"memory": m}}});
+    assert_eq!(
+        bound(json!({"containers": [limit("a", "1Mi"), limit("b", "2Mi")]})),
+        Some(3 << 20)
+    );
+    assert_eq!(
+        bound(json!({"containers": [limit("a", "1Mi"), {"name": "b"}]})),
+        None
+    );
+    let at_pod_level = json!({"limits": {"memory": "5Mi"}});
+    assert_eq!(
+        bound(json!({"resources": at_pod_level, "containers": [{"name": "b"}]})),
+        Some(5 << 20)
+    );
+}
+
+#[test]
+fn the_runtime_is_told_shares_quota_memory_and_huge_pages() {
+    let pod = pod(one(
+        json!({"cpu": "250m", "memory": "64Mi"}),
+        json!({"cpu": "500m", "memory": "128Mi", "hugepages-2Mi": "4Mi"}),
+    ));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let told = container_resources(&pod, container, &node(), &CpuEnforcement::default()).unwrap();
+    assert_eq!(told.cpu_shares, 256);
+    assert_eq!(told.cpu_quota, 50_000);
+    assert_eq!(told.cpu_period, 100_000);
+    assert_eq!(told.memory_limit_in_bytes, 128 << 20);
+    assert_eq!(told.oom_score_adj, 985);
+    assert!(told.unified.is_empty());
+    let pages: Vec<_> = told
+        .hugepage_limits
+        .iter()
+        .map(|l| (l.page_size.as_str(), l.limit))
+        .collect();
+    assert_eq!(pages, [("64KB", 0), ("2MB", 4 << 20), ("1GB", 0)]);
+}
+
+#[test]
+fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
+    let pod = pod(json!({
+        "resources": {"limits": {"memory": "1Gi"}},
+        "containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}],
+    }));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let settings = CpuEnforcement {
+        cfs_quota: false,
+        oom_group: true,
+        ..CpuEnforcement::default()
+    };
+    let told = container_resources(&pod, container, &node(), &settings).unwrap();
+    assert_eq!(told.cpu_shares, 2048);
+    assert_eq!((told.cpu_quota, told.cpu_period), (0, 0));
+    assert_eq!(told.memory_limit_in_bytes, 1 << 30);
+    assert_eq!(told.unified["memory.oom.group"], "1");
+}
+
+#[test]
+fn overhead_is_told_only_when_declared() {
+    let mut spec = one(json!({"cpu": "1"}), json!({}));
+    let cpu = CpuEnforcement::default();
+    assert_eq!(sandbox_overhead(&pod(spec.clone()), &cpu).unwrap(), None);
+    spec["overhead"] = json!({"cpu": "250m", "memory": "10Mi"});
+    let overhead = sandbox_overhead(&pod(spec.clone()), &cpu).unwrap().unwrap();
+    assert_eq!(overhead.cpu_shares, 256);
+    assert_eq!(overhead.memory_limit_in_bytes, 10 << 20);
+    let whole = sandbox_resources(&pod(spec), &cpu).unwrap();
+    assert_eq!(whole.cpu_shares, 1024, "overhead is told apart");
+}
+
+#[test]
+fn a_bad_amount_names_its_place() {
+    let pod = pod(one(json!({"cpu": "lots"}), json!({})));
+    let error = pod_qos(&pod).unwrap_err();
+    assert_eq!(
+        crate::base::chain(&error),
+        "requests[cpu] of container \"c\": \"lots\" is not a quantity \
+         (a number such as 2, 1.5, 500m, 1Gi or 2e3)"
+    );
+}

@@ -57,6 +57,12 @@ impl Machine {
     }
 }
 
+/// Bytes of the file system that a path is on, used or not. Blocking.
+pub fn filesystem_bytes(path: &Path) -> std::io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
 /// `MemTotal` of `/proc/meminfo`, bytes.
 pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo

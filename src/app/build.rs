@@ -191,7 +191,7 @@ pub(super) async fn start(
 fn node_facts(config: &KubeletConfig) -> anyhow::Result<NodeFacts> {
     let machine = Machine::read()?;
     let host_ips = config.node_ips.iter().map(ToString::to_string).collect();
-    let storage = crate::host::disk_capacity(&config.root_dir)
+    let storage = crate::host::filesystem_bytes(&config.root_dir)
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
     Ok(NodeFacts::of(&machine, storage, host_ips))
 }

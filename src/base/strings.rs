@@ -38,3 +38,19 @@ impl Strings {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_strings_are_one_and_unused_ones_are_dropped() {
+        let strings = Strings::new();
+        let held = strings.share("held");
+        assert!(Arc::ptr_eq(&held, &strings.share("held")));
+        for i in 0..FIRST_SWEEP * 3 {
+            strings.share(&i.to_string());
+        }
+        assert!(strings.0.lock().strings.len() <= FIRST_SWEEP);
+        assert!(Arc::ptr_eq(&held, &strings.share("held")));
+    }
+}

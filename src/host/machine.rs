@@ -57,6 +57,12 @@ impl Machine {
     }
 }
 
+/// Bytes of the file system that a path is on, used or not. Blocking.
+pub fn filesystem_bytes(path: &Path) -> std::io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
 /// `MemTotal` of `/proc/meminfo`, bytes.
 pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo
@@ -106,18 +112,4 @@ fn is_cgroup_v2(root: &Path) -> bool {
     /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
     const CGROUP2: u64 = 0x6367_7270;
     rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 == CGROUP2)
-}
-
-/// The kernel's hostname.
-pub fn hostname() -> anyhow::Result<String> {
-    use anyhow::Context as _;
-    let name = fs::read_to_string("/proc/sys/kernel/hostname")
-        .context("cannot read /proc/sys/kernel/hostname")?;
-    Ok(name.trim().to_string())
-}
-
-/// Size of the file system that a path is on, bytes.
-pub fn disk_capacity(path: &std::path::Path) -> std::io::Result<u64> {
-    let stats = rustix::fs::statvfs(path)?;
-    Ok(stats.f_blocks.saturating_mul(stats.f_frsize))
 }

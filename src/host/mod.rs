@@ -12,7 +12,7 @@ pub mod mount;
 mod mountinfo;
 pub mod remove;
 
-pub use machine::{Machine, disk_capacity, hostname, parse_cpu_list, parse_mem_total};
+pub use machine::{Machine, filesystem_bytes, parse_cpu_list, parse_mem_total};
 pub use mountinfo::{MountEntry, parse_mountinfo};
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ async fn ensure(
         credentials,
         sandbox_config: None,
     };
-    manager.ensure_image_exists(&request).await
+    manager.ensure_image_exists(&request).await.map(|image| image.reference)
 }
 
 use EventType::{Normal, Warning};

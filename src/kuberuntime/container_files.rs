@@ -4,6 +4,7 @@
 use super::dns::{self, ResolvConf};
 use super::mounts::{self, ContainerFiles};
 use super::settings::{ConfigError, SpecSettings};
+use super::termination::{FileRead, LastWords, MAX_MESSAGE};
 use super::{env::Environment, hostname::pod_hostname, log_paths};
 use crate::host::files;
 use crate::model::{Pod, PodExt};
@@ -47,6 +48,37 @@ enum Hosts {
     FromNode,
 }
 
+fn plan_hosts(
+    settings: &SpecSettings,
+    pod: &Pod,
+    container: &Container,
+    pod_ips: &[String],
+) -> Result<Hosts, ConfigError> {
+    if !mounts::wants_hosts_file(pod, container, pod_ips) {
+        return Ok(Hosts::None);
+    }
+    if pod.host_network() {
+        return Ok(Hosts::FromNode);
+    }
+    let name = pod_hostname(pod, &settings.cluster_domain)?;
+    Ok(Hosts::Text(mounts::pod_hosts(pod, &name, pod_ips)))
+}
+
+impl Hosts {
+    /// What the file says. Blocking.
+    fn content(self, pod: &Pod) -> Result<Option<Vec<u8>>, FilesError> {
+        Ok(match self {
+            Self::None => None,
+            Self::Text(text) => Some(text.into_bytes()),
+            Self::FromNode => {
+                let node = files::read_head_or_empty(Path::new(NODE_HOSTS), MAX_HOSTS)
+                    .map_err(FilesError::NodeHosts)?;
+                Some(mounts::node_hosts(pod, &node))
+            }
+        })
+    }
+}
+
 /// Makes what one container needs before it is created: log directory, sub-paths, hosts file and a
 /// fresh termination log.
 pub async fn make_container_files(
@@ -64,14 +96,7 @@ pub async fn make_container_files(
     let sub_paths = volumes
         .prepare_sub_paths(&uid, &container.name, requests)
         .await?;
-    let hosts = match mounts::wants_hosts_file(pod, container, pod_ips) {
-        false => Hosts::None,
-        true if pod.host_network() => Hosts::FromNode,
-        true => {
-            let name = pod_hostname(pod, &settings.cluster_domain).map_err(ConfigError::from)?;
-            Hosts::Text(mounts::pod_hosts(pod, &name, pod_ips))
-        }
-    };
+    let hosts = plan_hosts(settings, pod, container, pod_ips)?;
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
     let logs = log_paths::container_logs_dir(&settings.pod_logs_dir, &Owner::of(pod), &container.name)
@@ -82,15 +107,7 @@ pub async fn make_container_files(
     let make = move || {
         make_log_dir(&logs)?;
         pod_dirs::create(&directory)?;
-        let content = match hosts {
-            Hosts::None => None,
-            Hosts::Text(text) => Some(text.into_bytes()),
-            Hosts::FromNode => {
-                let node = files::read_head_or_empty(Path::new(NODE_HOSTS), MAX_HOSTS)
-                    .map_err(FilesError::NodeHosts)?;
-                Some(mounts::node_hosts(&pod, &node))
-            }
-        };
+        let content = hosts.content(&pod)?;
         Ok(ContainerFiles {
             sub_paths,
             hosts_file: content
@@ -144,6 +161,18 @@ pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(log, link)
 }
 
+/// Reads the end of an exited container's termination log. Blocking.
+pub fn read_last_words(words: &LastWords) -> FileRead {
+    let Some(path) = &words.file else {
+        return FileRead::Missing;
+    };
+    match files::read_tail(path, MAX_MESSAGE) {
+        Ok(bytes) => FileRead::Bytes(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => FileRead::Missing,
+        Err(error) => FileRead::Failed(error.to_string()),
+    }
+}
+
 /// The node's resolver configuration; a missing file is an empty one. `None` for an empty path,
 /// which switches it off. Blocking.
 pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
@@ -152,4 +181,94 @@ pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
     }
     let text = files::read_head_or_empty(path, dns::MAX_RESOLV_CONF)?;
     Ok(Some(dns::parse_resolv_conf(&text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kuberuntime::fixtures::{node, pod, settings};
+    use crate::volumes::HostMounter;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn everything_a_container_refers_to_is_there_before_it_is_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = settings(&dir.path().join("kubelet"));
+        settings.pod_logs_dir = dir.path().join("logs");
+        let volumes = VolumeManager::new(settings.root.clone(), Arc::new(node()), HostMounter);
+        let pod = Arc::new(pod(json!({"containers": [
+            {"name": "c", "terminationMessagePath": "/dev/termination-log"}
+        ]})));
+        let container = &pod.containers()[0];
+        let ips = ["10.1.0.5".to_string()];
+        let make = async || {
+            let paths = VolumePaths::new();
+            let environment = Environment::new();
+            make_container_files(
+                &volumes,
+                &settings,
+                &pod,
+                container,
+                &ips,
+                &paths,
+                &environment,
+            )
+            .await
+            .unwrap()
+        };
+        let first = make().await;
+        let second = make().await;
+        assert!(dir.path().join("logs/shop_web_u-1/c").is_dir());
+        let hosts = fs::read_to_string(first.hosts_file.unwrap()).unwrap();
+        assert!(hosts.contains("10.1.0.5\tweb\n"));
+        let (old, new) = (
+            first.termination_log.unwrap(),
+            second.termination_log.unwrap(),
+        );
+        assert_ne!(old, new, "an instance does not inherit last words");
+        assert!(new.is_file());
+    }
+
+    #[test]
+    fn logs_of_earlier_instances_count_and_links_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = dir.path().join("c");
+        assert_eq!(restart_count_from_log_dir(&logs).unwrap(), 0);
+        make_log_dir(&logs).unwrap();
+        fs::write(logs.join("4.log"), "").unwrap();
+        assert_eq!(restart_count_from_log_dir(&logs).unwrap(), 5);
+        let link = dir.path().join("containers/link.log");
+        link_log(&logs.join("4.log"), &link).unwrap();
+        link_log(&logs.join("5.log"), &link).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), logs.join("5.log"));
+    }
+
+    #[test]
+    fn last_words_are_read_from_a_plain_file_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        let words = LastWords {
+            file: Some(path.clone()),
+            log: None,
+        };
+        assert_eq!(read_last_words(&LastWords::default()), FileRead::Missing);
+        assert_eq!(read_last_words(&words), FileRead::Missing);
+        fs::write(&path, [vec![b'x'; MAX_MESSAGE], b"end".to_vec()].concat()).unwrap();
+        assert!(matches!(
+            read_last_words(&words),
+            FileRead::Bytes(bytes) if bytes.len() == MAX_MESSAGE && bytes.ends_with(b"end")
+        ));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(matches!(read_last_words(&words), FileRead::Failed(_)));
+    }
+
+    #[test]
+    fn a_missing_resolver_configuration_is_empty_and_an_empty_path_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = read_resolv_conf(&dir.path().join("resolv.conf")).unwrap();
+        assert_eq!(missing, Some(ResolvConf::default()));
+        assert_eq!(read_resolv_conf(Path::new("")).unwrap(), None);
+    }
 }

@@ -163,3 +163,159 @@ fn read_json<T: serde::de::DeserializeOwned>(annotations: &Map, key: &str) -> Op
     let text = annotations.get(key).filter(|t| t.len() <= MAX_JSON)?;
     serde_json::from_str(text).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kuberuntime::fixtures::pod;
+    use serde_json::{Value, json};
+
+    fn hooked() -> Pod {
+        let mut pod = pod(json!({
+            "terminationGracePeriodSeconds": 45,
+            "containers": [{
+                "name": "c",
+                "image": "bar",
+                "terminationMessagePath": "/dev/termination-log",
+                "terminationMessagePolicy": "File",
+                "ports": [{"containerPort": 80, "name": "http", "protocol": "TCP"}],
+                "lifecycle": {"preStop": {"httpGet": {"port": "http", "path": "/bye"}}},
+            }],
+        }));
+        pod.metadata.deletion_grace_period_seconds = Some(5);
+        pod.metadata.labels = Some([("app".into(), "web".into())].into());
+        pod
+    }
+
+    fn parsed(text: &str) -> Value {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_container_carries_what_ends_it_properly() {
+        let pod = hooked();
+        let map = container_annotations(&pod, &pod.containers()[0], 4);
+        for (key, value) in [
+            (
+                "io.kubernetes.container.hash",
+                container_hash(&pod.containers()[0]).as_str(),
+            ),
+            ("io.kubernetes.container.restartCount", "4"),
+            (
+                "io.kubernetes.container.terminationMessagePath",
+                "/dev/termination-log",
+            ),
+            ("io.kubernetes.container.terminationMessagePolicy", "File"),
+            ("io.kubernetes.pod.terminationGracePeriod", "45"),
+            ("io.kubernetes.pod.deletionGracePeriod", "5"),
+        ] {
+            assert_eq!(map[key], value, "{key}");
+        }
+        // What Go's encoder writes for the same objects, key order aside.
+        assert_eq!(
+            parsed(&map["io.kubernetes.container.preStopHandler"]),
+            json!({"httpGet": {"path": "/bye", "port": "http"}})
+        );
+        assert_eq!(
+            parsed(&map["io.kubernetes.container.ports"]),
+            json!([{"name": "http", "containerPort": 80, "protocol": "TCP"}])
+        );
+        assert_eq!(map.len(), 8);
+    }
+
+    #[test]
+    fn what_a_container_does_not_have_is_not_annotated() {
+        let pod = pod(json!({"containers": [{"name": "c", "ports": [], "lifecycle": {}}]}));
+        let map = container_annotations(&pod, &pod.containers()[0], 0);
+        assert_eq!(map.len(), 4);
+        assert_eq!(map["io.kubernetes.container.terminationMessagePath"], "");
+    }
+
+    #[test]
+    fn pod_labels_are_on_the_sandbox_only_and_cannot_hide_whose_it_is() {
+        let mut pod = hooked();
+        let lie = (keys::POD_UID.to_string(), "other".to_string());
+        pod.metadata.labels.as_mut().unwrap().extend([lie]);
+        let labels = sandbox_labels(&pod);
+        assert_eq!(labels["app"], "web");
+        assert_eq!(labels[keys::POD_UID], "u-1");
+        let labels = container_labels(&pod, &pod.containers()[0]);
+        assert!(!labels.contains_key("app"));
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let pod = hooked();
+        let container = &pod.containers()[0];
+        let labels = container_labels(&pod, container);
+        let notes = read_container(&labels, &container_annotations(&pod, container, 0)).unwrap();
+        assert_eq!(notes.pod_uid, pod.uid());
+        assert_eq!(
+            (notes.pod_name.as_str(), notes.pod_namespace.as_str()),
+            ("web", "shop")
+        );
+        assert_eq!(notes.name, "c");
+        assert_eq!(notes.termination_grace_seconds, Some(45));
+        assert_eq!(notes.deletion_grace_seconds, Some(5));
+        assert_eq!(
+            notes.pre_stop.as_ref(),
+            container.lifecycle.as_ref().unwrap().pre_stop.as_ref()
+        );
+        assert_eq!(Some(notes.ports), container.ports);
+    }
+
+    #[test]
+    fn a_go_kubelets_annotations_are_read() {
+        let pod = hooked();
+        let labels = container_labels(&pod, &pod.containers()[0]);
+        let annotations = Map::from([
+            (
+                keys::PRE_STOP_HANDLER.into(),
+                r#"{"exec":{"command":["sh","-c","a \u0026\u0026 b"]}}"#.into(),
+            ),
+            (
+                keys::CONTAINER_PORTS.into(),
+                r#"[{"name":"p","hostPort":1,"containerPort":2,"protocol":"UDP","hostIP":"::"}]"#
+                    .into(),
+            ),
+        ]);
+        let notes = read_container(&labels, &annotations).unwrap();
+        let command = notes.pre_stop.unwrap().exec.unwrap().command.unwrap();
+        assert_eq!(command, ["sh", "-c", "a && b"]);
+        assert_eq!(notes.ports[0].host_port, Some(1));
+    }
+
+    #[test]
+    fn garbage_is_ignored_and_strangers_are_nobody() {
+        let pod = hooked();
+        let labels = container_labels(&pod, &pod.containers()[0]);
+        let mut annotations = Map::new();
+        for key in [
+            keys::PRE_STOP_HANDLER,
+            keys::CONTAINER_PORTS,
+            keys::POD_TERMINATION_GRACE_PERIOD,
+        ] {
+            annotations.insert(key.into(), "{{{-1".into());
+        }
+        annotations.insert(keys::POD_DELETION_GRACE_PERIOD.into(), "-5".into());
+        let notes = read_container(&labels, &annotations).unwrap();
+        assert_eq!(
+            (
+                notes.termination_grace_seconds,
+                notes.deletion_grace_seconds
+            ),
+            (None, None)
+        );
+        assert!(notes.pre_stop.is_none() && notes.ports.is_empty());
+        for key in [
+            keys::POD_UID,
+            keys::POD_NAME,
+            keys::POD_NAMESPACE,
+            keys::CONTAINER_NAME,
+        ] {
+            let mut partial = labels.clone();
+            partial.insert(key.into(), String::new());
+            assert_eq!(read_container(&partial, &Map::new()), None, "{key}");
+        }
+    }
+}

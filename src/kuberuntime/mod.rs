@@ -16,7 +16,7 @@ pub mod actions;
 mod builder;
 mod container;
 pub mod container_config;
-mod container_files;
+pub mod container_files;
 pub mod dns;
 pub mod env;
 pub mod expansion;
@@ -38,7 +38,9 @@ pub mod termination;
 pub mod translate;
 
 #[cfg(test)]
-mod golden;
+mod fixtures;
+#[cfg(test)]
+mod spec_tests;
 
 use crate::{
     base::backoff::Backoff,

@@ -232,7 +232,11 @@ pub fn sandbox_security_context(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
             .and_then(|c| c.se_linux_options.as_ref())
             .map(selinux),
         run_as_user: context.and_then(|c| c.run_as_user).map(number),
-        run_as_group: context.and_then(|c| c.run_as_group).map(number),
+        // The interface allows a group only beside a user.
+        run_as_group: context
+            .filter(|c| c.run_as_user.is_some())
+            .and_then(|c| c.run_as_group)
+            .map(number),
         readonly_rootfs: false,
         supplemental_groups: supplemental_groups(pod),
         supplemental_groups_policy: supplemental_groups_policy(pod),
@@ -397,3 +401,6 @@ fn old_apparmor_name(profile: &v1::SecurityProfile) -> String {
         ProfileType::Localhost => format!("localhost/{}", profile.localhost_ref),
     }
 }
+
+#[cfg(test)]
+mod tests;

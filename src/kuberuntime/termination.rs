@@ -101,3 +101,102 @@ fn last_text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(tail.get(torn..).unwrap_or_default());
     cut(&text, MAX_MESSAGE).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(policy: &str, exit_code: i32) -> v1::ContainerStatus {
+        v1::ContainerStatus {
+            state: v1::ContainerState::ContainerExited.into(),
+            exit_code,
+            annotations: [
+                (keys::TERMINATION_MESSAGE_PATH.into(), "/dev/log".into()),
+                (keys::TERMINATION_MESSAGE_POLICY.into(), policy.into()),
+            ]
+            .into(),
+            mounts: vec![v1::Mount {
+                container_path: "/dev/log".into(),
+                host_path: "/k/words".into(),
+                ..Default::default()
+            }],
+            log_path: "/logs/0.log".into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn last_words_are_looked_for_after_the_exit_only() {
+        let words = last_words(&status("File", 1)).unwrap();
+        assert_eq!(words.file, Some("/k/words".into()));
+        assert_eq!(words.log, None);
+        let running = v1::ContainerStatus {
+            state: v1::ContainerState::ContainerRunning.into(),
+            ..status("File", 0)
+        };
+        assert_eq!(last_words(&running), None);
+        let pathless = v1::ContainerStatus {
+            annotations: Default::default(),
+            ..status("File", 0)
+        };
+        assert_eq!(last_words(&pathless), Some(LastWords::default()));
+    }
+
+    #[test]
+    fn the_log_stands_in_only_after_an_error_and_only_if_asked() {
+        let log = |status| last_words(&status).unwrap().log;
+        assert!(log(status("FallbackToLogsOnError", 1)).is_some());
+        assert!(log(status("FallbackToLogsOnError", 0)).is_none());
+        let never_ran = v1::ContainerStatus {
+            reason: "ContainerCannotRun".into(),
+            ..status("FallbackToLogsOnError", 128)
+        };
+        assert!(log(never_ran).is_none());
+    }
+
+    #[test]
+    fn the_message_is_the_runtimes_then_the_containers() {
+        let words = last_words(&status("FallbackToLogsOnError", 1)).unwrap();
+        let said = FileRead::Bytes(b"goodbye".to_vec());
+        let silent = FileRead::Bytes(Vec::new());
+        let failed = FileRead::Failed("denied".into());
+        for (runtime, file, log, message) in [
+            ("", &said, Some("log"), "goodbye"),
+            ("oom", &said, None, "oom: goodbye"),
+            ("oom", &silent, Some("log"), "oom: log"),
+            ("", &FileRead::Missing, Some("log"), "log"),
+            ("", &FileRead::Missing, None, ""),
+            ("oom", &FileRead::Missing, None, "oom"),
+            (
+                "",
+                &failed,
+                Some("log"),
+                "Error on reading termination log /k/words: denied",
+            ),
+        ] {
+            assert_eq!(compose_message(runtime, &words, file, log), message);
+        }
+        assert!(needs_log(&words, &silent) && needs_log(&words, &FileRead::Missing));
+        assert!(!needs_log(&words, &said) && !needs_log(&words, &failed));
+        let file_only = last_words(&status("File", 1)).unwrap();
+        assert!(!needs_log(&file_only, &FileRead::Missing));
+        assert_eq!(
+            compose_message("", &file_only, &FileRead::Missing, Some("log")),
+            ""
+        );
+    }
+
+    #[test]
+    fn of_long_last_words_the_end_counts_and_no_character_is_torn() {
+        let compose = |bytes: Vec<u8>| {
+            compose_message("", &LastWords::default(), &FileRead::Bytes(bytes), None)
+        };
+        let long = compose([vec![b'a'; 5000], b"end".to_vec()].concat());
+        assert_eq!(long.len(), MAX_MESSAGE);
+        assert!(long.ends_with("aend"));
+        let torn = compose("é".repeat(3000).into_bytes().split_off(1));
+        assert!(torn.len() <= MAX_MESSAGE && torn.chars().all(|c| c == 'é'));
+        let binary = compose(vec![0xff; 5000]);
+        assert!(binary.len() <= MAX_MESSAGE);
+    }
+}

@@ -206,3 +206,6 @@ fn digest(annotations: &labels::Map, strings: &Strings) -> Option<Arc<str>> {
 pub(super) fn cut(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -470,3 +470,37 @@ fn a_termination_log_is_a_fresh_file_that_anybody_may_write() {
     assert_eq!(first.file_name().unwrap().len(), 8);
     assert!(pod_dirs::create_termination_log(&pod, "../c").is_err());
 }
+
+#[tokio::test]
+async fn the_kernel_mounts_bounds_and_unmounts_a_volume_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = KubeletRoot::create(dir.path()).unwrap();
+    let facts = NodeFacts {
+        allocatable_memory_bytes: 1 << 20,
+        ..NodeFacts::default()
+    };
+    let manager = VolumeManager::new(root, Arc::new(facts), HostMounter);
+    let pod = pod(json!([{"name": "v", "emptyDir": {"medium": "Memory"}}]));
+    let paths = match manager.prepare(&pod).await {
+        Ok(paths) => paths,
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "{}", chain(&error));
+            eprintln!("SKIPPED, cannot mount here: {}", chain(&error));
+            return;
+        }
+    };
+    let volume = &paths["v"].host_path;
+    let overfull = fs::write(volume.join("big"), vec![0; 2 << 20]);
+    let requests = request(volume, "part");
+    let uid = pod.uid();
+    let bind = async || manager.prepare_sub_paths(&uid, "c", requests.clone()).await;
+    let (first, second) = (bind().await, bind().await);
+    let down = manager.teardown(&pod.uid()).await;
+    let gone = manager.remove_pod_dir(&pod.uid()).await;
+    assert!(overfull.is_err(), "the size is a bound");
+    first.unwrap();
+    second.unwrap();
+    down.unwrap();
+    gone.unwrap();
+    assert!(manager.pods_on_disk().await.unwrap().is_empty());
+}

@@ -216,6 +216,11 @@ fn the_container_of_an_ordinary_pod() {
         config.annotations["io.kubernetes.pod.terminationGracePeriod"],
         "45"
     );
+}
+
+#[test]
+fn what_the_container_of_an_ordinary_pod_may_use_and_do() {
+    let config = container(&web_pod(), ImageUser::Uid(0)).unwrap();
     let linux = config.linux.unwrap();
     let resources = linux.resources.unwrap();
     assert_eq!(resources.cpu_shares, 256);

@@ -67,12 +67,12 @@ mod tests {
         let pod = pod(json!({"containers": []}));
         let root = Path::new("/var/log/pods");
         assert_eq!(
-            container_logs_dir(root, &pod, "c").unwrap(),
+            container_logs_dir(root, &Owner::of(&pod), "c").unwrap(),
             Path::new("/var/log/pods/shop_web_u-1/c")
         );
         assert_eq!(container_log_path("c", 7).unwrap(), "c/7.log");
         assert_eq!(
-            log_symlink(Path::new(CONTAINER_LOGS_DIR), &pod, "c", "abc").unwrap(),
+            log_symlink(Path::new(CONTAINER_LOGS_DIR), &Owner::of(&pod), "c", "abc").unwrap(),
             Path::new("/var/log/containers/web_shop_c-abc.log")
         );
     }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_long_link_name_is_cut_to_what_file_systems_take() {
         let pod = pod(json!({"containers": []}));
-        let link = log_symlink(Path::new("/l"), &pod, &"é".repeat(200), "id").unwrap();
+        let link = log_symlink(Path::new("/l"), &Owner::of(&pod), &"é".repeat(200), "id").unwrap();
         let name = link.file_name().unwrap().to_str().unwrap();
         assert!(name.len() <= 255 && name.len() > 250, "{}", name.len());
         assert!(name.ends_with(".log"));
@@ -92,8 +92,8 @@ mod tests {
         assert!(container_log_path("../c", 0).is_err());
         assert!(container_log_path("", 0).is_err());
         pod.metadata.uid = Some("x/../../../etc".into());
-        assert!(pod_logs_dir(Path::new("/var/log/pods"), &pod).is_err());
-        assert!(log_symlink(Path::new("/l"), &pod, "a/b", "id").is_err());
+        assert!(pod_logs_dir(Path::new("/var/log/pods"), &Owner::of(&pod)).is_err());
+        assert!(log_symlink(Path::new("/l"), &Owner::of(&pod), "a/b", "id").is_err());
     }
 
     #[test]

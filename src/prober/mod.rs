@@ -21,8 +21,6 @@ mod spec;
 mod state;
 mod task;
 
-#[cfg(test)]
-mod tests;
 
 use crate::{
     events::EventRecorder,

@@ -76,7 +76,10 @@ pub struct Decoded<T> {
 pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
     let (document, unknown_fields) = read(bytes)?;
     if document.kind.as_deref() != Some("Pod") {
-        return Err(DecodeError::new("kind", "a file must hold a Pod, not a list"));
+        return Err(DecodeError::new(
+            "kind",
+            "a file must hold a Pod, not a list",
+        ));
     }
     let value = document.into_pod();
     Ok(Decoded {
@@ -102,15 +105,16 @@ pub fn decode_pod_or_list(bytes: &[u8]) -> Result<Decoded<Vec<Pod>>, DecodeError
 }
 
 fn pods_of_list(items: Vec<Document>) -> Result<Vec<Pod>, DecodeError> {
-    let pods = items.into_iter().enumerate().map(|(index, item)| {
-        match item.kind.as_deref() {
+    let pods = items
+        .into_iter()
+        .enumerate()
+        .map(|(index, item)| match item.kind.as_deref() {
             None | Some("Pod") => Ok(item.into_pod()),
             Some(_) => {
                 let field = format!("items[{index}].kind");
                 Err(DecodeError::new(&field, "a PodList holds Pods only"))
             }
-        }
-    });
+        });
     pods.collect()
 }
 
@@ -181,15 +185,20 @@ fn read(bytes: &[u8]) -> Result<(Document, Vec<String>), DecodeError> {
         Ok(())
     });
     if let Err(error) = result {
-        let more_documents =
-            matches!(error.without_snippet(), serde_yaml::Error::MultipleDocuments { .. });
+        let more_documents = matches!(
+            error.without_snippet(),
+            serde_yaml::Error::MultipleDocuments { .. }
+        );
         if !more_documents || has_second_document(text) {
             return Err(decode_error(&error, track.failed_path()));
         }
     }
     let document = first.filter(|document| !document.is_empty());
     let document = document.ok_or_else(|| DecodeError::new("", "no object in the manifest"))?;
-    for (field, value) in [("apiVersion", &document.api_version), ("kind", &document.kind)] {
+    for (field, value) in [
+        ("apiVersion", &document.api_version),
+        ("kind", &document.kind),
+    ] {
         if value.is_none() {
             return Err(DecodeError::new(field, "Required value"));
         }
@@ -252,7 +261,10 @@ fn message(error: &serde_yaml::Error) -> String {
         }
         E::MultipleDocuments { .. } => "a second document: a manifest holds one".into(),
         E::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("key {:?} is there twice", key.chars().take(100).collect::<String>())
+            format!(
+                "key {:?} is there twice",
+                key.chars().take(100).collect::<String>()
+            )
         }
         E::DuplicateMappingKey { key: None, .. } => "a key is there twice".into(),
         E::SerdeInvalidType {

@@ -36,8 +36,14 @@ fn scalars_are_read_as_kubernetes_reads_them() {
             "spec: {volumes: [{name: v, secret: {defaultMode: 0o644}}]}",
             "\"defaultMode\":420",
         ),
-        ("spec: {activeDeadlineSeconds: 1e3}", "\"activeDeadlineSeconds\":1000"),
-        ("spec: {activeDeadlineSeconds: 60.0}", "\"activeDeadlineSeconds\":60"),
+        (
+            "spec: {activeDeadlineSeconds: 1e3}",
+            "\"activeDeadlineSeconds\":1000",
+        ),
+        (
+            "spec: {activeDeadlineSeconds: 60.0}",
+            "\"activeDeadlineSeconds\":60",
+        ),
         ("spec: {priority: 0x10}", "\"priority\":16"),
         (
             "spec: {containers: [{name: c, resources: {limits: {cpu: 1, memory: 1e3}}}]}",
@@ -59,15 +65,30 @@ fn scalars_are_read_as_kubernetes_reads_them() {
             "spec: {containers: [{name: c, livenessProbe: {tcpSocket: {port: \"80\"}}}]}",
             "\"port\":\"80\"",
         ),
-        ("spec: {nodeSelector: {a: , b: ~, c: null}}", "{\"a\":\"\",\"b\":\"\",\"c\":\"\"}"),
-        ("spec: {nodeSelector: {1: x, on: y2}}", "{\"1\":\"x\",\"true\":\"y2\"}"),
-        ("spec: {containers: [{name: c, args: [\"123\", 'yes']}]}", "[\"123\",\"yes\"]"),
+        (
+            "spec: {nodeSelector: {a: , b: ~, c: null}}",
+            "{\"a\":\"\",\"b\":\"\",\"c\":\"\"}",
+        ),
+        (
+            "spec: {nodeSelector: {1: x, on: y2}}",
+            "{\"1\":\"x\",\"true\":\"y2\"}",
+        ),
+        (
+            "spec: {containers: [{name: c, args: [\"123\", 'yes']}]}",
+            "[\"123\",\"yes\"]",
+        ),
         (
             "spec: {containers: [{name: c, env: [{name: A, value: 2024-01-01}]}]}",
             "2024-01-01",
         ),
-        ("spec:\n  volumes:\n  - name: v\n    emptyDir:\n", "[{\"name\":\"v\"}]"),
-        ("spec:\n  volumes:\n  - name: v\n    emptyDir: {}\n", "\"emptyDir\":{}"),
+        (
+            "spec:\n  volumes:\n  - name: v\n    emptyDir:\n",
+            "[{\"name\":\"v\"}]",
+        ),
+        (
+            "spec:\n  volumes:\n  - name: v\n    emptyDir: {}\n",
+            "\"emptyDir\":{}",
+        ),
         (
             "spec:\n  containers:\n  - name: c\n    command:\n    - sh\n    - -c\n    - |\n      echo a\n      echo b\n",
             "echo a\\necho b\\n",
@@ -116,10 +137,7 @@ fn wrong_values_name_line_and_field() {
             pod("spec:\n  priority: 1.5\n"),
             "spec.priority: expected i32, found floating",
         ),
-        (
-            pod("spec:\n  priority: 99999999999\n"),
-            "spec.priority: ",
-        ),
+        (pod("spec:\n  priority: 99999999999\n"), "spec.priority: "),
         (
             pod("spec:\n  containers:\n    name: c\n"),
             "line 7, column 5: spec.containers: expected sequence",
@@ -178,9 +196,18 @@ fn only_a_v1_pod_is_a_pod() {
             "apiVersion: v1\nkind: Service\nspec: {containers: 1}\n",
             "kind: Unsupported value: \"Service\": supported values: \"Pod\"",
         ),
-        ("apiVersion: v1\nkind: List\nitems: []\n", "kind: Unsupported value: \"List\""),
-        ("apiVersion: v1\nkind: PodList\nitems: []\n", "kind: a file must hold a Pod"),
-        ("apiVersion: 1\nkind: Pod\n", "apiVersion: expected a string"),
+        (
+            "apiVersion: v1\nkind: List\nitems: []\n",
+            "kind: Unsupported value: \"List\"",
+        ),
+        (
+            "apiVersion: v1\nkind: PodList\nitems: []\n",
+            "kind: a file must hold a Pod",
+        ),
+        (
+            "apiVersion: 1\nkind: Pod\n",
+            "apiVersion: expected a string",
+        ),
     ] {
         let error = refusal(text);
         assert!(error.contains(expected), "{text:?}\n{error}");
@@ -230,7 +257,11 @@ fn unknown_fields_are_listed_with_their_path() {
     let decoded = decode_pod(text.as_bytes()).unwrap();
     assert_eq!(
         decoded.unknown_fields,
-        ["extra", "spec.containers[0].imagePullPolice", "spec.hostnetwork"]
+        [
+            "extra",
+            "spec.containers[0].imagePullPolice",
+            "spec.hostnetwork"
+        ]
     );
 }
 
@@ -238,14 +269,25 @@ fn unknown_fields_are_listed_with_their_path() {
 fn a_list_of_pods_is_read_from_a_url() {
     let text = "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: b}\n";
     let pods = decode_pod_or_list(text.as_bytes()).unwrap().value;
-    let names: Vec<_> = pods.iter().filter_map(|p| p.metadata.name.as_deref()).collect();
+    let names: Vec<_> = pods
+        .iter()
+        .filter_map(|p| p.metadata.name.as_deref())
+        .collect();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(decode_pod_or_list(pod("").as_bytes()).unwrap().value.len(), 1);
+    assert_eq!(
+        decode_pod_or_list(pod("").as_bytes()).unwrap().value.len(),
+        1
+    );
     let error = decode_pod_or_list(b"apiVersion: v1\nkind: PodList\nitems:\n- kind: PodList\n")
         .unwrap_err()
         .to_string();
     assert_eq!(error, "items[0].kind: a PodList holds Pods only");
-    assert!(decode_pod_or_list(b"apiVersion: v1\nkind: PodList\n").unwrap().value.is_empty());
+    assert!(
+        decode_pod_or_list(b"apiVersion: v1\nkind: PodList\n")
+            .unwrap()
+            .value
+            .is_empty()
+    );
 }
 
 #[test]
@@ -280,7 +322,11 @@ fn bombs_are_refused_quickly() {
     let error = refusal(&wide);
     assert!(error.contains("too much"), "{error}");
 
-    let deep = pod(&format!("x: {}{}\n", "[".repeat(100_000), "]".repeat(100_000)));
+    let deep = pod(&format!(
+        "x: {}{}\n",
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    ));
     refusal(&deep);
     let deep = pod(&format!("x: {}\n", "{a: ".repeat(5_000)));
     refusal(&deep);
@@ -305,7 +351,10 @@ fn size_and_encoding_are_checked_first() {
 #[test]
 fn ten_thousand_containers_are_read() {
     let container = "  - name: c\n    image: registry.example/app:1\n    ports: [{containerPort: 80}]\n    env:\n    - name: A\n      value: b\n";
-    let text = pod(&format!("spec:\n  containers:\n{}", container.repeat(10_000)));
+    let text = pod(&format!(
+        "spec:\n  containers:\n{}",
+        container.repeat(10_000)
+    ));
     assert_eq!(decoded(&text).spec.unwrap().containers.len(), 10_000);
 }
 

@@ -244,7 +244,11 @@ mod tests {
         let mut errors = Errors::default();
         errors.required(&first.child("image"), "");
         errors.invalid(&first.child("name"), "A", "must be lower case");
-        errors.invalid_raw(&first.child("ports"), 0, "must be between 1 and 65535, inclusive");
+        errors.invalid_raw(
+            &first.child("ports"),
+            0,
+            "must be between 1 and 65535, inclusive",
+        );
         errors.unsupported(&first.child("protocol"), "X", &["TCP", "UDP"]);
         errors.duplicate(&first, "a");
         errors.forbidden(&first, "no");

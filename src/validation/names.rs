@@ -54,7 +54,9 @@ fn is_name_part(text: &str) -> bool {
         && text.len() <= 63
         && text.starts_with(alnum)
         && text.ends_with(alnum)
-        && text.chars().all(|c| alnum(c) || matches!(c, '-' | '_' | '.'))
+        && text
+            .chars()
+            .all(|c| alnum(c) || matches!(c, '-' | '_' | '.'))
 }
 
 /// Qualified name: keys of labels and (in lower case) annotations.
@@ -73,9 +75,8 @@ pub(super) fn label_value(text: &str) -> Option<&'static str> {
 
 /// IANA service name: port names.
 pub(super) fn port_name(text: &str) -> Option<&'static str> {
-    let good = is_label(text, 15)
-        && text.chars().any(|c| c.is_ascii_lowercase())
-        && !text.contains("--");
+    let good =
+        is_label(text, 15) && text.chars().any(|c| c.is_ascii_lowercase()) && !text.contains("--");
     (!good).then_some(PORT_NAME)
 }
 

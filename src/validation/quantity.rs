@@ -58,7 +58,11 @@ fn exponent(suffix: &str) -> Option<i32> {
         return None;
     }
     let value = unsigned.parse::<i32>().unwrap_or(i32::MAX).min(1000);
-    Some(if digits.starts_with('-') { -value } else { value })
+    Some(if digits.starts_with('-') {
+        -value
+    } else {
+        value
+    })
 }
 
 /// `whole.fraction × scale` in billionths, rounded up and capped.

@@ -6,9 +6,7 @@
 //! number may be written as a float, a quoted number is not a number, a map key may look like a
 //! number.
 
-use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use std::fmt::{self, Write as _};
 

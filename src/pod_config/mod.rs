@@ -1,1 +1,3 @@
-//! (under construction)
+//! x
+pub mod merge;
+pub mod static_pod;

@@ -86,7 +86,6 @@ fn enumerations(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     for (field, name) in [
         ("priorityClassName", &spec.priority_class_name),
         ("serviceAccountName", &spec.service_account_name),
-        ("nodeName", &spec.node_name),
     ] {
         let name = text(name.as_ref());
         if let Some(wrong) = names::dns_subdomain(name).filter(|_| !name.is_empty()) {

@@ -13,7 +13,7 @@ pub(super) fn is_extended(name: &str) -> bool {
     !STANDARD.contains(&name) && !is_huge_pages(name)
 }
 
-pub(super) fn is_huge_pages(name: &str) -> bool {
+fn is_huge_pages(name: &str) -> bool {
     name.starts_with(HUGE_PAGES)
 }
 
@@ -67,6 +67,7 @@ fn quantities<'a>(
         let known = STANDARD.contains(&name.as_str()) || is_huge_pages(name);
         if !known && (names::qualified(name).is_some() || !name.contains('/')) {
             errors.invalid(&at, name, "must be a standard resource for containers");
+            continue;
         }
         match quantity::nanos(&amount.0) {
             None => errors.invalid(&at, &amount.0, "must be a quantity, e.g. 500m or 1Gi"),

@@ -2,7 +2,7 @@
 //! silence: a pod that starts without its limits, its user namespace or its volume is worse than
 //! one that does not start. Whoever teaches the kubelet one of these removes the row.
 
-use super::resources::{is_extended, is_huge_pages};
+use super::resources::is_extended;
 use super::volumes::volume_sources;
 use super::{Errors, Path, text};
 use crate::validation::FieldError;
@@ -200,11 +200,7 @@ fn resource_fields(wanted: &ResourceRequirements, path: &Path<'_>, errors: &mut 
     for (field, map) in [("limits", &wanted.limits), ("requests", &wanted.requests)] {
         let at = path.child(field);
         for name in map.iter().flatten().map(|(name, _)| name) {
-            refuse(
-                is_extended(name) || is_huge_pages(name),
-                &at.key(name),
-                errors,
-            );
+            refuse(is_extended(name), &at.key(name), errors);
         }
     }
 }

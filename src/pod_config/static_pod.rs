@@ -272,7 +272,10 @@ mod tests {
             canonical_json(&written(BASE)),
             "{\"name\":\"web\"}\n{\"containers\":[{\"image\":\"i:1\",\"name\":\"c\"}]}\n"
         );
-        assert_eq!(pod.annotation(keys::SPEC_DIGEST), Some("v1:69fa2f16e9bac14f57fbdf88c5883f31"));
+        assert_eq!(
+            pod.annotation(keys::SPEC_DIGEST),
+            Some("v1:69fa2f16e9bac14f57fbdf88c5883f31")
+        );
         assert_eq!(pod.uid().as_str(), "18f5b6c51a57f0129c8d7d4503b855b7");
     }
 

@@ -193,7 +193,8 @@ fn read(bytes: &[u8]) -> Result<(Document, Vec<String>), DecodeError> {
             return Err(decode_error(&error, track.failed_path()));
         }
     }
-    let document = first.filter(|document| !document.is_empty());
+    let unknown = track.into_unknown();
+    let document = first.filter(|document| !document.is_empty() || !unknown.is_empty());
     let document = document.ok_or_else(|| DecodeError::new("", "no object in the manifest"))?;
     for (field, value) in [
         ("apiVersion", &document.api_version),
@@ -203,7 +204,7 @@ fn read(bytes: &[u8]) -> Result<(Document, Vec<String>), DecodeError> {
             return Err(DecodeError::new(field, "Required value"));
         }
     }
-    Ok((document, track.into_unknown()))
+    Ok((document, unknown))
 }
 
 /// Whether something stands behind the first document, or only a `---` with nothing after it.

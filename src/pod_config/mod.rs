@@ -1,16 +1,149 @@
-//! tmp
-#![allow(missing_docs)]
-use crate::{base::Tasks, events::EventRecorder, model::{PodSource, PodUpdate}};
-use std::{path::PathBuf, time::Duration};
+//! Pods in: from files and a URL to one stream of updates.
+//!
+//! ```text
+//!  source.file --\
+//!                 >-- complete lists --> pod_config (merge) -- PodUpdate --> sync loop
+//!  source.http --/
+//! ```
+//!
+//! * Owns: the sources and what each has told; the identity of static pods ([`static_pod`]).
+//! * Woken by: inotify and the re-list timer (`source.file`), a timer (`source.http`), their lists
+//!   (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.
+//! * Publishes: [`PodUpdate`]s, at most one message per kind and list; [`SourcesReady`].
+//! * Must never take a source that cannot be read for an empty one, and never log a manifest's
+//!   values or a URL's secrets.
+//! * Answers to upstream's `pkg/kubelet/config`.
+//!
+//! Where we differ from upstream: a file that turns bad keeps its last good pod (upstream drops the
+//! pod at the next re-list). The last good version lives in memory: a file that is bad when the
+//! kubelet starts has none, and its pod is removed.
+
+mod file;
+mod http;
+mod manifest;
+mod merge;
+mod ready;
+mod static_pod;
+
+pub use file::FileConfig;
+pub use http::HttpConfig;
+pub use merge::{Merged, SourcePods};
+pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
+pub use static_pod::{InvalidPod, Origin, static_pod};
+
+use crate::base::Tasks;
+use crate::events::{EventRecorder, ObjectRef};
+use crate::model::{Pod, PodExt, PodSource, PodUpdate, reasons};
+use anyhow::Context as _;
+use jiff::Timestamp;
+use std::{collections::HashMap, sync::Arc};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Updates that may wait for the sync loop.
+const UPDATES: usize = 50;
+
+/// Which sources there are.
 #[derive(Clone, Debug)]
-pub struct SourcesReady;
-pub struct AllReady(());
-impl SourcesReady {
-    pub fn mark_seen(&self, _s: PodSource) {}
-    pub fn ready(&self, _s: PodSource) -> bool { false }
-    pub fn all_ready(&self) -> Option<AllReady> { None }
+pub struct Config {
+    /// Name of this node.
+    pub node_name: String,
+    /// Manifest files, if configured.
+    pub file: Option<FileConfig>,
+    /// A URL, if configured.
+    pub http: Option<HttpConfig>,
 }
-pub struct PodConfig { pub updates: mpsc::Receiver<PodUpdate>, pub sources: SourcesReady }
-pub struct Config { pub node_name: String, pub file: Option<PathBuf>, pub file_check_frequency: Duration, pub url: Option<String>, pub http_check_frequency: Duration, pub headers: Vec<(String,String)> }
-pub fn start(_c: Config, _e: EventRecorder, _t: &mut Tasks) -> PodConfig { let (_tx, updates) = mpsc::channel(50); PodConfig { updates, sources: SourcesReady } }
+
+impl Config {
+    fn sources(&self) -> impl Iterator<Item = PodSource> {
+        let file = self.file.as_ref().map(|_| PodSource::File);
+        let http = self.http.as_ref().map(|_| PodSource::Http);
+        file.into_iter().chain(http)
+    }
+}
+
+/// The complete list of a source's pods.
+#[derive(Clone, Debug)]
+struct SourceList {
+    source: PodSource,
+    pods: Vec<Arc<Pod>>,
+}
+
+/// The sources and their merger; see the module.
+#[derive(Debug)]
+pub struct PodConfig;
+
+impl PodConfig {
+    /// Starts the tasks `pod_config`, `source.file` and `source.http` (those configured).
+    ///
+    /// # Errors
+    /// The URL or one of its headers is none.
+    pub fn start(
+        config: Config,
+        recorder: EventRecorder,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<(mpsc::Receiver<PodUpdate>, SourcesReady)> {
+        if let Some(http) = &config.http {
+            http.validate()?;
+        }
+        let ready = SourcesReady::new(config.sources().collect());
+        let (updates, receiver) = mpsc::channel(UPDATES);
+        let (lists, to_merge) = mpsc::channel(1);
+        let node = config.node_name;
+        if let Some(file) = config.file {
+            let (node, recorder) = (node.clone(), recorder.clone());
+            let source = file::run(file, node, lists.clone(), recorder, tasks.shutdown());
+            tasks.spawn("source.file", source);
+        }
+        if let Some(http) = config.http {
+            let recorder = recorder.clone();
+            let source = http::run(http, node, lists.clone(), recorder, tasks.shutdown());
+            tasks.spawn("source.http", source);
+        }
+        // `lists` goes along so that the merger lives on without any source.
+        let merger = merge_all(to_merge, lists, updates, recorder, tasks.shutdown());
+        tasks.spawn("pod_config", merger);
+        Ok((receiver, ready))
+    }
+}
+
+async fn merge_all(
+    mut lists: mpsc::Receiver<SourceList>,
+    _keep_open: mpsc::Sender<SourceList>,
+    updates: mpsc::Sender<PodUpdate>,
+    recorder: EventRecorder,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let work = async {
+        let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
+        while let Some(SourceList { source, pods }) = lists.recv().await {
+            let known = sources
+                .entry(source)
+                .or_insert_with(|| SourcePods::new(source));
+            let merged = known.merge(pods, Timestamp::now());
+            for pod in &merged.duplicates {
+                let text = format!(
+                    "Error validating pod {}_{} from {source} due to duplicate pod name or UID, ignoring",
+                    pod.name(),
+                    pod.namespace()
+                );
+                let reason = reasons::event::FAILED_VALIDATION;
+                recorder.warning(&ObjectRef::pod(pod), reason, text);
+            }
+            for update in merged.updates {
+                updates
+                    .send(update)
+                    .await
+                    .context("nobody takes pod updates")?;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        result = work => result,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,27 @@
-//! (under construction)
+//! Reading and judging pods that no API server has seen.
+//!
+//! * Owns: the decoder from manifest bytes to typed pods, API defaulting, the pod rules of the API,
+//!   the rules for static pods, and the list of what this kubelet does not do yet.
+//! * Woken by nothing and publishes nothing: all of it is functions from data to data.
+//! * Must never log, wait, read a clock or a file; must never print a manifest's string values other
+//!   than the ones that name things (a value may be a secret).
+//! * Answers to upstream's `pkg/apis/core/v1` defaults, `pkg/apis/core/validation` and the decoding
+//!   half of `pkg/kubelet/config`.
+
+mod decode;
+mod defaults;
+mod field;
+mod names;
+mod quantity;
+mod tracked;
+mod validate;
+
+pub use decode::{DecodeError, Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list};
+pub use defaults::default_pod;
+pub use field::{ErrorKind, FieldError};
+pub use validate::{static_pod_references, unsupported_fields, unsupported_warnings, validate_pod};
+
+#[cfg(test)]
+mod corpus_tests;
+#[cfg(test)]
+mod decode_tests;

@@ -1,0 +1,204 @@
+//! The file source: one manifest, or a flat directory of them.
+//!
+//! An event never says what changed, only "look again": at once, then at most every
+//! [`EVENT_PAUSE`] while events go on. A look costs a stat per file and reads what changed. The
+//! periodic re-list catches what no event tells (network file systems, too few watches).
+
+mod book;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use super::SourceList;
+use crate::events::{EventRecorder, ObjectRef};
+use crate::model::{Pod, PodSource, reasons};
+use anyhow::Context as _;
+use book::Notice;
+use futures::{FutureExt as _, StreamExt as _};
+use scan::{Scan, Scanner};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+use watch::{Events, Watcher};
+
+/// Shortest time between two looks while events go on.
+const EVENT_PAUSE: Duration = Duration::from_millis(50);
+
+/// When to look again after something was in motion.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// How often one look may be repeated because watches were new.
+const FRESH_WATCH_LOOKS: usize = 3;
+
+/// What the file source is to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileConfig {
+    /// `staticPodPath`: a file or a directory; it may be missing.
+    pub path: PathBuf,
+    /// `fileCheckFrequency`: how often to look without any event.
+    pub check_period: Duration,
+}
+
+/// The source's task; ends at shutdown only.
+pub(super) async fn run(
+    config: FileConfig,
+    node_name: String,
+    lists: mpsc::Sender<SourceList>,
+    recorder: EventRecorder,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let work = async {
+        let mut source = FileSource {
+            scanner: Scanner::new(config.path, node_name.clone()),
+            watcher: None,
+            watch_fault: None,
+        };
+        let node = ObjectRef::node(&node_name);
+        let mut events = None;
+        let mut told: Option<Vec<Arc<Pod>>> = None;
+        loop {
+            let started = Instant::now();
+            source.open_watcher(&mut events);
+            let (returned, scan) = tokio::task::spawn_blocking(move || source.look())
+                .await
+                .context("looking at the static pod path")?;
+            source = returned;
+            tell(&scan.notices, &recorder, &node);
+            if let Some(pods) = scan.pods
+                && !told.as_ref().is_some_and(|told| same(told, &pods))
+            {
+                told = Some(pods.clone());
+                let source = PodSource::File;
+                let list = SourceList { source, pods };
+                lists.send(list).await.context("nobody takes static pods")?;
+            }
+            let pause = match scan.unsettled {
+                true => SETTLE.min(config.check_period),
+                false => config.check_period,
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(started + pause) => {}
+                () = next_event(&mut events, source.watcher.as_ref()) => {
+                    tokio::time::sleep_until(started + EVENT_PAUSE).await;
+                }
+            }
+            drain(&mut events);
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        result = work => result,
+    }
+}
+
+struct FileSource {
+    scanner: Scanner,
+    watcher: Option<Watcher>,
+    watch_fault: Option<String>,
+}
+
+impl FileSource {
+    /// Makes sure there is a watcher with its events, if the system gives one.
+    fn open_watcher(&mut self, events: &mut Option<Events>) {
+        if self.watcher.is_some() && events.is_some() {
+            return;
+        }
+        match Watcher::new() {
+            Ok((watcher, stream)) => {
+                self.watcher = Some(watcher);
+                *events = Some(stream);
+            }
+            Err(error) => {
+                self.watcher = None;
+                self.watch_fault(error.to_string());
+            }
+        }
+    }
+
+    /// Watches, looks, and looks again as long as watches are new. Blocking.
+    fn look(mut self) -> (Self, Scan) {
+        self.watch(&[]);
+        let mut scan = self.scanner.scan();
+        for _ in 0..FRESH_WATCH_LOOKS {
+            if !self.watch(&scan.links) {
+                break;
+            }
+            let notices = std::mem::take(&mut scan.notices);
+            scan = self.scanner.scan();
+            scan.notices.splice(0..0, notices);
+        }
+        (self, scan)
+    }
+
+    /// Watches what the path and these links call for; true when a watch is new.
+    fn watch(&mut self, links: &[PathBuf]) -> bool {
+        let Some(watcher) = &mut self.watcher else {
+            return false;
+        };
+        let mut wanted = watch::wanted_for_root(self.scanner.root());
+        for link in links {
+            watch::want_path(link, &mut wanted);
+        }
+        let (fresh, failed) = watcher.watch(&wanted);
+        if let Some((path, error)) = failed {
+            self.watch_fault(format!("{}: {error}", path.display()));
+        }
+        fresh
+    }
+
+    fn watch_fault(&mut self, text: String) {
+        if self.watch_fault.as_ref() != Some(&text) {
+            tracing::warn!(
+                error = %text,
+                "Cannot watch static pod manifests; changes are seen by the periodic look only"
+            );
+            self.watch_fault = Some(text);
+        }
+    }
+}
+
+fn same(one: &[Arc<Pod>], other: &[Arc<Pod>]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+fn tell(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
+    for notice in notices {
+        match notice {
+            Notice::Refused(text) => {
+                recorder.warning(node, reasons::event::FAILED_VALIDATION, text.as_str());
+            }
+            Notice::Remark(text) => tracing::warn!(manifest = %text, "Static pod manifest"),
+        }
+    }
+}
+
+/// Waits for an event that calls for a look; for ever when there is no watcher. A broken stream is
+/// dropped and counts as an event.
+async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) {
+    let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
+        return std::future::pending().await;
+    };
+    loop {
+        match stream.next().await {
+            Some(Ok(event)) if watcher.concerns(&event) => return,
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                tracing::warn!(%error, "Watching static pod manifests failed; starting over");
+                *events = None;
+                return;
+            }
+            None => {
+                *events = None;
+                return;
+            }
+        }
+    }
+}
+
+/// Takes the events that one look answers all together.
+fn drain(events: &mut Option<Events>) {
+    if let Some(stream) = events {
+        while let Some(Some(Ok(_))) = stream.next().now_or_never() {}
+    }
+}

@@ -1,0 +1,103 @@
+//! Which sources have delivered, and the proof that all have.
+
+use crate::model::{PodSource, SourceSet};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Proof that every configured source has delivered its list and that the sync loop has taken it
+/// in: what nobody claims now is nobody's. Only [`SourcesReady::all_ready`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct AllReady(());
+
+/// Writing end of the board, for the sync loop alone. It marks a source *after* it has dealt with
+/// the source's first message.
+#[derive(Debug)]
+pub struct SourcesReady {
+    reader: SourcesReadyReader,
+}
+
+/// Reading end; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SourcesReadyReader {
+    configured: SourceSet,
+    seen: Arc<Mutex<SourceSet>>,
+}
+
+impl SourcesReady {
+    /// A board on which no source has delivered.
+    pub fn new(configured: SourceSet) -> Self {
+        let seen = Arc::default();
+        Self {
+            reader: SourcesReadyReader { configured, seen },
+        }
+    }
+
+    /// A reading end.
+    pub fn reader(&self) -> SourcesReadyReader {
+        self.reader.clone()
+    }
+
+    /// Notes that the source's first message has been dealt with.
+    pub fn mark_seen(&self, source: PodSource) {
+        self.reader.seen.lock().insert(source);
+    }
+
+    /// See [`SourcesReadyReader::ready`].
+    pub fn ready(&self, source: PodSource) -> bool {
+        self.reader.ready(source)
+    }
+
+    /// See [`SourcesReadyReader::all_ready`].
+    pub fn all_ready(&self) -> Option<AllReady> {
+        self.reader.all_ready()
+    }
+}
+
+impl SourcesReadyReader {
+    /// Whether a pod of this source that is in no list may be judged to be gone. A source that is
+    /// not configured delivers nothing: its pods are judged when all others have spoken.
+    pub fn ready(&self, source: PodSource) -> bool {
+        match self.configured.contains(source) {
+            true => self.seen.lock().contains(source),
+            false => self.all_ready().is_some(),
+        }
+    }
+
+    /// The proof, once every configured source has delivered.
+    pub fn all_ready(&self) -> Option<AllReady> {
+        let seen = *self.seen.lock();
+        seen.contains_all(self.configured).then_some(AllReady(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_ready_only_when_each_configured_source_was_seen() {
+        let board = SourcesReady::new([PodSource::File, PodSource::Http].into_iter().collect());
+        let reader = board.reader();
+        assert!(reader.all_ready().is_none());
+        board.mark_seen(PodSource::File);
+        assert!(reader.ready(PodSource::File));
+        assert!(!reader.ready(PodSource::Http));
+        assert!(
+            !reader.ready(PodSource::Api),
+            "not configured: judged when all have spoken"
+        );
+        assert!(board.all_ready().is_none());
+        board.mark_seen(PodSource::Http);
+        assert!(reader.all_ready().is_some());
+        assert!(board.ready(PodSource::Api));
+    }
+
+    #[test]
+    fn without_sources_everything_is_ready() {
+        assert!(
+            SourcesReady::new(SourceSet::default())
+                .all_ready()
+                .is_some()
+        );
+    }
+}

@@ -1,0 +1,357 @@
+//! What the API server would have filled in.
+//!
+//! Only fields that something on a node acts on or shows. Works on any pod, also on one that is
+//! invalid: it never fails and applying it twice changes nothing more.
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EmptyDirVolumeSource, EnvVar, HTTPGetAction, LifecycleHandler,
+    ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, ResourceRequirements, Volume,
+};
+
+/// Fills in the API's defaults, namespace `default` included.
+pub fn default_pod(pod: &mut Pod) {
+    let namespace = pod.metadata.namespace.get_or_insert_default();
+    if namespace.is_empty() {
+        *namespace = "default".into();
+    }
+    default_spec(pod.spec.get_or_insert_default());
+}
+
+fn default_spec(spec: &mut PodSpec) {
+    fill(&mut spec.restart_policy, "Always");
+    fill(&mut spec.dns_policy, "ClusterFirst");
+    fill(&mut spec.scheduler_name, "default-scheduler");
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.enable_service_links.get_or_insert(true);
+    spec.security_context
+        .get_or_insert_with(PodSecurityContext::default);
+    // `serviceAccount` is the old name of `serviceAccountName`.
+    if is_unset(spec.service_account_name.as_ref()) {
+        spec.service_account_name = spec.service_account.clone().filter(|name| !name.is_empty());
+    }
+    let host_network = spec.host_network == Some(true);
+    for container in spec
+        .containers
+        .iter_mut()
+        .chain(spec.init_containers.iter_mut().flatten())
+    {
+        default_container(container, host_network);
+    }
+    for volume in spec.volumes.iter_mut().flatten() {
+        default_volume(volume);
+    }
+}
+
+fn default_container(container: &mut Container, host_network: bool) {
+    if is_unset(container.image_pull_policy.as_ref()) {
+        let image = container.image.as_deref().unwrap_or_default();
+        let policy = match names_latest(image) {
+            true => "Always",
+            false => "IfNotPresent",
+        };
+        container.image_pull_policy = Some(policy.into());
+    }
+    fill(
+        &mut container.termination_message_path,
+        "/dev/termination-log",
+    );
+    fill(&mut container.termination_message_policy, "File");
+    default_resources(container.resources.get_or_insert_default());
+    for port in container.ports.iter_mut().flatten() {
+        default_port(port, host_network);
+    }
+    for variable in container.env.iter_mut().flatten() {
+        default_variable(variable);
+    }
+    for probe in [
+        &mut container.liveness_probe,
+        &mut container.readiness_probe,
+        &mut container.startup_probe,
+    ] {
+        if let Some(probe) = probe {
+            default_probe(probe);
+        }
+    }
+    if let Some(lifecycle) = &mut container.lifecycle {
+        for handler in [&mut lifecycle.post_start, &mut lifecycle.pre_stop] {
+            if let Some(handler) = handler {
+                default_handler(handler);
+            }
+        }
+    }
+}
+
+/// A limit is a request where none is made.
+fn default_resources(resources: &mut ResourceRequirements) {
+    let Some(limits) = &resources.limits else {
+        return;
+    };
+    let requests = resources.requests.get_or_insert_default();
+    for (name, limit) in limits {
+        if !requests.contains_key(name) {
+            requests.insert(name.clone(), limit.clone());
+        }
+    }
+}
+
+fn default_port(port: &mut ContainerPort, host_network: bool) {
+    fill(&mut port.protocol, "TCP");
+    if host_network && port.host_port.unwrap_or_default() == 0 {
+        port.host_port = Some(port.container_port);
+    }
+}
+
+fn default_variable(variable: &mut EnvVar) {
+    if let Some(from) = &mut variable.value_from {
+        if let Some(ObjectFieldSelector { api_version, .. }) = &mut from.field_ref {
+            fill(api_version, "v1");
+        }
+        if let Some(resource) = &mut from.resource_field_ref {
+            let divisor = resource.divisor.get_or_insert_default();
+            if divisor.0.is_empty() {
+                divisor.0 = "0".into();
+            }
+        }
+    }
+}
+
+fn default_probe(probe: &mut Probe) {
+    fill_number(&mut probe.timeout_seconds, 1);
+    fill_number(&mut probe.period_seconds, 10);
+    fill_number(&mut probe.success_threshold, 1);
+    fill_number(&mut probe.failure_threshold, 3);
+    if let Some(http) = &mut probe.http_get {
+        default_http(http);
+    }
+    if let Some(grpc) = &mut probe.grpc {
+        grpc.service.get_or_insert_default();
+    }
+}
+
+fn default_handler(handler: &mut LifecycleHandler) {
+    if let Some(http) = &mut handler.http_get {
+        default_http(http);
+    }
+}
+
+fn default_http(http: &mut HTTPGetAction) {
+    fill(&mut http.path, "/");
+    fill(&mut http.scheme, "HTTP");
+}
+
+fn default_volume(volume: &mut Volume) {
+    if super::validate::volume_sources(volume).is_empty() {
+        volume.empty_dir = Some(EmptyDirVolumeSource::default());
+    }
+    if let Some(host_path) = &mut volume.host_path {
+        host_path.type_.get_or_insert_default();
+    }
+    for mode in [
+        volume.config_map.as_mut().map(|v| &mut v.default_mode),
+        volume.secret.as_mut().map(|v| &mut v.default_mode),
+        volume.downward_api.as_mut().map(|v| &mut v.default_mode),
+        volume.projected.as_mut().map(|v| &mut v.default_mode),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        mode.get_or_insert(0o644);
+    }
+    for item in volume
+        .downward_api
+        .iter_mut()
+        .flat_map(|source| source.items.iter_mut().flatten())
+    {
+        if let Some(field) = &mut item.field_ref {
+            fill(&mut field.api_version, "v1");
+        }
+    }
+}
+
+/// The API's rule for `imagePullPolicy: Always`: the tag is `latest`, or there is neither tag nor
+/// digest.
+fn names_latest(image: &str) -> bool {
+    let (tagged, digest) = image.split_once('@').unwrap_or((image, ""));
+    let name = tagged.rsplit('/').next().unwrap_or(tagged);
+    match name.split_once(':') {
+        Some((_, tag)) => tag == "latest",
+        None => digest.is_empty(),
+    }
+}
+
+fn is_unset(field: Option<&String>) -> bool {
+    field.is_none_or(String::is_empty)
+}
+
+fn fill(field: &mut Option<String>, value: &str) {
+    if is_unset(field.as_ref()) {
+        *field = Some(value.into());
+    }
+}
+
+fn fill_number(field: &mut Option<i32>, value: i32) {
+    if field.unwrap_or_default() == 0 {
+        *field = Some(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn defaulted(spec: &Value) -> Value {
+        let mut pod: Pod = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec
+        }))
+        .unwrap();
+        default_pod(&mut pod);
+        let once = serde_json::to_value(&pod).unwrap();
+        default_pod(&mut pod);
+        assert_eq!(serde_json::to_value(&pod).unwrap(), once, "not idempotent");
+        once
+    }
+
+    fn at(spec: &Value, pointer: &str) -> Value {
+        let pod = defaulted(spec);
+        pod.pointer(pointer).cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_bare_pod_gets_the_apis_defaults() {
+        let pod = defaulted(&json!({"containers": [{"name": "c", "image": "i:1"}]}));
+        assert_eq!(
+            pod,
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": "p", "namespace": "default"},
+                "spec": {
+                    "restartPolicy": "Always",
+                    "dnsPolicy": "ClusterFirst",
+                    "schedulerName": "default-scheduler",
+                    "terminationGracePeriodSeconds": 30,
+                    "enableServiceLinks": true,
+                    "securityContext": {},
+                    "containers": [{
+                        "name": "c", "image": "i:1",
+                        "imagePullPolicy": "IfNotPresent",
+                        "terminationMessagePath": "/dev/termination-log",
+                        "terminationMessagePolicy": "File",
+                        "resources": {}
+                    }]
+                }
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_given_stays() {
+        let spec = json!({
+            "restartPolicy": "Never", "dnsPolicy": "Default", "schedulerName": "s",
+            "terminationGracePeriodSeconds": 0,
+            "enableServiceLinks": false, "securityContext": {"runAsUser": 1},
+            "containers": [{
+                "name": "c", "image": "i", "imagePullPolicy": "Never",
+                "terminationMessagePath": "/x", "terminationMessagePolicy": "FallbackToLogsOnError",
+                "resources": {}
+            }]
+        });
+        assert_eq!(defaulted(&spec)["spec"], spec);
+    }
+
+    #[test]
+    fn the_pull_policy_follows_the_tag() {
+        for (image, policy) in [
+            ("busybox", "Always"),
+            ("busybox:latest", "Always"),
+            ("busybox:1", "IfNotPresent"),
+            ("host:5000/busybox", "Always"),
+            ("host:5000/busybox:1", "IfNotPresent"),
+            ("host:5000/busybox:latest", "Always"),
+            ("busybox@sha256:0123", "IfNotPresent"),
+            ("busybox:latest@sha256:0123", "Always"),
+        ] {
+            let spec = json!({"containers": [{"name": "c", "image": image}]});
+            assert_eq!(
+                at(&spec, "/spec/containers/0/imagePullPolicy"),
+                policy,
+                "{image}"
+            );
+        }
+    }
+
+    #[test]
+    fn requests_default_to_limits() {
+        let spec = json!({"containers": [{"name": "c", "resources": {
+            "limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}}]});
+        assert_eq!(
+            at(&spec, "/spec/containers/0/resources/requests"),
+            json!({"cpu": "1", "memory": "1Gi"})
+        );
+    }
+
+    #[test]
+    fn host_network_makes_every_port_a_host_port() {
+        let spec = json!({"hostNetwork": true, "containers": [{"name": "c", "ports": [
+            {"containerPort": 80}, {"containerPort": 81, "hostPort": 81, "protocol": "UDP"}]}]});
+        assert_eq!(
+            at(&spec, "/spec/containers/0/ports"),
+            json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"},
+                   {"containerPort": 81, "hostPort": 81, "protocol": "UDP"}])
+        );
+        let spec = json!({"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]});
+        assert_eq!(
+            at(&spec, "/spec/containers/0/ports"),
+            json!([{"containerPort": 80, "protocol": "TCP"}])
+        );
+    }
+
+    #[test]
+    fn probes_and_hooks_of_all_containers_are_completed() {
+        let probe = json!({"httpGet": {"port": 80}});
+        let spec = json!({
+            "initContainers": [{"name": "i", "restartPolicy": "Always", "startupProbe": probe}],
+            "containers": [{"name": "c", "livenessProbe": {"grpc": {"port": 1}, "periodSeconds": 3},
+                "lifecycle": {"preStop": {"httpGet": {"port": 80, "scheme": "HTTPS"}}}}]});
+        assert_eq!(
+            at(&spec, "/spec/initContainers/0/startupProbe"),
+            json!({"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}, "timeoutSeconds": 1,
+                   "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+        );
+        assert_eq!(
+            at(&spec, "/spec/containers/0/livenessProbe"),
+            json!({"grpc": {"port": 1, "service": ""}, "timeoutSeconds": 1, "periodSeconds": 3,
+                   "successThreshold": 1, "failureThreshold": 3})
+        );
+        assert_eq!(
+            at(&spec, "/spec/containers/0/lifecycle/preStop/httpGet"),
+            json!({"port": 80, "path": "/", "scheme": "HTTPS"})
+        );
+    }
+
+    #[test]
+    fn volumes_and_env_are_completed() {
+        let spec = json!({
+            "serviceAccount": "old",
+            "volumes": [{"name": "none"}, {"name": "h", "hostPath": {"path": "/x"}},
+                        {"name": "s", "secret": {"secretName": "x"}}],
+            "containers": [{"name": "c",
+                "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                        {"name": "B", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]}]});
+        let pod = defaulted(&spec);
+        let at = |pointer: &str| pod.pointer(pointer).cloned().unwrap_or_default();
+        assert_eq!(at("/spec/serviceAccountName"), "old");
+        assert_eq!(at("/spec/volumes/0/emptyDir"), json!({}));
+        assert_eq!(at("/spec/volumes/1/hostPath/type"), "");
+        assert_eq!(at("/spec/volumes/1/emptyDir"), Value::Null);
+        assert_eq!(at("/spec/volumes/2/secret/defaultMode"), 0o644);
+        assert_eq!(
+            at("/spec/containers/0/env/0/valueFrom/fieldRef/apiVersion"),
+            "v1"
+        );
+        assert_eq!(
+            at("/spec/containers/0/env/1/valueFrom/resourceFieldRef/divisor"),
+            "0"
+        );
+    }
+}

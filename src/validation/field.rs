@@ -1,0 +1,290 @@
+//! Field errors in the API's own form: `spec.containers[0].image: Required value`.
+
+use std::fmt;
+
+/// Longest piece of a wrong value that an error repeats, in characters.
+const SHOWN_VALUE: usize = 100;
+
+/// Most errors reported for one pod.
+const MAX_ERRORS: usize = 64;
+
+/// What is wrong with a field; Display is the API's phrase, without the detail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A field that must be set is not.
+    Required,
+    /// A value that breaks a rule, as it is to be shown (strings in quotes).
+    Invalid(String),
+    /// A value outside of an enumeration.
+    Unsupported(String),
+    /// A value that may occur once only.
+    Duplicate(String),
+    /// A field that may not be set here.
+    Forbidden,
+    /// A reference to something that does not exist in the pod.
+    NotFound(String),
+    /// More items than allowed: how many there are.
+    TooMany(usize),
+    /// A text longer than allowed.
+    TooLong,
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Required => f.write_str("Required value"),
+            Self::Invalid(value) => write!(f, "Invalid value: {value}"),
+            Self::Unsupported(value) => write!(f, "Unsupported value: {value}"),
+            Self::Duplicate(value) => write!(f, "Duplicate value: {value}"),
+            Self::Forbidden => f.write_str("Forbidden"),
+            Self::NotFound(value) => write!(f, "Not found: {value}"),
+            Self::TooMany(count) => write!(f, "Too many: {count}"),
+            Self::TooLong => f.write_str("Too long"),
+        }
+    }
+}
+
+/// One thing wrong with one field. Displays as the API server would say it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// Where, e.g. `spec.containers[0].image`.
+    pub path: String,
+    /// What.
+    pub kind: ErrorKind,
+    /// Why, for people; may be empty.
+    pub detail: String,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.kind)?;
+        match self.detail.is_empty() {
+            true => Ok(()),
+            false => write!(f, ": {}", self.detail),
+        }
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+/// A field path under construction: a linked list on the stack, written out only for errors.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Field(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl<'a> Path<'a> {
+    pub(super) const fn root(name: &'a str) -> Self {
+        Self {
+            parent: None,
+            step: Step::Field(name),
+        }
+    }
+
+    pub(super) const fn child(&'a self, name: &'a str) -> Self {
+        Self {
+            parent: Some(self),
+            step: Step::Field(name),
+        }
+    }
+
+    pub(super) const fn index(&'a self, index: usize) -> Self {
+        Self {
+            parent: Some(self),
+            step: Step::Index(index),
+        }
+    }
+
+    pub(super) const fn key(&'a self, key: &'a str) -> Self {
+        Self {
+            parent: Some(self),
+            step: Step::Key(key),
+        }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match (self.step, self.parent) {
+            (Step::Field(name), None) => f.write_str(name),
+            (Step::Field(name), Some(_)) => write!(f, ".{name}"),
+            (Step::Index(index), _) => write!(f, "[{index}]"),
+            (Step::Key(key), _) => write!(f, "[{}]", shown(key)),
+        }
+    }
+}
+
+/// Collects errors, at most [`MAX_ERRORS`].
+#[derive(Debug, Default)]
+pub(super) struct Errors {
+    list: Vec<FieldError>,
+}
+
+impl Errors {
+    pub(super) fn into_vec(self) -> Vec<FieldError> {
+        self.list
+    }
+
+    fn push(&mut self, path: &Path<'_>, kind: ErrorKind, detail: impl Into<String>) {
+        if self.list.len() < MAX_ERRORS {
+            self.list.push(FieldError {
+                path: path.to_string(),
+                kind,
+                detail: detail.into(),
+            });
+        }
+    }
+
+    pub(super) fn required(&mut self, path: &Path<'_>, detail: impl Into<String>) {
+        self.push(path, ErrorKind::Required, detail);
+    }
+
+    /// A wrong string.
+    pub(super) fn invalid(&mut self, path: &Path<'_>, value: &str, detail: impl Into<String>) {
+        self.push(path, ErrorKind::Invalid(quoted(value)), detail);
+    }
+
+    /// A wrong number, or anything else shown without quotes.
+    pub(super) fn invalid_raw(
+        &mut self,
+        path: &Path<'_>,
+        value: impl fmt::Display,
+        detail: impl Into<String>,
+    ) {
+        self.push(path, ErrorKind::Invalid(value.to_string()), detail);
+    }
+
+    pub(super) fn unsupported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
+        let list: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
+        let detail = format!("supported values: {}", list.join(", "));
+        self.push(path, ErrorKind::Unsupported(quoted(value)), detail);
+    }
+
+    pub(super) fn duplicate(&mut self, path: &Path<'_>, value: &str) {
+        self.push(path, ErrorKind::Duplicate(quoted(value)), "");
+    }
+
+    pub(super) fn forbidden(&mut self, path: &Path<'_>, detail: impl Into<String>) {
+        self.push(path, ErrorKind::Forbidden, detail);
+    }
+
+    pub(super) fn not_found(&mut self, path: &Path<'_>, value: &str) {
+        self.push(path, ErrorKind::NotFound(quoted(value)), "");
+    }
+
+    pub(super) fn too_many(&mut self, path: &Path<'_>, count: usize, max: usize) {
+        let detail = format!("must have at most {max} items");
+        self.push(path, ErrorKind::TooMany(count), detail);
+    }
+
+    pub(super) fn too_long(&mut self, path: &Path<'_>, max_bytes: usize) {
+        let detail = format!("may not be more than {max_bytes} bytes");
+        self.push(path, ErrorKind::TooLong, detail);
+    }
+
+    /// An optional enumeration: absent is fine, anything else must be in the list.
+    pub(super) fn one_of(&mut self, path: &Path<'_>, value: Option<&str>, supported: &[&str]) {
+        if let Some(value) = value
+            && !supported.contains(&value)
+        {
+            self.unsupported(path, value, supported);
+        }
+    }
+
+    /// A number that may not be negative.
+    pub(super) fn non_negative(&mut self, path: &Path<'_>, value: Option<i64>) {
+        if let Some(value) = value
+            && value < 0
+        {
+            self.invalid_raw(path, value, "must be greater than or equal to 0");
+        }
+    }
+}
+
+/// The value in quotes, cut to a sane length, control characters escaped.
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", shown(value))
+}
+
+fn shown(value: &str) -> String {
+    let mut text: String = value
+        .chars()
+        .take(SHOWN_VALUE)
+        .flat_map(|c| match c.is_control() || c == '"' {
+            true => c.escape_default().collect::<Vec<_>>(),
+            false => vec![c],
+        })
+        .collect();
+    if value.chars().nth(SHOWN_VALUE).is_some() {
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_as_the_api_server_writes_them() {
+        let spec = Path::root("spec");
+        let containers = spec.child("containers");
+        let first = containers.index(0);
+        let mut errors = Errors::default();
+        errors.required(&first.child("image"), "");
+        errors.invalid(&first.child("name"), "A", "must be lower case");
+        errors.invalid_raw(
+            &first.child("ports"),
+            0,
+            "must be between 1 and 65535, inclusive",
+        );
+        errors.unsupported(&first.child("protocol"), "X", &["TCP", "UDP"]);
+        errors.duplicate(&first, "a");
+        errors.forbidden(&first, "no");
+        errors.not_found(&first, "v");
+        errors.too_many(&spec, 4, 3);
+        errors.too_long(&spec, 10);
+        let text: Vec<String> = errors.into_vec().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                "spec.containers[0].image: Required value",
+                "spec.containers[0].name: Invalid value: \"A\": must be lower case",
+                "spec.containers[0].ports: Invalid value: 0: must be between 1 and 65535, inclusive",
+                "spec.containers[0].protocol: Unsupported value: \"X\": supported values: \"TCP\", \"UDP\"",
+                "spec.containers[0]: Duplicate value: \"a\"",
+                "spec.containers[0]: Forbidden: no",
+                "spec.containers[0]: Not found: \"v\"",
+                "spec: Too many: 4: must have at most 3 items",
+                "spec: Too long: may not be more than 10 bytes",
+            ]
+        );
+    }
+
+    #[test]
+    fn hostile_values_are_cut_and_escaped() {
+        let mut errors = Errors::default();
+        errors.invalid(&Path::root("x"), &format!("\n\"{}", "é".repeat(1000)), "");
+        let text = errors.into_vec()[0].to_string();
+        assert!(text.starts_with("x: Invalid value: \"\\n\\\"éé"), "{text}");
+        assert!(text.chars().count() < 140);
+    }
+
+    #[test]
+    fn the_number_of_errors_is_bounded() {
+        let mut errors = Errors::default();
+        (0..1000).for_each(|_| errors.required(&Path::root("x"), ""));
+        assert_eq!(errors.into_vec().len(), MAX_ERRORS);
+    }
+}

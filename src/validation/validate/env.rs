@@ -1,0 +1,139 @@
+//! Rules for environment variables.
+
+use super::{Errors, Path, names, quantity, text};
+use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
+
+const FIELDS: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+const RESOURCES: &[&str] = &[
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+];
+
+pub(super) fn validate(container: &Container, path: &Path<'_>, errors: &mut Errors) {
+    let list = path.child("env");
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        validate_variable(variable, &list.index(index), errors);
+    }
+    let list = path.child("envFrom");
+    for (index, source) in container.env_from.iter().flatten().enumerate() {
+        let at = list.index(index);
+        let prefix = text(source.prefix.as_ref());
+        if let Some(wrong) = names::env_name(prefix) {
+            errors.invalid(&at.child("prefix"), prefix, wrong);
+        }
+        let sources = [source.config_map_ref.is_some(), source.secret_ref.is_some()];
+        exactly_one(&sources, &at, "`configMapRef` or `secretRef`", errors);
+    }
+}
+
+fn validate_variable(variable: &EnvVar, path: &Path<'_>, errors: &mut Errors) {
+    match names::env_name(&variable.name) {
+        _ if variable.name.is_empty() => errors.required(&path.child("name"), ""),
+        Some(wrong) => errors.invalid(&path.child("name"), &variable.name, wrong),
+        None => {}
+    }
+    let Some(from) = &variable.value_from else {
+        return;
+    };
+    let at = path.child("valueFrom");
+    if variable
+        .value
+        .as_ref()
+        .is_some_and(|value| !value.is_empty())
+    {
+        errors.invalid(&at, "", "may not be specified when `value` is not empty");
+    }
+    let sources = [
+        from.field_ref.is_some(),
+        from.resource_field_ref.is_some(),
+        from.config_map_key_ref.is_some(),
+        from.secret_key_ref.is_some(),
+        from.file_key_ref.is_some(),
+    ];
+    let names = "`fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
+    exactly_one(&sources, &at, names, errors);
+    if let Some(field) = &from.field_ref {
+        validate_field(field, &at.child("fieldRef"), errors);
+    }
+    if let Some(resource) = &from.resource_field_ref {
+        validate_resource(resource, &at.child("resourceFieldRef"), errors);
+    }
+}
+
+fn exactly_one(given: &[bool], path: &Path<'_>, names: &str, errors: &mut Errors) {
+    match given.iter().filter(|given| **given).count() {
+        0 => errors.invalid(path, "", format!("must specify one of: {names}")),
+        1 => {}
+        _ => errors.invalid(
+            path,
+            "",
+            "may not have more than one field specified at a time",
+        ),
+    }
+}
+
+fn validate_field(field: &ObjectFieldSelector, path: &Path<'_>, errors: &mut Errors) {
+    let version = text(field.api_version.as_ref());
+    if !matches!(version, "" | "v1") {
+        errors.unsupported(&path.child("apiVersion"), version, &["v1"]);
+    }
+    let at = path.child("fieldPath");
+    let wanted = field.field_path.as_str();
+    if wanted.is_empty() {
+        errors.required(&at, "");
+        return;
+    }
+    let key = ["metadata.labels", "metadata.annotations"]
+        .into_iter()
+        .find_map(|map| {
+            let subscript = wanted.strip_prefix(map)?;
+            subscript.strip_prefix("['")?.strip_suffix("']")
+        });
+    match key {
+        Some(key) => {
+            if let Some(wrong) = names::qualified(&key.to_ascii_lowercase()) {
+                errors.invalid(&at, wanted, wrong);
+            }
+        }
+        None => errors.one_of(&at, Some(wanted), FIELDS),
+    }
+}
+
+fn validate_resource(field: &ResourceFieldSelector, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("resource");
+    let resource = field.resource.as_str();
+    let huge_pages = ["limits.hugepages-", "requests.hugepages-"];
+    if resource.is_empty() {
+        errors.required(&at, "");
+    } else if !huge_pages.iter().any(|prefix| resource.starts_with(prefix)) {
+        errors.one_of(&at, Some(resource), RESOURCES);
+    }
+    if let Some(divisor) = &field.divisor {
+        let allowed: &[&str] = match resource.ends_with(".cpu") {
+            true => &["0", "1m", "1"],
+            false => &[
+                "0", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi",
+                "1Ei",
+            ],
+        };
+        let value = quantity::nanos(&divisor.0);
+        if value.is_none() || !allowed.iter().any(|text| quantity::nanos(text) == value) {
+            errors.unsupported(&path.child("divisor"), &divisor.0, allowed);
+        }
+    }
+}

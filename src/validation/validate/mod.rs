@@ -1,0 +1,30 @@
+//! The API's rules for pods at creation, and what a static pod and this kubelet refuse beyond them.
+
+mod containers;
+mod dns;
+mod env;
+mod metadata;
+mod mounts;
+mod pod;
+mod probes;
+mod references;
+mod resources;
+mod security;
+mod unsupported;
+mod volumes;
+
+pub use pod::validate_pod;
+pub use references::static_pod_references;
+pub use unsupported::{unsupported_fields, unsupported_warnings};
+pub(super) use volumes::volume_sources;
+
+use super::field::{Errors, Path};
+use super::{names, quantity};
+
+/// An optional text, "" when absent: the API makes no difference.
+fn text(field: Option<&String>) -> &str {
+    field.map_or("", String::as_str)
+}
+
+#[cfg(test)]
+mod tests;

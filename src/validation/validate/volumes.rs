@@ -1,0 +1,126 @@
+//! Rules for volumes.
+
+use super::pod::unique;
+use super::{Errors, Path, names, quantity, text};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, PodSpec, Volume};
+use std::collections::HashSet;
+
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
+
+macro_rules! sources {
+    ($volume:expr, $($field:ident $name:literal),* $(,)?) => {{
+        let mut given = Vec::with_capacity(1);
+        $(if $volume.$field.is_some() {
+            given.push($name);
+        })*
+        given
+    }};
+}
+
+/// The API's names of the sources that a volume names.
+pub(in crate::validation) fn volume_sources(volume: &Volume) -> Vec<&'static str> {
+    sources!(
+        volume,
+        empty_dir "emptyDir",
+        host_path "hostPath",
+        aws_elastic_block_store "awsElasticBlockStore",
+        azure_disk "azureDisk",
+        azure_file "azureFile",
+        cephfs "cephfs",
+        cinder "cinder",
+        config_map "configMap",
+        csi "csi",
+        downward_api "downwardAPI",
+        ephemeral "ephemeral",
+        fc "fc",
+        flex_volume "flexVolume",
+        flocker "flocker",
+        gce_persistent_disk "gcePersistentDisk",
+        git_repo "gitRepo",
+        glusterfs "glusterfs",
+        image "image",
+        iscsi "iscsi",
+        nfs "nfs",
+        persistent_volume_claim "persistentVolumeClaim",
+        photon_persistent_disk "photonPersistentDisk",
+        portworx_volume "portworxVolume",
+        projected "projected",
+        quobyte "quobyte",
+        rbd "rbd",
+        scale_io "scaleIO",
+        secret "secret",
+        storageos "storageos",
+        vsphere_volume "vsphereVolume",
+    )
+}
+
+/// Judges the volumes and returns their names.
+pub(super) fn validate<'a>(
+    spec: &'a PodSpec,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) -> HashSet<&'a str> {
+    let mut seen = HashSet::new();
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        let at = path.index(index);
+        match names::dns_label(&volume.name) {
+            _ if volume.name.is_empty() => errors.required(&at.child("name"), ""),
+            Some(wrong) => errors.invalid(&at.child("name"), &volume.name, wrong),
+            None => {}
+        }
+        unique(&mut seen, &volume.name, &at.child("name"), errors);
+        let sources = volume_sources(volume);
+        if sources.is_empty() {
+            errors.required(&at, "must specify a volume type");
+        }
+        for source in sources.iter().skip(1) {
+            errors.forbidden(&at.child(source), "may not specify more than 1 volume type");
+        }
+        if let Some(source) = &volume.host_path {
+            host_path(source, &at.child("hostPath"), errors);
+        }
+        if let Some(source) = &volume.empty_dir {
+            empty_dir(source, &at.child("emptyDir"), errors);
+        }
+    }
+    seen
+}
+
+fn host_path(source: &HostPathVolumeSource, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("path");
+    if source.path.is_empty() {
+        errors.required(&at, "");
+    } else if names::has_backstep(&source.path) {
+        errors.invalid(&at, &source.path, "must not contain '..'");
+    } else if !source.path.starts_with('/') {
+        errors.invalid(&at, &source.path, "must be an absolute path");
+    }
+    errors.one_of(
+        &path.child("type"),
+        source.type_.as_deref(),
+        &HOST_PATH_TYPES,
+    );
+}
+
+fn empty_dir(source: &EmptyDirVolumeSource, path: &Path<'_>, errors: &mut Errors) {
+    let medium = text(source.medium.as_ref());
+    if !medium.starts_with("HugePages-") {
+        let values = ["", "HugePages", "Memory"];
+        errors.one_of(&path.child("medium"), Some(medium), &values);
+    }
+    if let Some(limit) = &source.size_limit
+        && quantity::nanos(&limit.0).is_none_or(|limit| limit < 0)
+    {
+        let detail = "must be a quantity that is not negative";
+        errors.invalid(&path.child("sizeLimit"), &limit.0, detail);
+    }
+}

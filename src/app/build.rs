@@ -2,7 +2,7 @@
 
 use crate::{
     base::{DirtySet, Tasks},
-    config::KubeletConfig,
+    config::{KubeletConfig, StaticPodSources},
     cri::{
         CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient, RuntimeInfo,
         events::event_stream,
@@ -17,7 +17,7 @@ use crate::{
     model::{Pod, PodExt, PodUid},
     pleg::{self, Pleg},
     pod_cache::{self, PodCache, PodCacheWriter},
-    pod_config::{self, PodConfig},
+    pod_config::{self, FileConfig, HttpConfig, PodConfig},
     pod_manager::{PodManager, PodManagerWriter},
     pod_sync::{PodSync, StatusPublisher},
     pod_workers::{Delays, PodWorkers},
@@ -151,18 +151,8 @@ pub(super) async fn start(
     });
     let delays = Delays { resync: config.sync_frequency, ..Delays::default() };
     let workers = PodWorkers::new(pod_sync.clone(), delays);
-    let PodConfig { updates, sources } = pod_config::start(
-        pod_config::Config {
-            node_name: config.node_name.clone(),
-            file: config.static_pods.path.clone(),
-            file_check_frequency: config.static_pods.file_check_frequency,
-            url: config.static_pods.url.clone(),
-            http_check_frequency: config.static_pods.http_check_frequency,
-            headers: Vec::new(),
-        },
-        boards.events.clone(),
-        tasks,
-    );
+    let (updates, sources) =
+        PodConfig::start(source_config(config), boards.events.clone(), tasks)?;
     let sync_loop = SyncLoop {
         updates,
         sources,
@@ -185,6 +175,29 @@ pub(super) async fn start(
     tasks.spawn("pleg.status", status.run(shutdown.clone()));
     tasks.spawn("sync_loop", sync_loop.run(shutdown));
     Ok(workers)
+}
+
+fn source_config(config: &KubeletConfig) -> pod_config::Config {
+    let sources = &config.static_pods;
+    pod_config::Config {
+        node_name: config.node_name.clone(),
+        file: sources.path.clone().map(|path| FileConfig {
+            path,
+            check_period: sources.file_check_frequency,
+        }),
+        http: sources.url.clone().map(|url| HttpConfig {
+            url,
+            headers: headers(sources),
+            check_period: sources.http_check_frequency,
+        }),
+    }
+}
+
+fn headers(sources: &StaticPodSources) -> Vec<(String, String)> {
+    let pairs = sources.url_headers.iter();
+    pairs
+        .flat_map(|(name, values)| values.0.iter().map(|value| (name.clone(), value.clone())))
+        .collect()
 }
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Builds the images of the demo and the tests without a registry: localhost/pause:dev from
+# hack/images/pause.c and localhost/busybox:dev from the machine's static busybox.
+# Each becomes an OCI layout in a tar for `ctr -n k8s.io images import`. The same inputs give the
+# same bytes.
+#
+#   hack/build-images.sh [OUTDIR]
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+outdir=${1:-$images_dir}
+mkdir -p "$outdir"
+outdir=$(cd "$outdir" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar "$@"; }
+
+# Stores a file under its digest in the layout and prints "digest size".
+add_blob() {
+    local layout=$1 file=$2 digest size
+    digest=$(sha256sum "$file" | cut -d' ' -f1)
+    size=$(stat -c %s "$file")
+    mkdir -p "$layout/blobs/sha256"
+    mv "$file" "$layout/blobs/sha256/$digest"
+    printf '%s %s\n' "$digest" "$size"
+}
+
+architecture() {
+    case $(uname -m) in
+    x86_64) echo amd64 ;;
+    aarch64) echo arm64 ;;
+    *) uname -m ;;
+    esac
+}
+
+# make_image NAME ROOTFS CONFIG_JSON OUTFILE
+make_image() {
+    local name=$1 rootfs=$2 run_config=$3 outfile=$4
+    local layout
+    layout=$work/layout-$(basename "$outfile")
+    mkdir -p "$layout"
+    pack -C "$rootfs" -cf "$work/layer.tar" .
+    local layer layer_size config config_size manifest manifest_size
+    read -r layer layer_size < <(add_blob "$layout" "$work/layer.tar")
+    printf '{"created":"1970-01-01T00:00:00Z","architecture":"%s","os":"linux","config":%s,"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"1970-01-01T00:00:00Z"}]}' \
+        "$(architecture)" "$run_config" "$layer" >"$work/config.json"
+    read -r config config_size < <(add_blob "$layout" "$work/config.json")
+    printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:%s","size":%s}]}' \
+        "$config" "$config_size" "$layer" "$layer_size" >"$work/manifest.json"
+    read -r manifest manifest_size < <(add_blob "$layout" "$work/manifest.json")
+    printf '{"imageLayoutVersion":"1.0.0"}' >"$layout/oci-layout"
+    printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
+        "$manifest" "$manifest_size" "$name" "${name##*:}" >"$layout/index.json"
+    pack -C "$layout" -cf "$outfile.new" .
+    mv "$outfile.new" "$outfile"
+    say "built $name ($(stat -c %s "$outfile") bytes) in $outfile"
+}
+
+build_pause() {
+    local rootfs=$work/pause
+    mkdir -p "$rootfs"
+    gcc -static -Os -s -Wall -Wextra -Werror -Wl,--build-id=none -o "$rootfs/pause" "$repo_root/hack/images/pause.c"
+    make_image localhost/pause:dev "$rootfs" '{"Entrypoint":["/pause"]}' "$outdir/pause.tar"
+}
+
+find_static_busybox() {
+    local candidate
+    for candidate in "${BUSYBOX:-}" /usr/bin/busybox /bin/busybox; do
+        [[ -x $candidate ]] || continue
+        # A dynamic program names its loader.
+        if ! grep -qaE '/lib(64)?/ld-' "$candidate"; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    die "no static busybox found (Debian package busybox-static)"
+}
+
+build_busybox() {
+    local rootfs=$work/busybox busybox applet
+    busybox=$(find_static_busybox)
+    mkdir -p "$rootfs"/{bin,dev,etc,home/app,proc,root,sys,tmp,usr,var/run}
+    cp "$busybox" "$rootfs/bin/busybox"
+    chmod 755 "$rootfs/bin/busybox"
+    while read -r applet; do
+        [[ $applet == busybox ]] || ln -s busybox "$rootfs/bin/$applet"
+    done < <("$busybox" --list)
+    ln -s bin "$rootfs/sbin"
+    ln -s ../bin "$rootfs/usr/bin"
+    ln -s ../bin "$rootfs/usr/sbin"
+    printf 'root:x:0:0:root:/root:/bin/sh\napp:x:1000:1000:app:/home/app:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n' >"$rootfs/etc/passwd"
+    printf 'root:x:0:\napp:x:1000:\nextra:x:2000:app\nnogroup:x:65534:\n' >"$rootfs/etc/group"
+    find "$rootfs" -type d -exec chmod 755 {} +
+    chmod 644 "$rootfs"/etc/*
+    chmod 1777 "$rootfs/tmp"
+    chmod 700 "$rootfs/root"
+    # World-writable rather than owned: the archive says that all belongs to root.
+    chmod 777 "$rootfs/home/app"
+    make_image localhost/busybox:dev "$rootfs" \
+        '{"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Cmd":["sh"]}' "$outdir/busybox.tar"
+}
+
+build_pause
+build_busybox

@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# Shared by the scripts beside it; sourced, never run.
+
+repo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Where cargo builds, and with it everything else that is built rather than written.
+target_dir=${CARGO_TARGET_DIR:-$repo_root/target}
+tools_dir=$target_dir/tools
+# shellcheck disable=SC2034 # the scripts that source this use it
+images_dir=$target_dir/images
+
+say() { printf '==> %s\n' "$*" >&2; }
+die() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+need_root() {
+    [[ $(id -u) == 0 ]] || die "$(basename "$0") needs root: containers, mounts and network namespaces do"
+}
+
+# The crictl to use: one on PATH as it is, else the one that install-deps.sh built.
+find_crictl() {
+    if type -P crictl >/dev/null; then
+        type -P crictl
+    elif [[ -x $tools_dir/crictl ]]; then
+        printf '%s\n' "$tools_dir/crictl"
+    else
+        die "crictl not found; hack/install-deps.sh builds it"
+    fi
+}
+
+# wait_until SECONDS COMMAND...: runs COMMAND until it succeeds, at most so long.
+wait_until() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        ((SECONDS < deadline)) || return 1
+        sleep 0.05
+    done
+}

@@ -1,0 +1,40 @@
+//! Scripted answers to ExecSync.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::Subject;
+
+/// What is to be run where.
+pub struct ExecCall {
+    pub subject: Subject,
+    pub command: Vec<String>,
+}
+
+/// What comes of it.
+#[derive(Debug, Clone, Default)]
+pub struct ExecOutcome {
+    pub stdout: String,
+    pub stderr: String,
+    pub exit_code: i32,
+    /// How long the command runs; longer than the caller's timeout is a DeadlineExceeded.
+    pub delay: Duration,
+}
+
+impl ExecOutcome {
+    /// Ends with this code, silently and at once.
+    pub fn code(exit_code: i32) -> Self {
+        ExecOutcome {
+            exit_code,
+            ..Self::default()
+        }
+    }
+}
+
+/// The script: pure, so that the fake may ask it at any time.
+pub type ExecScript = Arc<dyn Fn(&ExecCall) -> ExecOutcome + Send + Sync>;
+
+/// Every command succeeds.
+pub fn succeed() -> ExecScript {
+    Arc::new(|_| ExecOutcome::default())
+}

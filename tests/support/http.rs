@@ -1,0 +1,48 @@
+//! A GET over plain TCP.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::net::TcpStream;
+
+/// Longer than any honest answer takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Status code and body of `GET http://127.0.0.1:port/path`.
+pub async fn get(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
+    tokio::time::timeout(PATIENCE, get_patiently(port, path))
+        .await
+        .context("no answer in time")?
+}
+
+async fn get_patiently(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
+    let stream = TcpStream::connect(("127.0.0.1", port))
+        .await
+        .context("connect")?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let request = http::Request::get(path)
+        .header("host", "127.0.0.1")
+        .body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    let code = response.status().as_u16();
+    let body = response.into_body().collect().await?.to_bytes();
+    connection.abort();
+    Ok((code, String::from_utf8(body.to_vec())?))
+}
+
+/// The pods that a kubelet serves on its read-only port.
+pub async fn pods(port: u16) -> anyhow::Result<Vec<Pod>> {
+    let (code, body) = get(port, "/pods").await?;
+    if code != 200 {
+        bail!("/pods answered {code}: {body}");
+    }
+    let list: List<Pod> = serde_json::from_str(&body).context("/pods is no PodList")?;
+    Ok(list.items)
+}

@@ -181,7 +181,7 @@ fn crate_paths(code: &str) -> Vec<(usize, &str)> {
         let (mut depth, mut start) = (0, 0);
         for (i, c) in rest.char_indices() {
             depth += i32::from(c == '{') - i32::from(c == '}');
-            if (c == '{' && depth == 1) || (c == ',' && depth == 1) || depth == 0 {
+            if depth == 0 || (depth == 1 && (c == '{' || c == ',')) {
                 let name = rest[start..i].trim_start_matches(['{', ',']).trim();
                 let name = &name[..name.find(|c| !is_word(c)).unwrap_or(name.len())];
                 found.extend((!name.is_empty()).then_some((at + start, name)));

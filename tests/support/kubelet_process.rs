@@ -89,9 +89,7 @@ impl KubeletProcess {
         wait_for("the kubelet is healthy", deadline, || {
             let exited = child.try_wait().ok().flatten();
             async move {
-                if let Some(status) = exited {
-                    return Err(format!("it ended: {status}"));
-                }
+                assert!(exited.is_none(), "the kubelet ended: {exited:?}");
                 match http::get(port, "/healthz").await {
                     Ok((200, _)) => Ok(()),
                     other => Err(format!("{other:?}")),
@@ -185,7 +183,11 @@ fn launch(settings: &Settings) -> Child {
         .open(log_path(settings))
         .expect("the log file");
     let dir = &settings.dir;
-    let mut command = Command::new(&settings.program);
+    // It dies with the thread that started it, also when that is killed.
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(&settings.program);
     command.arg("--config").arg(dir.join("config.yaml"));
     command.arg("--root-dir").arg(dir.join("root"));
     command.arg("--hostname-override").arg(&settings.node);

@@ -1,0 +1,28 @@
+//! The built kubelet against a real containerd, looked at from outside with crictl and `/pods`.
+//!
+//! Each scenario gets a containerd and a kubelet of its own, so they run beside one another. Without
+//! root, containerd or crictl they are skipped with a loud line, unless `CI=true`: there they fail.
+//! `KUBELET_UNDER_TEST` runs them against another kubelet with the same flags.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    unreachable_pub
+)]
+
+mod node;
+mod runner;
+mod runtime;
+mod scenarios;
+
+#[allow(dead_code, unused_imports, unreachable_pub)]
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    runner::run(scenarios::ALL)
+}

@@ -1,0 +1,252 @@
+//! A private containerd, started and stopped by `hack/containerd.sh`, and crictl to look into it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo builds this; the scripts keep images and tools there.
+fn target() -> PathBuf {
+    // The test binary is in <target>/<profile>/deps.
+    let own = std::env::current_exe().unwrap();
+    own.ancestors().nth(3).unwrap().to_owned()
+}
+
+fn script(name: &str) -> Command {
+    let mut command = Command::new(root().join("hack").join(name));
+    command
+        .env("CARGO_TARGET_DIR", target())
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Checks that scenarios can run at all and builds the images once.
+pub fn prepare() -> Result<(), String> {
+    let id = run(Command::new("id").arg("-u"));
+    if String::from_utf8_lossy(&id.stdout).trim() != "0" {
+        return Err("they need root".to_owned());
+    }
+    let check = run(script("install-deps.sh").arg("--check"));
+    if !check.status.success() {
+        return Err(String::from_utf8_lossy(&check.stderr).trim().to_owned());
+    }
+    if !target().join("images/busybox.tar").exists() || !target().join("images/pause.tar").exists()
+    {
+        let built = run(&mut script("build-images.sh"));
+        if !built.status.success() {
+            return Err(String::from_utf8_lossy(&built.stderr).into_owned());
+        }
+    }
+    Ok(())
+}
+
+fn crictl_path() -> PathBuf {
+    let on_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
+        std::env::split_paths(&path)
+            .map(|dir| dir.join("crictl"))
+            .collect::<Vec<_>>()
+    });
+    on_path
+        .into_iter()
+        .find(|path| path.exists())
+        .unwrap_or_else(|| target().join("tools/crictl"))
+}
+
+/// A running private containerd. Dropping it stops it; if this process dies, it stops by itself.
+pub struct Containerd {
+    dir: PathBuf,
+    endpoint: String,
+}
+
+impl Containerd {
+    pub fn start(dir: &Path) -> Containerd {
+        let mut containerd = Containerd {
+            dir: dir.to_owned(),
+            endpoint: String::new(),
+        };
+        containerd.command("start", &[&std::process::id().to_string()]);
+        containerd.endpoint = containerd.command("endpoint", &[]).trim().to_owned();
+        containerd
+    }
+
+    fn command(&self, word: &str, args: &[&str]) -> String {
+        let output = run(script("containerd.sh").arg(word).arg(&self.dir).args(args));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "containerd.sh {word}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Kills the daemon; its containers run on.
+    pub fn halt(&self) {
+        self.command("halt", &[]);
+    }
+
+    /// Starts the daemon again.
+    pub fn resume(&self) {
+        self.command("resume", &[]);
+    }
+
+    /// `unix://...`
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The name that is this containerd's alone, for cgroups: `ktN` in `unix:///run/ktN/...`.
+    pub fn name(&self) -> &str {
+        self.endpoint.split('/').rev().nth(1).unwrap()
+    }
+
+    /// What crictl prints.
+    pub fn try_crictl(&self, args: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(crictl_path());
+        command
+            .args(["-c", "/dev/null", "-t", "10s", "-r", &self.endpoint])
+            .args(args)
+            .stdin(Stdio::null());
+        let output = run(&mut command);
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(format!(
+                "crictl {args:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ))
+        }
+    }
+
+    pub fn crictl(&self, args: &[&str]) -> String {
+        self.try_crictl(args)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn list(&self, args: &[&str], key: &str) -> Vec<Value> {
+        let answer: Value = serde_json::from_str(&self.crictl(args)).unwrap();
+        answer[key].as_array().cloned().unwrap_or_default()
+    }
+
+    /// All sandboxes, ready or not.
+    pub fn sandboxes(&self) -> Vec<Sandbox> {
+        let items = self.list(&["pods", "-o", "json"], "items");
+        items.iter().map(Sandbox::read).collect()
+    }
+
+    /// All containers, dead or alive, the oldest first.
+    pub fn containers(&self) -> Vec<Container> {
+        let items = self.list(&["ps", "-a", "-o", "json"], "containers");
+        let mut containers = items.iter().map(Container::read).collect::<Vec<_>>();
+        containers.sort_by_key(|container| container.created);
+        containers
+    }
+
+    /// The containers of one pod (its full name), the oldest first.
+    pub fn containers_of(&self, pod: &str) -> Vec<Container> {
+        self.containers()
+            .into_iter()
+            .filter(|container| container.pod == pod)
+            .collect()
+    }
+
+    /// When a container started and ended, from `crictl inspect`.
+    pub fn times(&self, id: &str) -> Times {
+        let answer: Value =
+            serde_json::from_str(&self.crictl(&["inspect", "-o", "json", id])).unwrap();
+        let time = |key: &str| {
+            answer["status"][key]
+                .as_str()
+                .unwrap()
+                .parse::<jiff::Timestamp>()
+                .unwrap()
+        };
+        Times {
+            started: time("startedAt"),
+            finished: time("finishedAt"),
+        }
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        if self.endpoint.is_empty() {
+            return;
+        }
+        if std::thread::panicking() {
+            for args in [["pods", "-v"], ["ps", "-a"]] {
+                eprintln!(
+                    "---- crictl {} ----\n{}",
+                    args[0],
+                    self.try_crictl(&args).unwrap_or_else(|e| e)
+                );
+            }
+        }
+        let output = run(script("containerd.sh").arg("stop").arg(&self.dir));
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            if std::thread::panicking() {
+                eprintln!("{text}");
+            } else {
+                panic!("containerd.sh stop: {text}");
+            }
+        }
+    }
+}
+
+/// One line of `crictl pods`.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    pub name: String,
+    pub namespace: String,
+}
+
+impl Sandbox {
+    fn read(item: &Value) -> Sandbox {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Sandbox {
+            name: text(&item["metadata"]["name"]),
+            namespace: text(&item["metadata"]["namespace"]),
+        }
+    }
+}
+
+/// One line of `crictl ps -a`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    pub id: String,
+    pub name: String,
+    pub pod: String,
+    pub namespace: String,
+    pub attempt: u64,
+    pub running: bool,
+    pub created: i64,
+}
+
+impl Container {
+    fn read(item: &Value) -> Container {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Container {
+            id: text(&item["id"]),
+            name: text(&item["metadata"]["name"]),
+            pod: text(&item["labels"]["io.kubernetes.pod.name"]),
+            namespace: text(&item["labels"]["io.kubernetes.pod.namespace"]),
+            attempt: item["metadata"]["attempt"].as_u64().unwrap_or(0),
+            running: item["state"] == "CONTAINER_RUNNING",
+            created: text(&item["createdAt"]).parse().unwrap_or(0),
+        }
+    }
+}
+
+/// A container's life.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    pub started: jiff::Timestamp,
+    pub finished: jiff::Timestamp,
+}

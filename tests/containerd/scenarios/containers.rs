@@ -1,0 +1,231 @@
+//! Order, restarts and probes of containers.
+
+use std::time::Duration;
+
+use crate::node::{Node, SOON, container, manifest, phase, restarts};
+
+pub async fn init_containers_run_one_after_the_other_before_the_main_ones() {
+    let node = Node::start().await;
+    node.put(
+        "order",
+        &manifest(
+            "order",
+            r#"
+initContainers:
+- { name: first, image: "localhost/busybox:dev", command: [sh, -c, "sleep 0.3; echo first"] }
+- { name: second, image: "localhost/busybox:dev", command: [sh, -c, "sleep 0.3; echo second"] }
+containers:
+- { name: main, image: "localhost/busybox:dev", command: [sleep, "1000"] }
+"#,
+        ),
+    );
+    let pod = node.ready("order").await;
+    assert_eq!(phase(&pod), "Running");
+    let containers = node.runtime.containers_of("order-node1");
+    let life = |name: &str| {
+        let mut ones = containers.iter().filter(|container| container.name == name);
+        let times = node.runtime.times(&ones.next().expect(name).id);
+        assert!(ones.next().is_none(), "{name} was started more than once");
+        times
+    };
+    let (first, second, main) = (life("first"), life("second"), life("main"));
+    assert!(first.finished <= second.started, "{first:?} {second:?}");
+    assert!(second.finished <= main.started, "{second:?} {main:?}");
+    let code = |name: &str| {
+        let state = container(&pod, name).unwrap().state.clone().unwrap();
+        state
+            .terminated
+            .expect("a finished init container shows as terminated")
+            .exit_code
+    };
+    assert_eq!((code("first"), code("second")), (0, 0));
+}
+
+pub async fn a_sidecar_starts_before_and_ends_after_the_main_container() {
+    let node = Node::start().await;
+    let shared = node.shared();
+    let spec = format!(
+        r#"
+initContainers:
+- name: sidecar
+  image: localhost/busybox:dev
+  restartPolicy: Always
+  command: [sh, -c, "echo sidecar up >> /shared/story; trap 'echo sidecar down >> /shared/story; exit 0' TERM; while true; do sleep 0.05; done"]
+  startupProbe: {{ exec: {{ command: [grep, -q, up, /shared/story] }}, periodSeconds: 1 }}
+  volumeMounts: [{{ name: shared, mountPath: /shared }}]
+containers:
+- name: main
+  image: localhost/busybox:dev
+  command: [sh, -c, "echo main up >> /shared/story; trap 'echo main down >> /shared/story; exit 0' TERM; while true; do sleep 0.05; done"]
+  volumeMounts: [{{ name: shared, mountPath: /shared }}]
+volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
+"#,
+        shared.display()
+    );
+    let text = manifest("side", &spec).replace(
+        "terminationGracePeriodSeconds: 1",
+        "terminationGracePeriodSeconds: 20",
+    );
+    node.put("side", &text);
+    node.ready("side").await;
+    node.remove("side");
+    node.gone("side", SOON).await;
+    let story = node.shared_file("story");
+    assert_eq!(
+        story.lines().collect::<Vec<_>>(),
+        ["sidecar up", "main up", "main down", "sidecar down"]
+    );
+}
+
+pub async fn restart_policies_decide_what_is_started_again() {
+    let node = Node::start().await;
+    for (name, policy, code) in [
+        ("always-ok", "Always", 0),
+        ("onfailure-ok", "OnFailure", 0),
+        ("onfailure-bad", "OnFailure", 3),
+        ("never-ok", "Never", 0),
+        ("never-bad", "Never", 4),
+    ] {
+        let spec = format!(
+            "restartPolicy: {policy}\ncontainers:\n- {{ name: c, image: \"localhost/busybox:dev\", command: [sh, -c, \"exit {code}\"] }}"
+        );
+        node.put(name, &manifest(name, &spec));
+    }
+    for name in ["always-ok", "onfailure-bad"] {
+        let pod = node
+            .pod_when(name, "was restarted", |pod| restarts(pod, "c") >= 1)
+            .await;
+        assert_eq!(phase(&pod), "Running", "{name}");
+    }
+    for (name, wanted, code) in [
+        ("onfailure-ok", "Succeeded", 0),
+        ("never-ok", "Succeeded", 0),
+        ("never-bad", "Failed", 4),
+    ] {
+        let pod = node
+            .pod_when(name, wanted, |pod| phase(pod) == wanted)
+            .await;
+        let state = container(&pod, "c")
+            .unwrap()
+            .state
+            .clone()
+            .unwrap()
+            .terminated
+            .unwrap();
+        assert_eq!((state.exit_code, restarts(&pod, "c")), (code, 0), "{name}");
+    }
+    // By now the first two have been started again; the others must not have been.
+    for name in ["onfailure-ok", "never-ok", "never-bad"] {
+        let attempts = node.runtime.containers_of(&format!("{name}-node1"));
+        assert!(
+            attempts.iter().all(|container| container.attempt == 0),
+            "{attempts:?}"
+        );
+    }
+}
+
+pub async fn a_crashing_container_is_restarted_at_growing_gaps() {
+    let node = Node::start().await;
+    let shared = node.shared();
+    // The container tells when it lives, so that no dead one needs to be kept to ask.
+    node.put(
+        "crash",
+        &manifest(
+            "crash",
+            &format!(
+                r#"
+containers:
+- name: c
+  image: localhost/busybox:dev
+  command: [sh, -c, "cut -d' ' -f1 /proc/uptime >> /shared/starts; exit 1"]
+  volumeMounts: [{{ name: shared, mountPath: /shared }}]
+volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
+"#,
+                shared.display()
+            ),
+        ),
+    );
+    let waiting = |reason: &'static str| {
+        move |pod: &k8s_openapi::api::core::v1::Pod| {
+            let state = container(pod, "c").and_then(|status| status.state.clone());
+            state
+                .and_then(|state| state.waiting)
+                .and_then(|waiting| waiting.reason)
+                .as_deref()
+                == Some(reason)
+        }
+    };
+    let pod = node
+        .pod_when(
+            "crash",
+            "waits in CrashLoopBackOff",
+            waiting("CrashLoopBackOff"),
+        )
+        .await;
+    assert_eq!(phase(&pod), "Running");
+    let last = container(&pod, "c")
+        .unwrap()
+        .last_state
+        .clone()
+        .unwrap()
+        .terminated
+        .unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
+
+    let starts = crate::support::wait::wait_for("four starts", Duration::from_secs(70), || async {
+        let text = node.shared_file("starts");
+        let starts = text
+            .lines()
+            .filter_map(|line| line.parse::<f64>().ok())
+            .collect::<Vec<_>>();
+        if starts.len() >= 4 {
+            Ok(starts)
+        } else {
+            Err(format!("{starts:?}"))
+        }
+    })
+    .await;
+    let gaps = starts
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .collect::<Vec<_>>();
+    assert!(gaps[0] < 5.0, "the first restart comes at once: {gaps:?}");
+    assert!((9.9..20.0).contains(&gaps[1]), "then ten seconds: {gaps:?}");
+    assert!((19.9..40.0).contains(&gaps[2]), "then twenty: {gaps:?}");
+}
+
+pub async fn a_failing_liveness_probe_restarts_the_container() {
+    let node = Node::start().await;
+    node.put("live", &manifest("live", r#"
+containers:
+- name: c
+  image: localhost/busybox:dev
+  command: [sh, -c, "touch /tmp/alive; sleep 3; rm /tmp/alive; exec sleep 1000"]
+  livenessProbe: { exec: { command: [cat, /tmp/alive] }, periodSeconds: 1, failureThreshold: 2, initialDelaySeconds: 1 }
+"#));
+    node.containers_when("live", "the first runs", SOON, |found| {
+        found.iter().any(|c| c.running)
+    })
+    .await;
+    let pod = node
+        .pod_when("live", "was restarted", |pod| restarts(pod, "c") == 1)
+        .await;
+    assert_eq!(phase(&pod), "Running");
+    let last = container(&pod, "c")
+        .unwrap()
+        .last_state
+        .clone()
+        .unwrap()
+        .terminated
+        .expect("the first ended");
+    let lived = last
+        .finished_at
+        .unwrap()
+        .0
+        .duration_since(last.started_at.unwrap().0);
+    assert!(
+        lived.as_secs() >= 3,
+        "it was killed before it failed: {lived:?}"
+    );
+    assert_eq!(last.exit_code, 137);
+}

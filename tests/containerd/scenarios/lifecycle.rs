@@ -1,0 +1,234 @@
+//! What a running pod offers, and how it ends.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::node::{Node, SOON, condition, manifest};
+use crate::support::kubelet_process::free_ports;
+use crate::support::wait::{holds, wait_for};
+
+fn http_get(address: &str) -> Result<String, String> {
+    let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
+    let limit = Some(Duration::from_secs(5));
+    stream
+        .set_read_timeout(limit)
+        .map_err(|error| error.to_string())?;
+    stream
+        .write_all(b"GET / HTTP/1.0\r\n\r\n")
+        .map_err(|error| error.to_string())?;
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .map_err(|error| error.to_string())?;
+    Ok(answer)
+}
+
+pub async fn a_web_server_becomes_ready_and_answers_on_its_pod_ip() {
+    let node = Node::start().await;
+    let [port] = free_ports();
+    node.put("web", &manifest("web", &format!(r#"
+containers:
+- name: httpd
+  image: localhost/busybox:dev
+  command: [sh, -c, "mkdir /www; sleep 2; echo hello from $NAME > /www/index.html; exec httpd -f -p 8080 -h /www"]
+  env: [{{ name: NAME, valueFrom: {{ fieldRef: {{ fieldPath: metadata.name }} }} }}]
+  ports: [{{ name: http, containerPort: 8080, hostPort: {port}, hostIP: 127.0.0.1 }}]
+  readinessProbe: {{ httpGet: {{ path: /index.html, port: http }}, periodSeconds: 1 }}
+  livenessProbe: {{ tcpSocket: {{ port: http }}, periodSeconds: 1, initialDelaySeconds: 10 }}
+"#)));
+    let running = node
+        .containers_when("web", "it runs", SOON, |found| {
+            found.iter().any(|c| c.running)
+        })
+        .await;
+    let early = node
+        .pod_when("web", "has a status", |pod| {
+            condition(pod, "PodScheduled").is_some()
+        })
+        .await;
+    let pod = node.ready("web").await;
+    assert_ne!(
+        condition(&early, "Ready"),
+        Some(true),
+        "it was ready before it answered"
+    );
+    let ip = pod
+        .status
+        .as_ref()
+        .unwrap()
+        .pod_ip
+        .clone()
+        .expect("a pod IP");
+    for address in [format!("{ip}:8080"), format!("127.0.0.1:{port}")] {
+        let answer = http_get(&address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        assert!(answer.ends_with("hello from web-node1\n"), "{answer}");
+    }
+    assert_eq!(node.runtime.containers_of("web-node1").len(), running.len());
+}
+
+pub async fn volumes_are_shared_between_containers_and_with_the_host() {
+    let node = Node::start().await;
+    let shared = node.shared();
+    node.put("volumes", &manifest("volumes", &format!(r#"
+containers:
+- name: writer
+  image: localhost/busybox:dev
+  command: [sh, -c, "echo from the writer > /scratch/note; sleep 1000"]
+  volumeMounts: [{{ name: scratch, mountPath: /scratch }}]
+- name: copier
+  image: localhost/busybox:dev
+  command: [sh, -c, "until [ -s /in/note ]; do sleep 0.1; done; cat /in/note > /out/note; sleep 1000"]
+  volumeMounts: [{{ name: scratch, mountPath: /in, readOnly: true }}, {{ name: host, mountPath: /out }}]
+volumes:
+- {{ name: scratch, emptyDir: {{ medium: Memory }} }}
+- {{ name: host, hostPath: {{ path: "{}", type: Directory }} }}
+"#, shared.display())));
+    wait_for("the note reaches the host", SOON, || async {
+        let note = node.shared_file("note");
+        holds(note == "from the writer\n", format!("{note:?}"))
+    })
+    .await;
+    node.remove("volumes");
+    node.gone("volumes", SOON).await;
+    // A tmpfs that stays mounted would stay for ever.
+    wait_for("the emptyDir is unmounted", SOON, || async {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let root = node
+            .kubelet
+            .settings()
+            .dir
+            .join("root")
+            .display()
+            .to_string();
+        holds(!mounts.contains(&root), mounts)
+    })
+    .await;
+}
+
+pub async fn a_host_network_pod_has_the_hosts_network() {
+    let node = Node::start().await;
+    let [port] = free_ports();
+    node.put("hostnet", &manifest("hostnet", &format!(r#"
+hostNetwork: true
+containers:
+- name: httpd
+  image: localhost/busybox:dev
+  command: [sh, -c, "mkdir /www; echo host > /www/index.html; exec httpd -f -p 127.0.0.1:{port} -h /www"]
+  readinessProbe: {{ httpGet: {{ host: 127.0.0.1, path: /index.html, port: {port} }}, periodSeconds: 1 }}
+"#)));
+    let pod = node.ready("hostnet").await;
+    let status = pod.status.unwrap();
+    assert_eq!(status.pod_ip, status.host_ip);
+    assert!(
+        http_get(&format!("127.0.0.1:{port}"))
+            .unwrap()
+            .ends_with("host\n")
+    );
+}
+
+pub async fn logs_are_where_they_belong_and_crictl_reads_them() {
+    let node = Node::start().await;
+    let spec = r#"
+containers:
+- { name: talker, image: "localhost/busybox:dev", command: [sh, -c, "echo out; echo err >&2; sleep 1000"] }
+"#;
+    node.put("talk", &manifest("talk", spec));
+    let pod = node.ready("talk").await;
+    let uid = pod.metadata.uid.unwrap();
+    let logs = node.kubelet.settings().dir.join("logs");
+    let path = logs.join(format!("default_talk-node1_{uid}/talker/0.log"));
+    let text = wait_for("the log is written", SOON, || async {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.lines().count() == 2 {
+            Ok(text)
+        } else {
+            Err(format!("{}: {text:?}", path.display()))
+        }
+    })
+    .await;
+    assert!(
+        text.contains(" stdout F out\n") && text.contains(" stderr F err\n"),
+        "{text}"
+    );
+    let id = &node.runtime.containers_of("talk-node1")[0].id;
+    assert_eq!(node.runtime.crictl(&["logs", id]), "out\n");
+}
+
+pub async fn a_removed_pod_runs_its_pre_stop_hook_and_gets_its_grace() {
+    let node = Node::start().await;
+    let shared = node.shared();
+    let text = manifest(
+        "hooks",
+        &format!(
+            r#"
+containers:
+- name: c
+  image: localhost/busybox:dev
+  command: [sh, -c, "trap 'echo term >> /shared/story; sleep 1; echo bye >> /shared/story; exit 0' TERM; echo up >> /shared/story; while true; do sleep 0.05; done"]
+  lifecycle:
+    postStart: {{ exec: {{ command: [sh, -c, "echo post-start >> /shared/hooks"] }} }}
+    preStop: {{ exec: {{ command: [sh, -c, "sleep 1; echo pre-stop >> /shared/story"] }} }}
+  volumeMounts: [{{ name: shared, mountPath: /shared }}]
+volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
+"#,
+            shared.display()
+        ),
+    );
+    node.put(
+        "hooks",
+        &text.replace(
+            "terminationGracePeriodSeconds: 1",
+            "terminationGracePeriodSeconds: 20",
+        ),
+    );
+    node.ready("hooks").await;
+    wait_for("it is up", SOON, || async {
+        holds(node.shared_file("story") == "up\n", "no")
+    })
+    .await;
+    assert_eq!(node.shared_file("hooks"), "post-start\n");
+    node.remove("hooks");
+    node.gone("hooks", SOON).await;
+    let story = node.shared_file("story");
+    assert_eq!(
+        story.lines().collect::<Vec<_>>(),
+        ["up", "pre-stop", "term", "bye"]
+    );
+    assert!(node.runtime.containers().is_empty());
+}
+
+pub async fn a_container_that_ignores_sigterm_is_killed_after_its_grace() {
+    let node = Node::start().await;
+    let text = manifest(
+        "deaf",
+        r#"
+containers:
+- { name: c, image: "localhost/busybox:dev", command: [sh, -c, "trap '' TERM; while true; do sleep 0.05; done"] }
+"#,
+    );
+    node.put(
+        "deaf",
+        &text.replace(
+            "terminationGracePeriodSeconds: 1",
+            "terminationGracePeriodSeconds: 4",
+        ),
+    );
+    node.ready("deaf").await;
+    let removed = Instant::now();
+    node.remove("deaf");
+    node.containers_when("deaf", "it is dead", SOON, |found| {
+        found.iter().all(|c| !c.running)
+    })
+    .await;
+    let took = removed.elapsed();
+    assert!(
+        took >= Duration::from_secs(4),
+        "it was killed after {took:?}, before its grace was over"
+    );
+    assert!(
+        took < Duration::from_secs(12),
+        "it was killed only after {took:?}"
+    );
+    node.gone("deaf", SOON).await;
+}

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Shows the kubelet at work: a private containerd, the pods of examples/manifests, and a table of each
+# becoming what it should be. Ends by itself and leaves nothing behind.
+#
+#   hack/demo.sh         run the example pods to readiness, take them down again, exit 0
+#   hack/demo.sh --stay  the same, but stay until Ctrl-C
+#
+# PROFILE chooses cargo's profile; the default, dev, is built in a fraction of the time of release.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+stay=false
+[[ ${1:-} == --stay ]] && stay=true
+profile=${PROFILE:-dev}
+need_root
+cd "$repo_root"
+
+"$repo_root/hack/install-deps.sh"
+"$repo_root/hack/build-images.sh"
+say "building the kubelet (profile $profile)"
+cargo build --profile "$profile" --bin kubelet --example watch_pods
+built=$target_dir/$profile
+[[ $profile == dev ]] && built=$target_dir/debug
+
+dir=$(mktemp -d /tmp/kubelet-demo.XXXXXX)
+kubelet_pid=
+clean_up() {
+    local code=$?
+    trap - EXIT INT TERM
+    if ((code != 0)) && [[ -e $dir/kubelet.log ]]; then
+        printf -- '---- the kubelet said ----\n' >&2
+        tail -n 100 "$dir/kubelet.log" >&2
+    fi
+    if [[ -n $kubelet_pid ]]; then
+        kill -KILL "$kubelet_pid" 2>/dev/null || true
+        wait "$kubelet_pid" 2>/dev/null || true
+    fi
+    "$repo_root/hack/containerd.sh" stop "$dir/containerd" || code=1
+    rm -rf "$dir" /tmp/kubelet-example
+    exit "$code"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# A port of 127.0.0.1 that nobody listens on.
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 20000)); do
+        if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            printf '%s\n' "$port"
+            return
+        fi
+    done
+}
+
+"$repo_root/hack/containerd.sh" start "$dir/containerd" $$
+endpoint=$("$repo_root/hack/containerd.sh" endpoint "$dir/containerd")
+name=$(basename "$(dirname "${endpoint#unix://}")")
+crictl=$(find_crictl)
+crictl() { "$crictl" -c /dev/null -r "$endpoint" "$@"; }
+port=$(free_port)
+healthz_port=$(free_port)
+
+mkdir -p "$dir"/{manifests,root,logs}
+sed -e "s|^staticPodPath:.*|staticPodPath: $dir/manifests|" \
+    -e "s|^containerRuntimeEndpoint:.*|containerRuntimeEndpoint: $endpoint|" \
+    -e "s|^readOnlyPort:.*|readOnlyPort: $port|" \
+    -e "s|^healthzPort:.*|healthzPort: $healthz_port|" \
+    examples/kubelet-config.yaml >"$dir/config.yaml"
+printf 'podLogsDir: %s\ncgroupRoot: /%s\n' "$dir/logs" "$name" >>"$dir/config.yaml"
+
+say "starting the kubelet; its log is $dir/kubelet.log"
+setpriv --pdeathsig KILL -- "$built/kubelet" --config "$dir/config.yaml" --root-dir "$dir/root" \
+    --hostname-override demo >"$dir/kubelet.log" 2>&1 </dev/null &
+kubelet_pid=$!
+
+manifests=(examples/manifests/*.yaml)
+cp "${manifests[@]}" "$dir/manifests/"
+say "dropped ${#manifests[@]} manifests into its directory"
+"$built/examples/watch_pods" --port "$port" --count "${#manifests[@]}" --timeout "${DEMO_TIMEOUT:-60}" &
+watcher=$!
+if ! wait -n -p ended "$watcher" "$kubelet_pid" || [[ $ended != "$watcher" ]]; then
+    kill "$watcher" 2>/dev/null || true
+    [[ $ended == "$watcher" ]] || die "the kubelet ended by itself"
+    die "not all pods became what they should be"
+fi
+
+say "what the runtime shows"
+crictl pods
+crictl ps -a
+job=$(crictl ps -a -q --name '^sum$')
+say "the job wrote: $(crictl logs "$job")"
+
+if $stay; then
+    say "the kubelet runs until Ctrl-C; put manifests into $dir/manifests, look with:"
+    printf '    curl http://127.0.0.1:%s/pods\n    %s -r %s ps\n' "$port" "$crictl" "$endpoint" >&2
+    wait "$kubelet_pid"
+    exit
+fi
+
+say "removing the manifests"
+rm "$dir"/manifests/*
+no_pods() { [[ -z $(crictl pods -q) ]]; }
+wait_until 60 no_pods || die "pods are left after their manifests are gone: $(crictl pods)"
+say "all pods are gone"
+kill -TERM "$kubelet_pid"
+wait "$kubelet_pid" || die "the kubelet ended with $?"
+kubelet_pid=
+say "the kubelet ended by itself"

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run test bench bench-containerd lint fmt clean
+.PHONY: demo run test measured-kubelet bench bench-containerd lint fmt clean
 
 # Runs the example pods on a private containerd and takes them down again.
 demo:
@@ -16,15 +16,25 @@ test:
 	@hack/build-images.sh || echo "going on without the images"
 	cargo test --no-fail-fast
 
+# The kubelet that is measured is the one that is shipped, not the one built with the test features.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+MEASURED := $(abspath $(TARGET))/bench/kubelet
+BENCH := KUBELET_UNDER_TEST=$(MEASURED) cargo bench --bench node --
+
+measured-kubelet:
+	cargo build --release --bin kubelet
+	mkdir -p $(dir $(MEASURED))
+	cp $(TARGET)/release/kubelet $(MEASURED)
+
 # Costs of a node on a simulated runtime, into target/bench/node.md.
-bench:
-	cargo bench --bench node
+bench: measured-kubelet
+	$(BENCH)
 
 # Latencies on a real containerd, into target/bench/containerd.md.
-bench-containerd:
+bench-containerd: measured-kubelet
 	hack/install-deps.sh
 	hack/build-images.sh
-	cargo bench --bench node -- --containerd
+	$(BENCH) --containerd
 
 lint:
 	cargo fmt --check

@@ -83,7 +83,10 @@ say "dropped ${#manifests[@]} manifests into its directory"
 watcher=$!
 if ! wait -n -p ended "$watcher" "$kubelet_pid" || [[ $ended != "$watcher" ]]; then
     kill "$watcher" 2>/dev/null || true
-    [[ $ended == "$watcher" ]] || die "the kubelet ended by itself"
+    if [[ $ended != "$watcher" ]]; then
+        kubelet_pid=
+        die "the kubelet ended by itself"
+    fi
     die "not all pods became what they should be"
 fi
 

@@ -34,15 +34,20 @@ pub struct Settings {
 
 impl Settings {
     pub fn new(dir: &Path, runtime: &str) -> Self {
-        let built = PathBuf::from(env!("CARGO_BIN_EXE_kubelet"));
         Settings {
             dir: dir.to_owned(),
             runtime: runtime.to_owned(),
             node: "node1".to_owned(),
             config: String::new(),
             args: Vec::new(),
-            program: std::env::var_os("KUBELET_UNDER_TEST").map_or(built, PathBuf::from),
+            program: Self::program_under_test(),
         }
+    }
+
+    /// `KUBELET_UNDER_TEST` or the one that cargo built.
+    pub fn program_under_test() -> PathBuf {
+        let built = env!("CARGO_BIN_EXE_kubelet");
+        std::env::var_os("KUBELET_UNDER_TEST").map_or(PathBuf::from(built), PathBuf::from)
     }
 }
 

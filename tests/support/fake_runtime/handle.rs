@@ -363,14 +363,13 @@ impl FakeRuntime {
         self.shared.recorder.lock().clear();
     }
 
-    /// Waits until `fact` holds; looks again after each call and each change. On failure the calls are
-    /// printed and the test panics with `what`.
-    pub async fn wait_until(
+    /// Waits until `fact` holds; looks again after each call and each change. False when it does not
+    /// come true in time.
+    pub async fn comes_true(
         &self,
-        what: &str,
         deadline: Duration,
         mut fact: impl FnMut(&Self) -> bool,
-    ) {
+    ) -> bool {
         let mut version = self.shared.version.subscribe();
         let waiting = async {
             loop {
@@ -382,7 +381,17 @@ impl FakeRuntime {
                 let _ = version.changed().await;
             }
         };
-        if tokio::time::timeout(deadline, waiting).await.is_err() {
+        tokio::time::timeout(deadline, waiting).await.is_ok()
+    }
+
+    /// As `comes_true`, but when it does not the calls are printed and the test panics with `what`.
+    pub async fn wait_until(
+        &self,
+        what: &str,
+        deadline: Duration,
+        fact: impl FnMut(&Self) -> bool,
+    ) {
+        if !self.comes_true(deadline, fact).await {
             for call in self.calls() {
                 eprintln!(
                     "{:6} {:?} {:?} {} {:?}",

@@ -8,7 +8,9 @@
 #   hack/containerd.sh resume DIR             start the daemon again after `halt`
 #   hack/containerd.sh endpoint DIR           print unix://... of its CRI socket
 #
-# DIR may not contain spaces. IMAGES names the directory of image tars (default: target/images).
+# DIR may not contain spaces. What else mounts below it is unmounted by `stop`, so a kubelet that uses
+# this containerd may keep its directories there, in subdirectories of other names than those below.
+# IMAGES names the directory of image tars (default: target/images).
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -28,15 +28,15 @@ kubelet_pid=
 clean_up() {
     local code=$?
     trap - EXIT INT TERM
-    if ((code != 0)) && [[ -e $dir/kubelet.log ]]; then
+    if ((code != 0)) && [[ -e $dir/kubelet/kubelet.log ]]; then
         printf -- '---- the kubelet said ----\n' >&2
-        tail -n 100 "$dir/kubelet.log" >&2
+        tail -n 100 "$dir/kubelet/kubelet.log" >&2
     fi
     if [[ -n $kubelet_pid ]]; then
         kill -KILL "$kubelet_pid" 2>/dev/null || true
         wait "$kubelet_pid" 2>/dev/null || true
     fi
-    "$repo_root/hack/containerd.sh" stop "$dir/containerd" || code=1
+    "$repo_root/hack/containerd.sh" stop "$dir" || code=1
     rm -rf "$dir" /tmp/kubelet-example
     exit "$code"
 }
@@ -55,29 +55,29 @@ free_port() {
     done
 }
 
-"$repo_root/hack/containerd.sh" start "$dir/containerd" $$
-endpoint=$("$repo_root/hack/containerd.sh" endpoint "$dir/containerd")
+"$repo_root/hack/containerd.sh" start "$dir" $$
+endpoint=$("$repo_root/hack/containerd.sh" endpoint "$dir")
 name=$(basename "$(dirname "${endpoint#unix://}")")
 crictl=$(find_crictl)
 crictl() { "$crictl" -c /dev/null -r "$endpoint" "$@"; }
 port=$(free_port)
 healthz_port=$(free_port)
 
-mkdir -p "$dir"/{manifests,root,logs}
-sed -e "s|^staticPodPath:.*|staticPodPath: $dir/manifests|" \
+mkdir -p "$dir"/kubelet/{manifests,root,logs}
+sed -e "s|^staticPodPath:.*|staticPodPath: $dir/kubelet/manifests|" \
     -e "s|^containerRuntimeEndpoint:.*|containerRuntimeEndpoint: $endpoint|" \
     -e "s|^readOnlyPort:.*|readOnlyPort: $port|" \
     -e "s|^healthzPort:.*|healthzPort: $healthz_port|" \
-    examples/kubelet-config.yaml >"$dir/config.yaml"
-printf 'podLogsDir: %s\ncgroupRoot: /%s\n' "$dir/logs" "$name" >>"$dir/config.yaml"
+    examples/kubelet-config.yaml >"$dir/kubelet/config.yaml"
+printf 'podLogsDir: %s\ncgroupRoot: /%s\n' "$dir/kubelet/logs" "$name" >>"$dir/kubelet/config.yaml"
 
-say "starting the kubelet; its log is $dir/kubelet.log"
-setpriv --pdeathsig KILL -- "$built/kubelet" --config "$dir/config.yaml" --root-dir "$dir/root" \
-    --hostname-override demo >"$dir/kubelet.log" 2>&1 </dev/null &
+say "starting the kubelet; its log is $dir/kubelet/kubelet.log"
+setpriv --pdeathsig KILL -- "$built/kubelet" --config "$dir/kubelet/config.yaml" --root-dir "$dir/kubelet/root" \
+    --hostname-override demo >"$dir/kubelet/kubelet.log" 2>&1 </dev/null &
 kubelet_pid=$!
 
 manifests=(examples/manifests/*.yaml)
-cp "${manifests[@]}" "$dir/manifests/"
+cp "${manifests[@]}" "$dir/kubelet/manifests/"
 say "dropped ${#manifests[@]} manifests into its directory"
 "$built/examples/watch_pods" --port "$port" --count "${#manifests[@]}" --timeout "${DEMO_TIMEOUT:-60}" &
 watcher=$!
@@ -97,14 +97,14 @@ job=$(crictl ps -a -q --name '^sum$')
 say "the job wrote: $(crictl logs "$job")"
 
 if $stay; then
-    say "the kubelet runs until Ctrl-C; put manifests into $dir/manifests, look with:"
+    say "the kubelet runs until Ctrl-C; put manifests into $dir/kubelet/manifests, look with:"
     printf '    curl http://127.0.0.1:%s/pods\n    %s -r %s ps\n' "$port" "$crictl" "$endpoint" >&2
     wait "$kubelet_pid"
     exit
 fi
 
 say "removing the manifests"
-rm "$dir"/manifests/*
+rm "$dir"/kubelet/manifests/*
 no_pods() { [[ -z $(crictl pods -q) ]]; }
 wait_until 60 no_pods || die "pods are left after their manifests are gone: $(crictl pods)"
 say "all pods are gone"

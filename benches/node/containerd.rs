@@ -62,7 +62,7 @@ impl Drop for Containerd {
 
 pub async fn measure() {
     let dir = tempfile::Builder::new().prefix("kb").tempdir().unwrap();
-    let (_containerd, endpoint) = Containerd::start(&dir.path().join("containerd"));
+    let (_containerd, endpoint) = Containerd::start(dir.path());
     let root = endpoint.split('/').rev().nth(1).unwrap().to_owned();
     let mut client = bare_client::connect(&endpoint).await;
     let mut table = Table::new(

@@ -27,7 +27,8 @@ impl Node {
     /// `config`: lines for the configuration file.
     pub async fn start_with(config: &str) -> Node {
         let dir = tempfile::Builder::new().prefix("kt").tempdir().unwrap();
-        let runtime = Containerd::start(&dir.path().join("containerd"));
+        // The kubelet's directory lies within, so that its mounts go when containerd is stopped.
+        let runtime = Containerd::start(dir.path());
         let mut settings = Settings::new(&dir.path().join("kubelet"), runtime.endpoint());
         std::fs::create_dir_all(&settings.dir).unwrap();
         settings.config = format!("cgroupRoot: /{}\n{config}", runtime.name());
@@ -114,7 +115,8 @@ impl Node {
         .await
     }
 
-    /// Waits until nothing of the pod is left in the runtime and in `/pods`.
+    /// Waits until nothing of the pod runs any more and `/pods` does not show it. What is dead may stay
+    /// in the runtime until it is collected.
     pub async fn gone(&self, name: &str, deadline: Duration) {
         let full = format!("{name}-node1");
         wait_for(&format!("{full} is gone"), deadline, || async {
@@ -122,12 +124,18 @@ impl Node {
             let left = sandboxes
                 .iter()
                 .filter(|sandbox| sandbox.name == full)
-                .collect::<Vec<_>>();
+                .count()
+                + self
+                    .runtime
+                    .running()
+                    .iter()
+                    .filter(|container| container.pod == full)
+                    .count();
             let shown = self.kubelet.pod("default", &full).await.is_some();
-            if left.is_empty() && !shown {
+            if left == 0 && !shown {
                 Ok(())
             } else {
-                Err(format!("{left:?}, in /pods: {shown}"))
+                Err(format!("{left} things run, in /pods: {shown}"))
             }
         })
         .await;

@@ -134,10 +134,14 @@ impl Containerd {
         answer[key].as_array().cloned().unwrap_or_default()
     }
 
-    /// All sandboxes, ready or not.
+    /// The sandboxes that are up. Dead ones may stay until they are collected.
     pub fn sandboxes(&self) -> Vec<Sandbox> {
         let items = self.list(&["pods", "-o", "json"], "items");
-        items.iter().map(Sandbox::read).collect()
+        items
+            .iter()
+            .map(Sandbox::read)
+            .filter(|sandbox| sandbox.ready)
+            .collect()
     }
 
     /// All containers, dead or alive, the oldest first.
@@ -146,6 +150,14 @@ impl Containerd {
         let mut containers = items.iter().map(Container::read).collect::<Vec<_>>();
         containers.sort_by_key(|container| container.created);
         containers
+    }
+
+    /// The containers that run, the oldest first.
+    pub fn running(&self) -> Vec<Container> {
+        self.containers()
+            .into_iter()
+            .filter(|container| container.running)
+            .collect()
     }
 
     /// The containers of one pod (its full name), the oldest first.
@@ -205,6 +217,7 @@ impl Drop for Containerd {
 pub struct Sandbox {
     pub name: String,
     pub namespace: String,
+    pub ready: bool,
 }
 
 impl Sandbox {
@@ -213,6 +226,7 @@ impl Sandbox {
         Sandbox {
             name: text(&item["metadata"]["name"]),
             namespace: text(&item["metadata"]["namespace"]),
+            ready: item["state"] == "SANDBOX_READY",
         }
     }
 }

@@ -195,7 +195,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
         story.lines().collect::<Vec<_>>(),
         ["up", "pre-stop", "term", "bye"]
     );
-    assert!(node.runtime.containers().is_empty());
+    assert!(node.runtime.running().is_empty());
 }
 
 pub async fn a_container_that_ignores_sigterm_is_killed_after_its_grace() {

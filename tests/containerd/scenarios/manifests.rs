@@ -50,7 +50,7 @@ pub async fn one_name_in_two_namespaces_is_two_pods() {
         )
     })
     .await;
-    assert_eq!(node.runtime.containers(), [green]);
+    assert_eq!(node.runtime.running(), [green]);
 }
 
 pub async fn broken_manifests_stand_beside_good_ones() {
@@ -84,12 +84,7 @@ pub async fn broken_manifests_stand_beside_good_ones() {
     node.put("good", "apiVersion: v1\nkind: Pod\nmetadata: [");
     node.put("third", &manifest("third", SLEEPER));
     node.ready("third").await;
-    let running = node
-        .runtime
-        .containers()
-        .into_iter()
-        .filter(|c| c.running)
-        .collect::<Vec<_>>();
+    let running = node.runtime.running();
     assert!(
         before.iter().all(|c| running.contains(c)),
         "{before:?} {running:?}"

@@ -36,14 +36,14 @@ pub async fn serve(socket: &Path, events: bool) {
         events,
         ..Features::default()
     };
-    let fake = FakeRuntime::start_at(
-        socket,
-        Options {
-            features,
-            keep_calls: KEEP,
-            ..Options::default()
-        },
-    );
+    let options = Options {
+        features,
+        keep_calls: KEEP,
+        // A kubelet looks after log files; without any it would ask the runtime to reopen them.
+        write_logs: true,
+        ..Options::default()
+    };
+    let fake = FakeRuntime::start_at(socket, options);
     let (lines, mut input) = tokio::sync::mpsc::channel(1);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {

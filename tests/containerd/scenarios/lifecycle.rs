@@ -94,14 +94,13 @@ volumes:
     // A tmpfs that stays mounted would stay for ever.
     wait_for("the emptyDir is unmounted", SOON, || async {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let root = node
-            .kubelet
-            .settings()
-            .dir
-            .join("root")
-            .display()
-            .to_string();
-        holds(!mounts.contains(&root), mounts)
+        let pods = node.kubelet.settings().dir.join("root/pods");
+        let pods = pods.display().to_string();
+        let left = mounts
+            .lines()
+            .filter(|line| line.contains(&pods))
+            .collect::<Vec<_>>();
+        holds(left.is_empty(), left.join("\n"))
     })
     .await;
 }

@@ -63,21 +63,15 @@ fn default_container(container: &mut Container, host_network: bool) {
     for variable in container.env.iter_mut().flatten() {
         default_variable(variable);
     }
-    for probe in [
+    let probes = [
         &mut container.liveness_probe,
         &mut container.readiness_probe,
         &mut container.startup_probe,
-    ] {
-        if let Some(probe) = probe {
-            default_probe(probe);
-        }
-    }
+    ];
+    probes.into_iter().flatten().for_each(default_probe);
     if let Some(lifecycle) = &mut container.lifecycle {
-        for handler in [&mut lifecycle.post_start, &mut lifecycle.pre_stop] {
-            if let Some(handler) = handler {
-                default_handler(handler);
-            }
-        }
+        let hooks = [&mut lifecycle.post_start, &mut lifecycle.pre_stop];
+        hooks.into_iter().flatten().for_each(default_handler);
     }
 }
 
@@ -196,162 +190,4 @@ fn fill_number(field: &mut Option<i32>, value: i32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    fn defaulted(spec: &Value) -> Value {
-        let mut pod: Pod = serde_json::from_value(json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec
-        }))
-        .unwrap();
-        default_pod(&mut pod);
-        let once = serde_json::to_value(&pod).unwrap();
-        default_pod(&mut pod);
-        assert_eq!(serde_json::to_value(&pod).unwrap(), once, "not idempotent");
-        once
-    }
-
-    fn at(spec: &Value, pointer: &str) -> Value {
-        let pod = defaulted(spec);
-        pod.pointer(pointer).cloned().unwrap_or_default()
-    }
-
-    #[test]
-    fn a_bare_pod_gets_the_apis_defaults() {
-        let pod = defaulted(&json!({"containers": [{"name": "c", "image": "i:1"}]}));
-        assert_eq!(
-            pod,
-            json!({
-                "apiVersion": "v1", "kind": "Pod",
-                "metadata": {"name": "p", "namespace": "default"},
-                "spec": {
-                    "restartPolicy": "Always",
-                    "dnsPolicy": "ClusterFirst",
-                    "schedulerName": "default-scheduler",
-                    "terminationGracePeriodSeconds": 30,
-                    "enableServiceLinks": true,
-                    "securityContext": {},
-                    "containers": [{
-                        "name": "c", "image": "i:1",
-                        "imagePullPolicy": "IfNotPresent",
-                        "terminationMessagePath": "/dev/termination-log",
-                        "terminationMessagePolicy": "File",
-                        "resources": {}
-                    }]
-                }
-            })
-        );
-    }
-
-    #[test]
-    fn what_is_given_stays() {
-        let spec = json!({
-            "restartPolicy": "Never", "dnsPolicy": "Default", "schedulerName": "s",
-            "terminationGracePeriodSeconds": 0,
-            "enableServiceLinks": false, "securityContext": {"runAsUser": 1},
-            "containers": [{
-                "name": "c", "image": "i", "imagePullPolicy": "Never",
-                "terminationMessagePath": "/x", "terminationMessagePolicy": "FallbackToLogsOnError",
-                "resources": {}
-            }]
-        });
-        assert_eq!(defaulted(&spec)["spec"], spec);
-    }
-
-    #[test]
-    fn the_pull_policy_follows_the_tag() {
-        for (image, policy) in [
-            ("busybox", "Always"),
-            ("busybox:latest", "Always"),
-            ("busybox:1", "IfNotPresent"),
-            ("host:5000/busybox", "Always"),
-            ("host:5000/busybox:1", "IfNotPresent"),
-            ("host:5000/busybox:latest", "Always"),
-            ("busybox@sha256:0123", "IfNotPresent"),
-            ("busybox:latest@sha256:0123", "Always"),
-        ] {
-            let spec = json!({"containers": [{"name": "c", "image": image}]});
-            assert_eq!(
-                at(&spec, "/spec/containers/0/imagePullPolicy"),
-                policy,
-                "{image}"
-            );
-        }
-    }
-
-    #[test]
-    fn requests_default_to_limits() {
-        let spec = json!({"containers": [{"name": "c", "resources": {
-            "limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}}]});
-        assert_eq!(
-            at(&spec, "/spec/containers/0/resources/requests"),
-            json!({"cpu": "1", "memory": "1Gi"})
-        );
-    }
-
-    #[test]
-    fn host_network_makes_every_port_a_host_port() {
-        let spec = json!({"hostNetwork": true, "containers": [{"name": "c", "ports": [
-            {"containerPort": 80}, {"containerPort": 81, "hostPort": 81, "protocol": "UDP"}]}]});
-        assert_eq!(
-            at(&spec, "/spec/containers/0/ports"),
-            json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"},
-                   {"containerPort": 81, "hostPort": 81, "protocol": "UDP"}])
-        );
-        let spec = json!({"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]});
-        assert_eq!(
-            at(&spec, "/spec/containers/0/ports"),
-            json!([{"containerPort": 80, "protocol": "TCP"}])
-        );
-    }
-
-    #[test]
-    fn probes_and_hooks_of_all_containers_are_completed() {
-        let probe = json!({"httpGet": {"port": 80}});
-        let spec = json!({
-            "initContainers": [{"name": "i", "restartPolicy": "Always", "startupProbe": probe}],
-            "containers": [{"name": "c", "livenessProbe": {"grpc": {"port": 1}, "periodSeconds": 3},
-                "lifecycle": {"preStop": {"httpGet": {"port": 80, "scheme": "HTTPS"}}}}]});
-        assert_eq!(
-            at(&spec, "/spec/initContainers/0/startupProbe"),
-            json!({"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}, "timeoutSeconds": 1,
-                   "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
-        );
-        assert_eq!(
-            at(&spec, "/spec/containers/0/livenessProbe"),
-            json!({"grpc": {"port": 1, "service": ""}, "timeoutSeconds": 1, "periodSeconds": 3,
-                   "successThreshold": 1, "failureThreshold": 3})
-        );
-        assert_eq!(
-            at(&spec, "/spec/containers/0/lifecycle/preStop/httpGet"),
-            json!({"port": 80, "path": "/", "scheme": "HTTPS"})
-        );
-    }
-
-    #[test]
-    fn volumes_and_env_are_completed() {
-        let spec = json!({
-            "serviceAccount": "old",
-            "volumes": [{"name": "none"}, {"name": "h", "hostPath": {"path": "/x"}},
-                        {"name": "s", "secret": {"secretName": "x"}}],
-            "containers": [{"name": "c",
-                "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-                        {"name": "B", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]}]});
-        let pod = defaulted(&spec);
-        let at = |pointer: &str| pod.pointer(pointer).cloned().unwrap_or_default();
-        assert_eq!(at("/spec/serviceAccountName"), "old");
-        assert_eq!(at("/spec/volumes/0/emptyDir"), json!({}));
-        assert_eq!(at("/spec/volumes/1/hostPath/type"), "");
-        assert_eq!(at("/spec/volumes/1/emptyDir"), Value::Null);
-        assert_eq!(at("/spec/volumes/2/secret/defaultMode"), 0o644);
-        assert_eq!(
-            at("/spec/containers/0/env/0/valueFrom/fieldRef/apiVersion"),
-            "v1"
-        );
-        assert_eq!(
-            at("/spec/containers/0/env/1/valueFrom/resourceFieldRef/divisor"),
-            "0"
-        );
-    }
-}
+mod tests;

@@ -78,7 +78,7 @@ pub(super) async fn run(
                 false => config.check_period,
             };
             tokio::select! {
-                () = tokio::time::sleep_until(started + pause) => {}
+                () = tokio::time::sleep_until(started + pause.max(EVENT_PAUSE)) => {}
                 () = next_event(&mut events, source.watcher.as_ref()) => {
                     tokio::time::sleep_until(started + EVENT_PAUSE).await;
                 }

@@ -15,11 +15,14 @@ fn pod(name: &str) -> String {
     )
 }
 
+/// Path and token of a request.
+type Asked = (String, Option<String>);
+
 /// A server that gives its answers one after the other, and the last one for ever.
 #[derive(Clone, Default)]
 struct Script {
     answers: Arc<Mutex<VecDeque<(u16, String)>>>,
-    asked: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Script {

@@ -2,7 +2,8 @@
 
 use super::pod::unique;
 use super::probes::{Role, port_number, validate_hook, validate_probe};
-use super::{Errors, Path, env, mounts, names, resources, security, text};
+use super::volumes::validate_mounts;
+use super::{Errors, Path, env, names, resources, security, text};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -67,7 +68,7 @@ fn validate_container(
     let host_network = spec.host_network == Some(true);
     ports(container, host_network, &path.child("ports"), errors);
     env::validate(container, path, errors);
-    mounts::validate(container, volumes, path, errors);
+    validate_mounts(container, volumes, path, errors);
     if let Some(wanted) = &container.resources {
         let claims = spec.resource_claims.as_deref().unwrap_or_default();
         resources::validate(wanted, claims, &path.child("resources"), errors);

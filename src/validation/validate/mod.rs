@@ -4,7 +4,6 @@ mod containers;
 mod dns;
 mod env;
 mod metadata;
-mod mounts;
 mod pod;
 mod probes;
 mod references;

@@ -139,10 +139,12 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
 
 /// Selectors that every node this program can run on satisfies. Others need the node's labels.
 fn is_about_every_node_here(key: &str, value: &str) -> bool {
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
+    let architecture = if cfg!(target_arch = "x86_64") {
+        "amd64"
+    } else if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        ""
     };
     matches!((key, value), ("kubernetes.io/os", "linux"))
         || key == "kubernetes.io/arch" && value == architecture

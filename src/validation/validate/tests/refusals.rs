@@ -1,0 +1,169 @@
+//! What static pods and this kubelet refuse.
+
+use super::*;
+
+#[test]
+fn static_pods_name_no_api_objects() {
+    for (patch, expected) in [
+        (
+            json!({"serviceAccountName": "s"}),
+            "spec.serviceAccountName: Forbidden: static pods may not reference serviceaccounts",
+        ),
+        (
+            json!({"imagePullSecrets": [{"name": "s"}]}),
+            "spec.imagePullSecrets[0]: Forbidden: static pods may not reference secrets",
+        ),
+        (
+            json!({"resourceClaims": [{"name": "r"}]}),
+            "spec.resourceClaims: Forbidden: static pods may not reference resourceclaims",
+        ),
+        (
+            container(&json!({"envFrom": [{"configMapRef": {"name": "m"}}]})),
+            "spec.containers[0].envFrom[0].configMapRef: Forbidden: static pods may not reference configmaps",
+        ),
+        (
+            container(
+                &json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"key": "k"}}}]}),
+            ),
+            "spec.containers[0].env[0].valueFrom.secretKeyRef: Forbidden: static pods may not reference secrets",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "configMap": {}}]}),
+            "spec.volumes[0].configMap: Forbidden: static pods may not reference configmaps",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}),
+            "spec.volumes[0].persistentVolumeClaim: Forbidden: static pods may not reference persistentvolumeclaims",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}),
+            "spec.volumes[0].csi: Forbidden: static pods may not reference csidrivers",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"clusterTrustBundle": {"path": "p"}}]}}]}),
+            "spec.volumes[0].projected.sources[1].clusterTrustBundle: Forbidden: static pods may not reference clustertrustbundles",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "p"}}]}}]}),
+            "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: static pods may not reference serviceaccounts",
+        ),
+    ] {
+        assert_eq!(lines(&static_pod_references(&pod(&patch))), [expected]);
+    }
+    let old_name = lines(&static_pod_references(&pod(
+        &json!({"serviceAccount": "s"}),
+    )));
+    assert!(old_name.iter().all(|line| line.contains("serviceaccounts")) && !old_name.is_empty());
+    assert_eq!(static_pod_references(&pod(&json!({}))), []);
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_by_name() {
+    let not_yet = "Forbidden: not supported yet by this kubelet";
+    let mount = |mount: Value| container(&json!({"volumeMounts": [mount]}));
+    for (patch, path) in [
+        (
+            json!({"volumes": [{"name": "v", "projected": {}}]}),
+            "spec.volumes[0].projected",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "downwardAPI": {}}]}),
+            "spec.volumes[0].downwardAPI",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "image": {}}]}),
+            "spec.volumes[0].image",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "nfs": {"path": "p", "server": "s"}}]}),
+            "spec.volumes[0].nfs",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "emptyDir": {"medium": "HugePages-2Mi"}}]}),
+            "spec.volumes[0].emptyDir.medium",
+        ),
+        (json!({"hostUsers": false}), "spec.hostUsers"),
+        (json!({"setHostnameAsFQDN": true}), "spec.setHostnameAsFQDN"),
+        (json!({"hostnameOverride": "h"}), "spec.hostnameOverride"),
+        (json!({"runtimeClassName": "r"}), "spec.runtimeClassName"),
+        (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),
+        (json!({"os": {"name": "windows"}}), "spec.os"),
+        (
+            json!({"readinessGates": [{"conditionType": "x"}]}),
+            "spec.readinessGates",
+        ),
+        (
+            json!({"resources": {"limits": {"cpu": "1"}}}),
+            "spec.resources",
+        ),
+        (
+            json!({"nodeSelector": {"disk": "ssd"}}),
+            "spec.nodeSelector[disk]",
+        ),
+        (
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}),
+            "spec.affinity.nodeAffinity",
+        ),
+        (
+            container(&json!({"restartPolicyRules": [{"action": "Restart"}]})),
+            "spec.containers[0].restartPolicyRules",
+        ),
+        (
+            container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),
+            "spec.containers[0].volumeDevices",
+        ),
+        (
+            container(&json!({"lifecycle": {"stopSignal": "SIGINT"}})),
+            "spec.containers[0].lifecycle.stopSignal",
+        ),
+        (
+            container(
+                &json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "v"}}}]}),
+            ),
+            "spec.containers[0].env[0].valueFrom.fileKeyRef",
+        ),
+        (
+            mount(json!({"name": "v", "mountPath": "/m", "subPath": "s"})),
+            "spec.containers[0].volumeMounts[0].subPath",
+        ),
+        (
+            mount(json!({"name": "v", "mountPath": "/m", "subPathExpr": "s"})),
+            "spec.containers[0].volumeMounts[0].subPathExpr",
+        ),
+        (
+            mount(json!({"name": "v", "mountPath": "/m", "recursiveReadOnly": "Enabled"})),
+            "spec.containers[0].volumeMounts[0].recursiveReadOnly",
+        ),
+        (
+            container(&json!({"resources": {"claims": [{"name": "r"}]}})),
+            "spec.containers[0].resources.claims",
+        ),
+    ] {
+        assert_eq!(
+            lines(&unsupported_fields(&pod(&patch))),
+            [format!("{path}: {not_yet}")]
+        );
+    }
+    let extended = container(&json!({"resources": {"limits": {"example.com/gpu": "1"}}}));
+    let refused = lines(&unsupported_fields(&pod(&extended)));
+    assert_eq!(refused.len(), 2, "limit and defaulted request: {refused:?}");
+    let plain = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "hostUsers": true,
+        "os": {"name": "linux"}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}, {"name": "w"}]});
+    assert_eq!(lines(&unsupported_fields(&pod(&plain))), [""; 0]);
+}
+
+#[test]
+fn what_is_accepted_without_full_effect_is_named() {
+    let mut patch = container(&json!({"resources": {"limits": {"ephemeral-storage": "1Gi"}}}));
+    merge(
+        &mut patch,
+        &json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}, {"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]}),
+    );
+    assert_eq!(
+        unsupported_warnings(&pod(&patch)),
+        [
+            "limits.ephemeral-storage of container c is not enforced",
+            "emptyDir.sizeLimit of volume v is not enforced"
+        ]
+    );
+}

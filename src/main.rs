@@ -22,7 +22,9 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> anyhow::Result<()> {
-    let facts = HostFacts { hostname: kubelet::host::Machine::read()?.hostname };
+    let facts = HostFacts {
+        hostname: kubelet::host::Machine::read()?.hostname,
+    };
     let config = config::load(flags, &facts)?;
     let _log = config::logging::init(&config.logging)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -91,13 +91,18 @@ impl Boards {
     pub(super) fn health_checks(&self, sync_frequency: Duration) -> HealthChecks {
         let heartbeat = self.heartbeat.clone();
         let limit = (2 * sync_frequency).max(Duration::from_secs(300));
-        HealthChecks::ping().with("log", || Ok(())).with("syncloop", move || {
-            let age = heartbeat.age();
-            match age > limit {
-                true => Err(format!("the sync loop has not turned for {} s", age.as_secs())),
-                false => Ok(()),
-            }
-        })
+        HealthChecks::ping()
+            .with("log", || Ok(()))
+            .with("syncloop", move || {
+                let age = heartbeat.age();
+                match age > limit {
+                    true => Err(format!(
+                        "the sync loop has not turned for {} s",
+                        age.as_secs()
+                    )),
+                    false => Ok(()),
+                }
+            })
     }
 }
 
@@ -114,8 +119,12 @@ pub(super) async fn start(
     let runtime = runtime_manager(config, &boards, &node, &volumes, &results);
     let (stream, hints) = event_stream(boards.runtime.clone());
     let pleg_config = pleg::Config::default();
-    let (pleg, state) =
-        pleg::build(boards.runtime.clone(), boards.cache_writer, hints, pleg_config);
+    let (pleg, state) = pleg::build(
+        boards.runtime.clone(),
+        boards.cache_writer,
+        hints,
+        pleg_config,
+    );
     let view = container_view(
         boards.cache.clone(),
         boards.manager.reader(),
@@ -149,10 +158,12 @@ pub(super) async fn start(
         events: boards.events.clone(),
         state,
     });
-    let delays = Delays { resync: config.sync_frequency, ..Delays::default() };
+    let delays = Delays {
+        resync: config.sync_frequency,
+        ..Delays::default()
+    };
     let workers = PodWorkers::new(pod_sync.clone(), delays);
-    let (updates, sources) =
-        PodConfig::start(source_config(config), boards.events.clone(), tasks)?;
+    let (updates, sources) = PodConfig::start(source_config(config), boards.events.clone(), tasks)?;
     let sync_loop = SyncLoop {
         updates,
         sources,
@@ -166,7 +177,12 @@ pub(super) async fn start(
         cleaned: Arc::new(DirtySet::<PodUid>::default()),
     };
     let shutdown = tasks.shutdown();
-    let Pleg { relist, hints, inspect, status } = pleg;
+    let Pleg {
+        relist,
+        hints,
+        inspect,
+        status,
+    } = pleg;
     tasks.spawn("journal", boards.journal.run(shutdown.clone()));
     tasks.spawn("cri.events", stream.run(shutdown.clone()));
     tasks.spawn("pleg.relist", relist.run(shutdown.clone()));

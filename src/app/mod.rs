@@ -46,7 +46,13 @@ impl App {
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
         let boards = Boards::open(&config)?;
-        Ok(Self { config, boards, healthz, read_only, _lock: lock })
+        Ok(Self {
+            config,
+            boards,
+            healthz,
+            read_only,
+            _lock: lock,
+        })
     }
 
     /// Runs until a signal asks it to stop. An error is a task that failed.

@@ -14,15 +14,23 @@ pub(super) struct Lock {
 
 /// Waits for the lock file, if one is configured.
 pub(super) async fn take_lock(path: Option<&Path>) -> anyhow::Result<Option<Lock>> {
-    let Some(path) = path.map(Path::to_path_buf) else { return Ok(None) };
+    let Some(path) = path.map(Path::to_path_buf) else {
+        return Ok(None);
+    };
     let shown = path.display().to_string();
     tracing::info!(path = shown, "Acquiring the file lock");
     let taken = tokio::task::spawn_blocking(move || -> std::io::Result<File> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)?;
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(file)
     });
-    let file = taken.await?.with_context(|| format!("cannot lock {shown}"))?;
+    let file = taken
+        .await?
+        .with_context(|| format!("cannot lock {shown}"))?;
     Ok(Some(Lock { _file: file }))
 }
 

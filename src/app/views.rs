@@ -18,7 +18,10 @@ pub(super) fn of(boards: &Boards, node_name: &str) -> Views {
             .collect();
         // Pods that no source has any more are shown until they have ended, as upstream does.
         let known: HashSet<_> = shown.iter().map(|(pod, _)| pod.uid()).collect();
-        let ending = statuses.all().into_iter().filter(|entry| !known.contains(&entry.pod.uid()));
+        let ending = statuses
+            .all()
+            .into_iter()
+            .filter(|entry| !known.contains(&entry.pod.uid()));
         shown.extend(ending.map(|entry| (entry.pod, Some(entry.status))));
         shown
     };

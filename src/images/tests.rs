@@ -108,7 +108,10 @@ async fn ensure(
         credentials,
         sandbox_config: None,
     };
-    manager.ensure_image_exists(&request).await.map(|image| image.reference)
+    manager
+        .ensure_image_exists(&request)
+        .await
+        .map(|image| image.reference)
 }
 
 use EventType::{Normal, Warning};

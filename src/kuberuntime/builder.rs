@@ -48,24 +48,40 @@ impl Builder {
         resolv_conf: Option<PathBuf>,
         events: EventRecorder,
     ) -> Self {
-        Self { settings, volumes, resolv_conf, events }
+        Self {
+            settings,
+            volumes,
+            resolv_conf,
+            events,
+        }
     }
 
     /// The configuration of a sandbox.
-    pub(super) async fn sandbox(&self, pod: &Pod, attempt: u32) -> anyhow::Result<PodSandboxConfig> {
+    pub(super) async fn sandbox(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> anyhow::Result<PodSandboxConfig> {
         let host = self.host_resolv().await?;
-        let inputs = SandboxInputs { attempt, host_resolv: host.as_ref(), cgroup_parent: "" };
+        let inputs = SandboxInputs {
+            attempt,
+            host_resolv: host.as_ref(),
+            cgroup_parent: "",
+        };
         let (config, warnings) = generate_pod_sandbox_config(pod, &self.settings, &inputs)?;
         let object = ObjectRef::pod(pod);
         for warning in warnings {
-            self.events.warning(&object, warning.reason, warning.message);
+            self.events
+                .warning(&object, warning.reason, warning.message);
         }
         Ok(config)
     }
 
     /// The node's file is read anew for every sandbox, as it may change.
     async fn host_resolv(&self) -> anyhow::Result<Option<ResolvConf>> {
-        let Some(path) = self.resolv_conf.clone() else { return Ok(None) };
+        let Some(path) = self.resolv_conf.clone() else {
+            return Ok(None);
+        };
         let shown = path.display().to_string();
         tokio::task::spawn_blocking(move || read_resolv_conf(&path))
             .await?
@@ -103,12 +119,18 @@ impl Builder {
             volumes: request.volumes,
             files: &files,
         };
-        Ok(generate_container_config(pod, container, &self.settings, &inputs)?)
+        Ok(generate_container_config(
+            pod,
+            container,
+            &self.settings,
+            &inputs,
+        )?)
     }
 
     /// The restart count that a container's log files prove, for one the runtime has no instance of.
     pub(super) async fn restart_count_from_logs(&self, pod: &Pod, container: &str) -> u32 {
-        let Ok(logs) = log_paths::container_logs_dir(&self.settings.pod_logs_dir, &Owner::of(pod), container)
+        let Ok(logs) =
+            log_paths::container_logs_dir(&self.settings.pod_logs_dir, &Owner::of(pod), container)
         else {
             return 0;
         };

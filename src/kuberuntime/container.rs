@@ -38,7 +38,11 @@ impl KubeGenericRuntimeManager {
         let newest = request.status.newest(&container.name);
         let restart_count = match newest {
             Some(newest) => newest.restart_count.saturating_add(1),
-            None => self.builder.restart_count_from_logs(pod, &container.name).await,
+            None => {
+                self.builder
+                    .restart_count_from_logs(pod, &container.name)
+                    .await
+            }
         };
         let build = ContainerRequest {
             pod,
@@ -59,7 +63,9 @@ impl KubeGenericRuntimeManager {
         if request.cancel.is_cancelled() {
             return Err(None);
         }
-        let id = self.create_and_start(pod, sandbox, container, config).await?;
+        let id = self
+            .create_and_start(pod, sandbox, container, config)
+            .await?;
         self.run_post_start(request, container, &id).await
     }
 
@@ -85,12 +91,16 @@ impl KubeGenericRuntimeManager {
         match result {
             Ok(image) => Ok(image),
             Err(error) => {
-                self.events.warning(&object, event::FAILED, format!("Error: {}", error.reason));
+                self.events
+                    .warning(&object, event::FAILED, format!("Error: {}", error.reason));
                 let retry_in = error
                     .retry_at
                     .map(|at| at.saturating_duration_since(tokio::time::Instant::now()));
                 let failure = StartFailure::new(&container.name, error.reason, error.message);
-                Err(Some(StartFailure { retry_in, ..failure }))
+                Err(Some(StartFailure {
+                    retry_in,
+                    ..failure
+                }))
             }
         }
     }
@@ -103,17 +113,24 @@ impl KubeGenericRuntimeManager {
         let pod = request.pod;
         let newest = request.status.newest(&container.name);
         let Admission::Wait { delay, left } =
-            self.back_off.admit(pod, container, newest, Timestamp::now())
+            self.back_off
+                .admit(pod, container, newest, Timestamp::now())
         else {
             return Ok(());
         };
         let shown = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
         let object = ObjectRef::container(pod, &container.name);
-        let text =
-            format!("Back-off restarting failed container {} in pod {shown}", container.name);
+        let text = format!(
+            "Back-off restarting failed container {} in pod {shown}",
+            container.name
+        );
         self.events.warning(&object, event::BACK_OFF, text);
         let message = back_off_text(pod, &container.name, delay);
-        Err(Some(StartFailure::crash_loop(&container.name, message, left)))
+        Err(Some(StartFailure::crash_loop(
+            &container.name,
+            message,
+            left,
+        )))
     }
 
     /// Creates and starts: the two steps that nothing may come between.
@@ -126,12 +143,15 @@ impl KubeGenericRuntimeManager {
     ) -> Result<ContainerId, Stopped> {
         let object = ObjectRef::container(pod, &container.name);
         let log = config.log_path.clone();
-        let created =
-            self.runtime.create_container(sandbox.id.as_str(), config, &sandbox.config).await;
+        let created = self
+            .runtime
+            .create_container(sandbox.id.as_str(), config, &sandbox.config)
+            .await;
         let id = match created {
             Ok(id) => ContainerId::from(id),
             Err(error) => {
-                self.adopt_containers(pod, sandbox, &container.name, &error).await;
+                self.adopt_containers(pod, sandbox, &container.name, &error)
+                    .await;
                 return Err(self.refused(
                     &object,
                     container,
@@ -141,21 +161,29 @@ impl KubeGenericRuntimeManager {
                 ));
             }
         };
-        self.events.normal(&object, event::CREATED, "Container created");
-        let hooked = container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
+        self.events
+            .normal(&object, event::CREATED, "Container created");
+        let hooked = container
+            .lifecycle
+            .as_ref()
+            .is_some_and(|l| l.post_start.is_some());
         if hooked {
             let pending = id.to_string();
-            self.journal.record(&pod.uid(), |r| r.post_start_pending.push(pending)).await;
+            self.journal
+                .record(&pod.uid(), |r| r.post_start_pending.push(pending))
+                .await;
         }
         let started = self.runtime.start_container(id.as_str()).await;
         let item = ItemId::Container(id.clone());
-        self.cache.touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
+        self.cache
+            .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
             self.hook_done(pod, &id);
             let reason = reasons::RUN_CONTAINER_ERROR;
             return Err(self.refused(&object, container, reason, &error, Some(&id)));
         }
-        self.events.normal(&object, event::STARTED, "Container started");
+        self.events
+            .normal(&object, event::STARTED, "Container started");
         self.links.add(pod, &container.name, &id, &log).await;
         Ok(id)
     }
@@ -172,7 +200,8 @@ impl KubeGenericRuntimeManager {
         if let Some(id) = id {
             text = text.replace(id.as_str(), &container.name);
         }
-        self.events.warning(object, event::FAILED, format!("Error: {text}"));
+        self.events
+            .warning(object, event::FAILED, format!("Error: {text}"));
         failure(container, reason, text)
     }
 
@@ -184,8 +213,13 @@ impl KubeGenericRuntimeManager {
         id: &ContainerId,
     ) -> Result<(), Stopped> {
         let pod = request.pod;
-        let handler = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
-        let Some(handler) = handler else { return Ok(()) };
+        let handler = container
+            .lifecycle
+            .as_ref()
+            .and_then(|l| l.post_start.as_ref());
+        let Some(handler) = handler else {
+            return Ok(());
+        };
         let ip = request.status.ips().first().cloned();
         let ip = ip.or_else(|| self.cache.latest(&pod.uid()).ips().first().cloned());
         let object = ObjectRef::container(pod, &container.name);
@@ -204,7 +238,11 @@ impl KubeGenericRuntimeManager {
         self.hook_done(pod, id);
         let Err(error) = result else { return Ok(()) };
         tracing::warn!(pod = %pod.full_name(), container = container.name, err = %error, "PostStart hook failed");
-        self.events.warning(&object, event::FAILED_POST_START_HOOK, "PostStartHook failed");
+        self.events.warning(
+            &object,
+            event::FAILED_POST_START_HOOK,
+            "PostStartHook failed",
+        );
         let status = self.cache.latest(&pod.uid());
         let why = Why::FailedPostStartHook;
         if let Err(error) = self.kill_one(pod, &status, &container.name, id, why).await {
@@ -215,12 +253,17 @@ impl KubeGenericRuntimeManager {
                 "Cannot stop a container whose hook failed"
             );
         }
-        Err(failure(container, reasons::POST_START_HOOK_ERROR, error.to_string()))
+        Err(failure(
+            container,
+            reasons::POST_START_HOOK_ERROR,
+            error.to_string(),
+        ))
     }
 
     fn hook_done(&self, pod: &Pod, id: &ContainerId) {
-        self.journal
-            .update(&pod.uid(), |r| r.post_start_pending.retain(|known| known != id.as_str()));
+        self.journal.update(&pod.uid(), |r| {
+            r.post_start_pending.retain(|known| known != id.as_str())
+        });
     }
 
     /// After a create whose outcome is unknown, or a name that is taken: the container may exist. It
@@ -240,7 +283,8 @@ impl KubeGenericRuntimeManager {
         match self.runtime.list_containers(Some(filter)).await {
             Ok(found) => found.into_iter().for_each(|c| {
                 let item = ItemId::Container(c.id.into());
-                self.cache.touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
+                self.cache
+                    .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
             }),
             Err(error) => tracing::warn!(
                 pod = %pod.full_name(),

@@ -99,8 +99,9 @@ pub async fn make_container_files(
     let hosts = plan_hosts(settings, pod, container, pod_ips)?;
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
-    let logs = log_paths::container_logs_dir(&settings.pod_logs_dir, &Owner::of(pod), &container.name)
-        .map_err(ConfigError::from)?;
+    let logs =
+        log_paths::container_logs_dir(&settings.pod_logs_dir, &Owner::of(pod), &container.name)
+            .map_err(ConfigError::from)?;
     let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
     let name = container.name.clone();
     let pod = pod.clone();

@@ -25,8 +25,12 @@ impl LogLinks {
     pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
         let Some(links) = &self.links else { return };
         let owner = Owner::of(pod);
-        let paths = log_paths::pod_logs_dir(&self.logs, &owner)
-            .and_then(|dir| Ok((dir.join(log_path), log_paths::log_symlink(links, &owner, name, id.as_str())?)));
+        let paths = log_paths::pod_logs_dir(&self.logs, &owner).and_then(|dir| {
+            Ok((
+                dir.join(log_path),
+                log_paths::log_symlink(links, &owner, name, id.as_str())?,
+            ))
+        });
         let Ok((log, link)) = paths else { return };
         let shown = link.display().to_string();
         blocking("link a log", shown, move || link_log(&log, &link)).await;
@@ -54,7 +58,9 @@ impl LogLinks {
 
     /// Removes the log directory of a pod that is gone.
     pub(super) async fn remove_pod_logs(&self, owner: &Owner) {
-        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, owner) else { return };
+        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, owner) else {
+            return;
+        };
         let shown = directory.display().to_string();
         blocking("remove a pod's logs", shown, move || {
             ignore_missing(fs::remove_dir_all(directory))
@@ -105,7 +111,13 @@ mod tests {
     #[test]
     fn an_instances_logs_go_with_their_rotated_files_and_no_others() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["1.log", "1.log.20260101-000000", "1.log.20260101-000000.gz", "11.log", "0.log"] {
+        for name in [
+            "1.log",
+            "1.log.20260101-000000",
+            "1.log.20260101-000000.gz",
+            "11.log",
+            "0.log",
+        ] {
             fs::write(dir.path().join(name), "x").unwrap();
         }
         remove_instance_logs(dir.path(), "1.log").unwrap();

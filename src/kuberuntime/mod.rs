@@ -68,8 +68,11 @@ pub use settings::SpecSettings;
 pub use sync_pod::SyncRequest;
 
 /// Back-off between replacements of one pod's sandbox (ours: upstream has none, P-18).
-const SANDBOX_BACK_OFF: (Duration, Duration, Duration) =
-    (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(600));
+const SANDBOX_BACK_OFF: (Duration, Duration, Duration) = (
+    Duration::from_secs(1),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+);
 
 /// What the manager is built from.
 pub struct Deps {
@@ -162,7 +165,9 @@ impl KubeGenericRuntimeManager {
             results: deps.results,
             hooks: deps.hooks,
         };
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Whether the pod has no sandbox that its containers could run in.

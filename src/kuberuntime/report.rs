@@ -58,7 +58,12 @@ impl SyncReport {
 
 impl StartFailure {
     pub(super) fn new(container: &str, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { container: container.into(), reason, message: message.into(), retry_in: None }
+        Self {
+            container: container.into(),
+            reason,
+            message: message.into(),
+            retry_in: None,
+        }
     }
 
     pub(super) fn crash_loop(container: &str, message: String, left: Duration) -> Self {
@@ -90,16 +95,26 @@ mod tests {
 
     #[test]
     fn durations_print_as_in_go() {
-        let shown: Vec<_> =
-            [10, 80, 300, 3600].map(|s| go_seconds(Duration::from_secs(s))).into_iter().collect();
+        let shown: Vec<_> = [10, 80, 300, 3600]
+            .map(|s| go_seconds(Duration::from_secs(s)))
+            .into_iter()
+            .collect();
         assert_eq!(shown, ["10s", "1m20s", "5m0s", "1h0m0s"]);
     }
 
     #[test]
     fn the_earliest_instant_to_look_again_wins() {
         let mut report = SyncReport::default();
-        report.fail(StartFailure::crash_loop("a", "m".into(), Duration::from_secs(20)));
-        report.fail(StartFailure::crash_loop("b", "m".into(), Duration::from_secs(10)));
+        report.fail(StartFailure::crash_loop(
+            "a",
+            "m".into(),
+            Duration::from_secs(20),
+        ));
+        report.fail(StartFailure::crash_loop(
+            "b",
+            "m".into(),
+            Duration::from_secs(10),
+        ));
         assert_eq!(report.again_in, Some(Duration::from_secs(10)));
         assert!(!report.needs_retry());
         report.fail(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));

@@ -41,7 +41,10 @@ pub(super) enum Admission {
 
 impl RestartBackOff {
     pub(super) fn new(cap: Duration, journal: Journal) -> Self {
-        Self { steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)), journal }
+        Self {
+            steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
+            journal,
+        }
     }
 
     /// Whether a container may start at `now`, given its newest instance. A container that may start
@@ -62,7 +65,11 @@ impl RestartBackOff {
         let key = key_of(pod, container);
         let delay = self.steps.lock().advance(key, finished(exit), now);
         self.journal.update(&pod.uid(), |record| {
-            let step = BackOffStep { key, delay_seconds: delay.as_secs(), since: now };
+            let step = BackOffStep {
+                key,
+                delay_seconds: delay.as_secs(),
+                since: now,
+            };
             record.back_off.insert(container.name.clone(), step);
         });
         Admission::Go
@@ -83,11 +90,18 @@ impl RestartBackOff {
         let key = key_of(pod, container);
         let mut steps = self.steps.lock();
         if steps.step(&key).is_none() {
-            let saved =
-                self.journal.read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
+            let saved = self
+                .journal
+                .read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
             if let Some(saved) = saved.filter(|saved| saved.key == key) {
                 let delay = Duration::from_secs(saved.delay_seconds);
-                steps.restore(key, Step { delay, since: saved.since });
+                steps.restore(
+                    key,
+                    Step {
+                        delay,
+                        since: saved.since,
+                    },
+                );
             }
         }
         let left = steps.remaining(&key, finished(newest), now)?;
@@ -97,7 +111,9 @@ impl RestartBackOff {
     /// Forgets steps that can no longer matter.
     pub(super) fn collect(&self, now: Timestamp) {
         let age = |step: &Step<Timestamp>| Moment::since(now, step.since);
-        self.steps.lock().retain(|_, step| age(step) < 2 * RESET_AFTER);
+        self.steps
+            .lock()
+            .retain(|_, step| age(step) < 2 * RESET_AFTER);
     }
 }
 
@@ -124,11 +140,20 @@ mod tests {
     fn bed() -> Bed {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path().to_path_buf()).unwrap();
-        let container = Container { name: "c".into(), ..Container::default() };
+        let container = Container {
+            name: "c".into(),
+            ..Container::default()
+        };
         let mut pod = Pod::default();
         pod.metadata.uid = Some("u".into());
         let back_off = RestartBackOff::new(Duration::from_secs(300), journal.clone());
-        Bed { back_off, journal, pod, container, _dir: dir }
+        Bed {
+            back_off,
+            journal,
+            pod,
+            container,
+            _dir: dir,
+        }
     }
 
     fn exit_at(at: Timestamp) -> ContainerStatus {
@@ -151,13 +176,20 @@ mod tests {
         for _ in 0..8 {
             let status = exit_at(exit);
             let at = |left| exit + left;
-            match bed.back_off.admit(&bed.pod, &bed.container, Some(&status), exit) {
+            match bed
+                .back_off
+                .admit(&bed.pod, &bed.container, Some(&status), exit)
+            {
                 Admission::Go => gaps.push(0),
                 Admission::Wait { left, .. } => {
                     let early = at(left - Duration::from_millis(1));
-                    let now = bed.back_off.admit(&bed.pod, &bed.container, Some(&status), early);
+                    let now = bed
+                        .back_off
+                        .admit(&bed.pod, &bed.container, Some(&status), early);
                     assert!(matches!(now, Admission::Wait { .. }));
-                    let now = bed.back_off.admit(&bed.pod, &bed.container, Some(&status), at(left));
+                    let now = bed
+                        .back_off
+                        .admit(&bed.pod, &bed.container, Some(&status), at(left));
                     assert_eq!(now, Admission::Go);
                     gaps.push(left.as_secs());
                     exit = at(left);
@@ -171,7 +203,11 @@ mod tests {
     fn the_step_survives_a_restart_of_the_kubelet() {
         let bed = bed();
         let status = exit_at(t(0));
-        assert_eq!(bed.back_off.admit(&bed.pod, &bed.container, Some(&status), t(0)), Admission::Go);
+        assert_eq!(
+            bed.back_off
+                .admit(&bed.pod, &bed.container, Some(&status), t(0)),
+            Admission::Go
+        );
         let second = RestartBackOff::new(Duration::from_secs(300), bed.journal.clone());
         let status = exit_at(t(1));
         let admission = second.admit(&bed.pod, &bed.container, Some(&status), t(2));
@@ -183,18 +219,29 @@ mod tests {
     fn another_image_starts_at_once() {
         let mut bed = bed();
         let status = exit_at(t(0));
-        bed.back_off.admit(&bed.pod, &bed.container, Some(&status), t(0));
+        bed.back_off
+            .admit(&bed.pod, &bed.container, Some(&status), t(0));
         bed.container.image = Some("other".into());
-        let admission = bed.back_off.admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
+        let admission = bed
+            .back_off
+            .admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
         assert_eq!(admission, Admission::Go);
     }
 
     #[test]
     fn a_container_that_never_ended_starts_at_once() {
         let bed = bed();
-        assert_eq!(bed.back_off.admit(&bed.pod, &bed.container, None, t(0)), Admission::Go);
-        let created = ContainerStatus { state: ContainerState::Created, ..Default::default() };
-        let admission = bed.back_off.admit(&bed.pod, &bed.container, Some(&created), t(0));
+        assert_eq!(
+            bed.back_off.admit(&bed.pod, &bed.container, None, t(0)),
+            Admission::Go
+        );
+        let created = ContainerStatus {
+            state: ContainerState::Created,
+            ..Default::default()
+        };
+        let admission = bed
+            .back_off
+            .admit(&bed.pod, &bed.container, Some(&created), t(0));
         assert_eq!(admission, Admission::Go);
     }
 }

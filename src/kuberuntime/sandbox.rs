@@ -40,9 +40,11 @@ impl KubeGenericRuntimeManager {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
         match self.builder.sandbox(request.pod, actions.attempt).await {
-            Ok(config) => {
-                Some(Sandbox { id, config, ips: found.map(|s| s.ips.clone()).unwrap_or_default() })
-            }
+            Ok(config) => Some(Sandbox {
+                id,
+                config,
+                ips: found.map(|s| s.ips.clone()).unwrap_or_default(),
+            }),
             Err(error) => {
                 report.error = Some(error);
                 None
@@ -54,7 +56,10 @@ impl KubeGenericRuntimeManager {
     /// immediate; one after the other in short order they wait longer and longer. A changed manifest is
     /// the user's own wish and never waits.
     pub(super) fn sandbox_back_off(&self, pod: &Pod, change: SandboxChange) -> Option<Duration> {
-        if matches!(change, SandboxChange::SpecChanged | SandboxChange::NoneKnown) {
+        if matches!(
+            change,
+            SandboxChange::SpecChanged | SandboxChange::NoneKnown
+        ) {
             return None;
         }
         let now = Instant::now();
@@ -71,10 +76,15 @@ impl KubeGenericRuntimeManager {
     /// Creates a sandbox and reads its addresses.
     pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> anyhow::Result<Sandbox> {
         let object = ObjectRef::pod(pod);
-        let config = self.builder.sandbox(pod, attempt).await.inspect_err(|error| {
-            let text = format!("Failed to create pod sandbox: {}", chain(error.as_ref()));
-            self.events.warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
-        })?;
+        let config = self
+            .builder
+            .sandbox(pod, attempt)
+            .await
+            .inspect_err(|error| {
+                let text = format!("Failed to create pod sandbox: {}", chain(error.as_ref()));
+                self.events
+                    .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
+            })?;
         let logs = config.log_directory.clone();
         tokio::fs::create_dir_all(&logs)
             .await
@@ -83,7 +93,8 @@ impl KubeGenericRuntimeManager {
             Ok(id) => SandboxId::from(id),
             Err(error) => {
                 let text = format!("Failed to create pod sandbox: {}", error.grpc_text());
-                self.events.warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
+                self.events
+                    .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
                 self.adopt_sandboxes(pod, &error).await;
                 return Err(error).context("cannot create the sandbox");
             }
@@ -99,16 +110,15 @@ impl KubeGenericRuntimeManager {
                     anyhow::bail!("the runtime does not know the new sandbox by the pod's labels");
                 };
                 let ips = status.ips.clone();
-                self.cache.observed(&owner, &item, seq, Read::Sandbox(status));
+                self.cache
+                    .observed(&owner, &item, seq, Read::Sandbox(status));
                 Ok(Sandbox { id, config, ips })
             }
             Err(error) => {
                 self.cache.touch(&owner, item, None);
-                let text = format!(
-                    "Unable to get pod sandbox status: {}",
-                    error.grpc_text()
-                );
-                self.events.warning(&object, event::FAILED_POD_SANDBOX_STATUS, text);
+                let text = format!("Unable to get pod sandbox status: {}", error.grpc_text());
+                self.events
+                    .warning(&object, event::FAILED_POD_SANDBOX_STATUS, text);
                 Err(error).context("cannot read the new sandbox")
             }
         }
@@ -131,7 +141,8 @@ impl KubeGenericRuntimeManager {
             Ok(found) => {
                 let owner = Owner::of(pod);
                 for sandbox in found {
-                    self.cache.touch(&owner, ItemId::Sandbox(sandbox.id.into()), None);
+                    self.cache
+                        .touch(&owner, ItemId::Sandbox(sandbox.id.into()), None);
                 }
             }
             Err(error) => tracing::warn!(

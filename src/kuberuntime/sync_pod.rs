@@ -7,7 +7,10 @@
 
 use super::{
     KubeGenericRuntimeManager,
-    actions::{ContainerStart, Facts, Inputs, KillPodReason, PodActions, SandboxChange, compute_pod_actions},
+    actions::{
+        ContainerStart, Facts, Inputs, KillPodReason, PodActions, SandboxChange,
+        compute_pod_actions,
+    },
     kill::Why,
     report::{StartFailure, SyncReport},
     sandbox::Sandbox,
@@ -45,7 +48,12 @@ impl KubeGenericRuntimeManager {
             ..Facts::default()
         });
         let verdicts = |id: &_| self.results.get(id);
-        compute_pod_actions(&Inputs { pod, status, verdicts: &verdicts, facts: &facts })
+        compute_pod_actions(&Inputs {
+            pod,
+            status,
+            verdicts: &verdicts,
+            facts: &facts,
+        })
     }
 
     /// Makes the runtime match the pod. Never fails as a whole: the report says what could not be
@@ -68,7 +76,8 @@ impl KubeGenericRuntimeManager {
         let Some(sandbox) = self.ensure_sandbox(&request, &actions, &mut report).await else {
             return report;
         };
-        self.start_all(&request, &actions, &sandbox, &mut report).await;
+        self.start_all(&request, &actions, &sandbox, &mut report)
+            .await;
         report
     }
 
@@ -94,13 +103,15 @@ impl KubeGenericRuntimeManager {
                 let text =
                     format!("Pod sandbox changed, it will be killed and re-created. ({change})");
                 let object = ObjectRef::pod(pod);
-                self.events.normal(&object, reasons::event::SANDBOX_CHANGED, text);
+                self.events
+                    .normal(&object, reasons::event::SANDBOX_CHANGED, text);
             }
             report.acted = true;
-            let grace =
-                GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
+            let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
             let (_keep, grace) = watch::channel(grace);
-            self.kill_pod(Some(pod), status, grace).await.context("cannot stop the pod")?;
+            self.kill_pod(Some(pod), status, grace)
+                .await
+                .context("cannot stop the pod")?;
             if actions.create_sandbox {
                 self.purge_init_containers(pod, status).await;
             }
@@ -109,7 +120,8 @@ impl KubeGenericRuntimeManager {
         for kill in &actions.containers_to_kill {
             report.acted = true;
             let why = Why::Plan(kill.clone());
-            self.kill_one(pod, status, &kill.name, &kill.id, why).await?;
+            self.kill_one(pod, status, &kill.name, &kill.id, why)
+                .await?;
         }
         Ok(())
     }
@@ -149,8 +161,12 @@ impl KubeGenericRuntimeManager {
         let pod = request.pod;
         self.prune_init_containers(pod, &request.status).await;
         for start in &actions.init_containers_to_start {
-            let Some(container) = pod.init_containers().get(start.index) else { continue };
-            let started = self.start_one(request, sandbox, start, container, report).await;
+            let Some(container) = pod.init_containers().get(start.index) else {
+                continue;
+            };
+            let started = self
+                .start_one(request, sandbox, start, container, report)
+                .await;
             // A plain init container that cannot start ends the turn; a sidecar is skipped.
             if report.cancelled || (!started && !is_sidecar(container)) {
                 return;
@@ -158,11 +174,15 @@ impl KubeGenericRuntimeManager {
         }
         if !actions.containers_to_start.is_empty() && !pod.init_containers().is_empty() {
             let id = sandbox.id.to_string();
-            self.journal.update(&pod.uid(), |record| record.initialized_in = Some(id));
+            self.journal
+                .update(&pod.uid(), |record| record.initialized_in = Some(id));
         }
         for start in &actions.containers_to_start {
-            let Some(container) = pod.containers().get(start.index) else { continue };
-            self.start_one(request, sandbox, start, container, report).await;
+            let Some(container) = pod.containers().get(start.index) else {
+                continue;
+            };
+            self.start_one(request, sandbox, start, container, report)
+                .await;
             if report.cancelled {
                 return;
             }
@@ -205,11 +225,17 @@ impl KubeGenericRuntimeManager {
     /// once, whatever happens in between).
     async fn resume_hooks(&self, request: &SyncRequest<'_>, report: &mut SyncReport) {
         let pod = request.pod;
-        let pending = self.journal.read(&pod.uid(), |r| r.post_start_pending.clone());
+        let pending = self
+            .journal
+            .read(&pod.uid(), |r| r.post_start_pending.clone());
         for id in pending {
             let id = id.as_str().into();
-            let Some(status) = request.status.container(&id) else { continue };
-            let Some(container) = pod.container(&status.name) else { continue };
+            let Some(status) = request.status.container(&id) else {
+                continue;
+            };
+            let Some(container) = pod.container(&status.name) else {
+                continue;
+            };
             if status.state != crate::model::ContainerState::Running {
                 continue;
             }

@@ -75,6 +75,10 @@ impl HintTask {
             return Some(container);
         }
         let sandbox = ItemId::Sandbox(id.into());
-        self.watch.cache.locate(&sandbox).is_some().then_some(sandbox)
+        self.watch
+            .cache
+            .locate(&sandbox)
+            .is_some()
+            .then_some(sandbox)
     }
 }

@@ -104,7 +104,11 @@ impl InspectTask {
         let first = self.retries.step(&item).is_none();
         let delay = self.retries.advance(item.clone(), now, now);
         if first {
-            tracing::warn!(?item, err = problem, "Cannot read from the runtime, will keep trying");
+            tracing::warn!(
+                ?item,
+                err = problem,
+                "Cannot read from the runtime, will keep trying"
+            );
         }
         let cache = self.watch.cache.clone();
         tokio::spawn(async move {
@@ -114,12 +118,10 @@ impl InspectTask {
     }
 }
 
-async fn inspect(
-    watch: Watch,
-    item: ItemId,
-    place: tokio::sync::OwnedSemaphorePermit,
-) -> Outcome {
-    let Some((owner, sandbox)) = watch.cache.locate(&item) else { return Outcome::Unknown };
+async fn inspect(watch: Watch, item: ItemId, place: tokio::sync::OwnedSemaphorePermit) -> Outcome {
+    let Some((owner, sandbox)) = watch.cache.locate(&item) else {
+        return Outcome::Unknown;
+    };
     let reading = async {
         let seq = watch.cache.next_seq();
         match &item {
@@ -160,7 +162,10 @@ async fn read_sandbox(
             tracing::trace!(pod = %owner.name, sandbox = %id, "Read a sandbox");
             let status = translate::sandbox_status(&reply.sandbox, watch.cache.strings());
             // Without a kubelet's labels it is not ours (any more).
-            Ok((seq, status.map_or(Read::Gone, |owned| Read::Sandbox(owned.object))))
+            Ok((
+                seq,
+                status.map_or(Read::Gone, |owned| Read::Sandbox(owned.object)),
+            ))
         }
         Err(error) if error.is_not_found() => Ok((seq, Read::Gone)),
         Err(error) => Err(error),
@@ -181,7 +186,9 @@ async fn read_container(
     };
     tracing::trace!(pod = %owner.name, container = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, watch.cache.strings());
-    let Some(mut status) = status.map(|owned| owned.object) else { return Ok((seq, Read::Gone)) };
+    let Some(mut status) = status.map(|owned| owned.object) else {
+        return Ok((seq, Read::Gone));
+    };
     if status.state == ContainerState::Exited
         && let Some(message) = last_words::of(&reply).await
     {

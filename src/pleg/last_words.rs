@@ -15,7 +15,10 @@ pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
     let read = move || {
         let file = read_last_words(&words);
         let log_tail = match needs_log(&words, &file) {
-            true => words.log.as_deref().and_then(|log| tail::of_log(log, tail::TERMINATION).ok()),
+            true => words
+                .log
+                .as_deref()
+                .and_then(|log| tail::of_log(log, tail::TERMINATION).ok()),
             false => None,
         };
         compose_message(&runtime_message, &words, &file, log_tail.as_deref())

@@ -78,7 +78,11 @@ pub fn build(
     hints: crate::cri::events::HintReader,
     config: Config,
 ) -> (Pleg, RuntimeStateReader) {
-    let watch = Watch { runtime, cache: Arc::new(cache), config };
+    let watch = Watch {
+        runtime,
+        cache: Arc::new(cache),
+        config,
+    };
     let (state, state_reader) = state::board();
     let (relist, poke) = RelistTask::new(watch.clone());
     let pleg = Pleg {

@@ -57,7 +57,10 @@ pub struct RelistTask {
 impl RelistTask {
     pub(super) fn new(watch: Watch) -> (Self, RelistPoke) {
         let mode = Arc::new(watch::Sender::new(EventsMode::None));
-        let poke = RelistPoke { notify: Arc::default(), mode };
+        let poke = RelistPoke {
+            notify: Arc::default(),
+            mode,
+        };
         let task = Self {
             watch,
             poke: poke.clone(),
@@ -141,7 +144,12 @@ impl RelistTask {
         Ok(())
     }
 
-    fn apply(&self, seq: crate::model::Seq, sandboxes: Vec<PodSandbox>, containers: Vec<Container>) {
+    fn apply(
+        &self,
+        seq: crate::model::Seq,
+        sandboxes: Vec<PodSandbox>,
+        containers: Vec<Container>,
+    ) {
         let strings = self.watch.cache.strings();
         self.watch.cache.apply_list(
             seq,
@@ -158,6 +166,13 @@ impl RelistTask {
 }
 
 fn listed<T>(owned: translate::Owned<T>) -> Listed<T> {
-    let owner = Owner { uid: owned.uid, name: owned.name, namespace: owned.namespace };
-    Listed { owner, status: owned.object }
+    let owner = Owner {
+        uid: owned.uid,
+        name: owned.name,
+        namespace: owned.namespace,
+    };
+    Listed {
+        owner,
+        status: owned.object,
+    }
 }

@@ -29,12 +29,14 @@ impl RuntimeState {
     pub fn runtime_error(&self, now: Instant) -> Option<String> {
         match self.answered {
             None => Some("container runtime status check may not have completed yet".into()),
-            Some(at) if now.saturating_duration_since(at) > GRACE => {
-                Some(format!("container runtime is down: {}", self.runtime_message))
-            }
-            Some(_) if !self.runtime_ready => {
-                Some(format!("container runtime is not ready: {}", self.runtime_message))
-            }
+            Some(at) if now.saturating_duration_since(at) > GRACE => Some(format!(
+                "container runtime is down: {}",
+                self.runtime_message
+            )),
+            Some(_) if !self.runtime_ready => Some(format!(
+                "container runtime is not ready: {}",
+                self.runtime_message
+            )),
             Some(_) => None,
         }
     }
@@ -67,8 +69,11 @@ mod tests {
     #[test]
     fn a_runtime_silent_for_longer_than_the_grace_is_down() {
         let now = Instant::now();
-        let state =
-            RuntimeState { answered: Some(now), runtime_ready: true, ..RuntimeState::default() };
+        let state = RuntimeState {
+            answered: Some(now),
+            runtime_ready: true,
+            ..RuntimeState::default()
+        };
         assert_eq!(state.runtime_error(now + Duration::from_secs(29)), None);
         assert!(state.runtime_error(now + Duration::from_secs(31)).is_some());
         assert!(RuntimeState::default().runtime_error(now).is_some());
@@ -81,6 +86,11 @@ mod tests {
             network_message: "reason:NetworkPluginNotReady".into(),
             ..RuntimeState::default()
         };
-        assert!(state.network_error().unwrap().contains("NetworkPluginNotReady"));
+        assert!(
+            state
+                .network_error()
+                .unwrap()
+                .contains("NetworkPluginNotReady")
+        );
     }
 }

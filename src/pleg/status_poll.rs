@@ -36,12 +36,25 @@ impl StatusTask {
         self.board.send_if_modified(|state| {
             let mut next = match reply {
                 Ok(reply) => read(&reply),
-                Err(error) => RuntimeState { runtime_message: error.to_string(), ..state.clone() },
+                Err(error) => RuntimeState {
+                    runtime_message: error.to_string(),
+                    ..state.clone()
+                },
             };
-            let notable = (next.runtime_ready, next.network_ready, &next.runtime_message)
-                != (state.runtime_ready, state.network_ready, &state.runtime_message)
-                || state.answered.is_none();
-            next.changed = if notable { Some(Timestamp::now()) } else { state.changed };
+            let notable = (
+                next.runtime_ready,
+                next.network_ready,
+                &next.runtime_message,
+            ) != (
+                state.runtime_ready,
+                state.network_ready,
+                &state.runtime_message,
+            ) || state.answered.is_none();
+            next.changed = if notable {
+                Some(Timestamp::now())
+            } else {
+                state.changed
+            };
             if notable {
                 tracing::info!(
                     "runtimeReady" = next.runtime_ready,
@@ -58,7 +71,11 @@ impl StatusTask {
 }
 
 fn read(reply: &StatusResponse) -> RuntimeState {
-    let conditions = reply.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    let conditions = reply
+        .status
+        .as_ref()
+        .map(|s| s.conditions.as_slice())
+        .unwrap_or_default();
     let condition = |kind: &str| {
         let found = conditions.iter().find(|c| c.r#type == kind);
         match found {

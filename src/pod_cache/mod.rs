@@ -13,7 +13,9 @@ mod picture;
 
 use crate::{
     base::{DirtySet, Strings},
-    model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId, SandboxStatus, Seq},
+    model::{
+        ContainerId, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
+    },
 };
 use parking_lot::Mutex;
 use picture::Picture;
@@ -51,7 +53,11 @@ pub struct Owner {
 impl Owner {
     /// The owner that a pod object names.
     pub fn of(pod: &Pod) -> Self {
-        Self { uid: pod.uid(), name: pod.name().into(), namespace: pod.namespace().into() }
+        Self {
+            uid: pod.uid(),
+            name: pod.name().into(),
+            namespace: pod.namespace().into(),
+        }
     }
 
     /// The owner that a picture belongs to.

@@ -78,7 +78,10 @@ impl PodSync {
 
     fn is_stray(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
         !claimed.contains(uid)
-            && self.cache.try_settled(uid).is_some_and(|picture| picture.is_empty())
+            && self
+                .cache
+                .try_settled(uid)
+                .is_some_and(|picture| picture.is_empty())
             && self.statuses.statuses().get(uid).is_none()
     }
 

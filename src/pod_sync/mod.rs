@@ -75,10 +75,15 @@ impl PodSync {
             self.statuses.record_terminal(&uid, &status).await;
             return turn(Ok(true), RetryDelay::Resync);
         }
-        let network = if pod.host_network() { None } else { self.state.borrow().network_error() };
+        let network = if pod.host_network() {
+            None
+        } else {
+            self.state.borrow().network_error()
+        };
         if let Some(text) = network {
             let object = ObjectRef::pod(&pod);
-            self.events.warning(&object, event::NETWORK_NOT_READY, text.clone());
+            self.events
+                .warning(&object, event::NETWORK_NOT_READY, text.clone());
             return turn(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
         let report = match self.set_up(&pod, picture, &cancel).await {
@@ -98,12 +103,18 @@ impl PodSync {
             Ok(volumes) => volumes,
             Err(error) => {
                 let text = chain(&error);
-                self.events.warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
+                self.events
+                    .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
                 return Err(error.into());
             }
         };
         self.probes.add_pod(pod);
-        let request = SyncRequest { pod, status: picture, volumes: &volumes, cancel };
+        let request = SyncRequest {
+            pod,
+            status: picture,
+            volumes: &volumes,
+            cancel,
+        };
         let report = self.runtime.sync_pod(request).await;
         if report.acted {
             self.collect_superseded(pod).await;
@@ -114,7 +125,10 @@ impl PodSync {
     /// Old dead instances go as soon as newer ones have taken their place (P-02, P-05).
     async fn collect_superseded(&self, pod: &Pod) {
         let picture = self.cache.latest(&pod.uid());
-        let collected = self.runtime.collect_pod(&picture, &Owner::of(pod), false).await;
+        let collected = self
+            .runtime
+            .collect_pod(&picture, &Owner::of(pod), false)
+            .await;
         if let Err(error) = collected {
             tracing::warn!(
                 pod = %pod.full_name(),
@@ -145,14 +159,21 @@ impl PodSync {
             }
             _ => Ok(false),
         };
-        SyncTurn { result, again: again.map(|delay| Instant::now() + delay), delay }
+        SyncTurn {
+            result,
+            again: again.map(|delay| Instant::now() + delay),
+            delay,
+        }
     }
 
     fn fail_for_deadline(&self, pod: &Arc<Pod>) {
         let message = "Pod was active on the node longer than the specified deadline";
-        self.events.normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
-        let because =
-            FailedBecause { reason: event::DEADLINE_EXCEEDED.into(), message: message.into() };
+        self.events
+            .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
+        let because = FailedBecause {
+            reason: event::DEADLINE_EXCEEDED.into(),
+            message: message.into(),
+        };
         self.statuses.note_failed(&pod.uid(), because);
         self.statuses.publish(pod);
     }
@@ -165,7 +186,8 @@ impl PodSync {
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
         if let TerminationReason::Evicted { reason, message } = reason {
-            self.statuses.note_failed(&uid, FailedBecause { reason, message });
+            self.statuses
+                .note_failed(&uid, FailedBecause { reason, message });
         }
         self.statuses.note_stage(&uid, Stage::Ending);
         self.statuses.publish(&pod);
@@ -174,7 +196,8 @@ impl PodSync {
         let killed = self.runtime.kill_pod(Some(&pod), &picture, grace).await;
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", chain(error.as_ref()));
-            self.events.warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, text);
+            self.events
+                .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, text);
             return Err(error);
         }
         self.probes.remove_pod(&uid);
@@ -248,5 +271,9 @@ impl PodSyncer for PodSync {
 }
 
 fn turn(result: anyhow::Result<bool>, delay: RetryDelay) -> SyncTurn {
-    SyncTurn { result, again: None, delay }
+    SyncTurn {
+        result,
+        again: None,
+        delay,
+    }
 }

@@ -60,7 +60,15 @@ impl StatusPublisher {
         journal: Journal,
     ) -> Self {
         let notes = Mutex::default();
-        Self { runtime, runtime_name, manager, cache, results, journal, notes }
+        Self {
+            runtime,
+            runtime_name,
+            manager,
+            cache,
+            results,
+            journal,
+            notes,
+        }
     }
 
     /// The board of statuses.
@@ -75,7 +83,9 @@ impl StatusPublisher {
         // One at a time: a status made from older facts must not replace one made from newer ones.
         let mut notes = self.notes.lock();
         let notes = notes.entry(uid.clone()).or_default();
-        let Some(picture) = self.cache.try_settled(&uid) else { return self.statuses().get(&uid) };
+        let Some(picture) = self.cache.try_settled(&uid) else {
+            return self.statuses().get(&uid);
+        };
         let old = self.old_status(&uid);
         match self.generate(pod, &picture, old.as_deref(), notes) {
             Ok(status) => {
@@ -136,7 +146,10 @@ impl StatusPublisher {
         let failures = &mut notes.entry(uid.clone()).or_default().failures;
         failures.retain(|known| {
             !report.started.contains(&known.container)
-                && !report.failures.iter().any(|f| f.container == known.container)
+                && !report
+                    .failures
+                    .iter()
+                    .any(|f| f.container == known.container)
                 && known.reason != reasons::CRASH_LOOP_BACK_OFF
         });
         failures.extend(report.failures.iter().cloned());
@@ -147,13 +160,22 @@ impl StatusPublisher {
     }
 
     pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) {
-        self.notes.lock().entry(uid.clone()).or_default().failed_because.get_or_insert(because);
+        self.notes
+            .lock()
+            .entry(uid.clone())
+            .or_default()
+            .failed_because
+            .get_or_insert(because);
     }
 
     /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15).
     pub(super) async fn record_terminal(&self, uid: &PodUid, status: &api::PodStatus) {
         match serde_json::to_value(status) {
-            Ok(status) => self.journal.record(uid, |r| r.terminal = Some(Terminal { status })).await,
+            Ok(status) => {
+                self.journal
+                    .record(uid, |r| r.terminal = Some(Terminal { status }))
+                    .await
+            }
             Err(error) => tracing::error!(pod = %uid, err = %error, "Cannot record a pod's end"),
         }
     }

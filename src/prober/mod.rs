@@ -21,7 +21,6 @@ mod spec;
 mod state;
 mod task;
 
-
 use crate::{
     events::EventRecorder,
     journal::Journal,

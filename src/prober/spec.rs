@@ -20,7 +20,9 @@ pub(super) fn probes_of(pod: &Pod) -> Vec<Slot> {
     let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
     let mut slots = Vec::new();
     for container in pod.containers().iter().chain(sidecars) {
-        let probed = KINDS.into_iter().filter(|kind| probe(container, *kind).is_some());
+        let probed = KINDS
+            .into_iter()
+            .filter(|kind| probe(container, *kind).is_some());
         slots.extend(probed.map(|kind| Slot {
             container: container.name.as_str().into(),
             kind,
@@ -70,7 +72,9 @@ fn seconds(value: u32) -> Duration {
 /// Whether another instance may follow one of this container that exited.
 pub(super) fn restarts(pod: &Pod, container: &Container) -> bool {
     let own = container.restart_policy.as_deref();
-    let policy = own.and_then(RestartPolicy::parse).unwrap_or(pod.restart_policy());
+    let policy = own
+        .and_then(RestartPolicy::parse)
+        .unwrap_or(pod.restart_policy());
     policy != RestartPolicy::Never || container.restart_policy_rules.is_some()
 }
 

@@ -249,8 +249,7 @@ impl ProbeTask {
         if let Some(id) = &last {
             self.forget(id);
         }
-        self.series
-            .remove(&self.probes, &self.container, self.kind);
+        self.series.remove(&self.probes, &self.container, self.kind);
         self.probes
             .set_task(&self.container, self.kind, SlotTask::Ended { last });
         if self.kind == ProbeKind::Startup {

@@ -34,7 +34,8 @@ impl SyncLoop {
             let wanted = manager.get(&uid);
             let collected = self.workers.collect(&uid, wanted.is_some());
             if let (Collected::Forgotten, Some(pod)) = (collected, wanted) {
-                self.workers.update_pod(UpdateOptions::sync(UpdateKind::Create, pod));
+                self.workers
+                    .update_pod(UpdateOptions::sync(UpdateKind::Create, pod));
             }
         }
     }
@@ -56,8 +57,10 @@ impl SyncLoop {
     /// pods whose source has delivered.
     pub(super) fn audit(&mut self, complete: Complete) {
         let pods = self.cache.pods();
-        let pods: Vec<_> =
-            pods.into_iter().filter(|p| self.cache.try_settled(&p.uid).is_some()).collect();
+        let pods: Vec<_> = pods
+            .into_iter()
+            .filter(|p| self.cache.try_settled(&p.uid).is_some())
+            .collect();
         let wanted = self.manager.reader().uids();
         let claimed = |uid: &PodUid| {
             wanted.contains(uid) || self.workers.knows(uid) || self.cleaning.contains(uid)
@@ -106,7 +109,8 @@ impl SyncLoop {
         for other in pods {
             let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
             if same_name && other.uid != uid && manager.get(&other.uid).is_none() {
-                self.workers.update_pod(UpdateOptions::orphan(other.clone()));
+                self.workers
+                    .update_pod(UpdateOptions::orphan(other.clone()));
             }
         }
     }

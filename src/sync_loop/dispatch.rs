@@ -25,7 +25,9 @@ pub fn dispatch(update: &PodUpdate, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>)
     if update.op == PodOp::Add {
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
     }
-    pods.into_iter().flat_map(|pod| steps(update.op, pod, known)).collect()
+    pods.into_iter()
+        .flat_map(|pod| steps(update.op, pod, known))
+        .collect()
 }
 
 fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
@@ -50,20 +52,26 @@ mod tests {
     fn pod(uid: &str, created: Option<&str>) -> Arc<Pod> {
         let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.into());
-        pod.metadata.creation_timestamp = created.map(|t| {
-            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t.parse().unwrap())
-        });
+        pod.metadata.creation_timestamp = created
+            .map(|t| k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t.parse().unwrap()));
         Arc::new(pod)
     }
 
     fn update(op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
-        PodUpdate { source: PodSource::File, op, pods }
+        PodUpdate {
+            source: PodSource::File,
+            op,
+            pods,
+        }
     }
 
     #[test]
     fn additions_are_set_before_they_get_a_worker_in_order_of_creation() {
-        let (late, early, none) =
-            (pod("l", Some("2026-01-02T00:00:00Z")), pod("e", Some("2026-01-01T00:00:00Z")), pod("n", None));
+        let (late, early, none) = (
+            pod("l", Some("2026-01-02T00:00:00Z")),
+            pod("e", Some("2026-01-01T00:00:00Z")),
+            pod("n", None),
+        );
         let steps = dispatch(
             &update(PodOp::Add, vec![late.clone(), early.clone(), none.clone()]),
             &|_| None,
@@ -78,7 +86,9 @@ mod tests {
     #[test]
     fn a_removed_pod_is_killed_by_its_last_desired_version() {
         let (last, message) = (pod("u", Some("2026-01-01T00:00:00Z")), pod("u", None));
-        let steps = dispatch(&update(PodOp::Remove, vec![message]), &|_| Some(last.clone()));
+        let steps = dispatch(&update(PodOp::Remove, vec![message]), &|_| {
+            Some(last.clone())
+        });
         assert_eq!(steps, [Step::Unset("u".into()), Step::Kill(last.clone())]);
     }
 

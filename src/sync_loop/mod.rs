@@ -18,7 +18,10 @@ use crate::{
     pod_cache::PodCache,
     pod_config::SourcesReady,
     pod_manager::PodManagerWriter,
-    pod_sync::{PodSync, syncer::{TerminationReason, UpdateKind}},
+    pod_sync::{
+        PodSync,
+        syncer::{TerminationReason, UpdateKind},
+    },
     pod_workers::{PodWorkers, UpdateOptions},
     probe_results::ProbeResults,
 };
@@ -54,7 +57,10 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// A heart that beats now.
     pub fn new() -> Self {
-        Self { started: Instant::now(), turned: Arc::default() }
+        Self {
+            started: Instant::now(),
+            turned: Arc::default(),
+        }
     }
 
     fn beat(&self) {
@@ -152,12 +158,16 @@ impl SyncLoop {
                 Step::Create(pod) => {
                     self.end_predecessors(&pod, &predecessors);
                     let seen = self.cache.latest(&pod.uid());
-                    self.workers.update_pod(UpdateOptions::sync(UpdateKind::Create, pod).seen(seen));
+                    self.workers
+                        .update_pod(UpdateOptions::sync(UpdateKind::Create, pod).seen(seen));
                 }
                 Step::Update(pod) => {
-                    self.workers.update_pod(UpdateOptions::sync(UpdateKind::Update, pod));
+                    self.workers
+                        .update_pod(UpdateOptions::sync(UpdateKind::Update, pod));
                 }
-                Step::Kill(pod) => self.workers.update_pod(UpdateOptions::kill(pod, TerminationReason::Deleted)),
+                Step::Kill(pod) => self
+                    .workers
+                    .update_pod(UpdateOptions::kill(pod, TerminationReason::Deleted)),
             }
         }
         self.sources.mark_seen(update.source);
@@ -200,6 +210,7 @@ impl SyncLoop {
 
     fn look_at(&self, pod: Arc<Pod>) {
         self.pod_sync.statuses.publish(&pod);
-        self.workers.update_pod(UpdateOptions::sync(UpdateKind::Sync, pod));
+        self.workers
+            .update_pod(UpdateOptions::sync(UpdateKind::Sync, pod));
     }
 }

@@ -50,8 +50,16 @@ mod tests {
     use crate::model::SandboxStatus;
 
     fn pod(uid: &str, source: Option<PodSource>, ready: bool) -> Arc<PodStatus> {
-        let sandbox = SandboxStatus { ready, source, ..SandboxStatus::default() };
-        Arc::new(PodStatus { uid: uid.into(), sandboxes: vec![sandbox], ..PodStatus::default() })
+        let sandbox = SandboxStatus {
+            ready,
+            source,
+            ..SandboxStatus::default()
+        };
+        Arc::new(PodStatus {
+            uid: uid.into(),
+            sandboxes: vec![sandbox],
+            ..PodStatus::default()
+        })
     }
 
     fn uids(pods: &[Arc<PodStatus>]) -> Vec<&str> {
@@ -61,7 +69,11 @@ mod tests {
     #[test]
     fn a_claimed_pod_is_never_an_orphan() {
         let pods = [pod("u", None, true)];
-        let claims = Claims { claimed: &|_| true, delivered: &|_| true, all_delivered: true };
+        let claims = Claims {
+            claimed: &|_| true,
+            delivered: &|_| true,
+            all_delivered: true,
+        };
         assert_eq!(find(&pods, &claims), Orphans::default());
     }
 
@@ -79,21 +91,35 @@ mod tests {
         };
         assert_eq!(uids(&find(&pods, &claims).running), ["file"]);
         claims.all_delivered = true;
-        assert_eq!(uids(&find(&pods, &claims).running), ["file", "http", "unknown"]);
+        assert_eq!(
+            uids(&find(&pods, &claims).running),
+            ["file", "http", "unknown"]
+        );
     }
 
     #[test]
     fn nothing_is_judged_before_any_source_has_delivered() {
         let pods = [pod("u", None, true), pod("v", Some(PodSource::File), false)];
-        let claims = Claims { claimed: &|_| false, delivered: &|_| false, all_delivered: false };
+        let claims = Claims {
+            claimed: &|_| false,
+            delivered: &|_| false,
+            all_delivered: false,
+        };
         assert_eq!(find(&pods, &claims), Orphans::default());
     }
 
     #[test]
     fn what_does_not_run_is_only_remains() {
         let pods = [pod("dead", None, false), pod("alive", None, true)];
-        let claims = Claims { claimed: &|_| false, delivered: &|_| true, all_delivered: true };
+        let claims = Claims {
+            claimed: &|_| false,
+            delivered: &|_| true,
+            all_delivered: true,
+        };
         let orphans = find(&pods, &claims);
-        assert_eq!((uids(&orphans.running), uids(&orphans.remains)), (vec!["alive"], vec!["dead"]));
+        assert_eq!(
+            (uids(&orphans.running), uids(&orphans.remains)),
+            (vec!["alive"], vec!["dead"])
+        );
     }
 }

@@ -20,7 +20,8 @@ impl KubeGenericRuntimeManager {
         owner: &Owner,
         content_goes: bool,
     ) -> anyhow::Result<()> {
-        self.collect(std::slice::from_ref(status), content_goes).await?;
+        self.collect(std::slice::from_ref(status), content_goes)
+            .await?;
         if content_goes {
             self.links.remove_pod_logs(owner).await;
         }
@@ -38,11 +39,7 @@ impl KubeGenericRuntimeManager {
         self.collect(pods, false).await
     }
 
-    async fn collect(
-        &self,
-        pods: &[Arc<PodStatus>],
-        content_goes: bool,
-    ) -> anyhow::Result<()> {
+    async fn collect(&self, pods: &[Arc<PodStatus>], content_goes: bool) -> anyhow::Result<()> {
         let goes = |_: &PodUid| content_goes;
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
         let removals = plan::containers(dead_containers(pods), &self.gc_policy, Some(&goes), now);
@@ -63,8 +60,9 @@ impl KubeGenericRuntimeManager {
         }
         let pods: Vec<_> = pods.iter().map(|pod| self.cache.latest(&pod.uid)).collect();
         for removal in sandbox_removals(&pods) {
-            let Some(status) =
-                pods.iter().find(|p| p.sandboxes.iter().any(|s| s.id == removal.id))
+            let Some(status) = pods
+                .iter()
+                .find(|p| p.sandboxes.iter().any(|s| s.id == removal.id))
             else {
                 continue;
             };
@@ -94,7 +92,12 @@ impl KubeGenericRuntimeManager {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
-        self.cache.observed(&owner, &ItemId::Container(removal.id.clone()), seq, Read::Gone);
+        self.cache.observed(
+            &owner,
+            &ItemId::Container(removal.id.clone()),
+            seq,
+            Read::Gone,
+        );
         Ok(())
     }
 
@@ -111,17 +114,27 @@ impl KubeGenericRuntimeManager {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
-        self.cache.observed(&owner, &ItemId::Sandbox(id.clone()), seq, Read::Gone);
+        self.cache
+            .observed(&owner, &ItemId::Sandbox(id.clone()), seq, Read::Gone);
         Ok(())
     }
 
     /// Before anything is started, of each init container only the newest dead instance stays.
-    pub(in crate::kuberuntime) async fn prune_init_containers(&self, pod: &Pod, status: &PodStatus) {
-        self.remove_quietly(status, plan::init_containers(pod, status)).await;
+    pub(in crate::kuberuntime) async fn prune_init_containers(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+    ) {
+        self.remove_quietly(status, plan::init_containers(pod, status))
+            .await;
     }
 
     /// Before a new sandbox is made, init containers are to run afresh: no instance stays.
-    pub(in crate::kuberuntime) async fn purge_init_containers(&self, pod: &Pod, status: &PodStatus) {
+    pub(in crate::kuberuntime) async fn purge_init_containers(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+    ) {
         let removals = plan::all_init_containers(pod, status);
         self.remove_quietly(status, removals).await;
     }

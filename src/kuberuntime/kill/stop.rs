@@ -8,10 +8,7 @@ use crate::{
     base::chain,
     events::ObjectRef,
     lifecycle::{HookError, HookTarget},
-    model::{
-        ContainerId, GraceDeadline, Pod, PodExt, PodStatus,
-        reasons::event,
-    },
+    model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, reasons::event},
     pod_cache::{ItemId, Owner},
 };
 use anyhow::Context as _;
@@ -71,18 +68,24 @@ impl KubeGenericRuntimeManager {
         };
         let seconds = plan::container_grace_seconds(pod, container, reason, None);
         let (_keep, grace) = watch::channel(GraceDeadline::starting(Instant::now(), seconds));
-        let running = status.container(id).is_none_or(|c| {
-            c.state == crate::model::ContainerState::Running
-        });
+        let running = status
+            .container(id)
+            .is_none_or(|c| c.state == crate::model::ContainerState::Running);
         let pre_stop = container
             .filter(|_| running)
             .and_then(|c| c.lifecycle.as_ref()?.pre_stop.clone());
-        let stop =
-            ContainerStop { id: id.clone(), name: name.into(), waits_for: Vec::new(), pre_stop };
+        let stop = ContainerStop {
+            id: id.clone(),
+            name: name.into(),
+            waits_for: Vec::new(),
+            pre_stop,
+        };
         let target = Target {
             owner: &Owner::of(pod),
             object: ObjectRef::container(pod, name),
-            ports: container.and_then(|c| c.ports.as_deref()).unwrap_or_default(),
+            ports: container
+                .and_then(|c| c.ports.as_deref())
+                .unwrap_or_default(),
             stop,
             message: why.message(),
             pod_ip: status.ips().first().map(String::as_str),
@@ -107,8 +110,10 @@ impl KubeGenericRuntimeManager {
             None => self.orphan_records(status).await,
         };
         let stops = plan::stop_pod(pod, status, &|id| records.get(id).cloned());
-        let latches: HashMap<ContainerId, watch::Sender<bool>> =
-            stops.iter().map(|s| (s.id.clone(), watch::Sender::new(false))).collect();
+        let latches: HashMap<ContainerId, watch::Sender<bool>> = stops
+            .iter()
+            .map(|s| (s.id.clone(), watch::Sender::new(false)))
+            .collect();
         let running = stops.into_iter().map(|stop| {
             let target = Target {
                 object: object_of(pod, status, &stop.name),
@@ -128,8 +133,11 @@ impl KubeGenericRuntimeManager {
                 result.with_context(|| format!("cannot stop container {}", target.stop.name))
             }
         });
-        let failures: Vec<_> =
-            join_all(running).await.into_iter().filter_map(Result::err).collect();
+        let failures: Vec<_> = join_all(running)
+            .await
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
         if let Some(first) = failures.into_iter().next() {
             return Err(first);
         }
@@ -148,7 +156,10 @@ impl KubeGenericRuntimeManager {
             "containers still run after they were stopped: {}",
             running.join(", ")
         );
-        let stops = picture.sandboxes.iter().map(|s| self.stop_sandbox(owner, &s.id));
+        let stops = picture
+            .sandboxes
+            .iter()
+            .map(|s| self.stop_sandbox(owner, &s.id));
         join_all(stops).await.into_iter().collect()
     }
 
@@ -158,7 +169,8 @@ impl KubeGenericRuntimeManager {
         grace: watch::Receiver<GraceDeadline>,
         latches: &HashMap<ContainerId, watch::Sender<bool>>,
     ) -> anyhow::Result<()> {
-        self.events.normal(&target.object, event::KILLING, target.message.clone());
+        self.events
+            .normal(&target.object, event::KILLING, target.message.clone());
         if let Some(handler) = &target.stop.pre_stop {
             self.run_pre_stop(target, handler, grace.clone()).await;
         }
@@ -199,7 +211,11 @@ impl KubeGenericRuntimeManager {
                 err = %error,
                 "PreStop hook failed"
             );
-            self.events.warning(&target.object, event::FAILED_PRE_STOP_HOOK, "PreStopHook failed");
+            self.events.warning(
+                &target.object,
+                event::FAILED_PRE_STOP_HOOK,
+                "PreStopHook failed",
+            );
         }
     }
 
@@ -257,12 +273,16 @@ async fn wait_for_others(
     mut grace: watch::Receiver<GraceDeadline>,
     latches: &HashMap<ContainerId, watch::Sender<bool>>,
 ) {
-    let others = stop.waits_for.iter().filter_map(|id| latches.get(id)).map(|latch| {
-        let mut latch = latch.subscribe();
-        async move {
-            let _ = latch.wait_for(|done| *done).await;
-        }
-    });
+    let others = stop
+        .waits_for
+        .iter()
+        .filter_map(|id| latches.get(id))
+        .map(|latch| {
+            let mut latch = latch.subscribe();
+            async move {
+                let _ = latch.wait_for(|done| *done).await;
+            }
+        });
     tokio::select! {
         _ = join_all(others) => {}
         () = deadline_over(&mut grace) => {}
@@ -287,7 +307,10 @@ fn ports_of<'a>(
 ) -> &'a [ContainerPort] {
     match pod.and_then(|pod| pod.container(&stop.name)) {
         Some(container) => container.ports.as_deref().unwrap_or_default(),
-        None => records.get(&stop.id).map(|record| record.ports.as_slice()).unwrap_or_default(),
+        None => records
+            .get(&stop.id)
+            .map(|record| record.ports.as_slice())
+            .unwrap_or_default(),
     }
 }
 

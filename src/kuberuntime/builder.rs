@@ -4,7 +4,7 @@
 use super::{
     container_config::{ContainerInputs, generate_container_config},
     container_files::{make_container_files, read_resolv_conf, restart_count_from_log_dir},
-    dns::ResolvConf,
+    dns::{DnsWarning, ResolvConf},
     env::{EnvInputs, make_environment},
     log_paths,
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     cri::v1::{ContainerConfig, PodSandboxConfig},
-    events::{EventRecorder, ObjectRef},
     model::Pod,
     pod_cache::Owner,
     volumes::{VolumeManager, VolumePaths},
@@ -27,7 +26,6 @@ pub(super) struct Builder {
     settings: SpecSettings,
     volumes: VolumeManager,
     resolv_conf: Option<PathBuf>,
-    events: EventRecorder,
 }
 
 /// One container to configure.
@@ -46,35 +44,27 @@ impl Builder {
         settings: SpecSettings,
         volumes: VolumeManager,
         resolv_conf: Option<PathBuf>,
-        events: EventRecorder,
     ) -> Self {
         Self {
             settings,
             volumes,
             resolv_conf,
-            events,
         }
     }
 
-    /// The configuration of a sandbox.
+    /// The configuration of a sandbox, and what to warn about when it is created.
     pub(super) async fn sandbox(
         &self,
         pod: &Pod,
         attempt: u32,
-    ) -> anyhow::Result<PodSandboxConfig> {
+    ) -> anyhow::Result<(PodSandboxConfig, Vec<DnsWarning>)> {
         let host = self.host_resolv().await?;
         let inputs = SandboxInputs {
             attempt,
             host_resolv: host.as_ref(),
             cgroup_parent: "",
         };
-        let (config, warnings) = generate_pod_sandbox_config(pod, &self.settings, &inputs)?;
-        let object = ObjectRef::pod(pod);
-        for warning in warnings {
-            self.events
-                .warning(&object, warning.reason, warning.message);
-        }
-        Ok(config)
+        Ok(generate_pod_sandbox_config(pod, &self.settings, &inputs)?)
     }
 
     /// The node's file is read anew for every sandbox, as it may change.

@@ -147,12 +147,7 @@ impl KubeGenericRuntimeManager {
         let (base, cap, reset) = SANDBOX_BACK_OFF;
         let logs = deps.settings.pod_logs_dir.clone();
         let inner = Inner {
-            builder: Builder::new(
-                deps.settings,
-                deps.volumes,
-                deps.config.resolv_conf,
-                deps.events.clone(),
-            ),
+            builder: Builder::new(deps.settings, deps.volumes, deps.config.resolv_conf),
             links: LogLinks::new(logs, deps.config.log_links),
             back_off: RestartBackOff::new(deps.config.max_restart_back_off, deps.journal.clone()),
             sandbox_steps: Mutex::new(Backoff::new(base, cap, reset)),

@@ -40,7 +40,7 @@ impl KubeGenericRuntimeManager {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
         match self.builder.sandbox(request.pod, actions.attempt).await {
-            Ok(config) => Some(Sandbox {
+            Ok((config, _)) => Some(Sandbox {
                 id,
                 config,
                 ips: found.map(|s| s.ips.clone()).unwrap_or_default(),
@@ -76,7 +76,7 @@ impl KubeGenericRuntimeManager {
     /// Creates a sandbox and reads its addresses.
     pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> anyhow::Result<Sandbox> {
         let object = ObjectRef::pod(pod);
-        let config = self
+        let (config, warnings) = self
             .builder
             .sandbox(pod, attempt)
             .await
@@ -85,6 +85,10 @@ impl KubeGenericRuntimeManager {
                 self.events
                     .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
             })?;
+        for warning in warnings {
+            self.events
+                .warning(&object, warning.reason, warning.message);
+        }
         let logs = config.log_directory.clone();
         tokio::fs::create_dir_all(&logs)
             .await

@@ -8,7 +8,7 @@ use crate::{
     base::chain,
     model::{Pod, PodExt, PodStatus, PodUid},
     pod_cache::Complete,
-    pod_sync::syncer::UpdateKind,
+    pod_sync::syncer::{TerminationReason, UpdateKind},
     pod_workers::{Collected, UpdateOptions},
 };
 use std::{collections::HashSet, sync::Arc};
@@ -22,6 +22,17 @@ impl SyncLoop {
             if manager.get(&uid).is_none() || self.workers.wants_restart(&uid) {
                 self.clean(uid);
             }
+        }
+    }
+
+    /// A source no longer has the pod. One that had ended before has only its remains left.
+    pub(super) fn end(&mut self, pod: Arc<Pod>) {
+        let uid = pod.uid();
+        if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
+            self.clean(uid);
+        } else {
+            self.workers
+                .update_pod(UpdateOptions::kill(pod, TerminationReason::Deleted));
         }
     }
 

@@ -18,10 +18,7 @@ use crate::{
     pod_cache::PodCache,
     pod_config::SourcesReady,
     pod_manager::PodManagerWriter,
-    pod_sync::{
-        PodSync,
-        syncer::{TerminationReason, UpdateKind},
-    },
+    pod_sync::{PodSync, syncer::UpdateKind},
     pod_workers::{PodWorkers, UpdateOptions},
     probe_results::ProbeResults,
 };
@@ -165,9 +162,7 @@ impl SyncLoop {
                     self.workers
                         .update_pod(UpdateOptions::sync(UpdateKind::Update, pod));
                 }
-                Step::Kill(pod) => self
-                    .workers
-                    .update_pod(UpdateOptions::kill(pod, TerminationReason::Deleted)),
+                Step::Kill(pod) => self.end(pod),
             }
         }
         self.sources.mark_seen(update.source);

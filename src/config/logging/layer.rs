@@ -292,6 +292,8 @@ impl Fields<'_> {
         let name = match field.name() {
             // Upstream's key for errors.
             "error" => "err",
+            // tracing keeps `message` for the text of the line itself.
+            "event_message" => "message",
             name => name.strip_prefix("r#").unwrap_or(name),
         };
         match self.format {

@@ -87,11 +87,12 @@ impl KubeGenericRuntimeManager {
         if let Some(container) = status.container(&removal.id) {
             self.links.remove_container_logs(&owner, container).await;
         }
-        let seq = self.cache.next_seq();
         match self.runtime.remove_container(id).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
+        // Gone for good: newer than any read that began while it was being removed.
+        let seq = self.cache.next_seq();
         self.cache.observed(
             &owner,
             &ItemId::Container(removal.id.clone()),
@@ -109,11 +110,11 @@ impl KubeGenericRuntimeManager {
         let owner = Owner::of_status(status);
         tracing::debug!(pod = %owner.name, sandbox = %id, "Removing a sandbox");
         self.stop_sandbox(&owner, id).await?;
-        let seq = self.cache.next_seq();
         match self.runtime.remove_pod_sandbox(id.as_str()).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
+        let seq = self.cache.next_seq();
         self.cache
             .observed(&owner, &ItemId::Sandbox(id.clone()), seq, Read::Gone);
         Ok(())

@@ -21,6 +21,9 @@ mod spec;
 mod state;
 mod task;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     events::EventRecorder,
     journal::Journal,

@@ -32,28 +32,12 @@ const TAKE_OVER_AGE: Duration = Duration::from_secs(10);
 
 /// Starts the task of one probe.
 pub(super) fn spawn(shared: &Arc<Shared>, probes: &Arc<PodProbes>, slot: &Slot) {
-    let container = probes.pod.container(&slot.container);
-    let Some((container, probe)) =
-        container.and_then(|container| Some((container, spec::probe(container, slot.kind)?)))
-    else {
-        return;
-    };
-    let task = ProbeTask {
-        shared: shared.clone(),
-        probes: probes.clone(),
-        container: slot.container.clone(),
-        kind: slot.kind,
-        timeout: spec::timeout(probe),
-        restarts: spec::restarts(&probes.pod, container),
-        signal: probes.signal.subscribe(),
-        state: State::new(spec::rules(probe, slot.kind), fastrand::f64()),
-        overdue: None,
-        series: ProbeSeries::new(&shared.metrics),
-    };
-    tokio::spawn(task.run());
+    if let Some(task) = ProbeTask::new(shared, probes, slot) {
+        tokio::spawn(task.run());
+    }
 }
 
-struct ProbeTask {
+pub(super) struct ProbeTask {
     shared: Arc<Shared>,
     probes: Arc<PodProbes>,
     container: Arc<str>,
@@ -82,10 +66,27 @@ impl Drop for Overdue {
 }
 
 impl ProbeTask {
-    async fn run(mut self) {
+    pub(super) fn new(shared: &Arc<Shared>, probes: &Arc<PodProbes>, slot: &Slot) -> Option<Self> {
+        let container = probes.pod.container(&slot.container)?;
+        let probe = spec::probe(container, slot.kind)?;
+        Some(Self {
+            shared: shared.clone(),
+            probes: probes.clone(),
+            container: slot.container.clone(),
+            kind: slot.kind,
+            timeout: spec::timeout(probe),
+            restarts: spec::restarts(&probes.pod, container),
+            signal: probes.signal.subscribe(),
+            state: State::new(spec::rules(probe, slot.kind), fastrand::f64()),
+            overdue: None,
+            series: ProbeSeries::new(&shared.metrics),
+        })
+    }
+
+    pub(super) async fn run(mut self) {
         loop {
             let signal = *self.signal.borrow_and_update();
-            if self.is_stopped_by(signal) {
+            if stops(signal, self.kind) {
                 return self.end();
             }
             let facts = self.facts();
@@ -103,14 +104,6 @@ impl ProbeTask {
                 Next::Run(_) | Next::Idle => self.wait(None).await,
                 Next::Until(at) => self.wait(Some(at)).await,
             }
-        }
-    }
-
-    fn is_stopped_by(&self, signal: Signal) -> bool {
-        match signal {
-            Signal::Run => false,
-            Signal::ReadinessOnly => self.kind != ProbeKind::Readiness,
-            Signal::Removed => true,
         }
     }
 
@@ -156,11 +149,7 @@ impl ProbeTask {
         let mut run = self.start(id);
         let deadline = Instant::now() + self.timeout + MARGIN;
         let kind = self.kind;
-        let stopped = self.signal.wait_for(|signal| match signal {
-            Signal::Run => false,
-            Signal::ReadinessOnly => kind != ProbeKind::Readiness,
-            Signal::Removed => true,
-        });
+        let stopped = self.signal.wait_for(|signal| stops(*signal, kind));
         tokio::select! {
             biased;
             outcome = &mut run => return Some(outcome),
@@ -224,9 +213,12 @@ impl ProbeTask {
         let (uid, kind) = (&self.probes.uid, self.kind);
         if kind == ProbeKind::Startup {
             let started = (verdict == ProbeVerdict::Success).then(|| id.clone());
+            let opens = started.is_some();
             self.probes
                 .set_task(&self.container, kind, SlotTask::Running { started });
-            self.probes.wake();
+            if opens {
+                self.probes.wake();
+            }
         }
         if self.shared.parts.results.set(uid, id, kind, verdict) {
             self.shared
@@ -304,6 +296,14 @@ impl ProbeTask {
             before_us: seen.started_at > 0
                 && nanos_since(self.shared.parts.started_at) > TAKE_OVER_AGE,
         }
+    }
+}
+
+fn stops(signal: Signal, kind: ProbeKind) -> bool {
+    match signal {
+        Signal::Run => false,
+        Signal::ReadinessOnly => kind != ProbeKind::Readiness,
+        Signal::Removed => true,
     }
 }
 

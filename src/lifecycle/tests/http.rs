@@ -228,3 +228,36 @@ async fn https_to_a_server_that_speaks_http_fails() {
         ))
     );
 }
+
+/// Whether the kernel keeps a closed connection between these ports waiting.
+fn in_time_wait(client: u16, server: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let mut port_is = |port: u16| {
+            let address = fields.next().unwrap_or_default();
+            address.ends_with(&format!(":{port:04X}"))
+        };
+        port_is(client) && port_is(server) && fields.next() == Some("06")
+    })
+}
+
+#[tokio::test]
+async fn the_port_of_a_probe_comes_back_at_once_though_the_server_would_have_kept_the_connection() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = tokio::spawn(async move {
+        let (mut stream, client) = listener.accept().await.unwrap();
+        let mut head = [0; 1024];
+        assert!(stream.read(&mut head).await.unwrap() > 0);
+        let answer = reply("200 OK", "", "fine");
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        while matches!(stream.read(&mut head).await, Ok(read) if read > 0) {}
+        client.port()
+    });
+    let outcome = probe(&get(port, "/"), SECOND).await;
+    assert_eq!(outcome, ProbeOutcome::success("fine"));
+    let client = server.await.unwrap();
+    assert!(!in_time_wait(client, port));
+}

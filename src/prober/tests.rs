@@ -1,0 +1,5 @@
+mod bench;
+mod driver;
+mod properties;
+mod rules;
+mod spec;

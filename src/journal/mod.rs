@@ -28,6 +28,8 @@ use tokio_util::sync::CancellationToken;
 const VERSION: u32 = 1;
 /// How long a failed write waits before the next try.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long changes are gathered after a write.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Everything remembered of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,9 +48,22 @@ pub struct PodRecord {
     /// Settled probe verdicts per container instance.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub verdicts: BTreeMap<String, SavedVerdicts>,
+    /// Since when the pod's conditions are as they are, by type.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub conditions: BTreeMap<String, ConditionSince>,
     /// Container instances whose postStart hook has not been seen to finish.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub post_start_pending: Vec<String>,
+}
+
+/// A condition of a pod's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConditionSince {
+    /// True or False.
+    pub status: bool,
+    /// When it became so.
+    pub since: Timestamp,
 }
 
 /// How a pod ended.
@@ -220,8 +235,9 @@ impl Journal {
     /// Changes a pod's record and waits until it is on disk. A failed write is logged and tried again
     /// later; it does not hold the caller back.
     pub async fn record(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
-        if self.change(uid, change) && !self.write(uid).await {
-            self.shared.dirty.mark(uid.clone());
+        if self.change(uid, change) {
+            let failed = self.write([uid.clone()]).await;
+            self.shared.dirty.mark_all(failed);
         }
     }
 
@@ -237,28 +253,23 @@ impl Journal {
         self.shared.records.lock().keys().cloned().collect()
     }
 
-    /// Writes changes until shutdown, then what is left.
+    /// Writes changes until shutdown, then what is left. Changes that come together are written
+    /// together.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
             let (dirty, last) = tokio::select! {
                 dirty = self.shared.dirty.take() => (dirty, false),
                 () = shutdown.cancelled() => (self.shared.dirty.take_now(), true),
             };
-            let mut failed = Vec::new();
-            for uid in dirty {
-                if !self.write(&uid).await {
-                    failed.push(uid);
-                }
-            }
+            let failed = self.write(dirty).await;
             if last {
                 return Ok(());
             }
-            if !failed.is_empty() {
-                self.shared.dirty.mark_all(failed);
-                tokio::select! {
-                    () = tokio::time::sleep(RETRY) => {}
-                    () = shutdown.cancelled() => {}
-                }
+            let pause = if failed.is_empty() { GATHER } else { RETRY };
+            self.shared.dirty.mark_all(failed);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = shutdown.cancelled() => {}
             }
         }
     }
@@ -280,32 +291,20 @@ impl Journal {
         true
     }
 
-    /// Writes or removes one file; false when that failed.
-    async fn write(&self, uid: &PodUid) -> bool {
+    /// Writes or removes the files of some pods; returns those for which that failed.
+    async fn write(&self, uids: impl IntoIterator<Item = PodUid>) -> Vec<PodUid> {
         let _one_at_a_time = self.shared.writing.lock().await;
-        let Some(path) = self.path(uid) else {
-            return true;
+        let batch: Vec<_> = {
+            let records = self.shared.records.lock();
+            let entry = |uid: PodUid| Some((self.path(&uid)?, records.get(&uid).cloned(), uid));
+            uids.into_iter().filter_map(entry).collect()
         };
-        let record = self.shared.records.lock().get(uid).cloned();
-        let shown = path.display().to_string();
-        let written = tokio::task::spawn_blocking(move || match record {
-            Some(record) => atomic_file::write(&path, &serde_json::to_vec(&record)?),
-            None => match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            },
-        });
-        match written.await {
-            Ok(Ok(())) => true,
-            Ok(Err(error)) => {
-                tracing::warn!(path = shown, err = %error, "Cannot write the journal, will retry");
-                false
-            }
-            Err(error) => {
-                tracing::warn!(path = shown, err = %error, "Cannot write the journal, will retry");
-                false
-            }
+        if batch.is_empty() {
+            return Vec::new();
         }
+        tokio::task::spawn_blocking(move || write_all(batch))
+            .await
+            .unwrap_or_default()
     }
 
     /// A UID is outside input: one that is no plain file name is remembered in memory only.
@@ -318,6 +317,28 @@ impl Journal {
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         plain.then(|| self.shared.directory.join(format!("{uid}.json")))
     }
+}
+
+/// Blocking. Returns the pods whose file could not be written or removed.
+fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<PodUid> {
+    let mut failed = Vec::new();
+    for (path, record, uid) in batch {
+        let written = match &record {
+            Some(record) => serde_json::to_vec(record)
+                .map_err(io::Error::from)
+                .and_then(|bytes| atomic_file::write(&path, &bytes)),
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        };
+        if let Err(error) = written {
+            let path = path.display();
+            tracing::warn!(%path, err = %error, "Cannot write the journal, will retry");
+            failed.push(uid);
+        }
+    }
+    failed
 }
 
 fn read_record(path: &Path) -> anyhow::Result<PodRecord> {

@@ -1,7 +1,7 @@
 //! Publishing a pod's API status from what is known of it at the moment.
 
 use crate::{
-    journal::{Journal, Terminal},
+    journal::{ConditionSince, Journal, PodRecord, Terminal},
     kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
     model::{Pod, PodExt, PodStatus, PodUid, reasons},
     pod_cache::PodCache,
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -87,9 +87,12 @@ impl StatusPublisher {
             return self.statuses().get(&uid);
         };
         let old = self.old_status(&uid);
+        let picture = self.without_pending_hooks(picture);
         match self.generate(pod, &picture, old.as_deref(), notes) {
             Ok(status) => {
-                self.manager.set_pod_status(pod, status);
+                if self.manager.set_pod_status(pod, status) {
+                    self.remember_conditions(&uid);
+                }
             }
             Err(error) => tracing::error!(
                 pod = %pod.full_name(),
@@ -98,6 +101,36 @@ impl StatusPublisher {
             ),
         }
         self.statuses().get(&uid)
+    }
+
+    /// A container whose postStart hook has not ended is not running yet, as users know it.
+    fn without_pending_hooks(&self, picture: Arc<PodStatus>) -> Arc<PodStatus> {
+        let pending = self
+            .journal
+            .read(&picture.uid, |r| r.post_start_pending.clone());
+        if pending.is_empty() {
+            return picture;
+        }
+        let mut shown = PodStatus::clone(&picture);
+        shown
+            .containers
+            .retain(|c| !pending.iter().any(|id| *id == *c.id.as_str()));
+        Arc::new(shown)
+    }
+
+    /// Transition times survive a restart: a Ready that stayed True has not changed (P-26).
+    fn remember_conditions(&self, uid: &PodUid) {
+        let Some(status) = self.statuses().get(uid) else {
+            return;
+        };
+        let conditions = status.conditions.iter().flatten().filter_map(|condition| {
+            let since = condition.last_transition_time.as_ref()?.0;
+            let status = condition.status == "True";
+            Some((condition.type_.clone(), ConditionSince { status, since }))
+        });
+        let conditions = conditions.collect();
+        self.journal
+            .update(uid, |record| record.conditions = conditions);
     }
 
     fn generate(
@@ -134,10 +167,9 @@ impl StatusPublisher {
     }
 
     fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
-        self.statuses().get(uid).or_else(|| {
-            let terminal = self.journal.read(uid, |record| record.terminal.clone())?;
-            serde_json::from_value(terminal.status).ok().map(Arc::new)
-        })
+        self.statuses()
+            .get(uid)
+            .or_else(|| self.journal.read(uid, remembered).map(Arc::new))
     }
 
     /// Keeps what a turn said about containers that could not be started.
@@ -190,6 +222,24 @@ impl StatusPublisher {
         self.notes.lock().remove(uid);
         self.manager.remove(uid);
     }
+}
+
+/// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else since
+/// when its conditions are as they are.
+fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
+    if let Some(terminal) = &record.terminal {
+        return serde_json::from_value(terminal.status.clone()).ok();
+    }
+    let condition = |(name, known): (&String, &ConditionSince)| api::PodCondition {
+        type_: name.clone(),
+        status: if known.status { "True" } else { "False" }.into(),
+        last_transition_time: Some(Time(known.since)),
+        ..api::PodCondition::default()
+    };
+    (!record.conditions.is_empty()).then(|| api::PodStatus {
+        conditions: Some(record.conditions.iter().map(condition).collect()),
+        ..api::PodStatus::default()
+    })
 }
 
 /// What is left of a pod's `activeDeadlineSeconds` at `now`, counted from its start.

@@ -50,13 +50,13 @@ initContainers:
 - name: sidecar
   image: localhost/busybox:dev
   restartPolicy: Always
-  command: [sh, -c, "echo sidecar up >> /shared/story; trap 'echo sidecar down >> /shared/story; exit 0' TERM; while true; do sleep 0.05; done"]
+  command: [sh, -c, "trap 'echo sidecar down >> /shared/story; exit 0' TERM; echo sidecar up >> /shared/story; while true; do sleep 0.05; done"]
   startupProbe: {{ exec: {{ command: [grep, -q, up, /shared/story] }}, periodSeconds: 1 }}
   volumeMounts: [{{ name: shared, mountPath: /shared }}]
 containers:
 - name: main
   image: localhost/busybox:dev
-  command: [sh, -c, "echo main up >> /shared/story; trap 'echo main down >> /shared/story; exit 0' TERM; while true; do sleep 0.05; done"]
+  command: [sh, -c, "trap 'echo main down >> /shared/story; exit 0' TERM; echo main up >> /shared/story; while true; do sleep 0.05; done"]
   volumeMounts: [{{ name: shared, mountPath: /shared }}]
 volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
 "#,
@@ -68,6 +68,11 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     );
     node.put("side", &text);
     node.ready("side").await;
+    // Only then are both ready to be told.
+    wait_for("both are up", SOON, || async {
+        holds(node.shared_file("story").contains("main up"), "no")
+    })
+    .await;
     node.remove("side");
     node.gone("side", SOON).await;
     let story = node.shared_file("story");

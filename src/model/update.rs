@@ -93,6 +93,11 @@ impl SourceSet {
         self.0 |= Self::bit(source);
     }
 
+    /// Takes a source out.
+    pub fn remove(&mut self, source: PodSource) {
+        self.0 &= !Self::bit(source);
+    }
+
     /// Whether the source is in the set.
     pub fn contains(self, source: PodSource) -> bool {
         self.0 & Self::bit(source) != 0

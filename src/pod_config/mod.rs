@@ -15,8 +15,9 @@
 //! * Answers to upstream's `pkg/kubelet/config`.
 //!
 //! Where we differ from upstream: a file that turns bad keeps its last good pod (upstream drops the
-//! pod at the next re-list). The last good version lives in memory: a file that is bad when the
-//! kubelet starts has none, and its pod is removed.
+//! pod at the next re-list). The last good version lives in memory. A file that was never seen good
+//! since the kubelet started makes its source's list partial: what an earlier kubelet started from
+//! that source runs on until every file can be read.
 
 mod file;
 mod http;
@@ -67,6 +68,8 @@ impl Config {
 struct SourceList {
     source: PodSource,
     pods: Vec<Arc<Pod>>,
+    /// There may be pods that could not be read: those that are missing here are not gone.
+    partial: bool,
 }
 
 /// The sources and their merger; see the module.
@@ -101,8 +104,15 @@ impl PodConfig {
             tasks.spawn("source.http", source);
         }
         // `lists` goes along so that the merger lives on without any source.
-        let merger = merge_all(to_merge, lists, updates, recorder, tasks.shutdown());
-        tasks.spawn("pod_config", merger);
+        let merge = merge_all(
+            to_merge,
+            lists,
+            updates,
+            ready.reader(),
+            recorder,
+            tasks.shutdown(),
+        );
+        tasks.spawn("pod_config", merge);
         Ok((receiver, ready))
     }
 }
@@ -111,12 +121,19 @@ async fn merge_all(
     mut lists: mpsc::Receiver<SourceList>,
     _keep_open: mpsc::Sender<SourceList>,
     updates: mpsc::Sender<PodUpdate>,
+    ready: SourcesReadyReader,
     recorder: EventRecorder,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let work = async {
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
-        while let Some(SourceList { source, pods }) = lists.recv().await {
+        while let Some(list) = lists.recv().await {
+            let SourceList {
+                source,
+                pods,
+                partial,
+            } = list;
+            ready.set_partial(source, partial);
             let known = sources
                 .entry(source)
                 .or_insert_with(|| SourcePods::new(source));

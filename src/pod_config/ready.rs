@@ -21,15 +21,19 @@ pub struct SourcesReady {
 pub struct SourcesReadyReader {
     configured: SourceSet,
     seen: Arc<Mutex<SourceSet>>,
+    /// Sources whose last list may lack pods.
+    partial: Arc<Mutex<SourceSet>>,
 }
 
 impl SourcesReady {
     /// A board on which no source has delivered.
     pub fn new(configured: SourceSet) -> Self {
-        let seen = Arc::default();
-        Self {
-            reader: SourcesReadyReader { configured, seen },
-        }
+        let reader = SourcesReadyReader {
+            configured,
+            seen: Arc::default(),
+            partial: Arc::default(),
+        };
+        Self { reader }
     }
 
     /// A reading end.
@@ -58,15 +62,30 @@ impl SourcesReadyReader {
     /// not configured delivers nothing: its pods are judged when all others have spoken.
     pub fn ready(&self, source: PodSource) -> bool {
         match self.configured.contains(source) {
-            true => self.seen.lock().contains(source),
+            true => self.seen.lock().contains(source) && !self.is_partial(source),
             false => self.all_ready().is_some(),
         }
     }
 
-    /// The proof, once every configured source has delivered.
+    /// The proof, once every configured source has delivered a list that is complete.
     pub fn all_ready(&self) -> Option<AllReady> {
         let seen = *self.seen.lock();
-        seen.contains_all(self.configured).then_some(AllReady(()))
+        let complete = *self.partial.lock() == SourceSet::default();
+        (complete && seen.contains_all(self.configured)).then_some(AllReady(()))
+    }
+
+    fn is_partial(&self, source: PodSource) -> bool {
+        self.partial.lock().contains(source)
+    }
+
+    /// Notes whether the source's newest list may lack pods; for the merger, before it passes the list
+    /// on.
+    pub(super) fn set_partial(&self, source: PodSource, partial: bool) {
+        let mut sources = self.partial.lock();
+        match partial {
+            true => sources.insert(source),
+            false => sources.remove(source),
+        }
     }
 }
 
@@ -90,6 +109,18 @@ mod tests {
         board.mark_seen(PodSource::Http);
         assert!(reader.all_ready().is_some());
         assert!(board.ready(PodSource::Api));
+    }
+
+    #[test]
+    fn a_partial_list_is_no_reason_to_judge_anything() {
+        let board = SourcesReady::new([PodSource::File].into_iter().collect());
+        board.mark_seen(PodSource::File);
+        board.reader().set_partial(PodSource::File, true);
+        assert!(!board.ready(PodSource::File));
+        assert!(board.all_ready().is_none());
+        board.reader().set_partial(PodSource::File, false);
+        assert!(board.ready(PodSource::File));
+        assert!(board.all_ready().is_some());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::PodOp;
+use crate::model::{PodOp, SourceSet};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -111,6 +111,7 @@ async fn pods_of_one_name_in_one_list_are_told_as_an_event() {
         to_merge,
         lists.clone(),
         sender,
+        SourcesReady::new(SourceSet::default()).reader(),
         recorder.clone(),
         shutdown.clone(),
     );
@@ -123,7 +124,14 @@ async fn pods_of_one_name_in_one_list_are_told_as_an_event() {
     };
     let source = PodSource::Http;
     let pods = vec![pod("1"), pod("2")];
-    lists.send(SourceList { source, pods }).await.unwrap();
+    lists
+        .send(SourceList {
+            source,
+            pods,
+            partial: false,
+        })
+        .await
+        .unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a".into()]));
     let events = recorder.recent();
     assert_eq!(events.len(), 1);

@@ -63,6 +63,8 @@ struct Record {
     /// The last good version.
     good: Option<Arc<Pod>>,
     fault: Option<Fault>,
+    /// A directory, a pipe: nothing that a pod could be in.
+    no_manifest: bool,
 }
 
 struct Fault {
@@ -109,9 +111,11 @@ impl Book {
                 digest: None,
                 good: None,
                 fault: None,
+                no_manifest: false,
             }),
         };
         record.freshness = freshness;
+        record.no_manifest = matches!(reading, Reading::NotAFile(_));
         match reading {
             Reading::SameBytes => {}
             Reading::Good(digest, manifest) => {
@@ -152,6 +156,13 @@ impl Book {
             let untold = |fault: &Fault| fault.telling != Telling::Done;
             record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(untold)
         })
+    }
+
+    /// Whether there may be pods here that nobody can read: a manifest that was never seen good.
+    pub(super) fn is_partial(&self) -> bool {
+        self.files
+            .values()
+            .any(|record| record.good.is_none() && !record.no_manifest)
     }
 
     /// The pods that should run, in order of their files' names, and what to tell people.

@@ -56,7 +56,7 @@ pub(super) async fn run(
         };
         let node = ObjectRef::node(&node_name);
         let mut events = None;
-        let mut told: Option<Vec<Arc<Pod>>> = None;
+        let mut told: Option<(Vec<Arc<Pod>>, bool)> = None;
         loop {
             let started = Instant::now();
             source.open_watcher(&mut events);
@@ -66,11 +66,16 @@ pub(super) async fn run(
             source = returned;
             tell(&scan.notices, &recorder, &node);
             if let Some(pods) = scan.pods
-                && !told.as_ref().is_some_and(|told| same(told, &pods))
+                && !told
+                    .as_ref()
+                    .is_some_and(|(told, partial)| same(told, &pods) && *partial == scan.partial)
             {
-                told = Some(pods.clone());
-                let source = PodSource::File;
-                let list = SourceList { source, pods };
+                told = Some((pods.clone(), scan.partial));
+                let list = SourceList {
+                    source: PodSource::File,
+                    pods,
+                    partial: scan.partial,
+                };
                 lists.send(list).await.context("nobody takes static pods")?;
             }
             let pause = match scan.unsettled {

@@ -32,6 +32,8 @@ pub(super) struct Scan {
     pub(super) pods: Option<Vec<Arc<Pod>>>,
     /// What to tell people.
     pub(super) notices: Vec<Notice>,
+    /// Some manifest could not be read, now or ever: the pods are not all there are.
+    pub(super) partial: bool,
     /// Look again soon, event or not.
     pub(super) unsettled: bool,
     /// Manifests that are symbolic links.
@@ -66,6 +68,7 @@ impl Scanner {
                 Scan {
                     pods: Some(pods),
                     notices,
+                    partial: self.book.is_partial(),
                     unsettled: self.book.is_unsettled(),
                     links,
                 }
@@ -73,6 +76,7 @@ impl Scanner {
             Err(error) => Scan {
                 pods: None,
                 notices: self.root_notice(&error),
+                partial: true,
                 unsettled: false,
                 links,
             },

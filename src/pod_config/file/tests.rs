@@ -341,3 +341,18 @@ fn bytes_read() -> u64 {
     let line = io.lines().find_map(|line| line.strip_prefix("rchar: "));
     line.unwrap().parse().unwrap()
 }
+
+#[test]
+fn a_list_is_partial_while_a_file_was_never_seen_good() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("directory.yaml")).unwrap();
+    fs::write(dir.path().join("good.yaml"), manifest("a", "1")).unwrap();
+    let mut scanner = Scanner::new(dir.path().into(), "n".into());
+    assert!(!scanner.scan().partial, "a directory is no manifest");
+    fs::write(dir.path().join("good.yaml"), "{ broken").unwrap();
+    assert!(!scanner.scan().partial, "the last good version is known");
+    fs::write(dir.path().join("never.yaml"), "{ broken").unwrap();
+    assert!(scanner.scan().partial);
+    fs::write(dir.path().join("never.yaml"), manifest("b", "1")).unwrap();
+    assert!(!scanner.scan().partial);
+}

@@ -190,7 +190,11 @@ impl HttpSource {
 
     async fn deliver(&self, pods: Vec<std::sync::Arc<crate::model::Pod>>) -> anyhow::Result<()> {
         let source = PodSource::Http;
-        let list = SourceList { source, pods };
+        let list = SourceList {
+            source,
+            pods,
+            partial: false,
+        };
         self.lists
             .send(list)
             .await

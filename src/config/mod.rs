@@ -28,7 +28,6 @@ mod files;
 pub mod flags;
 pub mod kubelet_configuration;
 pub mod logging;
-mod quantity;
 mod resolve;
 mod resolved;
 mod supported;

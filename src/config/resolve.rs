@@ -11,10 +11,10 @@ use super::duration::GoDuration;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::logging::{LogFormat, LoggingConfig, VModule};
-use super::quantity::parse_quantity;
 use super::resolved::*;
 use super::supported::unsupported;
 use super::validate::validate;
+use crate::model::Quantity;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
 /// checks everything, and converts to concrete types.
@@ -239,10 +239,10 @@ fn containers(config: &KubeletConfiguration, flags: &Flags) -> ContainersConfig 
 }
 
 fn container_logs(config: &KubeletConfiguration) -> ContainerLogsConfig {
-    let size = config.container_log_max_size.as_deref().map(parse_quantity);
+    let size = config.container_log_max_size.as_deref();
     let bytes = size
-        .and_then(Result::ok)
-        .and_then(|size| u64::try_from(size).ok());
+        .and_then(|size| Quantity::parse(size).ok())
+        .and_then(|size| u64::try_from(size.value()).ok());
     let directory = config
         .pod_logs_dir
         .as_deref()

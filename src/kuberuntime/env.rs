@@ -1,8 +1,8 @@
 //! The environment of a container. Pure.
 
 use super::expansion::expand;
-use crate::model::{Pod, PodExt};
-use crate::resources::{BadAmount, NodeFacts, Quantity, QuantityError, requests};
+use crate::model::{Pod, PodExt, Quantity, QuantityError};
+use crate::resources::{BadAmount, NodeFacts, requests};
 use k8s_openapi::api::core::v1::{Container, EnvVar, ResourceFieldSelector};
 
 /// Variables in the order of their first definition.

@@ -11,6 +11,7 @@ mod ids;
 pub mod keys;
 mod pod;
 mod probe;
+mod quantity;
 pub mod reasons;
 mod status;
 mod update;
@@ -20,6 +21,7 @@ pub use hash::{back_off_key, container_hash, fnv64a};
 pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
 pub use pod::{Pod, PodExt, RestartPolicy, is_sidecar};
 pub use probe::{ProbeKind, ProbeVerdict};
+pub use quantity::{Quantity, QuantityError};
 pub use status::{ContainerState, ContainerStatus, NetworkMode, PodStatus, SandboxStatus, Seq};
 pub use update::{PodOp, PodSource, PodUpdate, SourceSet};
 

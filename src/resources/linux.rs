@@ -1,9 +1,9 @@
 //! From quantities to what a Linux runtime is told.
 
 use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY};
-use super::{NodeFacts, Quantity, qos};
+use super::{NodeFacts, qos};
 use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
-use crate::model::{Pod, PodExt};
+use crate::model::{Pod, PodExt, Quantity};
 use k8s_openapi::api::core::v1::Container;
 
 const MIN_SHARES: i64 = 2;

@@ -1,16 +1,15 @@
-//! How much: quantities, requests and limits, quality of service, and what the runtime is told.
+//! How much: requests and limits, quality of service, and what the runtime is told.
 //!
-//! * Owns: [`Quantity`], the sums over a pod, [`QosClass`], shares, quotas, oom scores, huge pages,
+//! * Owns: the sums over a pod, [`QosClass`], shares, quotas, oom scores, huge pages,
 //!   and the node's facts they are measured against. All of it is pure.
 //! * Woken by nothing; publishes nothing.
 //! * Must never read the machine: [`NodeFacts`] are handed in.
 //! * Answers to upstream's `pkg/kubelet/qos`, the arithmetic of `pkg/kubelet/cm` and
-//!   `kuberuntime_container_linux.go`, and `apimachinery/pkg/api/resource`.
+//!   `kuberuntime_container_linux.go`.
 
 mod linux;
 mod node;
 mod qos;
-mod quantity;
 pub mod requests;
 
 pub use linux::{
@@ -19,7 +18,6 @@ pub use linux::{
 };
 pub use node::NodeFacts;
 pub use qos::{QosClass, oom_score_adj, pod_qos};
-pub use quantity::{Quantity, QuantityError};
 pub use requests::{BadAmount, Resources};
 
 #[cfg(test)]

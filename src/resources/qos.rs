@@ -1,8 +1,8 @@
 //! Quality of service: who is throttled and killed first when the node runs short.
 
+use super::Resources;
 use super::requests::{self, Amounts, BadAmount, CPU, MEMORY};
-use super::{Quantity, Resources};
-use crate::model::{Pod, PodExt, is_sidecar};
+use crate::model::{Pod, PodExt, Quantity, is_sidecar};
 use k8s_openapi::api::core::v1::Container;
 
 /// Quality of service class of a pod.

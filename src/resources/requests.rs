@@ -1,7 +1,6 @@
 //! What containers and pods ask for and may use.
 
-use super::{Quantity, QuantityError};
-use crate::model::{Pod, PodExt, is_sidecar};
+use crate::model::{Pod, PodExt, Quantity, QuantityError, is_sidecar};
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;

@@ -12,7 +12,6 @@ mod decode;
 mod defaults;
 mod field;
 mod names;
-mod quantity;
 mod tracked;
 mod validate;
 

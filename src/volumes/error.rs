@@ -1,7 +1,8 @@
 //! What can go wrong with a volume.
 
 use super::UnsafeName;
-use crate::resources::{BadAmount, QuantityError};
+use crate::model::QuantityError;
+use crate::resources::BadAmount;
 use std::{io, path::PathBuf};
 
 /// A pod's volumes cannot be prepared or taken down. Printed with its causes, the first variant

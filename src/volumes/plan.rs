@@ -1,8 +1,8 @@
 //! Which volumes a pod needs and what each of them is. Pure.
 
 use super::{SetUpError, VolumeError};
-use crate::model::{Pod, PodExt};
-use crate::resources::{NodeFacts, Quantity, requests};
+use crate::model::{Pod, PodExt, Quantity};
+use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use std::collections::BTreeSet;
 

@@ -12,8 +12,8 @@ use std::net::IpAddr;
 
 use super::duration::GoDuration;
 use super::kubelet_configuration::KubeletConfiguration;
-use super::quantity::parse_quantity;
 use super::{feature_gates, kubelet_configuration as kc};
+use crate::model::Quantity;
 
 /// Collects violations as (field, message).
 #[derive(Debug, Default)]
@@ -61,10 +61,12 @@ impl Violations {
     }
 
     fn quantity(&mut self, field: &str, text: &str) -> Option<i64> {
-        match parse_quantity(text) {
-            Ok(value) if value >= 0 => return Some(value),
-            Ok(_) => self.add(field, format!("must not be negative, got {text:?}")),
-            Err(error) => self.add(field, format!("{text:?} is {error}")),
+        match Quantity::parse(text) {
+            Ok(value) if value.is_negative() => {
+                self.add(field, format!("must not be negative, got {text:?}"));
+            }
+            Ok(value) => return Some(value.value()),
+            Err(error) => self.add(field, error.to_string()),
         }
         None
     }

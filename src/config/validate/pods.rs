@@ -2,7 +2,7 @@
 
 use super::{KubeletConfiguration, Violations};
 use crate::config::duration::GoDuration;
-use crate::config::quantity::parse_quantity;
+use crate::model::Quantity;
 
 const EVICTION_SIGNALS: &[&str] = &[
     "memory.available",
@@ -221,7 +221,7 @@ fn reservations(config: &KubeletConfiguration, found: &mut Violations) {
             found.require(known, &field, || {
                 "must be memory or hugepages-<size>".to_owned()
             });
-            let positive = parse_quantity(amount).is_ok_and(|amount| amount > 0);
+            let positive = Quantity::parse(amount).is_ok_and(Quantity::is_positive);
             found.require(positive, &field, || {
                 format!("must be a quantity greater than 0, got {amount:?}")
             });

@@ -1,6 +1,7 @@
 //! Rules for environment variables.
 
-use super::{Errors, Path, names, quantity, text};
+use super::{Errors, Path, names, text};
+use crate::model::Quantity;
 use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
 
 const FIELDS: &[&str] = &[
@@ -131,8 +132,8 @@ fn validate_resource(field: &ResourceFieldSelector, path: &Path<'_>, errors: &mu
                 "1Ei",
             ],
         };
-        let value = quantity::nanos(&divisor.0);
-        if value.is_none() || !allowed.iter().any(|text| quantity::nanos(text) == value) {
+        let value = Quantity::from_api(divisor);
+        if value.is_err() || !allowed.iter().any(|text| Quantity::parse(text) == value) {
             errors.unsupported(&path.child("divisor"), &divisor.0, allowed);
         }
     }

@@ -18,7 +18,7 @@ pub use unsupported::{unsupported_fields, unsupported_warnings};
 pub(super) use volumes::volume_sources;
 
 use super::field::{Errors, Path};
-use super::{names, quantity};
+use super::names;
 
 /// An optional text, "" when absent: the API makes no difference.
 fn text(field: Option<&String>) -> &str {

@@ -1,8 +1,9 @@
 //! Rules for resource requirements.
 
-use super::{Errors, Path, names, quantity};
+use super::{Errors, Path, names};
+use crate::model::Quantity;
 use k8s_openapi::api::core::v1::{PodResourceClaim, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
 
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
@@ -55,12 +56,12 @@ pub(super) fn validate(
     }
 }
 
-/// Checks names and amounts and returns the amounts that could be read, in billionths.
+/// Checks names and amounts and returns the amounts that could be read.
 fn quantities<'a>(
-    map: Option<&'a BTreeMap<String, Quantity>>,
+    map: Option<&'a BTreeMap<String, ApiQuantity>>,
     path: &Path<'_>,
     errors: &mut Errors,
-) -> BTreeMap<&'a str, i128> {
+) -> BTreeMap<&'a str, Quantity> {
     let mut amounts = BTreeMap::new();
     for (name, amount) in map.into_iter().flatten() {
         let at = path.key(name);
@@ -69,15 +70,15 @@ fn quantities<'a>(
             errors.invalid(&at, name, "must be a standard resource for containers");
             continue;
         }
-        match quantity::nanos(&amount.0) {
-            None => errors.invalid(&at, &amount.0, "must be a quantity, e.g. 500m or 1Gi"),
-            Some(value) if value < 0 => {
+        match Quantity::from_api(amount) {
+            Err(_) => errors.invalid(&at, &amount.0, "must be a quantity, e.g. 500m or 1Gi"),
+            Ok(value) if value.is_negative() => {
                 errors.invalid(&at, &amount.0, "must be greater than or equal to 0");
             }
-            Some(value) if !STANDARD.contains(&name.as_str()) && !quantity::is_whole(value) => {
+            Ok(value) if !STANDARD.contains(&name.as_str()) && !value.is_whole() => {
                 errors.invalid(&at, &amount.0, "must be an integer");
             }
-            Some(value) => {
+            Ok(value) => {
                 amounts.insert(name.as_str(), value);
             }
         }

@@ -1,7 +1,8 @@
 //! Rules for volumes and their mounts.
 
 use super::pod::unique;
-use super::{Errors, Path, names, quantity, text};
+use super::{Errors, Path, names, text};
+use crate::model::Quantity;
 use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, HostPathVolumeSource, PodSpec, Volume, VolumeMount,
 };
@@ -120,7 +121,7 @@ fn empty_dir(source: &EmptyDirVolumeSource, path: &Path<'_>, errors: &mut Errors
         errors.one_of(&path.child("medium"), Some(medium), &values);
     }
     if let Some(limit) = &source.size_limit
-        && quantity::nanos(&limit.0).is_none_or(|limit| limit < 0)
+        && Quantity::from_api(limit).map_or(true, Quantity::is_negative)
     {
         let detail = "must be a quantity that is not negative";
         errors.invalid(&path.child("sizeLimit"), &limit.0, detail);

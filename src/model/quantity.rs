@@ -83,6 +83,16 @@ impl Quantity {
         self.0 > 0
     }
 
+    /// Less than nothing.
+    pub fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+
+    /// A whole number of units.
+    pub fn is_whole(self) -> bool {
+        self.0 % NANO == 0
+    }
+
     /// The sum, capped.
     pub fn plus(self, other: Self) -> Self {
         let cap = MAX_UNITS * NANO;
@@ -259,6 +269,7 @@ mod tests {
             ("5.", 5),
             ("64Mi", 67_108_864),
             ("007", 7),
+            ("-500m", -1),
         ] {
             assert_eq!(q(text).value(), value, "{text}");
         }
@@ -273,6 +284,10 @@ mod tests {
             ("100u", 1),
             ("1n", 1),
             ("1.0005", 1001),
+            ("+1", 1000),
+            ("1.", 1000),
+            ("128974848", 128_974_848_000),
+            ("000000000000000000000000000001", 1000),
             ("-1u", -1),
         ] {
             assert_eq!(q(text).milli_value(), milli, "{text}");
@@ -289,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_capped() {
-        for text in ["100E", "16Ei", "1e100", "99999999999999999999999999"] {
+        for text in ["12E", "100E", "16Ei", "1e100", "99999999999999999999999999"] {
             assert_eq!(q(text).value(), i64::MAX, "{text}");
         }
         assert_eq!(q("1e9223372036854775807").value(), i64::MAX);
@@ -311,6 +326,13 @@ mod tests {
             "1KI",
             "1ki",
             "1K",
+            "1kb",
+            "1KiB",
+            "1Zi",
+            "ten",
+            "1,5",
+            "1_000",
+            "1µ",
             "1.2.3",
             "1e",
             "1e+",
@@ -332,6 +354,26 @@ mod tests {
             Quantity::parse(&"1".repeat(1000)),
             Err(QuantityError::TooLong(1000))
         );
+    }
+
+    #[test]
+    fn signs_and_fractions_are_told() {
+        for (text, positive, negative, whole) in [
+            ("0", false, false, true),
+            ("-0", false, false, true),
+            ("1n", true, false, false),
+            ("-1n", false, true, false),
+            ("1000m", true, false, true),
+            ("1.5", true, false, false),
+            ("-2", false, true, true),
+        ] {
+            let told = (
+                q(text).is_positive(),
+                q(text).is_negative(),
+                q(text).is_whole(),
+            );
+            assert_eq!(told, (positive, negative, whole), "{text}");
+        }
     }
 
     #[test]
@@ -359,6 +401,7 @@ mod tests {
         fn whole_numbers_survive(n in any::<i64>()) {
             prop_assume!(n != i64::MIN);
             prop_assert_eq!(q(&n.to_string()).value(), n);
+            prop_assert!(q(&n.to_string()).is_whole());
         }
 
         #[test]

@@ -12,3 +12,18 @@
 mod support;
 
 mod fake_runtime;
+mod kubelet_restarts;
+mod log;
+mod manifests;
+mod node;
+mod orphans;
+mod planted;
+mod pods;
+mod restarting;
+mod runtime_faults;
+mod runtime_losses;
+mod starting;
+mod statuses;
+mod steady;
+mod stopping;
+mod web;

@@ -1,0 +1,211 @@
+//! The kubelet dies, ends or is away; pods do not care.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::node::{Node, SOON, Twins, calls, full, is_ready, phase, put, status_of, wait_runs};
+use crate::pods::{container, exec_probe, pod, simple, version, with, with_spec};
+use crate::support::fake_runtime::{Behaviour, Call, FakeRuntime, Options, Rpc};
+use crate::support::http;
+use crate::support::kubelet_process::KubeletProcess;
+use crate::support::wait::{holds, wait_for};
+
+async fn process(fake: &FakeRuntime) -> (tempfile::TempDir, KubeletProcess) {
+    let dir = tempfile::tempdir().unwrap();
+    let kubelet = Node::process(fake, dir.path()).await;
+    (dir, kubelet)
+}
+
+async fn shown(kubelet: &KubeletProcess, name: &str) -> Option<k8s_openapi::api::core::v1::Pod> {
+    kubelet.pod("default", &full(name)).await
+}
+
+async fn wait_shown(
+    kubelet: &KubeletProcess,
+    name: &str,
+    fact: impl Fn(&k8s_openapi::api::core::v1::Pod) -> bool,
+) {
+    wait_for(name, SOON, async || match shown(kubelet, name).await {
+        Some(pod) if fact(&pod) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+fn mutating(fake: &FakeRuntime) -> Vec<Call> {
+    let mut calls = fake.calls();
+    calls.retain(|call| call.rpc.is_mutating());
+    calls
+}
+
+#[tokio::test]
+async fn a_kubelet_killed_and_started_again_changes_nothing() {
+    let fake = FakeRuntime::start(Options::default()).await;
+    let (_dir, mut kubelet) = process(&fake).await;
+    fake.behave(&full("crashy"), Behaviour::exits(Duration::ZERO, 1));
+    fake.behave(&full("done"), Behaviour::exits(Duration::ZERO, 0));
+    let probe = json!({"readinessProbe": exec_probe("is-ready")});
+    put(
+        &kubelet.manifests,
+        &pod("web", &[with(container("main"), probe)]),
+    );
+    put(
+        &kubelet.manifests,
+        &with_spec(simple("done"), json!({"restartPolicy": "Never"})),
+    );
+    put(&kubelet.manifests, &simple("crashy"));
+    wait_shown(&kubelet, "web", is_ready).await;
+    wait_shown(&kubelet, "done", |pod| phase(pod) == "Succeeded").await;
+    let backs_off = |pod: &_| crate::node::waits_for(pod, "main") == "CrashLoopBackOff";
+    wait_shown(&kubelet, "crashy", backs_off).await;
+    let before = fake.pods();
+    let crashes = calls(&fake, "crashy", Rpc::StartContainer);
+    kubelet.kill();
+    fake.clear_calls();
+    kubelet.respawn();
+    let port = kubelet.read_only_port;
+    let mut flips = 0;
+    let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) > 0;
+    while !fake.comes_true(Duration::from_millis(50), third).await {
+        // Before it has read its manifests it shows no pods at all.
+        for pod in http::pods(port).await.unwrap_or_default() {
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            flips += u32::from(name == full("web") && !is_ready(&pod));
+            assert!(
+                name != full("done") || phase(&pod) == "Succeeded",
+                "{pod:?}"
+            );
+        }
+        assert!(
+            crashes[1].at.elapsed() < SOON,
+            "the crashing container is not started again"
+        );
+    }
+    assert_eq!(flips, 0, "the pod was shown as not ready");
+    let gap = calls(&fake, "crashy", Rpc::StartContainer)[0].at - crashes[1].at;
+    assert!(
+        (10.0..11.5).contains(&gap.as_secs_f64()),
+        "the back-off became {gap:?}"
+    );
+    let count = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count == 2);
+    wait_shown(&kubelet, "crashy", count).await;
+    let ids = |pods: &[crate::support::fake_runtime::PodView]| {
+        let of = |name: &str| {
+            pods.iter()
+                .find(|pod| pod.name == full(name))
+                .cloned()
+                .unwrap()
+        };
+        ["web", "done"].map(|name| (of(name).id, of(name).containers[0].id.clone()))
+    };
+    assert_eq!(ids(&fake.pods()), ids(&before));
+    for call in mutating(&fake) {
+        assert_eq!(call.subject.pod, full("crashy"), "{call:?}");
+        let expected = [
+            Rpc::CreateContainer,
+            Rpc::StartContainer,
+            Rpc::RemoveContainer,
+        ];
+        assert!(expected.contains(&call.rpc), "{call:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_asked_to_end_leaves_the_pods_as_they_are() {
+    let fake = FakeRuntime::start(Options::default()).await;
+    let (_dir, mut kubelet) = process(&fake).await;
+    put(&kubelet.manifests, &simple("web"));
+    wait_runs(&fake, "web").await;
+    wait_shown(&kubelet, "web", |pod| phase(pod) == "Running").await;
+    fake.clear_calls();
+    assert!(kubelet.terminate(SOON).await.success());
+    assert_eq!(fake.mutations(), 0);
+    assert!(fake.container("main").unwrap().is_running());
+    kubelet.respawn();
+    kubelet.wait_healthy(SOON).await;
+    wait_shown(&kubelet, "web", |pod| phase(pod) == "Running").await;
+    assert_eq!(fake.mutations(), 0);
+}
+
+#[tokio::test]
+async fn a_manifest_edited_meanwhile_replaces_the_old_pod_in_order() {
+    let mut node = Node::started().await;
+    node.put(&version("web", "v1"));
+    node.wait_runs("web").await;
+    node.stop().await;
+    node.fake.behave(
+        "main",
+        Behaviour::ends_slowly(Duration::from_millis(300), 0),
+    );
+    let twins = Twins::watch(&node.fake, "web");
+    node.put(&version("web", "v2"));
+    node.start().await;
+    let edited = |fake: &FakeRuntime| {
+        let pods = fake.pods();
+        let newest = pods.last().and_then(|pod| pod.containers.last());
+        pods.len() == 1 && newest.is_some_and(|c| c.is_running() && c.config.args == ["v2"])
+    };
+    node.fake
+        .wait_until("only the new one runs", SOON, edited)
+        .await;
+    twins.assert_never();
+}
+
+#[tokio::test]
+async fn a_manifest_removed_meanwhile_ends_its_pod() {
+    let mut node = Node::started().await;
+    node.put(&simple("web"));
+    node.put(&simple("stays"));
+    node.wait_runs("web").await;
+    node.wait_runs("stays").await;
+    node.stop().await;
+    node.fake.clear_calls();
+    node.remove("web");
+    node.start().await;
+    node.wait_removed("web").await;
+    node.wait_phase("stays", "Running").await;
+    assert!(node.calls("stays", Rpc::StopContainer).is_empty());
+    wait_for("its directories are gone", SOON, async || {
+        let left = node.entries("root/pods");
+        holds(left.len() == 1, format!("{left:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_that_ended_is_not_run_again_even_if_the_runtime_forgot_it() {
+    let mut node = Node::started().await;
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 0));
+    node.put(&with_spec(
+        simple("done"),
+        json!({"restartPolicy": "Never"}),
+    ));
+    node.wait_phase("done", "Succeeded").await;
+    node.stop().await;
+    node.fake.forget_everything();
+    node.fake.clear_calls();
+    node.put(&simple("other"));
+    node.fake.behave(&full("other"), Behaviour::runs());
+    node.start().await;
+    node.wait_runs("other").await;
+    node.wait_phase("done", "Succeeded").await;
+    assert!(node.calls("done", Rpc::RunPodSandbox).is_empty());
+}
+
+#[tokio::test]
+async fn a_container_that_ended_meanwhile_is_restarted() {
+    let mut node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.stop().await;
+    node.fake.exit("main", 1);
+    node.start().await;
+    node.wait_runs("web").await;
+    let counted = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
+    node.wait_pod("web", "counts the restart", SOON, counted)
+        .await;
+    assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 0);
+}

@@ -1,0 +1,167 @@
+//! Pods that run and that no source wants, and what is none of the kubelet's business.
+
+use std::time::Duration;
+
+use tonic::Code;
+
+use crate::node::{Node, SOON, full};
+use crate::planted::{Plant, Planter};
+use crate::pods::simple;
+use crate::support::fake_runtime::{FakeRuntime, Fault, Lie, Rpc};
+
+/// A socket that accepts and never answers.
+async fn silent_server() -> (tokio::net::TcpListener, String) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/pods", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+fn destructive(fake: &FakeRuntime) -> u64 {
+    let kinds = [
+        Rpc::StopContainer,
+        Rpc::RemoveContainer,
+        Rpc::StopPodSandbox,
+        Rpc::RemovePodSandbox,
+    ];
+    kinds.into_iter().map(|rpc| fake.count(rpc)).sum()
+}
+
+fn lists(fake: &FakeRuntime) -> u64 {
+    let kinds = [Rpc::ListPodSandbox, Rpc::StreamPodSandboxes];
+    kinds.into_iter().map(|rpc| fake.count(rpc)).sum()
+}
+
+#[tokio::test]
+async fn an_orphan_is_stopped_quickly_with_the_hook_of_its_annotations() {
+    let mut node = Node::new().await;
+    let hook = r#"{"exec":{"command":["bye"]}}"#;
+    let plant = Plant::of_a_kubelet("lost")
+        .noting("io.kubernetes.container.preStopHandler", hook)
+        .noting("io.kubernetes.pod.terminationGracePeriod", "30");
+    Planter::new(&node.fake).await.pod(&plant).await;
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.pods().is_empty();
+    node.fake
+        .wait_until("the orphan is removed", SOON, gone)
+        .await;
+    let hooks = node.fake.calls_of(Rpc::ExecSync);
+    assert!(
+        hooks.len() == 1 && hooks[0].detail.contains("bye"),
+        "{hooks:?}"
+    );
+    let stops = node.fake.calls_of(Rpc::StopContainer);
+    assert_eq!(stops.len(), 1);
+    assert_eq!(stops[0].detail, "timeout=2");
+    assert!(hooks[0].seq < stops[0].seq);
+}
+
+#[tokio::test]
+async fn what_carries_no_labels_of_a_kubelet_is_never_touched() {
+    let mut node = Node::new().await;
+    let mut planter = Planter::new(&node.fake).await;
+    planter.pod(&Plant::of_a_stranger("stranger")).await;
+    planter.pod(&Plant::of_a_kubelet("lost")).await;
+    node.start().await;
+    let one_left = |fake: &FakeRuntime| fake.pods().len() == 1;
+    node.fake
+        .wait_until("the orphan is removed", SOON, one_left)
+        .await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.remove("web");
+    node.wait_removed("web").await;
+    let left = node.fake.pod("stranger").expect("it is still there");
+    assert!(left.ready && left.containers[0].is_running());
+    let about = |call: &crate::support::fake_runtime::Call| call.subject.pod == "stranger";
+    let calls = node.fake.calls();
+    let made = calls
+        .iter()
+        .filter(|call| about(call) && call.rpc.is_mutating());
+    let made: Vec<_> = made.map(|call| call.rpc).collect();
+    // Those with which it was made.
+    assert_eq!(
+        made,
+        [
+            Rpc::RunPodSandbox,
+            Rpc::CreateContainer,
+            Rpc::StartContainer
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_pod_is_judged_when_its_own_source_has_delivered_and_no_sooner() {
+    let mut node = Node::new().await;
+    let (_server, url) = silent_server().await;
+    node.configure(&format!("staticPodURL: {url}"));
+    let mut planter = Planter::new(&node.fake).await;
+    planter
+        .pod(&Plant::of_a_kubelet("from-a-file").from_a_file())
+        .await;
+    planter.pod(&Plant::of_a_kubelet("from-anywhere")).await;
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.pod("from-a-file").is_none();
+    node.fake
+        .wait_until("the file's orphan is removed", SOON, gone)
+        .await;
+    let touched = |fake: &FakeRuntime| {
+        let other = fake.pod("from-anywhere");
+        other.is_none_or(|pod| !pod.ready || !pod.containers[0].is_running())
+    };
+    assert!(node.never(Duration::from_millis(500), touched).await);
+}
+
+#[tokio::test]
+async fn nothing_is_touched_while_the_runtime_cannot_be_listed() {
+    let mut node = Node::new().await;
+    Planter::new(&node.fake)
+        .await
+        .pod(&Plant::of_a_kubelet("lost"))
+        .await;
+    node.fake.clear_calls();
+    for rpc in [Rpc::ListPodSandbox, Rpc::StreamPodSandboxes] {
+        node.fake
+            .inject(Fault::fail(rpc, Code::Internal, "no list today"));
+    }
+    node.put(&simple("web"));
+    node.start().await;
+    let tried = |fake: &FakeRuntime| lists(fake) >= 3;
+    node.fake.wait_until("it is tried again", SOON, tried).await;
+    assert_eq!(node.fake.mutations(), 0);
+    node.fake.clear_faults();
+    node.wait_runs("web").await;
+    let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
+    node.fake
+        .wait_until("the orphan is removed", SOON, gone)
+        .await;
+}
+
+#[tokio::test]
+async fn an_empty_list_after_a_restart_destroys_nothing() {
+    let mut node = Node::started().await;
+    node.put(&simple("web"));
+    let before = node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.stop().await;
+    node.fake.clear_calls();
+    node.fake.lie(Lie::EmptyLists);
+    node.start().await;
+    let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 0;
+    // It believes the runtime and tries to start the pod, whose name is taken.
+    node.fake
+        .wait_until("it acts on the list", SOON, asked)
+        .await;
+    node.fake.tell_the_truth();
+    node.fake.end_event_streams(None);
+    node.wait_phase("web", "Running").await;
+    assert_eq!(destructive(&node.fake), 0);
+    let pods = node.fake.pods();
+    assert_eq!(pods.len(), 1);
+    assert_eq!(
+        node.fake
+            .container(&format!("{}/main", full("web")))
+            .unwrap()
+            .id,
+        before.id
+    );
+}

@@ -1,0 +1,134 @@
+//! What happens when containers end, and when probes say that they should.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::node::{Node, SOON, full, is_ready, phase, runs, status_of, waits_for};
+use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
+use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Rpc};
+
+fn once(node: &Node, name: &str, code: i32) {
+    let lives = vec![
+        Behaviour::exits(Duration::from_millis(50), code),
+        Behaviour::runs(),
+    ];
+    node.fake.behave_in_turn(&full(name), lives);
+}
+
+#[tokio::test]
+async fn the_restart_policy_decides_what_becomes_of_a_container_that_ended() {
+    let node = Node::started().await;
+    let cases = [
+        ("always-ok", "Always", 0),
+        ("always-bad", "Always", 1),
+        ("onfailure-ok", "OnFailure", 0),
+        ("onfailure-bad", "OnFailure", 1),
+        ("never-ok", "Never", 0),
+        ("never-bad", "Never", 1),
+    ];
+    for (name, policy, code) in cases {
+        once(&node, name, code);
+        node.put(&with_spec(simple(name), json!({"restartPolicy": policy})));
+    }
+    for name in ["always-ok", "always-bad", "onfailure-bad"] {
+        let again = |pod: &_| {
+            let status = status_of(pod, "main");
+            runs(pod, "main") && status.is_some_and(|status| status.restart_count == 1)
+        };
+        node.wait_pod(name, "runs again", SOON, again).await;
+    }
+    for (name, end) in [
+        ("onfailure-ok", "Succeeded"),
+        ("never-ok", "Succeeded"),
+        ("never-bad", "Failed"),
+    ] {
+        node.wait_phase(name, end).await;
+        assert_eq!(node.calls(name, Rpc::StartContainer).len(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_crashing_container_is_restarted_at_once_and_then_after_ten_seconds() {
+    let node = Node::started().await;
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 3));
+    node.put(&simple("web"));
+    let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
+    let shown = node.wait_pod("web", "backs off", SOON, back_off).await;
+    let status = status_of(&shown, "main").unwrap();
+    let last = status.last_state.clone().unwrap().terminated.unwrap();
+    assert_eq!((status.restart_count, last.exit_code), (1, 3));
+    assert_eq!(phase(&shown), "Running");
+    let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
+    node.fake.wait_until("the third start", SOON, third).await;
+    let starts = node.calls("web", Rpc::StartContainer);
+    let gap = |n: usize| (starts[n].at - starts[n - 1].at).as_secs_f64();
+    assert!(gap(1) < 1.0, "the first restart came after {} s", gap(1));
+    assert!(
+        (10.0..11.0).contains(&gap(2)),
+        "the second came after {} s",
+        gap(2)
+    );
+}
+
+#[tokio::test]
+async fn a_container_that_fails_its_liveness_probe_is_restarted() {
+    let node = Node::started().await;
+    let sick = Arc::new(AtomicBool::new(true));
+    let seen = sick.clone();
+    let code = move || i32::from(seen.load(Ordering::SeqCst));
+    node.fake.on_exec(move |_| ExecOutcome::code(code()));
+    let probe = json!({"livenessProbe": exec_probe("is-alive")});
+    node.put(&pod("web", &[with(container("main"), probe)]));
+    let first = node.wait_runs("web").await;
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    sick.store(false, Ordering::SeqCst);
+    let again =
+        |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count >= 1);
+    node.wait_pod("web", "runs again", SOON, again).await;
+    assert_ne!(node.wait_runs("web").await.id, first.id);
+    assert_eq!(
+        node.fake.count(Rpc::RunPodSandbox),
+        1,
+        "only the container is restarted"
+    );
+}
+
+#[tokio::test]
+async fn the_readiness_verdict_is_the_pods_readiness() {
+    let node = Node::started().await;
+    let ready = Arc::new(AtomicBool::new(false));
+    let seen = ready.clone();
+    let code = move || i32::from(!seen.load(Ordering::SeqCst));
+    node.fake.on_exec(move |_| ExecOutcome::code(code()));
+    let probe = json!({"readinessProbe": exec_probe("is-ready")});
+    node.put(&pod("web", &[with(container("main"), probe)]));
+    let shown = node.wait_phase("web", "Running").await;
+    assert!(!is_ready(&shown));
+    for verdict in [true, false, true] {
+        ready.store(verdict, Ordering::SeqCst);
+        let what = if verdict { "is ready" } else { "is not ready" };
+        node.wait_pod("web", what, SOON, |pod| is_ready(pod) == verdict)
+            .await;
+    }
+    assert_eq!(node.fake.count(Rpc::StopContainer), 0);
+    assert_eq!(node.fake.count(Rpc::StartContainer), 1);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_died_is_replaced_with_all_its_containers() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    let first = node.wait_runs("web").await;
+    node.fake.kill_sandbox(&full("web"));
+    let again = |fake: &FakeRuntime| {
+        let newest = fake.container(&format!("{}/main", full("web")));
+        newest.is_some_and(|c| c.is_running() && c.id != first.id)
+    };
+    node.fake.wait_until("it runs again", SOON, again).await;
+    assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
+}

@@ -1,0 +1,239 @@
+//! A runtime that is slow, hangs, fails and lies. One pod's trouble is never another's.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tonic::Code;
+
+use crate::node::{Node, SOON, full, phase, runs, status_of};
+use crate::planted::{Plant, Planter};
+use crate::pods::{simple, with_spec};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Features, Lie, Options, Rpc};
+
+/// How long something that must not happen is waited for.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+fn running(fake: &FakeRuntime, name: &str) -> usize {
+    let name = full(name);
+    let pods = fake.pods();
+    let containers = pods
+        .iter()
+        .filter(|pod| pod.name == name)
+        .flat_map(|pod| &pod.containers);
+    containers
+        .filter(|container| container.is_running())
+        .count()
+}
+
+#[tokio::test]
+async fn a_sandbox_that_never_comes_up_delays_no_other_pod() {
+    let node = Node::started().await;
+    node.fake
+        .inject(Fault::hang(Rpc::RunPodSandbox).only(&full("hung")));
+    node.put(&simple("hung"));
+    let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 1;
+    node.fake.wait_until("it hangs", SOON, asked).await;
+    let names: Vec<_> = (0..20).map(|n| format!("web{n}")).collect();
+    names.iter().for_each(|name| node.put(&simple(name)));
+    for name in &names {
+        node.wait_runs(name).await;
+    }
+    let shown = node.pod("hung").await.unwrap();
+    assert_eq!(phase(&shown), "Pending");
+    // A pod that hangs can be taken away all the same, and the runtime's late answer does no harm.
+    node.remove("hung");
+    node.fake.release(Rpc::RunPodSandbox);
+    node.wait_removed("hung").await;
+    node.wait_gone("hung").await;
+}
+
+#[tokio::test]
+async fn a_container_whose_status_cannot_be_read_delays_no_other_pod() {
+    let node = Node::started().await;
+    node.fake
+        .inject(Fault::hang(Rpc::ContainerStatus).only(&full("hung")));
+    node.put(&simple("hung"));
+    node.wait_runs("hung").await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake.exit(&format!("{}/main", full("web")), 1);
+    let again =
+        |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
+    node.wait_pod("web", "runs again", SOON, again).await;
+    node.fake.release(Rpc::ContainerStatus);
+    node.wait_phase("hung", "Running").await;
+}
+
+#[tokio::test]
+async fn slow_answers_only_make_it_slow() {
+    let node = Node::started().await;
+    for rpc in [
+        Rpc::RunPodSandbox,
+        Rpc::CreateContainer,
+        Rpc::StartContainer,
+        Rpc::ContainerStatus,
+        Rpc::StopContainer,
+    ] {
+        node.fake
+            .inject(Fault::delay(rpc, Duration::from_millis(300)));
+    }
+    node.put(&simple("web"));
+    node.wait_phase("web", "Running").await;
+    node.remove("web");
+    node.wait_removed("web").await;
+    for rpc in [
+        Rpc::RunPodSandbox,
+        Rpc::CreateContainer,
+        Rpc::StartContainer,
+        Rpc::StopContainer,
+    ] {
+        assert_eq!(node.fake.count(rpc), 1, "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_container_created_without_an_answer_is_not_made_twice() {
+    let node = Node::started().await;
+    let lost = Fault::lose_answer(Rpc::CreateContainer, Code::DeadlineExceeded, "too late");
+    node.fake.inject(lost.times(1));
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    assert_eq!(running(&node.fake, "web"), 1);
+    let attempts = node.fake.pod(&full("web")).unwrap().containers;
+    assert!(attempts.len() <= 2, "{attempts:?}");
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}
+
+#[tokio::test]
+async fn a_sandbox_made_without_an_answer_is_used() {
+    let node = Node::started().await;
+    let lost = Fault::lose_answer(Rpc::RunPodSandbox, Code::DeadlineExceeded, "too late");
+    node.fake.inject(lost.times(1));
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+    assert_eq!(node.fake.pods().len(), 1);
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_be_stopped_is_shown_until_it_can() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake
+        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
+    node.remove("web");
+    let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake.wait_until("it is tried", SOON, tried).await;
+    let gave_up = |fake: &FakeRuntime| {
+        fake.count(Rpc::RemoveContainer) + fake.count(Rpc::RemovePodSandbox) > 0
+            || fake.count(Rpc::StopPodSandbox) > 0
+    };
+    assert!(node.never(A_WHILE, gave_up).await);
+    assert!(node.pod("web").await.is_some());
+    node.put(&simple("other"));
+    node.wait_runs("other").await;
+    // It is tried again after ten to fifteen seconds.
+    node.fake.clear_faults();
+    let stopped = |fake: &FakeRuntime| fake.pod(&full("web")).is_none();
+    node.fake
+        .wait_until("it is stopped in the end", Duration::from_secs(20), stopped)
+        .await;
+    node.wait_gone("web").await;
+}
+
+#[tokio::test]
+async fn a_sandbox_without_an_address_is_not_replaced_again_and_again() {
+    let node = Node::started().await;
+    node.fake.lie(Lie::NoIp);
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    let storm = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 2;
+    assert!(node.never(A_WHILE, storm).await);
+    node.fake.tell_the_truth();
+}
+
+#[tokio::test]
+async fn twins_in_a_list_that_do_not_exist_do_no_harm() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    let before = node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake.clear_calls();
+    node.fake.lie(Lie::DuplicateNames);
+    node.fake.end_event_streams(None);
+    let listed = |fake: &FakeRuntime| fake.count(Rpc::GetContainerEvents) > 0;
+    node.fake.wait_until("it lists anew", SOON, listed).await;
+    let harmed = |fake: &FakeRuntime| !fake.container(&before.id).is_some_and(|c| c.is_running());
+    assert!(node.never(A_WHILE, harmed).await);
+    node.fake.tell_the_truth();
+    node.fake.end_event_streams(None);
+    node.wait_phase("web", "Running").await;
+    assert_eq!(running(&node.fake, "web"), 1);
+}
+
+#[tokio::test]
+async fn a_container_in_a_state_that_nobody_knows_is_replaced_and_not_in_a_storm() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake.lie(Lie::State(3));
+    node.fake.end_event_streams(None);
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake
+        .wait_until("it is stopped to be sure", SOON, stopped)
+        .await;
+    let storm = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 5;
+    assert!(node.never(A_WHILE, storm).await, "{:?}", node.fake.counts());
+    node.fake.tell_the_truth();
+    node.fake.end_event_streams(None);
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    assert_eq!(running(&node.fake, "web"), 1);
+}
+
+#[tokio::test]
+async fn lists_larger_than_a_grpc_message_usually_is_are_read() {
+    for features in [Features::default(), Features::old()] {
+        let mut node = Node::with(Options {
+            features,
+            ..Options::default()
+        })
+        .await;
+        let mut planter = Planter::new(&node.fake).await;
+        let mut large = Plant::of_a_stranger("");
+        large
+            .sandbox_annotations
+            .insert("large".to_owned(), "x".repeat(1 << 20));
+        for n in 0..20 {
+            large.name = format!("large{n}");
+            planter.sandbox(&large).await;
+        }
+        planter.pod(&Plant::of_a_kubelet("lost")).await;
+        node.start().await;
+        let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
+        node.fake
+            .wait_until("the orphan is found", SOON, gone)
+            .await;
+        node.put(&simple("web"));
+        node.wait_phase("web", "Running").await;
+    }
+}
+
+#[tokio::test]
+async fn a_pod_on_the_hosts_network_needs_no_address_from_the_runtime() {
+    let node = Node::started().await;
+    node.put(&with_spec(simple("host"), json!({"hostNetwork": true})));
+    node.wait_runs("host").await;
+    node.wait_phase("host", "Running").await;
+    node.fake.behave("main", Behaviour::runs());
+    node.fake.exit("main", 1);
+    let again =
+        |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
+    node.wait_pod("host", "runs again", SOON, again).await;
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}

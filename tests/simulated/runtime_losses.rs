@@ -1,0 +1,110 @@
+//! A runtime that is away, that says nothing, or that has lost everything.
+
+use std::time::Duration;
+
+use crate::node::{Node, SOON, full, is_ready, runs, status_of};
+use crate::pods::simple;
+use crate::support::fake_runtime::{FakeRuntime, Features, Options, Rpc};
+
+#[tokio::test]
+async fn a_runtime_that_is_not_there_yet_is_waited_for() {
+    let mut node = Node::new().await;
+    node.fake.vanish();
+    node.put(&simple("web"));
+    node.start().await;
+    node.wait_healthy().await;
+    assert!(node.pods().await.is_empty());
+    node.fake.come_back();
+    node.wait_phase("web", "Running").await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_goes_and_comes_back_finds_its_pods_untouched() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    let before = node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake.vanish();
+    node.put(&simple("late"));
+    crate::support::wait::wait_for("the new pod is known", SOON, async || {
+        crate::support::wait::holds(node.pod("late").await.is_some(), "it is not")
+    })
+    .await;
+    assert!(is_ready(&node.pod("web").await.unwrap()));
+    node.wait_healthy().await;
+    node.fake.clear_calls();
+    node.fake.come_back();
+    node.fake
+        .wait_until("it listens again", SOON, |fake| fake.subscribers() > 0)
+        .await;
+    node.wait_pod("late", "runs", Duration::from_secs(25), |pod| {
+        runs(pod, "main")
+    })
+    .await;
+    let after = node.wait_runs("web").await;
+    assert_eq!(after.id, before.id);
+    let touched = node.fake.calls();
+    let touched: Vec<_> = touched
+        .iter()
+        .filter(|call| call.rpc.is_mutating() && call.subject.pod == full("web"))
+        .collect();
+    assert!(touched.is_empty(), "{touched:?}");
+}
+
+#[tokio::test]
+async fn what_happened_while_nobody_listened_is_found_when_listening_again() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake.end_event_streams(None);
+    node.fake.exit("main", 1);
+    let again =
+        |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
+    node.wait_pod("web", "runs again", SOON, again).await;
+}
+
+#[tokio::test]
+async fn a_runtime_without_events_is_listed_every_second() {
+    let features = Features::old();
+    let mut node = Node::with(Options {
+        features,
+        ..Options::default()
+    })
+    .await;
+    node.start().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake.exit("main", 1);
+    let again =
+        |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
+    let deadline = Duration::from_secs(4);
+    node.wait_pod("web", "runs again", deadline, again).await;
+    node.remove("web");
+    node.wait_removed("web").await;
+    node.wait_gone("web").await;
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}
+
+#[tokio::test]
+async fn a_runtime_that_lost_everything_gets_its_pods_again() {
+    let node = Node::started().await;
+    let names = ["one", "two", "three"];
+    for name in names {
+        node.put(&simple(name));
+        node.wait_runs(name).await;
+        node.wait_phase(name, "Running").await;
+    }
+    node.fake.clear_calls();
+    node.fake.forget_everything();
+    node.fake.end_event_streams(None);
+    for name in names {
+        node.wait_runs(name).await;
+    }
+    let all = |fake: &FakeRuntime| fake.pods().len() == names.len();
+    node.fake
+        .wait_until("each pod is there once", SOON, all)
+        .await;
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 3);
+}

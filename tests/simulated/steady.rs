@@ -1,0 +1,100 @@
+//! What it costs when nothing happens, and what is left when everything is over.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::node::{Node, SOON, calls, full, is_ready, put, wait_runs};
+use crate::pods::{container, exec_probe, pod, simple, with};
+use crate::support::fake_runtime::{FakeRuntime, Options, Rpc};
+use crate::support::kubelet_process::KubeletProcess;
+use crate::support::wait::{holds, wait_for};
+
+#[tokio::test]
+async fn pods_that_have_settled_cost_no_calls_but_their_probes() {
+    let node = Node::started().await;
+    let names: Vec<_> = (0..10).map(|n| format!("web{n}")).collect();
+    names.iter().for_each(|name| node.put(&simple(name)));
+    let probed = with(
+        container("main"),
+        json!({"readinessProbe": exec_probe("is-ready")}),
+    );
+    node.put(&pod("probed", &[probed]));
+    for name in names.iter().map(String::as_str).chain(["probed"]) {
+        node.wait_pod(name, "is ready", SOON, is_ready).await;
+    }
+    // Reads that were under way when the last pod became ready are over.
+    loop {
+        let before = node.fake.count(Rpc::ContainerStatus);
+        let reads = |fake: &FakeRuntime| fake.count(Rpc::ContainerStatus) > before;
+        if node.never(Duration::from_secs(1), reads).await {
+            break;
+        }
+        assert!(before < 1000, "it is read for ever");
+    }
+    node.fake.clear_calls();
+    let costs = |fake: &FakeRuntime| {
+        let cheap = [Rpc::ExecSync, Rpc::Status];
+        fake.counts().keys().any(|rpc| !cheap.contains(rpc))
+    };
+    let quiet = node.never(Duration::from_secs(3), costs).await;
+    assert!(quiet, "{:?}", node.fake.counts());
+    let probes = node.fake.count(Rpc::ExecSync);
+    assert!((2..=4).contains(&probes), "{probes} probes in 3 s");
+}
+
+fn resident_kib(kubelet: &KubeletProcess) -> u64 {
+    let path = format!("/proc/{}/status", kubelet.pid());
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Adds twenty pods, waits until they run, and takes them away again.
+async fn round(fake: &FakeRuntime, kubelet: &KubeletProcess, number: usize) {
+    let names: Vec<_> = (0..20).map(|n| format!("web-{number}-{n}")).collect();
+    names
+        .iter()
+        .for_each(|name| put(&kubelet.manifests, &simple(name)));
+    for name in &names {
+        wait_runs(fake, name).await;
+    }
+    names
+        .iter()
+        .for_each(|name| kubelet.manifests.remove(&format!("{name}.yaml")));
+    let gone = |fake: &FakeRuntime| fake.pods().is_empty();
+    fake.wait_until("all are removed", SOON, gone).await;
+    wait_for("none is shown", SOON, async || {
+        let shown = kubelet.pods().await.map_err(|error| error.to_string())?;
+        holds(shown.is_empty(), format!("{} are", shown.len()))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_hundred_pods_come_and_go_and_leave_nothing() {
+    let fake = FakeRuntime::start(Options::default()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let kubelet = Node::process(&fake, dir.path()).await;
+    let mut early = 0;
+    for number in 0..10 {
+        round(&fake, &kubelet, number).await;
+        if number == 2 {
+            early = resident_kib(&kubelet);
+        }
+    }
+    let late = resident_kib(&kubelet);
+    assert!(late < early + 6 * 1024, "from {early} KiB to {late} KiB");
+    for below in ["root/pods", "root/journal", "logs", "containers"] {
+        wait_for(below, SOON, async || {
+            let left = crate::node::entries(&dir.path().join(below));
+            holds(left.is_empty(), format!("{left:?}"))
+        })
+        .await;
+    }
+    assert_eq!(calls(&fake, "web-0-0", Rpc::RunPodSandbox).len(), 1);
+    assert!(fake.pod(&full("web-0-0")).is_none());
+}

@@ -6,7 +6,7 @@ use super::{
     kill::Why,
     report::{StartFailure, go_seconds},
     restart_back_off::Admission,
-    sandbox::Sandbox,
+    sandbox::{LOOK_AGAIN, Sandbox, may_exist},
     security_context::ImageUser,
     sync_pod::{Stopped, SyncRequest},
 };
@@ -202,7 +202,11 @@ impl KubeGenericRuntimeManager {
         }
         self.events
             .warning(object, event::FAILED, format!("Error: {text}"));
-        failure(container, reason, text)
+        let retry_in = may_exist(error).then_some(LOOK_AGAIN);
+        failure(container, reason, text).map(|failure| StartFailure {
+            retry_in,
+            ..failure
+        })
     }
 
     /// Runs the postStart hook of a container that has just started. A failure kills the container.
@@ -269,10 +273,7 @@ impl KubeGenericRuntimeManager {
     /// After a create whose outcome is unknown, or a name that is taken: the container may exist. It
     /// is looked up and adopted, so the next turn sees it instead of asking for a second one (P-10).
     async fn adopt_containers(&self, pod: &Pod, sandbox: &Sandbox, name: &str, error: &CriError) {
-        let suspicious = error.is_outcome_unknown()
-            || matches!(error, CriError::AlreadyExists { .. })
-            || error.message().contains("reserve container name");
-        if !suspicious {
+        if !may_exist(error) {
             return;
         }
         let filter = ContainerFilter {

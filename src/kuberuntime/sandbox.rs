@@ -29,6 +29,17 @@ pub(super) struct Sandbox {
     pub(super) ips: Vec<String>,
 }
 
+/// How soon to look again for something that may just be coming into being.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Whether what was to be created may exist, or be on its way, although the call failed: its outcome
+/// is unknown, or its name is taken (containerd and CRI-O word that as a failed reservation).
+pub(super) fn may_exist(error: &CriError) -> bool {
+    error.is_outcome_unknown()
+        || matches!(error, CriError::AlreadyExists { .. })
+        || (error.message().contains("reserve") && error.message().contains("name"))
+}
+
 impl KubeGenericRuntimeManager {
     /// The sandbox that the plan keeps.
     pub(super) async fn existing_sandbox(
@@ -131,10 +142,7 @@ impl KubeGenericRuntimeManager {
     /// After a call whose outcome is unknown, or a name that is taken: the sandbox may exist. It is
     /// looked up and adopted instead of asking for a second one (P-10).
     async fn adopt_sandboxes(&self, pod: &Pod, error: &CriError) {
-        let suspicious = error.is_outcome_unknown()
-            || matches!(error, CriError::AlreadyExists { .. })
-            || error.message().contains("reserve sandbox name");
-        if !suspicious {
+        if !may_exist(error) {
             return;
         }
         let filter = PodSandboxFilter {

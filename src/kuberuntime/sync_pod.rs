@@ -13,9 +13,10 @@ use super::{
     },
     kill::Why,
     report::{StartFailure, SyncReport},
-    sandbox::Sandbox,
+    sandbox::{LOOK_AGAIN, Sandbox, may_exist},
 };
 use crate::{
+    cri::CriError,
     events::ObjectRef,
     model::{GraceDeadline, Pod, PodExt, PodStatus, is_sidecar, reasons},
     volumes::VolumePaths,
@@ -144,6 +145,9 @@ impl KubeGenericRuntimeManager {
         match self.create_sandbox(request.pod, actions.attempt).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
+                if error.downcast_ref::<CriError>().is_some_and(may_exist) {
+                    report.look_again(LOOK_AGAIN);
+                }
                 report.error = Some(error);
                 None
             }

@@ -152,11 +152,7 @@ impl PodSync {
             false => RetryDelay::Resync,
         };
         let result = match (report.error, report.cancelled) {
-            (Some(error), false) => {
-                let text = format!("error syncing pod, skipping: {}", chain(error.as_ref()));
-                tracing::warn!(pod = %pod.full_name(), "podUID" = %pod.uid(), err = text, "Error syncing pod");
-                Err(error)
-            }
+            (Some(error), false) => Err(error),
             _ => Ok(false),
         };
         SyncTurn {

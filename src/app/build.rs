@@ -50,11 +50,12 @@ pub struct Boards {
     pub(super) cache_writer: PodCacheWriter,
     pub(super) heartbeat: Heartbeat,
     pub(super) started_at: Timestamp,
+    pub(super) machine: Machine,
 }
 
 impl Boards {
     /// Reads what is on disk and prepares connections.
-    pub(super) fn open(config: &KubeletConfig) -> anyhow::Result<Self> {
+    pub(super) fn open(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let cri_metrics = CriMetrics::new(&metrics);
         let timeout = config.runtime.request_timeout;
@@ -84,6 +85,7 @@ impl Boards {
             cache_writer,
             heartbeat: Heartbeat::new(),
             started_at: Timestamp::now(),
+            machine,
         })
     }
 
@@ -113,7 +115,7 @@ pub(super) async fn start(
     info: &RuntimeInfo,
     tasks: &mut Tasks,
 ) -> anyhow::Result<PodWorkers> {
-    let node = Arc::new(node_facts(config)?);
+    let node = Arc::new(node_facts(config, &boards.machine, info)?);
     let volumes = VolumeManager::new(boards.root.clone(), node.clone(), HostMounter);
     let (results_writer, results) = probe_results::board();
     let runtime = runtime_manager(config, &boards, &node, &volumes, &results);
@@ -217,12 +219,23 @@ fn headers(sources: &StaticPodSources) -> Vec<(String, String)> {
 }
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).
-fn node_facts(config: &KubeletConfig) -> anyhow::Result<NodeFacts> {
-    let machine = Machine::read()?;
+fn node_facts(
+    config: &KubeletConfig,
+    machine: &Machine,
+    info: &RuntimeInfo,
+) -> anyhow::Result<NodeFacts> {
     let host_ips = config.node_ips.iter().map(ToString::to_string).collect();
     let storage = crate::host::filesystem_bytes(&config.root_dir)
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    Ok(NodeFacts::of(&machine, storage, host_ips))
+    let mut facts = NodeFacts::of(machine, storage, host_ips);
+    // The handler without a name is the one that pods without a runtime class get.
+    let handlers = &info.status.runtime_handlers;
+    let features = handlers
+        .iter()
+        .find(|h| h.name.is_empty())
+        .and_then(|h| h.features);
+    facts.recursive_read_only_mounts = features.is_some_and(|f| f.recursive_read_only_mounts);
+    Ok(facts)
 }
 
 fn runtime_manager(
@@ -273,7 +286,8 @@ fn runtime_manager(
             cpu: CpuEnforcement {
                 cfs_quota: containers.cpu_cfs_quota,
                 period_microseconds: i64::try_from(period).unwrap_or(100_000),
-                oom_group: false,
+                oom_group: boards.machine.cgroup_v2
+                    && config.effective.single_process_oom_kill != Some(true),
             },
             node: node.clone(),
         },

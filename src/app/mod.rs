@@ -17,6 +17,7 @@ use crate::{
     base::{TaskEnd, Tasks, chain},
     config::KubeletConfig,
     cri,
+    host::Machine,
     server::{Handlers, HealthChecks, Listener},
 };
 use anyhow::Context as _;
@@ -41,11 +42,13 @@ impl App {
     /// Binds sockets, takes the lock, reads the journal. Every error names what is wrong.
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
         report_settings(&config);
+        let machine = Machine::read()?;
+        node::check(&config, &machine)?;
         let lock = node::take_lock(config.lock_file.as_deref()).await?;
         node::set_oom_score_adj(config.oom_score_adj);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
-        let boards = Boards::open(&config)?;
+        let boards = Boards::open(&config, machine)?;
         Ok(Self {
             config,
             boards,

@@ -1,11 +1,25 @@
 //! What the process asks of the node before it starts.
 
+use crate::{config::KubeletConfig, host::Machine};
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{File, OpenOptions},
     path::Path,
 };
+
+/// Refuses a node that the configuration rules out, as upstream does.
+pub(super) fn check(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        machine.cgroup_v2 || !config.fail_cgroup_v1,
+        "this host uses cgroup v1, which failCgroupV1 (default true) rules out; set it to false to run here"
+    );
+    anyhow::ensure!(
+        !machine.swap_on || !config.fail_swap_on,
+        "running with swap on is not supported: disable swap, or set failSwapOn to false"
+    );
+    Ok(())
+}
 
 /// A lock that is held as long as this lives.
 pub(super) struct Lock {

@@ -19,6 +19,8 @@ pub struct Machine {
     pub thermal_paths: Vec<String>,
     /// The cgroup hierarchy is version 2 only.
     pub cgroup_v2: bool,
+    /// Memory can be swapped out.
+    pub swap_on: bool,
 }
 
 impl Machine {
@@ -53,8 +55,14 @@ impl Machine {
                 .filter(|path| Path::new(path).exists())
                 .collect(),
             cgroup_v2: is_cgroup_v2(Path::new("/sys/fs/cgroup")),
+            swap_on: has_swap(&text("/proc/swaps")),
         })
     }
+}
+
+/// Whether `/proc/swaps` names a device; the first line is a heading.
+fn has_swap(swaps: &str) -> bool {
+    swaps.lines().skip(1).any(|line| !line.trim().is_empty())
 }
 
 /// Bytes of the file system that a path is on, used or not. Blocking.
@@ -112,4 +120,19 @@ fn is_cgroup_v2(root: &Path) -> bool {
     /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
     const CGROUP2: u64 = 0x6367_7270;
     rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 == CGROUP2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heading_alone_is_no_swap() {
+        let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        assert!(!has_swap(""));
+        assert!(!has_swap(heading));
+        assert!(has_swap(&format!(
+            "{heading}/dev/vdb partition 1048572 0 -2\n"
+        )));
+    }
 }

@@ -150,6 +150,7 @@ impl Node {
              healthzBindAddress: 127.0.0.1\n\
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
+             failCgroupV1: false\n\
              {own}"
         )
     }

@@ -220,6 +220,7 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
     line("healthzPort", &healthz_port);
     line("cgroupDriver", &"cgroupfs");
     line("failSwapOn", &false);
+    line("failCgroupV1", &false);
     text.push_str(&settings.config);
     text
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::node::{Node, SOON, container, manifest, phase, restarts};
+use crate::support::wait::{holds, wait_for};
 
 pub async fn init_containers_run_one_after_the_other_before_the_main_ones() {
     let node = Node::start().await;

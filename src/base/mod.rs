@@ -1,6 +1,7 @@
 //! Ground floor: small tools that know nothing of Kubernetes.
 //!
-//! * Owns: keyed back-off, coalescing dirty sets, atomic files, named tasks with one shutdown.
+//! * Owns: keyed back-off, coalescing dirty sets, atomic files, named tasks with one
+//!   shutdown, durations as Go spells them.
 //! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
 //! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
 //!   kubelet leans on.
@@ -9,10 +10,12 @@ pub mod atomic_file;
 pub mod backoff;
 mod chain;
 mod dirty;
+mod go_duration;
 mod strings;
 mod tasks;
 
 pub use chain::chain;
 pub use dirty::DirtySet;
+pub use go_duration::{GoDuration, ParseDurationError};
 pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::document::{Node, Value};
-use super::duration::GoDuration;
 use super::kubelet_configuration::*;
+use crate::base::GoDuration;
 
 /// Where containerd listens.
 pub(super) const CONTAINER_RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";

@@ -22,7 +22,6 @@
 
 mod defaults;
 pub mod document;
-pub mod duration;
 mod feature_gates;
 mod files;
 pub mod flags;
@@ -36,7 +35,6 @@ mod tests;
 mod validate;
 
 pub use document::{Problem, Problems};
-pub use duration::GoDuration;
 pub use flags::{ArgsError, Flags, Invocation, parse_args, version};
 pub use resolve::resolve;
 pub use resolved::*;

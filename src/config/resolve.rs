@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::HostFacts;
 use super::defaults;
 use super::document::{Node, Origin, Problem, Problems, Value, decode};
-use super::duration::GoDuration;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::logging::{LogFormat, LoggingConfig, VModule};
 use super::resolved::*;
 use super::supported::unsupported;
 use super::validate::validate;
+use crate::base::GoDuration;
 use crate::model::Quantity;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,

@@ -21,6 +21,7 @@ mod raw;
 mod relist;
 mod rpc;
 mod runtime;
+mod secrets;
 pub mod transport;
 mod wait;
 

@@ -6,9 +6,9 @@ use tokio::time::Instant;
 use super::backoff::PullBackoff;
 use super::error::{ImageError, pull_text};
 use super::flight::Flights;
-use super::go_duration::go_duration;
 use super::image_name::ImageName;
 use super::puller::{PullConfig, Pulled, Puller};
+use crate::base::GoDuration;
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 use crate::events::{EventRecorder, ObjectRef};
@@ -213,7 +213,8 @@ impl ImageManager {
             }) => {
                 self.backoff.lock().worked(&pod, image);
                 let size = found.as_ref().map_or(0, |image| image.size);
-                let (took, waited) = (go_duration(took), go_duration(begin.elapsed()));
+                let shown = |time| GoDuration::from(time).truncated_to_millis();
+                let (took, waited) = (shown(took), shown(begin.elapsed()));
                 let message = format!(
                     "Successfully pulled image {image:?} in {took} ({waited} including waiting). Image size: {size} bytes."
                 );

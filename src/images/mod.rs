@@ -10,7 +10,6 @@
 mod backoff;
 mod error;
 mod flight;
-mod go_duration;
 mod image_name;
 mod manager;
 mod puller;
@@ -20,7 +19,6 @@ mod rate;
 mod tests;
 
 pub use error::ImageError;
-pub use go_duration::go_duration;
 pub use image_name::{ImageName, InvalidImageName};
 pub use manager::{ImageManager, ImageRequest, PullPolicy, ReadyImage};
 pub use puller::PullConfig;

@@ -4,13 +4,14 @@ use super::{
     KubeGenericRuntimeManager,
     builder::ContainerRequest,
     kill::Why,
-    report::{StartFailure, go_seconds},
+    report::StartFailure,
     restart_back_off::Admission,
     sandbox::{LOOK_AGAIN, Sandbox, may_exist},
     security_context::ImageUser,
     sync_pod::{Stopped, SyncRequest},
 };
 use crate::{
+    base::GoDuration,
     cri::{
         CriError,
         v1::{ContainerConfig, ContainerFilter},
@@ -300,7 +301,7 @@ impl KubeGenericRuntimeManager {
 pub(super) fn back_off_text(pod: &Pod, name: &str, delay: std::time::Duration) -> String {
     format!(
         "back-off {} restarting failed container={name} pod={}_{}({})",
-        go_seconds(delay),
+        GoDuration::from(delay),
         pod.name(),
         pod.namespace(),
         pod.uid()

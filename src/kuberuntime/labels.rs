@@ -1,7 +1,7 @@
 //! Labels and annotations of sandboxes and containers: written as upstream does, read back from
 //! whoever wrote them. Pure.
 
-use crate::model::{Pod, PodExt, PodUid, container_hash, keys};
+use crate::model::{Pod, PodExt, container_hash, keys};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler};
 use std::collections::HashMap;
 
@@ -117,51 +117,51 @@ fn non_empty<'a>(map: &'a Map, key: &str) -> Option<&'a str> {
     map.get(key).map(String::as_str).filter(|s| !s.is_empty())
 }
 
-/// What a container's annotations tell about how to end it; what is absent or makes no sense is
-/// `None` or empty.
+/// What a container's annotations tell about how to end it when its pod is no longer known. How long
+/// that may take is not among it: an orphan gets the least.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ContainerNotes {
-    /// UID of the pod, from the labels.
-    pub pod_uid: PodUid,
-    /// Name of the pod.
-    pub pod_name: String,
-    /// Namespace of the pod.
-    pub pod_namespace: String,
-    /// Name of the container.
-    pub name: String,
-    /// `terminationGracePeriodSeconds` of the pod.
-    pub termination_grace_seconds: Option<i64>,
-    /// `deletionGracePeriodSeconds` of the pod.
-    pub deletion_grace_seconds: Option<i64>,
-    /// Hook to run before it is stopped.
+pub struct OrphanRecord {
+    /// preStop hook.
     pub pre_stop: Option<LifecycleHandler>,
     /// Ports, which a hook may refer to by name.
     pub ports: Vec<ContainerPort>,
 }
 
-/// Reads back what [`container_labels`] and [`container_annotations`] (or upstream) wrote; `None`
-/// for containers that are not a kubelet's.
-pub fn read_container(labels: &Map, annotations: &Map) -> Option<ContainerNotes> {
-    let pod = pod_of(labels)?;
-    let seconds = |key: &str| {
-        let seconds: i64 = annotations.get(key)?.parse().ok()?;
-        (seconds >= 0).then_some(seconds)
-    };
-    Some(ContainerNotes {
-        pod_uid: PodUid::from(pod.uid),
-        pod_name: pod.name.to_string(),
-        pod_namespace: pod.namespace.to_string(),
-        name: container_name(labels)?.to_string(),
-        termination_grace_seconds: seconds(keys::POD_TERMINATION_GRACE_PERIOD),
-        deletion_grace_seconds: seconds(keys::POD_DELETION_GRACE_PERIOD),
-        pre_stop: read_json(annotations, keys::PRE_STOP_HANDLER),
-        ports: read_json(annotations, keys::CONTAINER_PORTS).unwrap_or_default(),
-    })
+/// An annotation that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("annotation {key} cannot be read: {detail}")]
+pub struct UnreadableAnnotation {
+    /// Its key.
+    pub key: &'static str,
+    /// What is wrong with its value.
+    pub detail: String,
 }
 
-fn read_json<T: serde::de::DeserializeOwned>(annotations: &Map, key: &str) -> Option<T> {
-    let text = annotations.get(key).filter(|t| t.len() <= MAX_JSON)?;
-    serde_json::from_str(text).ok()
+impl OrphanRecord {
+    /// Reads back what [`container_annotations`] (or upstream) wrote. What cannot be read is reported
+    /// and counts as absent.
+    pub fn read(annotations: &Map) -> (Self, Vec<UnreadableAnnotation>) {
+        let mut errors = Vec::new();
+        let record = Self {
+            pre_stop: read_json(annotations, keys::PRE_STOP_HANDLER, &mut errors),
+            ports: read_json(annotations, keys::CONTAINER_PORTS, &mut errors).unwrap_or_default(),
+        };
+        (record, errors)
+    }
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(
+    annotations: &Map,
+    key: &'static str,
+    errors: &mut Vec<UnreadableAnnotation>,
+) -> Option<T> {
+    let text = annotations.get(key)?;
+    let read = match text.len() {
+        0..=MAX_JSON => serde_json::from_str(text).map_err(|error| error.to_string()),
+        length => Err(format!("it is {length} bytes long")),
+    };
+    read.map_err(|detail| errors.push(UnreadableAnnotation { key, detail }))
+        .ok()
 }
 
 #[cfg(test)]
@@ -247,27 +247,21 @@ mod tests {
     fn what_was_written_is_read_back() {
         let pod = hooked();
         let container = &pod.containers()[0];
-        let labels = container_labels(&pod, container);
-        let notes = read_container(&labels, &container_annotations(&pod, container, 0)).unwrap();
-        assert_eq!(notes.pod_uid, pod.uid());
+        let annotations = container_annotations(&pod, container, 0);
+        let (record, errors) = OrphanRecord::read(&annotations);
+        assert!(errors.is_empty());
+        let hook = container.lifecycle.as_ref().unwrap().pre_stop.as_ref();
+        assert_eq!(record.pre_stop.as_ref(), hook);
+        assert_eq!(Some(record.ports), container.ports);
         assert_eq!(
-            (notes.pod_name.as_str(), notes.pod_namespace.as_str()),
-            ("web", "shop")
+            OrphanRecord::read(&Map::new()).0,
+            OrphanRecord::default(),
+            "nothing is noted of a container without hook and ports"
         );
-        assert_eq!(notes.name, "c");
-        assert_eq!(notes.termination_grace_seconds, Some(45));
-        assert_eq!(notes.deletion_grace_seconds, Some(5));
-        assert_eq!(
-            notes.pre_stop.as_ref(),
-            container.lifecycle.as_ref().unwrap().pre_stop.as_ref()
-        );
-        assert_eq!(Some(notes.ports), container.ports);
     }
 
     #[test]
     fn a_go_kubelets_annotations_are_read() {
-        let pod = hooked();
-        let labels = container_labels(&pod, &pod.containers()[0]);
         let annotations = Map::from([
             (
                 keys::PRE_STOP_HANDLER.into(),
@@ -279,43 +273,43 @@ mod tests {
                     .into(),
             ),
         ]);
-        let notes = read_container(&labels, &annotations).unwrap();
-        let command = notes.pre_stop.unwrap().exec.unwrap().command.unwrap();
+        let (record, _) = OrphanRecord::read(&annotations);
+        let command = record.pre_stop.unwrap().exec.unwrap().command.unwrap();
         assert_eq!(command, ["sh", "-c", "a && b"]);
-        assert_eq!(notes.ports[0].host_port, Some(1));
+        assert_eq!(record.ports[0].host_port, Some(1));
     }
 
     #[test]
-    fn garbage_is_ignored_and_strangers_are_nobody() {
+    fn unreadable_annotations_are_reported_and_count_as_absent() {
+        let huge = format!("[{}]", " ".repeat(MAX_JSON));
+        let annotations = Map::from([
+            (keys::PRE_STOP_HANDLER.into(), "{".into()),
+            (keys::CONTAINER_PORTS.into(), huge),
+        ]);
+        let (record, errors) = OrphanRecord::read(&annotations);
+        assert_eq!(record, OrphanRecord::default());
+        let [hook, ports] = errors.as_slice() else {
+            panic!("{errors:?}");
+        };
+        assert!(hook.to_string().contains(keys::PRE_STOP_HANDLER));
+        assert!(ports.to_string().contains(keys::CONTAINER_PORTS));
+    }
+
+    #[test]
+    fn an_object_without_all_its_labels_is_nobodys() {
         let pod = hooked();
         let labels = container_labels(&pod, &pod.containers()[0]);
-        let mut annotations = Map::new();
-        for key in [
-            keys::PRE_STOP_HANDLER,
-            keys::CONTAINER_PORTS,
-            keys::POD_TERMINATION_GRACE_PERIOD,
-        ] {
-            annotations.insert(key.into(), "{{{-1".into());
-        }
-        annotations.insert(keys::POD_DELETION_GRACE_PERIOD.into(), "-5".into());
-        let notes = read_container(&labels, &annotations).unwrap();
-        assert_eq!(
-            (
-                notes.termination_grace_seconds,
-                notes.deletion_grace_seconds
-            ),
-            (None, None)
-        );
-        assert!(notes.pre_stop.is_none() && notes.ports.is_empty());
-        for key in [
-            keys::POD_UID,
-            keys::POD_NAME,
-            keys::POD_NAMESPACE,
-            keys::CONTAINER_NAME,
-        ] {
+        let own = PodLabels {
+            uid: "u-1",
+            name: "web",
+            namespace: "shop",
+        };
+        assert_eq!(pod_of(&labels), Some(own));
+        assert_eq!(container_name(&labels), Some("c"));
+        for key in [keys::POD_UID, keys::POD_NAME, keys::POD_NAMESPACE] {
             let mut partial = labels.clone();
             partial.insert(key.into(), String::new());
-            assert_eq!(read_container(&partial, &Map::new()), None, "{key}");
+            assert_eq!(pod_of(&partial), None, "{key}");
         }
     }
 }

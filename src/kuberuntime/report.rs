@@ -74,16 +74,6 @@ impl StartFailure {
     }
 }
 
-/// Go's way of printing a duration of whole seconds: `40s`, `1m20s`, `5m0s`.
-pub(super) fn go_seconds(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s}s"),
-        (0, m, s) => format!("{m}m{s}s"),
-        (h, m, s) => format!("{h}h{m}m{s}s"),
-    }
-}
-
 /// Shows a container id as users know it from the runtime's own tools.
 pub fn short_id(id: &ContainerId) -> &str {
     id.as_str().get(..13).unwrap_or(id.as_str())
@@ -92,15 +82,6 @@ pub fn short_id(id: &ContainerId) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_print_as_in_go() {
-        let shown: Vec<_> = [10, 80, 300, 3600]
-            .map(|s| go_seconds(Duration::from_secs(s)))
-            .into_iter()
-            .collect();
-        assert_eq!(shown, ["10s", "1m20s", "5m0s", "1h0m0s"]);
-    }
 
     #[test]
     fn the_earliest_instant_to_look_again_wins() {

@@ -1,7 +1,8 @@
 //! A command in the container, run by the runtime.
 
-use super::{MAX_OUTPUT, ProbeOutcome, go_duration, shown};
+use super::{MAX_OUTPUT, ProbeOutcome, shown};
 use crate::{
+    base::GoDuration,
     cri::{CriError, ExecOutput, RuntimeClient},
     model::ContainerId,
 };
@@ -73,7 +74,7 @@ pub(super) fn timed_out(command: &[String], timeout: Duration) -> String {
     format!(
         "command timed out: {:?} timed out after {}",
         command.join(" "),
-        go_duration(timeout)
+        GoDuration::from(timeout)
     )
 }
 

@@ -3,14 +3,13 @@
 use super::{
     ProbeOutcome,
     deadline::{Late, within},
-    go_duration,
     health::{
         HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
     },
     net,
     request::PROBE_AGENT,
 };
-use crate::base::chain;
+use crate::base::{GoDuration, chain};
 use hyper_util::rt::TokioIo;
 use std::{
     io,
@@ -30,11 +29,11 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duratio
         Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
         Err(Late::TimedOut) if connected.load(Ordering::Relaxed) => ProbeOutcome::failure(format!(
             "timeout: health rpc did not complete within {}",
-            go_duration(timeout)
+            GoDuration::from(timeout)
         )),
         Err(Late::TimedOut) => ProbeOutcome::failure(format!(
             "timeout: failed to connect service {address:?} within {}: context deadline exceeded",
-            go_duration(timeout)
+            GoDuration::from(timeout)
         )),
     }
 }

@@ -214,18 +214,3 @@ fn port_number(number: i32) -> Result<u16, String> {
 fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..MAX_OUTPUT).unwrap_or(bytes)).into_owned()
 }
-
-/// A duration as Go prints it, for texts that users know: `1s`, `1m30s`, `1.5s`.
-fn go_duration(duration: Duration) -> String {
-    let (hours, minutes) = (duration.as_secs() / 3600, duration.as_secs() / 60 % 60);
-    let seconds = duration.as_secs() % 60;
-    let fraction = match duration.subsec_millis() {
-        0 => String::new(),
-        millis => format!(".{millis:03}").trim_end_matches('0').to_owned(),
-    };
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds}{fraction}s"),
-        (0, _) => format!("{minutes}m{seconds}{fraction}s"),
-        _ => format!("{hours}h{minutes}m{seconds}{fraction}s"),
-    }
-}

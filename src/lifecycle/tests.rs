@@ -195,20 +195,6 @@ async fn what_cannot_be_asked_is_unknown() {
     );
 }
 
-#[test]
-fn durations_read_as_go_prints_them() {
-    let table = [
-        (1_000, "1s"),
-        (1_500, "1.5s"),
-        (90_000, "1m30s"),
-        (3_600_000, "1h0m0s"),
-        (0, "0s"),
-    ];
-    for (millis, text) in table {
-        assert_eq!(go_duration(Duration::from_millis(millis)), text);
-    }
-}
-
 async fn check_health(server: &Server, service: &str, timeout: Duration) -> ProbeOutcome {
     let action = GRPCAction {
         port: server.port.into(),

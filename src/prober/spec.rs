@@ -71,11 +71,8 @@ fn seconds(value: u32) -> Duration {
 
 /// Whether another instance may follow one of this container that exited.
 pub(super) fn restarts(pod: &Pod, container: &Container) -> bool {
-    let own = container.restart_policy.as_deref();
-    let policy = own
-        .and_then(RestartPolicy::parse)
-        .unwrap_or(pod.restart_policy());
-    policy != RestartPolicy::Never || container.restart_policy_rules.is_some()
+    RestartPolicy::of(pod, container) != RestartPolicy::Never
+        || container.restart_policy_rules.is_some()
 }
 
 /// The handler of a probe, `$(VAR)` in commands expanded from values that stand in the spec itself: a

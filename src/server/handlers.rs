@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     events::EventRecorder,
+    metrics,
     model::{ContainerState, Pod, PodStatus},
 };
 use bytes::Bytes;
@@ -34,7 +35,7 @@ pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
 const MAX_BODY: u64 = 8 * 1024;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const METRICS: HeaderValue = HeaderValue::from_static(metrics::CONTENT_TYPE);
 
 /// What the read-only port shows.
 #[derive(Clone)]

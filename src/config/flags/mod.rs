@@ -25,7 +25,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use self::spec::{FlagSpec, Group, Kind, Target};
 use super::defaults::ROOT_DIR;
 use super::document::{Node, Origin, Value};
-use super::duration::GoDuration;
+use crate::base::GoDuration;
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq)]

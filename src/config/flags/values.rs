@@ -2,8 +2,8 @@
 //! of `component-base/cli/flag`).
 
 use super::spec::Kind;
+use crate::base::GoDuration;
 use crate::config::document::{Entry, Node, Origin, Value};
-use crate::config::duration::GoDuration;
 
 /// Converts what was given for one flag, in order. A scalar's last occurrence counts; lists and maps
 /// collect all of them.

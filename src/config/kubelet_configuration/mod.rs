@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use read::read;
 pub use sections::*;
 
-use super::duration::GoDuration;
+use crate::base::GoDuration;
 
 /// The `apiVersion` of a configuration file.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";

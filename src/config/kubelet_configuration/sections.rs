@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::config_section;
-use crate::config::duration::GoDuration;
+use crate::base::GoDuration;
 
 config_section! {
     /// How requests to the kubelet's server are authenticated.

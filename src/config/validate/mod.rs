@@ -10,9 +10,9 @@ mod tests;
 
 use std::net::IpAddr;
 
-use super::duration::GoDuration;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::{feature_gates, kubelet_configuration as kc};
+use crate::base::GoDuration;
 use crate::model::Quantity;
 
 /// Collects violations as (field, message).

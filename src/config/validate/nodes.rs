@@ -1,7 +1,7 @@
 //! Rules about the node: reserved cgroups and CPUs, shutdown, taints, server and authorization.
 
 use super::{KubeletConfiguration, Violations};
-use crate::config::duration::GoDuration;
+use crate::base::GoDuration;
 
 pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     enforced_reservations(config, found);

@@ -1,7 +1,7 @@
 //! Rules about pods' resources: policies, eviction, swap, user namespaces, static pod sources.
 
 use super::{KubeletConfiguration, Violations};
-use crate::config::duration::GoDuration;
+use crate::base::GoDuration;
 use crate::model::Quantity;
 
 const EVICTION_SIGNALS: &[&str] = &[

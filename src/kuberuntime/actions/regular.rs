@@ -75,7 +75,7 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
 }
 
 fn need(view: &View<'_>, container: &Container, seen: &Seen<'_>) -> Need {
-    let after_exit = |code| match view.restarts_after(container, code) {
+    let after_exit = |code| match view.restart_policy(container).restarts_after(code) {
         true => Need::Start(StartReason::Exited(code)),
         false => Need::StayDead,
     };

@@ -87,20 +87,7 @@ impl<'a> View<'a> {
 
     /// The container's own restart policy, else the pod's.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
-        container
-            .restart_policy
-            .as_deref()
-            .and_then(RestartPolicy::parse)
-            .unwrap_or_else(|| self.inputs.pod.restart_policy())
-    }
-
-    /// Whether an exit with this code is followed by a restart.
-    pub(super) fn restarts_after(&self, container: &Container, exit_code: i32) -> bool {
-        match self.restart_policy(container) {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit_code != 0,
-            RestartPolicy::Never => false,
-        }
+        RestartPolicy::of(self.inputs.pod, container)
     }
 
     /// Whether a sandbox was made from another manifest than the pod's. Only digests of one version

@@ -4,12 +4,10 @@
 //! what is left until then, and the deadline only ever moves earlier.
 
 use crate::{
-    kuberuntime::actions::KillReason,
-    model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, is_sidecar, keys,
-    },
+    kuberuntime::{actions::KillReason, labels::OrphanRecord},
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, is_sidecar},
 };
-use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler, Probe};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -64,68 +62,6 @@ pub fn container_grace_seconds(
         .or_else(of_pod)
         .unwrap_or(MINIMUM_STOP_SECONDS)
         .max(0)
-}
-
-/// What a container's annotations tell about it when its pod is no longer known.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OrphanRecord {
-    /// preStop hook.
-    pub pre_stop: Option<LifecycleHandler>,
-    /// Ports, which a hook may name.
-    pub ports: Vec<ContainerPort>,
-    /// `terminationGracePeriodSeconds` of the pod.
-    pub termination_grace_seconds: Option<i64>,
-    /// `deletionGracePeriodSeconds` of the pod.
-    pub deletion_grace_seconds: Option<i64>,
-}
-
-/// An annotation that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("annotation {key} cannot be read: {detail}")]
-pub struct UnreadableAnnotation {
-    /// Its key.
-    pub key: &'static str,
-    /// What is wrong with its value.
-    pub detail: String,
-}
-
-impl OrphanRecord {
-    /// Reads the annotations. One that cannot be read is reported and counts as absent.
-    pub fn from_annotations<'a>(
-        get: impl Fn(&str) -> Option<&'a str>,
-    ) -> (Self, Vec<UnreadableAnnotation>) {
-        let mut errors = Vec::new();
-        let record = Self {
-            pre_stop: read(&get, keys::PRE_STOP_HANDLER, &mut errors),
-            ports: read(&get, keys::CONTAINER_PORTS, &mut errors).unwrap_or_default(),
-            termination_grace_seconds: read(&get, keys::POD_TERMINATION_GRACE_PERIOD, &mut errors),
-            deletion_grace_seconds: read(&get, keys::POD_DELETION_GRACE_PERIOD, &mut errors),
-        };
-        (record, errors)
-    }
-
-    /// Grace in seconds as [`container_grace_seconds`] would have it.
-    pub fn grace_seconds(&self, over: Option<i64>) -> i64 {
-        over.or(self.deletion_grace_seconds)
-            .or(self.termination_grace_seconds)
-            .unwrap_or(MINIMUM_STOP_SECONDS)
-            .max(0)
-    }
-}
-
-fn read<'a, T: serde::de::DeserializeOwned>(
-    get: &impl Fn(&str) -> Option<&'a str>,
-    key: &'static str,
-    errors: &mut Vec<UnreadableAnnotation>,
-) -> Option<T> {
-    match serde_json::from_str(get(key)?) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            let detail = error.to_string();
-            errors.push(UnreadableAnnotation { key, detail });
-            None
-        }
-    }
 }
 
 /// One container to stop as part of a whole pod. All of them run their hooks at once; after its hook

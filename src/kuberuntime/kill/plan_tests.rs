@@ -226,36 +226,6 @@ fn hooks_come_from_the_spec_or_from_the_record_of_an_orphan() {
     assert_eq!(stop_pod(Some(&pod), &unknown, &record)[0].pre_stop, None);
 }
 
-#[test]
-fn an_orphans_record_is_read_from_upstreams_annotations() {
-    let annotations = |key: &str| match key {
-        keys::PRE_STOP_HANDLER => Some(r#"{"exec":{"command":["bye"]}}"#),
-        keys::CONTAINER_PORTS => Some(r#"[{"name":"http","containerPort":80,"protocol":"TCP"}]"#),
-        keys::POD_TERMINATION_GRACE_PERIOD => Some("45"),
-        _ => None,
-    };
-    let (record, errors) = OrphanRecord::from_annotations(annotations);
-    assert!(errors.is_empty());
-    assert_eq!(record.pre_stop, Some(hook("bye")));
-    assert_eq!(record.ports[0].container_port, 80);
-    assert_eq!(record.grace_seconds(None), 45);
-    assert_eq!(record.grace_seconds(Some(1)), 1);
-    assert_eq!(OrphanRecord::default().grace_seconds(None), 2);
-}
-
-#[test]
-fn an_unreadable_annotation_is_reported_and_counts_as_absent() {
-    let (record, errors) = OrphanRecord::from_annotations(|key| match key {
-        keys::PRE_STOP_HANDLER => Some("{"),
-        keys::POD_DELETION_GRACE_PERIOD => Some("5"),
-        _ => None,
-    });
-    assert_eq!(record.pre_stop, None);
-    assert_eq!(record.grace_seconds(None), 5);
-    assert_eq!(errors.len(), 1);
-    assert!(errors[0].to_string().contains(keys::PRE_STOP_HANDLER));
-}
-
 proptest! {
     #[test]
     fn what_is_left_only_shrinks(

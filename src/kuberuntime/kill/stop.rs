@@ -1,8 +1,8 @@
 //! Carries out stops: hook, turn, StopContainer, and a look that it really ended.
 
 use super::{
-    super::{KubeGenericRuntimeManager, actions::ContainerKill},
-    plan::{self, ContainerStop, OrphanRecord},
+    super::{KubeGenericRuntimeManager, actions::ContainerKill, labels::OrphanRecord},
+    plan::{self, ContainerStop},
 };
 use crate::{
     base::chain,
@@ -248,8 +248,7 @@ impl KubeGenericRuntimeManager {
         for container in status.maybe_running() {
             match self.runtime.container_status(container.id.as_str()).await {
                 Ok(reply) => {
-                    let get = |key: &str| reply.annotations.get(key).map(String::as_str);
-                    let (record, unreadable) = OrphanRecord::from_annotations(get);
+                    let (record, unreadable) = OrphanRecord::read(&reply.annotations);
                     for error in unreadable {
                         tracing::warn!(container = %container.id, err = %error, "Orphaned container");
                     }

@@ -50,6 +50,11 @@ impl GoDuration {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
+    /// Without what is finer than a millisecond, for texts that people read.
+    pub const fn truncated_to_millis(self) -> Self {
+        Self(self.0 - self.0 % 1_000_000)
+    }
+
     /// The signed length in nanoseconds.
     pub const fn as_nanos(self) -> i64 {
         self.0
@@ -64,6 +69,13 @@ impl GoDuration {
     /// negative values before anything uses them).
     pub fn to_std(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))
+    }
+}
+
+/// What is longer than about 292 years counts as that long.
+impl From<Duration> for GoDuration {
+    fn from(duration: Duration) -> Self {
+        Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
     }
 }
 
@@ -299,6 +311,10 @@ mod tests {
             (1, "1ns"),
             (1_100, "1.1\u{b5}s"),
             (2_200_000, "2.2ms"),
+            (345_000_000, "345ms"),
+            (1_500_000_000, "1.5s"),
+            (90_000_000_000, "1m30s"),
+            (300_000_000_000, "5m0s"),
             (3_300_000_000, "3.3s"),
             (60_000_000_000, "1m0s"),
             (245_000_000_000, "4m5s"),
@@ -310,6 +326,21 @@ mod tests {
         for (nanos, text) in cases {
             assert_eq!(GoDuration(*nanos).to_string(), *text);
         }
+    }
+
+    #[test]
+    fn texts_for_people_stop_at_milliseconds() {
+        let table = [
+            (999_999, "0s"),
+            (7_000_001, "7ms"),
+            (15_981_654_321, "15.981s"),
+            (3_661_010_999_999, "1h1m1.01s"),
+        ];
+        for (nanos, text) in table {
+            let duration = GoDuration::from(Duration::from_nanos(nanos));
+            assert_eq!(duration.truncated_to_millis().to_string(), text);
+        }
+        assert_eq!(GoDuration::from(Duration::MAX), GoDuration(i64::MAX));
     }
 
     proptest! {

@@ -1,0 +1,47 @@
+//! What may be shown of messages that hold secrets.
+
+use super::v1::AuthConfig;
+use std::fmt;
+
+/// Shows who logs in where, and which kinds of secrets are there, but none of them.
+impl fmt::Debug for AuthConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |secret: &str| match secret {
+            "" => "",
+            _ => "<redacted>",
+        };
+        f.debug_struct("AuthConfig")
+            .field("username", &self.username)
+            .field("password", &shown(&self.password))
+            .field("auth", &shown(&self.auth))
+            .field("server_address", &self.server_address)
+            .field("identity_token", &shown(&self.identity_token))
+            .field("registry_token", &shown(&self.registry_token))
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cri::v1::{AuthConfig, PullImageRequest};
+
+    #[test]
+    fn no_secret_is_shown_not_even_inside_of_a_request() {
+        let secret = || "hunter2".to_owned();
+        let request = PullImageRequest {
+            auth: Some(AuthConfig {
+                username: "somebody".into(),
+                password: secret(),
+                auth: secret(),
+                server_address: "registry.example".into(),
+                identity_token: secret(),
+                registry_token: secret(),
+            }),
+            ..PullImageRequest::default()
+        };
+        let shown = format!("{request:?} {request:#?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("somebody") && shown.contains("registry.example"));
+        assert_eq!(shown.matches("<redacted>").count(), 8);
+    }
+}

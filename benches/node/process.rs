@@ -1,5 +1,7 @@
 //! What the kernel says about a process.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
@@ -26,17 +28,27 @@ pub fn memory(pid: u32) -> (u64, u64) {
     (status_kib(pid, "VmRSS"), status_kib(pid, "RssAnon"))
 }
 
-/// CPU time so far: to the nanosecond from the threads, as far as they live.
-pub fn cpu(pid: u32) -> Duration {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let nanos = tasks.filter_map(|task| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(nanos.sum())
+/// CPU time of a process by thread, to the nanosecond. Threads come and go, so it has to be looked at
+/// more often than they do.
+#[derive(Default)]
+pub struct CpuMeter(HashMap<OsString, u64>);
+
+impl CpuMeter {
+    /// All CPU time seen so far.
+    pub fn look(&mut self, pid: u32) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        for task in tasks {
+            let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            let nanos = text.split_whitespace().next().and_then(|n| n.parse().ok());
+            if let Some(nanos) = nanos {
+                self.0.insert(task.file_name(), nanos);
+            }
+        }
+        Duration::from_nanos(self.0.values().sum())
+    }
 }
 
 /// The middle and the largest of some seconds, in milliseconds.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::fake_process::FakeProcess;
-use crate::process::{cpu, memory, middle_and_worst, wall_now};
+use crate::process::{CpuMeter, memory, middle_and_worst, wall_now};
 use crate::report::{self, Table};
 use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings};
@@ -133,7 +133,7 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
 
     let spawned = Instant::now();
     let mut kubelet = KubeletProcess::spawn(settings);
-    let healthy = until_healthy(&mut kubelet, spawned).await;
+    let healthy = until_healthy(&kubelet, spawned).await;
     let all_started = drop_at_once(&kubelet, &mut fake, n).await;
     until_true(&kubelet, n).await;
     tokio::time::sleep(SETTLE).await;
@@ -146,7 +146,7 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
     kubelet.kill();
     let again = Instant::now();
     kubelet.respawn();
-    let healthy_again = until_healthy(&mut kubelet, again).await;
+    let healthy_again = until_healthy(&kubelet, again).await;
     until_true(&kubelet, n + SAMPLES).await;
     let true_status = format!("{:.2}", again.elapsed().as_secs_f64());
     Round {
@@ -163,8 +163,12 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
     }
 }
 
-async fn until_healthy(kubelet: &mut KubeletProcess, since: Instant) -> String {
-    kubelet.wait_healthy(LONG).await;
+async fn until_healthy(kubelet: &KubeletProcess, since: Instant) -> String {
+    let port = kubelet.healthz_port;
+    while !matches!(http::get(port, "/healthz").await, Ok((200, _))) {
+        assert!(since.elapsed() < LONG, "the kubelet does not become healthy");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     format!("{:.0}", since.elapsed().as_secs_f64() * 1e3)
 }
 
@@ -202,7 +206,7 @@ async fn until_true(kubelet: &KubeletProcess, n: usize) {
         {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(if n > 200 { 100 } else { 20 })).await;
+        tokio::time::sleep(Duration::from_millis(if n > 200 { 30 } else { 10 })).await;
     }
     panic!("{n} pods did not become ready within {LONG:?}");
 }
@@ -220,21 +224,29 @@ fn is_ready(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
 
 /// CPU seconds per minute and the calls per minute by kind, with nothing to do.
 async fn idle(kubelet: &KubeletProcess, fake: &mut FakeProcess, window: Duration) -> (f64, String) {
-    let (calls, used, start) = (fake.counts().await, cpu(kubelet.pid()), Instant::now());
-    tokio::time::sleep(window).await;
-    let used = cpu(kubelet.pid()).saturating_sub(used);
+    let mut meter = CpuMeter::default();
+    let calls = fake.counts().await;
+    let (used, start) = (meter.look(kubelet.pid()), Instant::now());
+    while start.elapsed() < window {
+        let rest = window.saturating_sub(start.elapsed());
+        tokio::time::sleep(rest.min(Duration::from_secs(1))).await;
+        meter.look(kubelet.pid());
+    }
+    let used = meter.look(kubelet.pid()).saturating_sub(used);
     let minutes = start.elapsed().as_secs_f64() / 60.0;
     let mut words = Vec::new();
+    let mut sum = 0;
     for (name, n) in fake.counts().await {
         let more = n - calls.get(&name).copied().unwrap_or(0);
         if more > 0 {
+            sum += more;
             words.push(format!("{name} {:.0}", more as f64 / minutes));
         }
     }
     let words = if words.is_empty() {
         "none".to_owned()
     } else {
-        words.join(", ")
+        format!("{:.0}: {}", sum as f64 / minutes, words.join(", "))
     };
     (used.as_secs_f64() / minutes, words)
 }

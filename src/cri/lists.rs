@@ -67,7 +67,7 @@ impl RuntimeClient {
         memory: &mut RelistMemory<PodSandbox>,
     ) -> Result<Relist<PodSandbox>, CriError> {
         let list = match self.sandboxes_raw(None).await {
-            Ok(reply) => return compare(memory, reply, decode_sandboxes),
+            Ok(reply) => return memory.compare(reply, decode_sandboxes),
             Err(error) => self.sandboxes_over_limit(None, error).await,
         };
         memory.forget();
@@ -80,7 +80,7 @@ impl RuntimeClient {
         memory: &mut RelistMemory<Container>,
     ) -> Result<Relist<Container>, CriError> {
         let list = match self.containers_raw(None).await {
-            Ok(reply) => return compare(memory, reply, decode_containers),
+            Ok(reply) => return memory.compare(reply, decode_containers),
             Err(error) => self.containers_over_limit(None, error).await,
         };
         memory.forget();
@@ -200,20 +200,6 @@ impl RuntimeClient {
         }
         Ok(all)
     }
-}
-
-fn compare<T>(
-    memory: &mut RelistMemory<T>,
-    reply: Bytes,
-    decode: fn(Bytes) -> Result<Vec<T>, CriError>,
-) -> Result<Relist<T>, CriError> {
-    let seen = memory.fingerprint(&reply);
-    if memory.is_last(seen) {
-        return Ok(Relist::Unchanged);
-    }
-    let entries = decode(reply)?;
-    memory.remember(seen);
-    Ok(Relist::Changed(entries))
 }
 
 fn decode_sandboxes(reply: Bytes) -> Result<Vec<PodSandbox>, CriError> {

@@ -5,6 +5,7 @@
 //! sum over its fields: no order matters down to there, and every byte does. The hash is keyed at random
 //! per process, so nobody can prepare two states that look the same.
 
+use bytes::Bytes;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;
 
@@ -27,7 +28,7 @@ pub struct RelistMemory<T> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fingerprint {
+struct Fingerprint {
     sum: u64,
     entries: u64,
     bytes: u64,
@@ -54,18 +55,36 @@ impl<T> RelistMemory<T> {
         self.last = None;
     }
 
+    /// Decodes an encoded reply unless its entries are the ones of the last.
+    ///
+    /// # Errors
+    /// Those of `decode`; what was remembered stays.
+    pub fn compare<E>(
+        &mut self,
+        reply: Bytes,
+        decode: impl FnOnce(Bytes) -> Result<Vec<T>, E>,
+    ) -> Result<Relist<T>, E> {
+        let seen = self.fingerprint(&reply);
+        if self.is_last(seen) {
+            return Ok(Relist::Unchanged);
+        }
+        let entries = decode(reply)?;
+        self.remember(seen);
+        Ok(Relist::Changed(entries))
+    }
+
     /// The fingerprint of an encoded reply, or nothing if it is malformed.
-    pub(super) fn fingerprint(&self, reply: &[u8]) -> Option<Fingerprint> {
+    fn fingerprint(&self, reply: &[u8]) -> Option<Fingerprint> {
         fingerprint(&self.keys, reply)
     }
 
     /// Whether that is what was seen last.
-    pub(super) fn is_last(&self, seen: Option<Fingerprint>) -> bool {
+    fn is_last(&self, seen: Option<Fingerprint>) -> bool {
         seen.is_some() && seen == self.last
     }
 
     /// Remembers what was seen, once it was decoded.
-    pub(super) fn remember(&mut self, seen: Option<Fingerprint>) {
+    fn remember(&mut self, seen: Option<Fingerprint>) {
         self.last = seen;
     }
 }

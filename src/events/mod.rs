@@ -10,13 +10,17 @@
 use crate::model::{Pod, PodExt, PodUid};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+};
 
 /// How many different events are kept.
 const CAPACITY: usize = 1000;
 
 /// `type` of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
     /// Something expected happened.
     Normal,
@@ -35,7 +39,7 @@ impl EventType {
 }
 
 /// What an event is about: a pod, or a container of it by field path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
     /// `Pod` or `Node`.
     pub kind: &'static str,
@@ -107,7 +111,67 @@ pub struct Event {
 /// Records events; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct EventRecorder {
-    ring: Arc<Mutex<VecDeque<Event>>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// The kept events by when they were last seen, and where to find an equal one.
+#[derive(Debug, Default)]
+struct Kept {
+    next: u64,
+    events: BTreeMap<u64, Event>,
+    places: HashMap<u64, u64>,
+    keys: RandomState,
+}
+
+impl Kept {
+    fn keep(
+        &mut self,
+        object: &ObjectRef,
+        kind: EventType,
+        reason: &'static str,
+        message: String,
+        now: Timestamp,
+    ) {
+        let key = self.keys.hash_one((object, kind, reason, &message));
+        let same = |e: &Event| {
+            e.reason == reason && e.kind == kind && e.object == *object && e.message == message
+        };
+        let place = self.places.get(&key).copied();
+        let known = place.filter(|place| self.events.get(place).is_some_and(same));
+        let event = match known.and_then(|place| self.events.remove(&place)) {
+            Some(known) => Event {
+                count: known.count.saturating_add(1),
+                last_seen: now,
+                ..known
+            },
+            None => Event {
+                object: object.clone(),
+                kind,
+                reason,
+                message,
+                count: 1,
+                first_seen: now,
+                last_seen: now,
+            },
+        };
+        if self.events.len() >= CAPACITY {
+            self.drop_oldest();
+        }
+        self.events.insert(self.next, event);
+        self.places.insert(key, self.next);
+        self.next += 1;
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some((place, event)) = self.events.pop_first() else {
+            return;
+        };
+        let key = (&event.object, event.kind, event.reason, &event.message);
+        let key = self.keys.hash_one(key);
+        if self.places.get(&key) == Some(&place) {
+            self.places.remove(&key);
+        }
+    }
 }
 
 impl EventRecorder {
@@ -135,7 +199,8 @@ impl EventRecorder {
             event_message = %message,
             "Event occurred"
         );
-        self.keep(object, kind, reason, message, Timestamp::now());
+        let now = Timestamp::now();
+        self.kept.lock().keep(object, kind, reason, message, now);
     }
 
     /// A Normal event about a pod or container.
@@ -150,41 +215,7 @@ impl EventRecorder {
 
     /// The kept events, least recently seen first.
     pub fn recent(&self) -> Vec<Event> {
-        self.ring.lock().iter().cloned().collect()
-    }
-
-    fn keep(
-        &self,
-        object: &ObjectRef,
-        kind: EventType,
-        reason: &'static str,
-        message: String,
-        now: Timestamp,
-    ) {
-        let mut ring = self.ring.lock();
-        let same = ring.iter().rposition(|e| {
-            e.reason == reason && e.kind == kind && e.object == *object && e.message == message
-        });
-        let event = match same.and_then(|index| ring.remove(index)) {
-            Some(known) => Event {
-                count: known.count.saturating_add(1),
-                last_seen: now,
-                ..known
-            },
-            None => Event {
-                object: object.clone(),
-                kind,
-                reason,
-                message,
-                count: 1,
-                first_seen: now,
-                last_seen: now,
-            },
-        };
-        if ring.len() >= CAPACITY {
-            ring.pop_front();
-        }
-        ring.push_back(event);
+        self.kept.lock().events.values().cloned().collect()
     }
 }
 
@@ -224,5 +255,6 @@ mod tests {
         let events = recorder.recent();
         assert_eq!(events.len(), CAPACITY);
         assert_eq!(events[0].message, "1");
+        assert_eq!(recorder.kept.lock().places.len(), CAPACITY);
     }
 }

@@ -1,0 +1,279 @@
+//! What the rules cost that are asked for every pod, again and again: `cargo bench --bench pure`.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing
+)]
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use jiff::Timestamp;
+use kubelet::cri::{Relist, RelistMemory, v1};
+use kubelet::kuberuntime::actions::{Facts, Inputs as ActionInputs, compute_pod_actions};
+use kubelet::kuberuntime::labels;
+use kubelet::model::{
+    ContainerState, ContainerStatus, Pod, PodExt, PodSource, PodStatus, SandboxStatus,
+    container_hash, keys,
+};
+use kubelet::pod_cache::{self, Listed, Owner};
+use kubelet::pod_config::{Origin, SourcePods, static_pod};
+use kubelet::probe_results::Verdicts;
+use kubelet::status::generate::Inputs as StatusInputs;
+use kubelet::status::generate_api_pod_status;
+use kubelet::validation::decode_pod;
+use prost::Message;
+
+const MANY: usize = 1000;
+
+const MANIFEST: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  namespace: shop
+  labels: {app: web, tier: front}
+spec:
+  terminationGracePeriodSeconds: 10
+  volumes:
+  - name: data
+    hostPath: {path: /srv/web}
+  initContainers:
+  - name: migrate
+    image: registry.example/shop/migrate:1
+  containers:
+  - name: web
+    image: registry.example/shop/web:1.4.2
+    args: ["--listen", ":8080", "--pod", "$(POD_NAME)"]
+    env:
+    - {name: MODE, value: production}
+    - name: POD_NAME
+      valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    ports: [{containerPort: 8080}]
+    resources:
+      requests: {cpu: 100m, memory: 64Mi}
+      limits: {memory: 128Mi}
+    readinessProbe: {httpGet: {path: /ready, port: 8080}}
+    volumeMounts: [{name: data, mountPath: /data}]
+  - name: log
+    image: registry.example/shop/log:7
+"#;
+
+fn origin(location: &str) -> Origin<'_> {
+    Origin {
+        node_name: "node1",
+        source: PodSource::File,
+        location,
+    }
+}
+
+fn read(location: &str, manifest: &str, now: Timestamp) -> Pod {
+    let decoded = decode_pod(manifest.as_bytes()).unwrap();
+    static_pod(decoded.value, origin(location), now).unwrap()
+}
+
+fn pods(n: usize) -> Vec<Arc<Pod>> {
+    let now = Timestamp::now();
+    let one = |i: usize| {
+        let manifest = MANIFEST.replace("name: web\n  namespace", &format!("name: p{i}\n  namespace"));
+        Arc::new(read(&format!("/manifests/p{i}.yaml"), &manifest, now))
+    };
+    (0..n).map(one).collect()
+}
+
+/// What the runtime has of a pod that is as it should be.
+fn running(pod: &Pod) -> PodStatus {
+    let sandbox = SandboxStatus {
+        id: format!("sandbox-{}", pod.uid()).as_str().into(),
+        ready: true,
+        created_at: 1_700_000_000_000_000_000,
+        has_network_status: true,
+        ips: vec!["10.0.0.7".into()],
+        source: Some(PodSource::File),
+        spec_digest: pod.annotation(keys::SPEC_DIGEST).map(Arc::from),
+        ..SandboxStatus::default()
+    };
+    let all = pod.init_containers().iter().chain(pod.containers());
+    let containers = all.enumerate().map(|(i, container)| {
+        let init = i < pod.init_containers().len();
+        ContainerStatus {
+            id: format!("{}-{}", container.name, pod.uid()).as_str().into(),
+            name: container.name.as_str().into(),
+            sandbox: sandbox.id.clone(),
+            state: match init {
+                true => ContainerState::Exited,
+                false => ContainerState::Running,
+            },
+            created_at: 1_700_000_001_000_000_000 + i as i64,
+            started_at: 1_700_000_002_000_000_000,
+            finished_at: if init { 1_700_000_003_000_000_000 } else { 0 },
+            image: container.image.as_deref().unwrap_or_default().into(),
+            image_ref: "sha256:0123456789abcdef".into(),
+            hash: container_hash(container).into(),
+            ..ContainerStatus::default()
+        }
+    });
+    let mut status = PodStatus {
+        uid: pod.uid(),
+        name: pod.name().into(),
+        namespace: pod.namespace().into(),
+        containers: containers.collect(),
+        sandboxes: vec![sandbox],
+    };
+    status.sort();
+    status
+}
+
+fn manifests(c: &mut Criterion) {
+    let now = Timestamp::now();
+    c.bench_function("decode, default, validate and identify a manifest", |b| {
+        b.iter(|| read("/manifests/web.yaml", black_box(MANIFEST), now));
+    });
+    let pods = pods(MANY);
+    c.bench_function("merge: 1,000 new pods", |b| {
+        b.iter_batched(
+            || (SourcePods::new(PodSource::File), pods.clone()),
+            |(mut known, list)| (known.merge(list, now), known),
+            BatchSize::LargeInput,
+        );
+    });
+    let mut known = SourcePods::new(PodSource::File);
+    known.merge(pods.clone(), now);
+    c.bench_function("merge: 1,000 pods, none changed", |b| {
+        b.iter_batched(
+            || pods.clone(),
+            |list| assert!(known.merge(list, now).updates.is_empty()),
+            BatchSize::LargeInput,
+        );
+    });
+}
+
+fn decisions(c: &mut Criterion) {
+    let pod = read("/manifests/web.yaml", MANIFEST, Timestamp::now());
+    let (status, nothing, facts) = (running(&pod), PodStatus::default(), Facts::default());
+    for (name, status) in [
+        ("compute_pod_actions: nothing runs", &nothing),
+        ("compute_pod_actions: all is well", &status),
+    ] {
+        let inputs = ActionInputs {
+            pod: &pod,
+            status,
+            verdicts: &|_| Verdicts::default(),
+            facts: &facts,
+        };
+        c.bench_function(name, |b| b.iter(|| compute_pod_actions(black_box(&inputs))));
+    }
+    c.bench_function("generate_api_pod_status", |b| {
+        b.iter(|| {
+            let inputs = StatusInputs::new(black_box(&pod), &status, Timestamp::now());
+            generate_api_pod_status(&inputs).unwrap()
+        });
+    });
+}
+
+/// The reply to ListContainers, its maps in an order of their own each time it is made.
+fn reply(pods: &[Arc<Pod>]) -> Bytes {
+    let containers = pods.iter().flat_map(|pod| {
+        let status = running(pod);
+        status.containers.into_iter().map(|c| {
+            let spec = pod.container(&c.name).unwrap();
+            v1::Container {
+                id: c.id.to_string(),
+                pod_sandbox_id: c.sandbox.to_string(),
+                metadata: Some(v1::ContainerMetadata {
+                    name: c.name.to_string(),
+                    attempt: 0,
+                }),
+                state: v1::ContainerState::ContainerRunning.into(),
+                created_at: c.created_at,
+                labels: labels::container_labels(pod, spec),
+                annotations: labels::container_annotations(pod, spec, 0),
+                ..v1::Container::default()
+            }
+        })
+    });
+    let containers = containers.collect();
+    v1::ListContainersResponse { containers }
+        .encode_to_vec()
+        .into()
+}
+
+fn decode(reply: Bytes) -> Result<Vec<v1::Container>, prost::DecodeError> {
+    v1::ListContainersResponse::decode(reply).map(|reply| reply.containers)
+}
+
+fn lists(c: &mut Criterion) {
+    let pods = pods(MANY);
+    let (one, other) = (reply(&pods), reply(&pods));
+    c.bench_function("relist: 3,000 containers, none changed", |b| {
+        let mut memory = RelistMemory::new();
+        memory.compare(one.clone(), decode).unwrap();
+        b.iter(|| {
+            let seen = memory.compare(black_box(other.clone()), decode).unwrap();
+            assert_eq!(seen, Relist::Unchanged);
+        });
+    });
+    c.bench_function("relist: 3,000 containers, decoded", |b| {
+        b.iter(|| {
+            let mut memory = RelistMemory::new();
+            memory.compare(black_box(other.clone()), decode).unwrap()
+        });
+    });
+    picture(c, &pods);
+}
+
+fn picture(c: &mut Criterion, pods: &[Arc<Pod>]) {
+    let (mut sandboxes, mut containers) = (Vec::new(), Vec::new());
+    for pod in pods {
+        let (owner, status) = (Owner::of(pod), running(pod));
+        let listed = |status| Listed {
+            owner: owner.clone(),
+            status,
+        };
+        sandboxes.extend(status.sandboxes.into_iter().map(listed));
+        let owner = &owner;
+        containers.extend(status.containers.into_iter().map(|status| Listed {
+            owner: owner.clone(),
+            status,
+        }));
+    }
+    c.bench_function("picture: a first list of 1,000 pods", |b| {
+        b.iter_batched(
+            || (pod_cache::board(), sandboxes.clone(), containers.clone()),
+            |((writer, cache), sandboxes, containers)| {
+                writer.apply_list(writer.next_seq(), sandboxes, containers);
+                (writer, cache)
+            },
+            BatchSize::LargeInput,
+        );
+    });
+    let (writer, _cache) = pod_cache::board();
+    let known: HashMap<_, _> = pods.iter().map(|pod| (pod.uid(), running(pod))).collect();
+    for status in known.values() {
+        let owner = Owner::of_status(status);
+        for sandbox in &status.sandboxes {
+            let item = pod_cache::ItemId::Sandbox(sandbox.id.clone());
+            let read = pod_cache::Read::Sandbox(sandbox.clone());
+            writer.apply(&owner, &item, writer.next_seq(), read);
+        }
+        for container in &status.containers {
+            let item = pod_cache::ItemId::Container(container.id.clone());
+            let read = pod_cache::Read::Container(container.clone());
+            writer.apply(&owner, &item, writer.next_seq(), read);
+        }
+    }
+    c.bench_function("picture: a list of 1,000 known pods", |b| {
+        b.iter_batched(
+            || (sandboxes.clone(), containers.clone()),
+            |(sandboxes, containers)| writer.apply_list(writer.next_seq(), sandboxes, containers),
+            BatchSize::LargeInput,
+        );
+    });
+}
+
+criterion_group!(benches, manifests, decisions, lists);
+criterion_main!(benches);

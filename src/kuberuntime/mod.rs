@@ -181,6 +181,9 @@ impl KubeGenericRuntimeManager {
         let container = pod.container(name)?;
         let newest = status.newest(name)?;
         let (delay, _) = self.back_off.held(pod, container, newest, now)?;
+        if self.back_off.is_answered(pod, container, newest) {
+            return None;
+        }
         Some(container::back_off_text(pod, name, delay))
     }
 

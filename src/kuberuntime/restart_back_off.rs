@@ -56,14 +56,14 @@ impl RestartBackOff {
         newest: Option<&ContainerStatus>,
         now: Timestamp,
     ) -> Admission {
-        let Some(exit) = newest.filter(|c| c.state == ContainerState::Exited) else {
+        let Some((newest, ended)) = newest.and_then(|c| Some((c, ended(c)?))) else {
             return Admission::Go;
         };
-        if let Some((delay, left)) = self.held(pod, container, exit, now) {
+        if let Some((delay, left)) = self.held(pod, container, newest, now) {
             return Admission::Wait { delay, left };
         }
         let key = key_of(pod, container);
-        let delay = self.steps.lock().advance(key, finished(exit), now);
+        let delay = self.steps.lock().advance(key, ended, now);
         self.journal.update(&pod.uid(), |record| {
             let step = BackOffStep {
                 key,
@@ -84,9 +84,7 @@ impl RestartBackOff {
         newest: &ContainerStatus,
         now: Timestamp,
     ) -> Option<(Duration, Duration)> {
-        if newest.state != ContainerState::Exited {
-            return None;
-        }
+        let ended = ended(newest)?;
         let key = key_of(pod, container);
         let mut steps = self.steps.lock();
         if steps.step(&key).is_none() {
@@ -104,8 +102,21 @@ impl RestartBackOff {
                 );
             }
         }
-        let left = steps.remaining(&key, finished(newest), now)?;
+        let left = steps.remaining(&key, ended, now)?;
         Some((steps.delay(&key), left))
+    }
+
+    /// Whether the end of the newest instance has been answered with a start already, which may be
+    /// under way.
+    pub(super) fn is_answered(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        newest: &ContainerStatus,
+    ) -> bool {
+        let steps = self.steps.lock();
+        let step = steps.step(&key_of(pod, container));
+        ended(newest).is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
     }
 
     /// Forgets steps that can no longer matter.
@@ -121,8 +132,17 @@ fn key_of(pod: &Pod, container: &Container) -> u64 {
     back_off_key(pod.name(), pod.namespace(), pod.uid().as_str(), container)
 }
 
-fn finished(exit: &ContainerStatus) -> Timestamp {
-    Timestamp::from_nanosecond(i128::from(exit.finished_at)).unwrap_or(Timestamp::UNIX_EPOCH)
+/// When an instance ended that does not run any more. Of one in a state that nobody knows, all that is
+/// sure is when it was made; counting from there keeps its replacements from following each other
+/// without a pause.
+fn ended(container: &ContainerStatus) -> Option<Timestamp> {
+    let nanoseconds = match container.state {
+        ContainerState::Exited => container.finished_at,
+        ContainerState::Unknown => container.created_at,
+        ContainerState::Created | ContainerState::Running => return None,
+    };
+    let instant = Timestamp::from_nanosecond(i128::from(nanoseconds));
+    Some(instant.unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::{
     events::{EventRecorder, ObjectRef},
     journal::Journal,
     kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
-    model::{GraceDeadline, Pod, PodExt, PodStatus, reasons::event},
+    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, reasons::event},
     pleg::RuntimeStateReader,
     pod_cache::{Owner, PodCache},
     prober::ProbeManager,
@@ -188,7 +188,7 @@ impl PodSync {
         self.statuses.note_stage(&uid, Stage::Ending);
         self.statuses.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
-        let picture = self.picture_to_stop(&pod).await;
+        let picture = self.picture_to_stop(&uid).await;
         let killed = self.runtime.kill_pod(Some(&pod), &picture, grace).await;
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", chain(error.as_ref()));
@@ -205,15 +205,30 @@ impl PodSync {
 
     /// The settled picture; the last one when it cannot be had soon, for stopping needs no more than
     /// ids.
-    async fn picture_to_stop(&self, pod: &Pod) -> Arc<PodStatus> {
-        let uid = pod.uid();
-        match tokio::time::timeout(STOP_WITHOUT_PICTURE, self.cache.settled(&uid)).await {
+    async fn picture_to_stop(&self, uid: &PodUid) -> Arc<PodStatus> {
+        match tokio::time::timeout(STOP_WITHOUT_PICTURE, self.cache.settled(uid)).await {
             Ok(picture) => picture,
             Err(_) => {
-                tracing::warn!(pod = %pod.full_name(), "Stopping a pod that cannot be read");
-                self.cache.latest(&uid)
+                tracing::warn!("podUID" = %uid, "Stopping a pod that cannot be read");
+                self.cache.latest(uid)
             }
         }
+    }
+
+    /// Stops a pod of which only the runtime knows. At the start it may have been listed and not read
+    /// yet; that nothing of it is known then does not mean that there is nothing to stop.
+    async fn terminate_orphan(
+        &self,
+        running: &PodStatus,
+        grace: watch::Receiver<GraceDeadline>,
+    ) -> anyhow::Result<()> {
+        let picture = self.picture_to_stop(&running.uid).await;
+        if !picture.is_empty() {
+            return self.runtime.kill_pod(None, &picture, grace).await;
+        }
+        let settled = self.cache.try_settled(&running.uid).is_some();
+        anyhow::ensure!(settled, "the pod cannot be read, so it cannot be stopped");
+        Ok(())
     }
 
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
@@ -254,11 +269,7 @@ impl PodSyncer for PodSync {
         running: Arc<PodStatus>,
         grace: watch::Receiver<GraceDeadline>,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(async move {
-            let latest = self.cache.latest(&running.uid);
-            let picture = if latest.is_empty() { running } else { latest };
-            self.runtime.kill_pod(None, &picture, grace).await
-        })
+        Box::pin(async move { self.terminate_orphan(&running, grace).await })
     }
 
     fn sync_terminated_pod(&self, pod: Arc<Pod>) -> BoxFuture<'_, anyhow::Result<()>> {

@@ -168,14 +168,18 @@ impl SyncLoop {
         self.sources.mark_seen(update.source);
     }
 
-    /// Active pods that no source wants (any more), if the message may bring their successors.
+    /// Active pods that no source wants (any more), if the message may bring their successors. One that
+    /// was listed and not read yet may be active.
     fn predecessors(&self, update: &PodUpdate) -> Vec<Arc<PodStatus>> {
         if update.op != PodOp::Add || update.source == PodSource::Api {
             return Vec::new();
         }
         let wanted = self.manager.reader().uids();
         let mut pods = self.cache.pods();
-        pods.retain(|pod| pod.is_active() && !wanted.contains(&pod.uid));
+        pods.retain(|pod| {
+            let may_run = pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
+            may_run && !wanted.contains(&pod.uid)
+        });
         pods
     }
 

@@ -202,13 +202,6 @@ impl Node {
         http::pods(self.ports[0]).await.expect("/pods answers")
     }
 
-    pub(crate) async fn metrics(&self) -> String {
-        http::get(self.ports[0], "/metrics")
-            .await
-            .expect("/metrics answers")
-            .1
-    }
-
     /// The events that the kubelet shows, as text.
     pub(crate) async fn events(&self) -> String {
         http::get(self.ports[0], "/events")
@@ -251,6 +244,15 @@ impl Node {
     pub(crate) async fn wait_gone(&self, name: &str) {
         wait_for(&format!("{name} is not shown any more"), SOON, async || {
             holds(self.pod(name).await.is_none(), "it is shown")
+        })
+        .await;
+    }
+
+    /// Waits until so many pods are shown.
+    pub(crate) async fn wait_shown(&self, number: usize) {
+        wait_for("so many pods are shown", SOON, async || {
+            let shown = self.pods().await.len();
+            holds(shown == number, format!("{shown} instead of {number}"))
         })
         .await;
     }

@@ -8,7 +8,7 @@ use tonic::Code;
 use crate::node::{Node, SOON, full, phase, runs, status_of};
 use crate::planted::{Plant, Planter};
 use crate::pods::{simple, with_spec};
-use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Features, Lie, Options, Rpc};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Lie, Rpc};
 
 /// How long something that must not happen is waited for.
 const A_WHILE: Duration = Duration::from_millis(1500);
@@ -197,31 +197,28 @@ async fn a_container_in_a_state_that_nobody_knows_is_replaced_and_not_in_a_storm
 }
 
 #[tokio::test]
-async fn lists_larger_than_a_grpc_message_usually_is_are_read() {
-    for features in [Features::default(), Features::old()] {
-        let mut node = Node::with(Options {
-            features,
-            ..Options::default()
-        })
-        .await;
-        let mut planter = Planter::new(&node.fake).await;
-        let mut large = Plant::of_a_stranger("");
-        large
-            .sandbox_annotations
-            .insert("large".to_owned(), "x".repeat(1 << 20));
-        for n in 0..20 {
-            large.name = format!("large{n}");
-            planter.sandbox(&large).await;
-        }
-        planter.pod(&Plant::of_a_kubelet("lost")).await;
-        node.start().await;
-        let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
-        node.fake
-            .wait_until("the orphan is found", SOON, gone)
-            .await;
-        node.put(&simple("web"));
-        node.wait_phase("web", "Running").await;
+async fn lists_larger_than_a_message_may_be_are_read_in_parts() {
+    let mut node = Node::new().await;
+    let mut planter = Planter::new(&node.fake).await;
+    let mut large = Plant::of_a_stranger("");
+    let text = "x".repeat(100 * 1024);
+    large.sandbox_annotations.insert("large".to_owned(), text);
+    for n in 0..200 {
+        large.name = format!("large{n}");
+        planter.sandbox(&large).await;
     }
+    planter.pod(&Plant::of_a_kubelet("lost")).await;
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
+    node.fake
+        .wait_until("the orphan is found", SOON, gone)
+        .await;
+    assert!(
+        node.fake.count(Rpc::StreamPodSandboxes) > 0,
+        "it was not too large"
+    );
+    node.put(&simple("web"));
+    node.wait_phase("web", "Running").await;
 }
 
 #[tokio::test]

@@ -75,7 +75,9 @@ async fn an_image_that_cannot_be_pulled_is_told_and_tried_again() {
     );
     let missing = with(container("main"), json!({"image": image}));
     node.put(&pod("web", std::slice::from_ref(&missing)));
-    wait_reason(&node, "web", "ErrImagePull").await;
+    wait_reason(&node, "web", "ImagePullBackOff").await;
+    let events = node.events().await;
+    assert!(events.contains("ErrImagePull"), "{events}");
     node.fake.on_pull(image, Pull::default());
     let runs = |pod: &_| runs(pod, "main");
     node.wait_pod("web", "runs", Duration::from_secs(20), runs)

@@ -154,7 +154,7 @@ async fn an_edited_pod_is_gone_before_the_new_one_starts() {
         .wait_until("the old one is removed", SOON, alone)
         .await;
     node.wait_phase("web", "Running").await;
-    assert_eq!(node.pods().await.len(), 1);
+    node.wait_shown(1).await;
 }
 
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn of_many_quick_edits_the_last_one_runs_in_the_end() {
         .await;
     twins.assert_never();
     node.wait_phase("web", "Running").await;
-    assert_eq!(node.pods().await.len(), 1);
+    node.wait_shown(1).await;
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ pub fn container_status(container: &Container) -> v1::ContainerStatus {
         labels: container.config.labels.clone(),
         annotations: container.config.annotations.clone(),
         mounts: container.config.mounts.clone(),
-        log_path: container.config.log_path.clone(),
+        log_path: container.log_path.display().to_string(),
         resources: container
             .resources
             .clone()

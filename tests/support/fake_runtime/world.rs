@@ -38,6 +38,8 @@ pub struct Container {
     pub reason: String,
     pub message: String,
     pub image_id: String,
+    /// The whole path of its log.
+    pub log_path: PathBuf,
     pub resources: Option<v1::LinuxContainerResources>,
     pub life: Behaviour,
     /// It has been asked to end.
@@ -180,7 +182,7 @@ impl World {
         }
         let sandbox_id = sandbox.id.clone();
         let pod = sandbox.config.metadata.clone().unwrap_or_default();
-        let log = PathBuf::from(&sandbox.config.log_directory).join(&config.log_path);
+        let log_path = PathBuf::from(&sandbox.config.log_directory).join(&config.log_path);
         let wanted = config.image.clone().unwrap_or_default().image;
         let image_id = match self.image(&wanted) {
             Some(image) => image.id.clone(),
@@ -192,7 +194,8 @@ impl World {
         };
         let id = self.new_id();
         self.reserve("container", &container_name(&config, &pod), &id)?;
-        let log = (self.write_logs && !config.log_path.is_empty()).then(|| LogFile::open(log));
+        let log = (self.write_logs && !config.log_path.is_empty())
+            .then(|| LogFile::open(log_path.clone()));
         self.containers_by_sandbox
             .entry(sandbox_id.clone())
             .or_default()
@@ -213,6 +216,7 @@ impl World {
             reason: String::new(),
             message: String::new(),
             image_id,
+            log_path,
             life: Behaviour::runs(),
             asked_to_end: false,
             ended: CancellationToken::new(),

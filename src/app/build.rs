@@ -228,13 +228,7 @@ fn node_facts(
     let storage = crate::host::filesystem_bytes(&config.root_dir)
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
     let mut facts = NodeFacts::of(machine, storage, host_ips);
-    // The handler without a name is the one that pods without a runtime class get.
-    let handlers = &info.status.runtime_handlers;
-    let features = handlers
-        .iter()
-        .find(|h| h.name.is_empty())
-        .and_then(|h| h.features);
-    facts.recursive_read_only_mounts = features.is_some_and(|f| f.recursive_read_only_mounts);
+    facts.recursive_read_only_mounts = info.recursive_read_only_mounts();
     Ok(facts)
 }
 

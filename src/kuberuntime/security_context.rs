@@ -3,7 +3,7 @@
 use super::settings::SpecSettings;
 use crate::cri::v1;
 use crate::images::ReadyImage;
-use crate::model::{Pod, PodExt};
+use crate::model::{Pod, PodExt, keys};
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Container, PodSecurityContext, SELinuxOptions, SeccompProfile,
     SecurityContext,
@@ -33,8 +33,6 @@ const READONLY_PATHS: [&str; 5] = [
     "/proc/sys",
     "/proc/sysrq-trigger",
 ];
-/// Annotation of old manifests that names a container's AppArmor profile.
-const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// The user that an image wants to run as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -369,7 +367,7 @@ fn apparmor(
     if let Some(field) = own.and_then(|c| c.app_armor_profile.as_ref()) {
         return apparmor_field(field).map(Some);
     }
-    let annotation = pod.annotation(&format!("{APPARMOR_ANNOTATION}{}", container.name));
+    let annotation = pod.annotation(&format!("{}{}", keys::APP_ARMOR_PREFIX, container.name));
     match annotation {
         Some("runtime/default") => return Ok(Some(profile(ProfileType::RuntimeDefault))),
         Some("unconfined") => return Ok(Some(profile(ProfileType::Unconfined))),

@@ -39,3 +39,6 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// Pod annotation of ours: version-tagged digest of the manifest as the user wrote it. A static pod
 /// with a UID of its own is a new incarnation when only this differs.
 pub const SPEC_DIGEST: &str = "kubelet.rs/spec-digest";
+
+/// Annotation prefix by which old manifests name the AppArmor profile of the container that follows.
+pub const APP_ARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";

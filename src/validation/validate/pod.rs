@@ -6,13 +6,19 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+/// Longest host name of the kernel, bytes.
+const MAX_HOSTNAME: usize = 64;
+
 /// Judges a defaulted pod by the API's rules for creation. An empty list means the pod is good.
 pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::validate(&pod.metadata, &mut errors);
     let path = Path::root("spec");
     match &pod.spec {
-        Some(spec) => validate_spec(spec, &path, &mut errors),
+        Some(spec) => {
+            validate_spec(spec, &path, &mut errors);
+            security::app_armor_annotations(&pod.metadata, spec, &mut errors);
+        }
         None => errors.required(&path, ""),
     }
     errors.into_vec()
@@ -113,6 +119,9 @@ fn hostnames(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
             errors.invalid(&path.child(field), name, wrong);
         }
     }
+    if let Some(name) = &spec.hostname_override {
+        hostname_override(spec, name, &path.child("hostnameOverride"), errors);
+    }
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let list = path.child("hostAliases");
         let at = list.index(index);
@@ -124,6 +133,24 @@ fn hostnames(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
                 let list = at.child("hostnames");
                 errors.invalid(&list.index(index), name, wrong);
             }
+        }
+    }
+}
+
+/// The name must be one the kernel takes, and nothing else may name the pod at the same time.
+fn hostname_override(spec: &PodSpec, name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if let Some(wrong) = names::dns_subdomain(name) {
+        errors.invalid(path, name, wrong);
+    }
+    if name.len() > MAX_HOSTNAME {
+        errors.too_long(path, MAX_HOSTNAME);
+    }
+    for (field, given) in [
+        ("hostNetwork", spec.host_network),
+        ("setHostnameAsFQDN", spec.set_hostname_as_fqdn),
+    ] {
+        if given == Some(true) {
+            errors.forbidden(path, format!("may not be set together with {field}"));
         }
     }
 }

@@ -1,12 +1,35 @@
 //! Rules for security contexts and shared namespaces.
 
 use super::{Errors, Path, names, text};
+use crate::model::keys;
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::HashSet;
 
 const MAX_ID: i64 = i32::MAX as i64;
+
+/// The former way to name AppArmor profiles: for a container of this pod, and in one of three forms.
+pub(super) fn app_armor_annotations(meta: &ObjectMeta, spec: &PodSpec, errors: &mut Errors) {
+    let metadata = Path::root("metadata");
+    let path = metadata.child("annotations");
+    for (key, profile) in meta.annotations.iter().flatten() {
+        let Some(name) = key.strip_prefix(keys::APP_ARMOR_PREFIX) else {
+            continue;
+        };
+        let init = spec.init_containers.iter().flatten();
+        if !spec.containers.iter().chain(init).any(|c| c.name == name) {
+            errors.invalid(&path.key(key), name, "container not found");
+        }
+        let known = matches!(profile.as_str(), "" | "runtime/default" | "unconfined");
+        let local = profile.strip_prefix("localhost/");
+        if !known && local.is_none_or(str::is_empty) {
+            let detail = format!("invalid AppArmor profile name: {profile:?}");
+            errors.invalid(&path.key(key), profile, detail);
+        }
+    }
+}
 
 pub(super) fn validate_pod(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     if spec.host_pid == Some(true) && spec.share_process_namespace == Some(true) {

@@ -13,19 +13,9 @@ const NOT_YET: &str = "not supported yet by this kubelet";
 /// Volume kinds that can be mounted.
 const VOLUME_KINDS: [&str; 2] = ["emptyDir", "hostPath"];
 
-/// The former way to name `AppArmor` profiles.
-const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-
 /// Fields that ask for something this kubelet cannot give.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    let annotations = pod.metadata.annotations.iter().flatten();
-    for (key, _) in annotations.filter(|(key, _)| key.starts_with(APP_ARMOR_ANNOTATION)) {
-        let metadata = Path::root("metadata");
-        let path = metadata.child("annotations");
-        let detail = "use `securityContext.appArmorProfile`";
-        errors.forbidden(&path.key(key), detail);
-    }
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
         spec_fields(spec, &path, &mut errors);
@@ -105,10 +95,6 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     for (field, given) in [
         ("affinity.nodeAffinity", required_affinity),
         ("hostUsers", spec.host_users == Some(false)),
-        (
-            "hostnameOverride",
-            !text(spec.hostname_override.as_ref()).is_empty(),
-        ),
         ("os", spec.os.as_ref().is_some_and(|os| os.name != "linux")),
         (
             "overhead",
@@ -123,7 +109,6 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
             "runtimeClassName",
             !text(spec.runtime_class_name.as_ref()).is_empty(),
         ),
-        ("setHostnameAsFQDN", spec.set_hostname_as_fqdn == Some(true)),
     ] {
         refuse(given, &path.child(field), errors);
     }
@@ -176,21 +161,6 @@ fn container_fields(container: &Container, path: &Path<'_>, errors: &mut Errors)
         let file = from.is_some_and(|from| from.file_key_ref.is_some());
         let at = list.index(index);
         refuse(file, &at.child("valueFrom.fileKeyRef"), errors);
-    }
-    let list = path.child("volumeMounts");
-    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        let at = list.index(index);
-        let recursive = mount.recursive_read_only.as_deref() == Some("Enabled");
-        for (field, given) in [
-            ("subPath", !text(mount.sub_path.as_ref()).is_empty()),
-            (
-                "subPathExpr",
-                !text(mount.sub_path_expr.as_ref()).is_empty(),
-            ),
-            ("recursiveReadOnly", recursive),
-        ] {
-            refuse(given, &at.child(field), errors);
-        }
     }
     if let Some(wanted) = &container.resources {
         resource_fields(wanted, &path.child("resources"), errors);

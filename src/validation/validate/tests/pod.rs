@@ -45,6 +45,22 @@ fn metadata_is_checked() {
             json!({"name": "a", "annotations": {"a": "x".repeat(262_145)}}),
             "metadata.annotations: Too long: may not be more than 262144 bytes",
         ),
+        (
+            json!({"name": "a", "annotations": {"container.apparmor.security.beta.kubernetes.io/c": "localhost/mine"}}),
+            "",
+        ),
+        (
+            json!({"name": "a", "annotations": {"container.apparmor.security.beta.kubernetes.io/c": "localhost/"}}),
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Invalid value: \"localhost/\": invalid AppArmor",
+        ),
+        (
+            json!({"name": "a", "annotations": {"container.apparmor.security.beta.kubernetes.io/c": "strict"}}),
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Invalid value: \"strict\": invalid AppArmor",
+        ),
+        (
+            json!({"name": "a", "annotations": {"container.apparmor.security.beta.kubernetes.io/other": "unconfined"}}),
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/other]: Invalid value: \"other\": container not found",
+        ),
     ] {
         let mut pod = pod(&json!({}));
         pod.metadata = serde_json::from_value(meta.clone()).unwrap();
@@ -274,6 +290,26 @@ fn the_pod_as_a_whole_is_checked() {
         (
             json!({"subdomain": "-"}),
             "spec.subdomain: Invalid value: \"-\"",
+        ),
+        (
+            json!({"hostnameOverride": "a_b"}),
+            "spec.hostnameOverride: Invalid value: \"a_b\"",
+        ),
+        (
+            json!({"hostnameOverride": ""}),
+            "spec.hostnameOverride: Invalid value: \"\"",
+        ),
+        (
+            json!({"hostnameOverride": "a".repeat(65)}),
+            "spec.hostnameOverride: Too long: may not be more than 64",
+        ),
+        (
+            json!({"hostnameOverride": "h", "hostNetwork": true}),
+            "spec.hostnameOverride: Forbidden: may not be set together with hostNetwork",
+        ),
+        (
+            json!({"hostnameOverride": "h", "setHostnameAsFQDN": true}),
+            "spec.hostnameOverride: Forbidden: may not be set together with setHostnameAsFQDN",
         ),
         (
             json!({"hostAliases": [{"ip": "1.2.3", "hostnames": ["a"]}]}),

@@ -60,7 +60,6 @@ fn static_pods_name_no_api_objects() {
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     let not_yet = "Forbidden: not supported yet by this kubelet";
-    let mount = |mount: Value| container(&json!({"volumeMounts": [mount]}));
     for (patch, path) in [
         (
             json!({"volumes": [{"name": "v", "projected": {}}]}),
@@ -83,8 +82,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "spec.volumes[0].emptyDir.medium",
         ),
         (json!({"hostUsers": false}), "spec.hostUsers"),
-        (json!({"setHostnameAsFQDN": true}), "spec.setHostnameAsFQDN"),
-        (json!({"hostnameOverride": "h"}), "spec.hostnameOverride"),
         (json!({"runtimeClassName": "r"}), "spec.runtimeClassName"),
         (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),
         (json!({"os": {"name": "windows"}}), "spec.os"),
@@ -123,18 +120,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "spec.containers[0].env[0].valueFrom.fileKeyRef",
         ),
         (
-            mount(json!({"name": "v", "mountPath": "/m", "subPath": "s"})),
-            "spec.containers[0].volumeMounts[0].subPath",
-        ),
-        (
-            mount(json!({"name": "v", "mountPath": "/m", "subPathExpr": "s"})),
-            "spec.containers[0].volumeMounts[0].subPathExpr",
-        ),
-        (
-            mount(json!({"name": "v", "mountPath": "/m", "recursiveReadOnly": "Enabled"})),
-            "spec.containers[0].volumeMounts[0].recursiveReadOnly",
-        ),
-        (
             container(&json!({"resources": {"claims": [{"name": "r"}]}})),
             "spec.containers[0].resources.claims",
         ),
@@ -150,6 +135,26 @@ fn what_is_not_built_yet_is_refused_by_name() {
     let plain = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "hostUsers": true,
         "os": {"name": "linux"}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}, {"name": "w"}]});
     assert_eq!(lines(&unsupported_fields(&pod(&plain))), [""; 0]);
+}
+
+#[test]
+fn parts_of_volumes_read_only_trees_and_other_hostnames_are_given() {
+    let mounts = json!({"volumeMounts": [
+        {"name": "v", "mountPath": "/a", "subPath": "s"},
+        {"name": "v", "mountPath": "/b", "subPathExpr": "$(A)/s"},
+        {"name": "v", "mountPath": "/c", "readOnly": true, "recursiveReadOnly": "Enabled"},
+        {"name": "v", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+    ]});
+    let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
+    for mut patch in [
+        container(&mounts),
+        json!({"setHostnameAsFQDN": true, "subdomain": "s"}),
+        json!({"hostnameOverride": "any.name"}),
+    ] {
+        merge(&mut patch, &volumes);
+        assert_eq!(errors(&patch), [""; 0]);
+        assert_eq!(lines(&unsupported_fields(&pod(&patch))), [""; 0]);
+    }
 }
 
 #[test]

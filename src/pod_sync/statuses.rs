@@ -3,9 +3,9 @@
 use crate::{
     journal::{ConditionSince, Journal, PodRecord, Terminal},
     kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
-    model::{Pod, PodExt, PodStatus, PodUid, reasons},
+    model::{ContainerId, Pod, PodExt, PodStatus, PodUid, ProbeKind, reasons},
     pod_cache::PodCache,
-    probe_results::ProbeResults,
+    probe_results::{ProbeResults, Verdicts},
     resources,
     status::{
         StatusManager, Statuses,
@@ -146,7 +146,8 @@ impl StatusPublisher {
             Some((failure.reason.to_string(), failure.message.clone()))
         };
         let back_off = |name: &str| self.runtime.back_off_message(pod, name, picture, now);
-        let verdicts = |id: &_| self.results.get(id);
+        let uid = pod.uid();
+        let verdicts = |id: &_| self.verdicts(&uid, id);
         let live = notes.stage == Stage::Live;
         let mut inputs = Inputs {
             runtime_name: &self.runtime_name,
@@ -164,6 +165,20 @@ impl StatusPublisher {
             inputs.back_off = &|_| None;
         }
         generate_api_pod_status(&inputs)
+    }
+
+    /// The verdicts on a container. Until its probes are set up anew after a restart of the kubelet,
+    /// what was settled before holds: a pod does not become unready in between.
+    fn verdicts(&self, uid: &PodUid, id: &ContainerId) -> Verdicts {
+        let known = self.results.get(id);
+        self.journal.read(uid, |record| {
+            let remembered = |kind| known.get(kind).or_else(|| record.verdict(id, kind));
+            Verdicts {
+                liveness: remembered(ProbeKind::Liveness),
+                readiness: remembered(ProbeKind::Readiness),
+                startup: remembered(ProbeKind::Startup),
+            }
+        })
     }
 
     fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {

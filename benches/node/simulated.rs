@@ -166,7 +166,10 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
 async fn until_healthy(kubelet: &KubeletProcess, since: Instant) -> String {
     let port = kubelet.healthz_port;
     while !matches!(http::get(port, "/healthz").await, Ok((200, _))) {
-        assert!(since.elapsed() < LONG, "the kubelet does not become healthy");
+        assert!(
+            since.elapsed() < LONG,
+            "the kubelet does not become healthy"
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     format!("{:.0}", since.elapsed().as_secs_f64() * 1e3)

@@ -67,7 +67,7 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     let port = kubelet.read_only_port;
     let mut flips = 0;
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) > 0;
-    while !fake.comes_true(Duration::from_millis(50), third).await {
+    while !fake.comes_true(Duration::from_millis(5), third).await {
         // A pod that it has not read again yet has no conditions.
         for pod in http::pods(port).await.unwrap_or_default() {
             let name = pod.metadata.name.as_deref().unwrap_or_default();

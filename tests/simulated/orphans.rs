@@ -96,7 +96,7 @@ async fn a_pod_is_judged_when_its_own_source_has_delivered_and_no_sooner() {
     node.configure(&format!("staticPodURL: {url}"));
     let mut planter = Planter::new(&node.fake).await;
     planter
-        .pod(&Plant::of_a_kubelet("from-a-file").from_a_file())
+        .pod(&Plant::of_a_kubelet("from-a-file").made_for_a_file())
         .await;
     planter.pod(&Plant::of_a_kubelet("from-anywhere")).await;
     node.start().await;

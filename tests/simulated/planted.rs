@@ -42,7 +42,7 @@ impl Plant {
         }
     }
 
-    pub(crate) fn from_a_file(mut self) -> Plant {
+    pub(crate) fn made_for_a_file(mut self) -> Plant {
         let (key, value) = ("kubernetes.io/config.source", "file");
         self.sandbox_annotations
             .insert(key.to_owned(), value.to_owned());

@@ -8,7 +8,7 @@ use crate::node::{Node, SOON, Twins, full, phase};
 use crate::pods::{container, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, ExecOutcome, FakeRuntime, Options, Rpc};
 
-fn only<'c>(calls: &'c [Call], rpc: Rpc) -> &'c Call {
+fn only(calls: &[Call], rpc: Rpc) -> &Call {
     let mut found = calls.iter().filter(|call| call.rpc == rpc);
     let first = found.next().unwrap_or_else(|| panic!("no {rpc}"));
     assert!(found.next().is_none(), "more than one {rpc}");
@@ -59,7 +59,12 @@ async fn a_removed_pod_ends_in_order_and_leaves_nothing() {
         Rpc::RemovePodSandbox,
     ];
     // The sandbox may be stopped once more before it is removed, which changes nothing.
-    let firsts = order.map(|rpc| calls.iter().find(|call| call.rpc == rpc).expect(rpc.name()));
+    let firsts = order.map(|rpc| {
+        calls
+            .iter()
+            .find(|call| call.rpc == rpc)
+            .unwrap_or_else(|| panic!("no {rpc}"))
+    });
     for pair in firsts.windows(2) {
         let ended = pair[0].at + pair[0].took.unwrap();
         assert!(

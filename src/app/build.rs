@@ -1,7 +1,7 @@
 //! The graph of parts, from the boards up to the loop.
 
 use crate::{
-    base::{DirtySet, Tasks},
+    base::Tasks,
     config::{KubeletConfig, StaticPodSources},
     cri::{
         CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient, RuntimeInfo,
@@ -176,7 +176,8 @@ pub(super) async fn start(
         pod_sync,
         heartbeat: boards.heartbeat,
         cleaning: HashSet::new(),
-        cleaned: Arc::new(DirtySet::<PodUid>::default()),
+        cleaned: Arc::default(),
+        strays: Arc::default(),
     };
     let shutdown = tasks.shutdown();
     let Pleg {

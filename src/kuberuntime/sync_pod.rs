@@ -63,7 +63,7 @@ impl KubeGenericRuntimeManager {
         let mut report = SyncReport::default();
         let actions = self.compute(request.pod, &request.status);
         if actions.is_empty() {
-            self.resume_hooks(&request, &mut report).await;
+            self.resume_hooks(&request, &actions, &mut report).await;
             return report;
         }
         tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
@@ -71,7 +71,8 @@ impl KubeGenericRuntimeManager {
             report.error = Some(error);
             return report;
         }
-        if !actions.starts_something() && !actions.create_sandbox {
+        self.resume_hooks(&request, &actions, &mut report).await;
+        if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
             return report;
         }
         let Some(sandbox) = self.ensure_sandbox(&request, &actions, &mut report).await else {
@@ -227,13 +228,24 @@ impl KubeGenericRuntimeManager {
 
     /// Hooks that an earlier kubelet began and was not seen to finish are run again (P-09: at least
     /// once, whatever happens in between).
-    async fn resume_hooks(&self, request: &SyncRequest<'_>, report: &mut SyncReport) {
+    async fn resume_hooks(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        report: &mut SyncReport,
+    ) {
+        if actions.kill_pod.is_some() {
+            return;
+        }
         let pod = request.pod;
         let pending = self
             .journal
             .read(&pod.uid(), |r| r.post_start_pending.clone());
         for id in pending {
             let id = id.as_str().into();
+            if actions.containers_to_kill.iter().any(|kill| kill.id == id) {
+                continue;
+            }
             let Some(status) = request.status.container(&id) else {
                 continue;
             };
@@ -246,7 +258,10 @@ impl KubeGenericRuntimeManager {
             report.acted = true;
             match self.run_post_start(request, container, &id).await {
                 Ok(()) => report.started.push(container.name.clone()),
-                Err(None) => report.cancelled = true,
+                Err(None) => {
+                    report.cancelled = true;
+                    return;
+                }
                 Err(Some(failure)) => report.fail(failure),
             }
         }

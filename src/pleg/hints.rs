@@ -6,6 +6,7 @@ use crate::{
     pod_cache::ItemId,
 };
 use std::{collections::HashSet, time::Duration};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// How long an id that nobody knows may stay unknown before a relist looks for its owner. What the
@@ -27,15 +28,21 @@ impl HintTask {
     /// Follows hints until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut unknown = HashSet::new();
+        let mut look_at = Instant::now();
         loop {
             let hints = tokio::select! {
-                hints = self.hints.take() => hints,
-                () = tokio::time::sleep(UNKNOWN_GRACE), if !unknown.is_empty() => {
+                // First, so that a stream of hints without a pause cannot put it off.
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                () = sleep_until(look_at), if !unknown.is_empty() => {
                     self.look_for(std::mem::take(&mut unknown));
                     continue;
                 }
-                () = shutdown.cancelled() => return Ok(()),
+                hints = self.hints.take() => hints,
             };
+            if unknown.is_empty() {
+                look_at = Instant::now() + UNKNOWN_GRACE;
+            }
             self.follow(hints, &mut unknown);
         }
     }

@@ -89,6 +89,10 @@ impl RelistTask {
                     self.period(*mode.borrow_and_update())
                 }
                 Err(error) => {
+                    // One of the two lists may have been read and not applied: it must not count as
+                    // known the next time.
+                    self.sandboxes.forget();
+                    self.containers.forget();
                     if !failing {
                         tracing::error!(err = %error, "Cannot list the runtime, will keep trying");
                     }

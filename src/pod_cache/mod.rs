@@ -135,18 +135,20 @@ impl PodCache {
     /// the caller may drop the future.
     pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
         loop {
-            let notify = {
-                let mut waiters = self.shared.waiters.lock();
-                if let Some(status) = self.shared.picture.lock().settled(uid) {
-                    waiters.remove(uid);
-                    return status;
-                }
-                waiters.entry(uid.clone()).or_default().clone()
-            };
+            if let Some(status) = self.try_settled(uid) {
+                return status;
+            }
+            let notify = self
+                .shared
+                .waiters
+                .lock()
+                .entry(uid.clone())
+                .or_default()
+                .clone();
             let woken = notify.notified();
             tokio::pin!(woken);
             woken.as_mut().enable();
-            if self.shared.picture.lock().settled(uid).is_none() {
+            if self.shared.will_be_woken(uid, &notify) {
                 woken.await;
             }
         }
@@ -286,6 +288,22 @@ impl Shared {
         if applied.changed {
             self.changed.mark(owner.uid.clone());
         }
+    }
+
+    /// Whether somebody who listens to `notify` may sleep: the pod is unsettled, and whoever settles it
+    /// will find this very `notify`. Otherwise it has to look again, and so have all who share it.
+    fn will_be_woken(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
+        let mut waiters = self.waiters.lock();
+        let listed = waiters
+            .get(uid)
+            .is_some_and(|known| Arc::ptr_eq(known, notify));
+        if listed && self.picture.lock().settled(uid).is_none() {
+            return true;
+        }
+        if listed && let Some(notify) = waiters.remove(uid) {
+            notify.notify_waiters();
+        }
+        false
     }
 
     fn wake(&self, settled: &[PodUid]) {

@@ -204,3 +204,37 @@ async fn the_first_complete_list_is_a_proof() {
     writer.apply_list(writer.next_seq(), vec![], vec![]);
     waiting.await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_sleeps_through_a_pod_that_settles_and_is_touched_again_at_once() {
+    let (writer, cache) = board();
+    let (owner, item) = (owner("u"), item("c"));
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            let (cache, stop) = (cache.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    cache.settled(&"u".into()).await;
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for _ in 0..20_000 {
+        cache.touch(&owner, item.clone(), None);
+        let read = Read::Container(container("c", ContainerState::Running));
+        writer.apply(&owner, &item, writer.next_seq(), read);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for waiter in waiters {
+        tokio::time::timeout(std::time::Duration::from_secs(10), waiter)
+            .await
+            .expect("a waiter was never woken")
+            .unwrap();
+    }
+    assert!(
+        cache.shared.waiters.lock().is_empty(),
+        "waiters stay behind"
+    );
+}

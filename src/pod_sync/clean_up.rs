@@ -42,15 +42,15 @@ impl PodSync {
         self.probes.remove_pod(uid);
         self.statuses.forget(uid);
         self.runtime.forget_pod(uid);
-        if clean {
-            self.journal.forget(uid);
-        }
+        // Also when something is left: a pod of the same UID that is wanted again must not inherit
+        // how this one ended.
+        self.journal.forget(uid);
         clean
     }
 
-    /// Directories and journal entries of pods that neither a source nor the runtime knows. Takes the
-    /// proof that the runtime was listed in full.
-    pub async fn remove_strays(&self, claimed: &HashSet<PodUid>, _proof: Complete) {
+    /// Pods that have a directory or a journal entry and that neither a source nor the runtime knows.
+    /// Takes the proof that the runtime was listed in full.
+    pub async fn strays(&self, claimed: &HashSet<PodUid>, _proof: Complete) -> HashSet<PodUid> {
         let on_disk = match self.volumes.pods_on_disk().await {
             Ok(uids) => uids,
             Err(error) => {
@@ -58,22 +58,8 @@ impl PodSync {
                 Vec::new()
             }
         };
-        for uid in on_disk {
-            if self.is_stray(&uid, claimed)
-                && let Err(error) = self.remove_from_disk(&uid).await
-            {
-                tracing::warn!(
-                    "podUID" = %uid,
-                    err = %chain(error.as_ref()),
-                    "Cannot remove the directory of a pod that is gone"
-                );
-            }
-        }
-        for uid in self.journal.uids() {
-            if self.is_stray(&uid, claimed) {
-                self.journal.forget(&uid);
-            }
-        }
+        let known = on_disk.into_iter().chain(self.journal.uids());
+        known.filter(|uid| self.is_stray(uid, claimed)).collect()
     }
 
     fn is_stray(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {

@@ -15,11 +15,13 @@ use std::{collections::HashSet, sync::Arc};
 
 impl SyncLoop {
     /// Workers that have nothing more to do. One whose pod is gone, or is wanted afresh under the same
-    /// UID, is cleaned up after; a pod that ended by itself stays as it is, to be looked at.
+    /// UID (also by now, after an orphan of that UID), is cleaned up after; a pod that ended by itself
+    /// stays as it is, to be looked at.
     pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
-            if manager.get(&uid).is_none() || self.workers.wants_restart(&uid) {
+            let unwanted = manager.get(&uid).is_none();
+            if unwanted || self.workers.wants_restart(&uid) || !self.workers.knows(&uid) {
                 self.clean(uid);
             }
         }
@@ -31,22 +33,34 @@ impl SyncLoop {
         if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.clean(uid);
         } else {
-            self.workers
-                .update_pod(UpdateOptions::kill(pod, TerminationReason::Deleted));
+            self.tell(&uid, UpdateOptions::kill(pod, TerminationReason::Deleted));
         }
     }
 
     /// The clean-up after a pod is over: its worker may go, and a pod that was asked for again
-    /// meanwhile starts afresh.
-    pub(super) fn on_cleaned(&mut self, uids: HashSet<PodUid>) {
+    /// meanwhile starts afresh. False when something is left of one of them.
+    pub(super) fn on_cleaned(&mut self, uids: HashSet<(PodUid, bool)>) -> bool {
         let manager = self.manager.reader();
-        for uid in uids {
+        let mut all_gone = true;
+        for (uid, gone) in uids {
+            all_gone &= gone;
             self.cleaning.remove(&uid);
             let wanted = manager.get(&uid);
             let collected = self.workers.collect(&uid, wanted.is_some());
             if let (Collected::Forgotten, Some(pod)) = (collected, wanted) {
                 self.workers
                     .update_pod(UpdateOptions::sync(UpdateKind::Create, pod));
+            }
+        }
+        all_gone
+    }
+
+    /// Something of these pods is on disk although nobody knew them when an audit looked.
+    pub(super) fn on_strays(&mut self, uids: HashSet<PodUid>) {
+        let manager = self.manager.reader();
+        for uid in uids {
+            if manager.get(&uid).is_none() && !self.workers.knows(&uid) {
+                self.clean(uid);
             }
         }
     }
@@ -59,8 +73,8 @@ impl SyncLoop {
         }
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
         tokio::spawn(async move {
-            pod_sync.remove_pod(&uid).await;
-            cleaned.mark(uid);
+            let gone = pod_sync.remove_pod(&uid).await;
+            cleaned.mark((uid, gone));
         });
     }
 
@@ -102,13 +116,13 @@ impl SyncLoop {
         claimed.extend(self.cleaning.iter().cloned());
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
-        let pod_sync = self.pod_sync.clone();
+        let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
         tokio::spawn(async move {
             if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
                 tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
             }
             if all_delivered {
-                pod_sync.remove_strays(&claimed, complete).await;
+                strays.mark_all(pod_sync.strays(&claimed, complete).await);
             }
         });
     }

@@ -41,6 +41,8 @@ use tokio_util::sync::CancellationToken;
 const AUDIT: Duration = Duration::from_secs(60);
 /// How soon an audit runs after something that may have left remains.
 const SOON: Duration = Duration::from_millis(100);
+/// How soon it runs after remains that could not be removed.
+const AGAIN: Duration = Duration::from_secs(10);
 /// The heartbeat's resolution: a loop that has not turned for long is reported by `/healthz`.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
@@ -98,8 +100,10 @@ pub struct SyncLoop {
     pub heartbeat: Heartbeat,
     /// Pods whose remains are being removed.
     pub cleaning: HashSet<PodUid>,
-    /// Pods whose remains have been removed.
-    pub cleaned: Arc<DirtySet<PodUid>>,
+    /// Pods whose remains have been looked after, and whether all of them are gone.
+    pub cleaned: Arc<DirtySet<(PodUid, bool)>>,
+    /// Pods of which an audit found something on disk, and nothing else.
+    pub strays: Arc<DirtySet<PodUid>>,
 }
 
 impl SyncLoop {
@@ -129,9 +133,10 @@ impl SyncLoop {
                 uids = self.results.changed() => self.on_verdicts(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
                 uids = self.cleaned.take() => {
-                    self.on_cleaned(uids);
-                    audit_at = audit_at.min(Instant::now() + SOON);
+                    let pause = if self.on_cleaned(uids) { SOON } else { AGAIN };
+                    audit_at = audit_at.min(Instant::now() + pause);
                 }
+                uids = self.strays.take() => self.on_strays(uids),
                 () = sleep_until(audit_at) => {
                     self.audit(complete);
                     audit_at = Instant::now() + AUDIT;
@@ -155,12 +160,15 @@ impl SyncLoop {
                 Step::Create(pod) => {
                     self.end_predecessors(&pod, &predecessors);
                     let seen = self.cache.latest(&pod.uid());
-                    self.workers
-                        .update_pod(UpdateOptions::sync(UpdateKind::Create, pod).seen(seen));
+                    let uid = pod.uid();
+                    self.tell(
+                        &uid,
+                        UpdateOptions::sync(UpdateKind::Create, pod).seen(seen),
+                    );
                 }
                 Step::Update(pod) => {
-                    self.workers
-                        .update_pod(UpdateOptions::sync(UpdateKind::Update, pod));
+                    let uid = pod.uid();
+                    self.tell(&uid, UpdateOptions::sync(UpdateKind::Update, pod));
                 }
                 Step::Kill(pod) => self.end(pod),
             }
@@ -209,7 +217,15 @@ impl SyncLoop {
 
     fn look_at(&self, pod: Arc<Pod>) {
         self.pod_sync.statuses.publish(&pod);
-        self.workers
-            .update_pod(UpdateOptions::sync(UpdateKind::Sync, pod));
+        let uid = pod.uid();
+        self.tell(&uid, UpdateOptions::sync(UpdateKind::Sync, pod));
+    }
+
+    /// Tells the pod's worker. While the remains of an earlier pod of this UID are being removed there
+    /// is none, and there must be none, or the new pod would go with them: it is created after that.
+    fn tell(&self, uid: &PodUid, options: UpdateOptions) {
+        if self.workers.knows(uid) || !self.cleaning.contains(uid) {
+            self.workers.update_pod(options);
+        }
     }
 }

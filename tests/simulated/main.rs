@@ -19,6 +19,7 @@ mod node;
 mod orphans;
 mod planted;
 mod pods;
+mod readded;
 mod restarting;
 mod runtime_faults;
 mod runtime_losses;

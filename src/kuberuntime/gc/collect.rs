@@ -99,6 +99,9 @@ impl KubeGenericRuntimeManager {
             seq,
             Read::Gone,
         );
+        self.journal.update(&status.uid, |record| {
+            record.retain_containers(|known| known != id)
+        });
         Ok(())
     }
 

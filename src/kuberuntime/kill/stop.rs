@@ -67,7 +67,10 @@ impl KubeGenericRuntimeManager {
             Why::FailedPostStartHook => None,
         };
         let seconds = plan::container_grace_seconds(pod, container, reason, None);
-        let (_keep, grace) = watch::channel(GraceDeadline::starting(Instant::now(), seconds));
+        let (_keep, grace) = watch::channel(GraceDeadline {
+            deadline: plan::deadline_after(seconds, Instant::now()),
+            grace_seconds: seconds,
+        });
         let running = status
             .container(id)
             .is_none_or(|c| c.state == crate::model::ContainerState::Running);

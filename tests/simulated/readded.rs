@@ -1,0 +1,91 @@
+//! Pods that come back while what was there before is still being ended or removed.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tonic::Code;
+
+use crate::node::{Node, SOON, full};
+use crate::planted::{Plant, Planter};
+use crate::pods::{container, pod, simple, with, with_metadata};
+use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
+
+/// The manifest of a pod with the UID of a planted one.
+fn successor(of: &str) -> serde_json::Value {
+    with_metadata(simple("web"), json!({"uid": format!("uid-of-{of}")}))
+}
+
+async fn with_orphan(fault: Fault) -> Node {
+    let mut node = Node::new().await;
+    node.fake.inject(fault);
+    let orphan = Plant::of_a_kubelet("lost");
+    Planter::new(&node.fake).await.pod(&orphan).await;
+    node.start().await;
+    node
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_back_while_its_orphan_is_stopped_runs_after_that() {
+    let node = with_orphan(Fault::hang(Rpc::StopContainer)).await;
+    let stopping = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake
+        .wait_until("the orphan is being stopped", SOON, stopping)
+        .await;
+    node.put(&successor("lost"));
+    let started = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
+    assert!(node.never(Duration::from_millis(500), started).await);
+    node.fake.clear_faults();
+    node.fake.release(Rpc::StopContainer);
+    node.wait_runs("web").await;
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_back_while_remains_of_its_uid_are_removed_starts_after_that() {
+    let node = with_orphan(Fault::hang(Rpc::RemovePodSandbox)).await;
+    let removing = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
+    node.fake
+        .wait_until("the orphan is being removed", SOON, removing)
+        .await;
+    node.put(&successor("lost"));
+    let started = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
+    assert!(node.never(Duration::from_millis(500), started).await);
+    node.fake.clear_faults();
+    node.fake.release(Rpc::RemovePodSandbox);
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+}
+
+#[tokio::test]
+async fn remains_that_cannot_be_removed_are_no_flood() {
+    let refused = Fault::fail(Rpc::RemovePodSandbox, Code::Internal, "not today");
+    let node = with_orphan(refused).await;
+    let tried = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
+    node.fake
+        .wait_until("its removal is tried", SOON, tried)
+        .await;
+    let often = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 3;
+    assert!(node.never(Duration::from_secs(2), often).await);
+}
+
+#[tokio::test]
+async fn a_hook_that_was_interrupted_is_run_again_beside_a_container_that_crashes() {
+    let mut node = Node::new().await;
+    let crashes = Behaviour::exits(Duration::ZERO, 1);
+    node.fake
+        .behave(&format!("{}/crashy", full("web")), crashes);
+    node.fake.on_exec(|_| ExecOutcome::code(0));
+    node.fake.inject(Fault::hang(Rpc::ExecSync));
+    let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["hello"]}}}});
+    let containers = [container("crashy"), with(container("main"), hook)];
+    node.put(&pod("web", &containers));
+    node.start().await;
+    let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 0;
+    node.fake.wait_until("the hook runs", SOON, hooked).await;
+    node.stop().await;
+    node.fake.clear_faults();
+    node.fake.clear_calls();
+    node.start().await;
+    node.fake.wait_until("it runs again", SOON, hooked).await;
+    let runs = |pod: &_| crate::node::runs(pod, "main");
+    node.wait_pod("web", "runs", SOON, runs).await;
+}

@@ -79,7 +79,10 @@ fn read(location: &str, manifest: &str, now: Timestamp) -> Pod {
 fn pods(n: usize) -> Vec<Arc<Pod>> {
     let now = Timestamp::now();
     let one = |i: usize| {
-        let manifest = MANIFEST.replace("name: web\n  namespace", &format!("name: p{i}\n  namespace"));
+        let manifest = MANIFEST.replace(
+            "name: web\n  namespace",
+            &format!("name: p{i}\n  namespace"),
+        );
         Arc::new(read(&format!("/manifests/p{i}.yaml"), &manifest, now))
     };
     (0..n).map(one).collect()

@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_server(true)
         // Holds secrets; `cri::secrets` says what of it may be shown.
         .skip_debug([".runtime.v1.AuthConfig"])
+        .codec_path("crate::cri::SmallBuffers")
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;
     Ok(())

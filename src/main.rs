@@ -8,6 +8,7 @@ use kubelet::{
 use std::{env, io::Write, process::ExitCode};
 
 fn main() -> ExitCode {
+    kubelet::host::memory::share_one_heap();
     match config::parse_args(env::args_os().skip(1)) {
         Ok(Invocation::Run(flags)) => match run(&flags) {
             Ok(()) => ExitCode::SUCCESS,

@@ -89,8 +89,15 @@ async fn command(fake: &FakeRuntime, words: &[&str]) -> String {
                 .max();
             last.map_or("late".to_owned(), |at| wall(at).to_string())
         }
-        // Waits for the pod's first start: when it was answered, and the runtime's own time until then.
-        ["started", pod] => {
+        // Waits for so many successful starts in all, the last of which is this pod's: when it was
+        // answered, and the runtime's own time until then.
+        ["started", pod, n] => {
+            let n: u64 = n.parse().unwrap();
+            // Only counted while it waits: to copy all calls would cost what is measured.
+            let there = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= n;
+            if !fake.comes_true(LONG, there).await {
+                return "late".to_owned();
+            }
             let calls = |fake: &FakeRuntime| {
                 fake.calls()
                     .into_iter()
@@ -114,22 +121,19 @@ async fn command(fake: &FakeRuntime, words: &[&str]) -> String {
                 .sum::<Duration>();
             format!("{} {}", wall(at), own.as_secs_f64())
         }
-        // Ends the pod's container and waits for its replacement: seconds in between.
+        // Ends the pod's container and waits for the next start, while nothing else happens: seconds
+        // in between.
         ["exit", word] => {
-            let attempt = fake
-                .container(word)
-                .map_or(0, |container| container.attempt);
-            let died = Instant::now();
+            let starts = fake.count(Rpc::StartContainer);
             fake.exit(word, 1);
-            let replaced = |fake: &FakeRuntime| {
-                fake.container(word)
-                    .is_some_and(|c| c.attempt > attempt && c.is_running())
-            };
-            if fake.comes_true(LONG, replaced).await {
-                died.elapsed().as_secs_f64().to_string()
-            } else {
-                "late".to_owned()
+            let died = Instant::now();
+            let replaced = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) > starts;
+            if !fake.comes_true(LONG, replaced).await {
+                return "late".to_owned();
             }
+            let calls = fake.calls_of(Rpc::StartContainer);
+            let at = calls.last().map_or_else(Instant::now, |call| call.at);
+            at.saturating_duration_since(died).as_secs_f64().to_string()
         }
         other => panic!("unknown command {other:?}"),
     }
@@ -192,9 +196,10 @@ impl FakeProcess {
         self.ask(&format!("starts {n}")).await.parse().ok()
     }
 
-    /// When the pod was started, and the runtime's share of the time until then, in seconds.
-    pub async fn started(&mut self, pod: &str) -> Option<(f64, f64)> {
-        let answer = self.ask(&format!("started {pod}")).await;
+    /// When the pod, the n-th in all, was started, and the runtime's share of the time until then, in
+    /// seconds.
+    pub async fn started(&mut self, pod: &str, n: usize) -> Option<(f64, f64)> {
+        let answer = self.ask(&format!("started {pod} {n}")).await;
         let (at, own) = answer.split_once(' ')?;
         Some((at.parse().ok()?, own.parse().ok()?))
     }

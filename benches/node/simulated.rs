@@ -18,6 +18,9 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// Single pods and single deaths per round.
 const SAMPLES: usize = 10;
 
+/// Time between two of them.
+const APART: Duration = Duration::from_millis(300);
+
 fn manifest(name: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  \
@@ -140,7 +143,7 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
 
     let (rss, anon) = memory(kubelet.pid());
     let (cpu_per_minute, calls_per_minute) = idle(&kubelet, &mut fake, window).await;
-    let own_share = middle_and_worst(single_starts(&kubelet, &mut fake).await);
+    let own_share = middle_and_worst(single_starts(&kubelet, &mut fake, n).await);
     let replacement = middle_and_worst(deaths(&mut fake, n).await);
 
     kubelet.kill();
@@ -255,7 +258,7 @@ async fn idle(kubelet: &KubeletProcess, fake: &mut FakeProcess, window: Duration
 }
 
 /// One pod at a time: rename to StartContainer answered, less the runtime's own time.
-async fn single_starts(kubelet: &KubeletProcess, fake: &mut FakeProcess) -> Vec<f64> {
+async fn single_starts(kubelet: &KubeletProcess, fake: &mut FakeProcess, n: usize) -> Vec<f64> {
     let mut shares = Vec::new();
     for i in 0..SAMPLES {
         let name = format!("single{i}");
@@ -263,9 +266,12 @@ async fn single_starts(kubelet: &KubeletProcess, fake: &mut FakeProcess) -> Vec<
         std::fs::write(aside, manifest(&name)).unwrap();
         let dropped = wall_now();
         std::fs::rename(aside, kubelet.manifests.dir().join(format!("{name}.yaml"))).unwrap();
-        if let Some((at, runtime)) = fake.started(&format!("{name}-node1")).await {
+        let started = fake.started(&format!("{name}-node1"), n + i + 1).await;
+        if let Some((at, runtime)) = started {
             shares.push(at - dropped - runtime);
         }
+        // A single start is one that nothing else is near.
+        tokio::time::sleep(APART).await;
     }
     shares
 }
@@ -274,6 +280,9 @@ async fn single_starts(kubelet: &KubeletProcess, fake: &mut FakeProcess) -> Vec<
 async fn deaths(fake: &mut FakeProcess, n: usize) -> Vec<f64> {
     let mut waits = Vec::new();
     for i in 0..SAMPLES {
+        // At no fixed distance from the kubelet's own timers.
+        let extra = Duration::from_millis(370 * i as u64 % 1000);
+        tokio::time::sleep(APART + extra).await;
         let pod = if n > SAMPLES {
             format!("p{i:04}")
         } else {

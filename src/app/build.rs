@@ -1,5 +1,6 @@
 //! The graph of parts, from the boards up to the loop.
 
+use super::memory;
 use crate::{
     base::Tasks,
     config::{KubeletConfig, StaticPodSources},
@@ -142,6 +143,7 @@ pub(super) async fn start(
         events: boards.events.clone(),
     };
     let probes = ProbeManager::new(probe_parts, &boards.metrics);
+    let statuses_board = boards.statuses.reader();
     let statuses = Arc::new(StatusPublisher::new(
         runtime.clone(),
         info.version.runtime_name.clone(),
@@ -186,6 +188,7 @@ pub(super) async fn start(
         inspect,
         status,
     } = pleg;
+    tasks.spawn("memory", memory::run(statuses_board, shutdown.clone()));
     tasks.spawn("journal", boards.journal.run(shutdown.clone()));
     tasks.spawn("cri.events", stream.run(shutdown.clone()));
     tasks.spawn("pleg.relist", relist.run(shutdown.clone()));

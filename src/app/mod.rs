@@ -10,6 +10,7 @@
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;
+mod memory;
 mod node;
 mod views;
 

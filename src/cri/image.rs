@@ -30,7 +30,7 @@ impl ImageClient {
     /// Images matching `filter`, all of them without one.
     pub async fn list_images(&self, filter: Option<ImageSpec>) -> Result<Vec<Image>, CriError> {
         let filter = filter.map(|image| ImageFilter { image: Some(image) });
-        let reply = self.raw().list_images(ListImagesRequest { filter }).await;
+        let reply = Box::pin(self.raw().list_images(ListImagesRequest { filter })).await;
         finish(Rpc::ListImages, reply).map(|reply| reply.images)
     }
 
@@ -41,7 +41,7 @@ impl ImageClient {
             image: Some(image),
             verbose: false,
         };
-        match finish(rpc, self.raw().image_status(request).await)?.image {
+        match finish(rpc, Box::pin(self.raw().image_status(request)).await)?.image {
             Some(image) if image.id.is_empty() => {
                 Err(CriError::invalid(rpc, "image without an id"))
             }
@@ -63,7 +63,7 @@ impl ImageClient {
             auth,
             sandbox_config,
         };
-        let reply = finish(rpc, self.raw().pull_image(request).await)?;
+        let reply = finish(rpc, Box::pin(self.raw().pull_image(request)).await)?;
         match reply.image_ref.is_empty() {
             false => Ok(reply.image_ref),
             true => Err(CriError::invalid(rpc, "image_ref is empty")),
@@ -73,14 +73,18 @@ impl ImageClient {
     /// Removes an image; one that is absent is success.
     pub async fn remove_image(&self, image: ImageSpec) -> Result<(), CriError> {
         let request = RemoveImageRequest { image: Some(image) };
-        finish(Rpc::RemoveImage, self.raw().remove_image(request).await).map(drop)
+        finish(
+            Rpc::RemoveImage,
+            Box::pin(self.raw().remove_image(request)).await,
+        )
+        .map(drop)
     }
 
     /// Usage of the file systems that hold images and writable layers.
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
         finish(
             Rpc::ImageFsInfo,
-            self.raw().image_fs_info(ImageFsInfoRequest {}).await,
+            Box::pin(self.raw().image_fs_info(ImageFsInfoRequest {})).await,
         )
     }
 }

@@ -9,6 +9,7 @@
 //!   event as more than a hint, or log a request or reply (they hold secrets).
 //! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
+mod codec;
 mod connection;
 mod endpoint;
 mod error;
@@ -30,6 +31,7 @@ pub(crate) mod test_server;
 #[cfg(test)]
 mod tests;
 
+pub use codec::SmallBuffers;
 pub use connection::CriConnection;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::CriError;

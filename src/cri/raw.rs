@@ -24,7 +24,7 @@ impl<T: Message + Send + 'static> Codec for RawReply<T> {
     type Decoder = BytesDecoder;
 
     fn encoder(&mut self) -> ProstEncoder<T> {
-        ProstCodec::<T, ()>::raw_encoder(Default::default())
+        ProstCodec::<T, ()>::raw_encoder(super::codec::buffers())
     }
 
     fn decoder(&mut self) -> BytesDecoder {

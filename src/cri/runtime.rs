@@ -53,6 +53,8 @@ pub struct ExecOutput {
 }
 
 impl RuntimeClient {
+    // The calls are boxed: each is some kilobytes, and hundreds of pods may wait for theirs at once.
+
     /// Calls over `connection`.
     pub fn new(connection: CriConnection) -> RuntimeClient {
         RuntimeClient { connection }
@@ -74,14 +76,14 @@ impl RuntimeClient {
         let request = VersionRequest {
             version: KUBELET_API_VERSION.to_owned(),
         };
-        finish(Rpc::Version, self.raw().version(request).await)
+        finish(Rpc::Version, Box::pin(self.raw().version(request)).await)
     }
 
     /// Conditions, handlers and features of the runtime.
     pub async fn status(&self, verbose: bool) -> Result<StatusResponse, CriError> {
         let reply = finish(
             Rpc::Status,
-            self.raw().status(StatusRequest { verbose }).await,
+            Box::pin(self.raw().status(StatusRequest { verbose })).await,
         )?;
         match reply.status {
             Some(_) => Ok(reply),
@@ -96,7 +98,7 @@ impl RuntimeClient {
     pub async fn runtime_config(&self) -> Result<RuntimeConfigResponse, CriError> {
         finish(
             Rpc::RuntimeConfig,
-            self.raw().runtime_config(RuntimeConfigRequest {}).await,
+            Box::pin(self.raw().runtime_config(RuntimeConfigRequest {})).await,
         )
     }
 
@@ -113,7 +115,7 @@ impl RuntimeClient {
         };
         let reply = finish(
             Rpc::RunPodSandbox,
-            self.raw().run_pod_sandbox(request).await,
+            Box::pin(self.raw().run_pod_sandbox(request)).await,
         )?;
         named(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
     }
@@ -126,7 +128,7 @@ impl RuntimeClient {
         };
         finish(
             Rpc::StopPodSandbox,
-            self.raw().stop_pod_sandbox(request).await,
+            Box::pin(self.raw().stop_pod_sandbox(request)).await,
         )
         .map(drop)
     }
@@ -138,7 +140,7 @@ impl RuntimeClient {
         };
         finish(
             Rpc::RemovePodSandbox,
-            self.raw().remove_pod_sandbox(request).await,
+            Box::pin(self.raw().remove_pod_sandbox(request)).await,
         )
         .map(drop)
     }
@@ -154,7 +156,7 @@ impl RuntimeClient {
             pod_sandbox_id: id.to_owned(),
             verbose,
         };
-        let reply = finish(rpc, self.raw().pod_sandbox_status(request).await)?;
+        let reply = finish(rpc, Box::pin(self.raw().pod_sandbox_status(request)).await)?;
         let sandbox = match reply.status {
             Some(sandbox) if sandbox.metadata.is_some() && !sandbox.id.is_empty() => sandbox,
             Some(_) => {
@@ -187,7 +189,7 @@ impl RuntimeClient {
         };
         let reply = finish(
             Rpc::CreateContainer,
-            self.raw().create_container(request).await,
+            Box::pin(self.raw().create_container(request)).await,
         )?;
         named(Rpc::CreateContainer, "container_id", reply.container_id)
     }
@@ -199,7 +201,7 @@ impl RuntimeClient {
         };
         finish(
             Rpc::StartContainer,
-            self.raw().start_container(request).await,
+            Box::pin(self.raw().start_container(request)).await,
         )
         .map(drop)
     }
@@ -213,7 +215,11 @@ impl RuntimeClient {
             timeout,
         };
         let request = with_deadline(message, Some(deadline));
-        finish(Rpc::StopContainer, self.raw().stop_container(request).await).map(drop)
+        finish(
+            Rpc::StopContainer,
+            Box::pin(self.raw().stop_container(request)).await,
+        )
+        .map(drop)
     }
 
     /// Forgets a container.
@@ -223,7 +229,7 @@ impl RuntimeClient {
         };
         finish(
             Rpc::RemoveContainer,
-            self.raw().remove_container(request).await,
+            Box::pin(self.raw().remove_container(request)).await,
         )
         .map(drop)
     }
@@ -235,7 +241,7 @@ impl RuntimeClient {
             container_id: id.to_owned(),
             verbose: false,
         };
-        let reply = finish(rpc, self.raw().container_status(request).await)?;
+        let reply = finish(rpc, Box::pin(self.raw().container_status(request)).await)?;
         match reply.status {
             Some(status) if status.metadata.is_some() && !status.id.is_empty() => Ok(status),
             Some(_) => Err(CriError::invalid(
@@ -260,7 +266,7 @@ impl RuntimeClient {
             linux: Some(linux),
             ..Default::default()
         };
-        let reply = self.raw().update_container_resources(request).await;
+        let reply = Box::pin(self.raw().update_container_resources(request)).await;
         finish(Rpc::UpdateContainerResources, reply).map(drop)
     }
 
@@ -271,7 +277,7 @@ impl RuntimeClient {
         };
         finish(
             Rpc::ReopenContainerLog,
-            self.raw().reopen_container_log(request).await,
+            Box::pin(self.raw().reopen_container_log(request)).await,
         )
         .map(drop)
     }
@@ -298,7 +304,7 @@ impl RuntimeClient {
         let mut client = self.raw().max_decoding_message_size(MAX_EXEC_REPLY);
         let reply = finish(
             Rpc::ExecSync,
-            client.exec_sync(with_deadline(message, deadline)).await,
+            Box::pin(client.exec_sync(with_deadline(message, deadline))).await,
         )?;
         Ok(ExecOutput {
             stdout: reply.stdout,

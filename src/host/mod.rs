@@ -1,6 +1,7 @@
 //! The kernel's side of the node: mounts, `/proc`, `/sys`, guarded file access.
 //!
-//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`].
+//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`], the heap's
+//!   settings.
 //! * Woken by its callers; publishes nothing; keeps no state.
 //! * Must never know what a pod is, and never follow a link or cross a mount while deleting.
 //! * Everything that touches the machine blocks: call it from `spawn_blocking`.
@@ -8,6 +9,7 @@
 
 pub mod files;
 mod machine;
+pub mod memory;
 pub mod mount;
 mod mountinfo;
 pub mod remove;

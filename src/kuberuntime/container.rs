@@ -35,7 +35,7 @@ impl KubeGenericRuntimeManager {
     ) -> Result<(), Stopped> {
         let pod = request.pod;
         self.check_back_off(request, container)?;
-        let image = self.ensure_image(request, container, sandbox).await?;
+        let image = Box::pin(self.ensure_image(request, container, sandbox)).await?;
         let newest = request.status.newest(&container.name);
         let restart_count = match newest {
             Some(newest) => newest.restart_count.saturating_add(1),
@@ -55,19 +55,19 @@ impl KubeGenericRuntimeManager {
             volumes: request.volumes,
         };
         let object = ObjectRef::container(pod, &container.name);
-        let config = self.builder.container(build).await.map_err(|error| {
-            let text = format!("Error: {}", crate::base::chain(error.as_ref()));
-            self.events.warning(&object, event::FAILED, text);
-            let message = crate::base::chain(error.as_ref());
-            failure(container, reasons::CREATE_CONTAINER_CONFIG_ERROR, message)
-        })?;
+        let config = Box::pin(self.builder.container(build))
+            .await
+            .map_err(|error| {
+                let text = format!("Error: {}", crate::base::chain(error.as_ref()));
+                self.events.warning(&object, event::FAILED, text);
+                let message = crate::base::chain(error.as_ref());
+                failure(container, reasons::CREATE_CONTAINER_CONFIG_ERROR, message)
+            })?;
         if request.cancel.is_cancelled() {
             return Err(None);
         }
-        let id = self
-            .create_and_start(pod, sandbox, container, config)
-            .await?;
-        self.run_post_start(request, container, &id).await
+        let id = Box::pin(self.create_and_start(pod, sandbox, container, config)).await?;
+        Box::pin(self.run_post_start(request, container, &id)).await
     }
 
     async fn ensure_image(
@@ -151,8 +151,7 @@ impl KubeGenericRuntimeManager {
         let id = match created {
             Ok(id) => ContainerId::from(id),
             Err(error) => {
-                self.adopt_containers(pod, sandbox, &container.name, &error)
-                    .await;
+                Box::pin(self.adopt_containers(pod, sandbox, &container.name, &error)).await;
                 return Err(self.refused(
                     &object,
                     container,
@@ -250,7 +249,8 @@ impl KubeGenericRuntimeManager {
         );
         let status = self.cache.latest(&pod.uid());
         let why = Why::FailedPostStartHook;
-        if let Err(error) = self.kill_one(pod, &status, &container.name, id, why).await {
+        let killing = self.kill_one(pod, &status, &container.name, id, why);
+        if let Err(error) = Box::pin(killing).await {
             tracing::warn!(
                 pod = %pod.full_name(),
                 container = container.name,

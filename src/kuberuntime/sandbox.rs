@@ -110,7 +110,7 @@ impl KubeGenericRuntimeManager {
                 let text = format!("Failed to create pod sandbox: {}", error.grpc_text());
                 self.events
                     .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
-                self.adopt_sandboxes(pod, &error).await;
+                Box::pin(self.adopt_sandboxes(pod, &error)).await;
                 return Err(error).context("cannot create the sandbox");
             }
         };

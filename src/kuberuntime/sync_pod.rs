@@ -63,11 +63,11 @@ impl KubeGenericRuntimeManager {
         let mut report = SyncReport::default();
         let actions = self.compute(request.pod, &request.status);
         if actions.is_empty() {
-            self.resume_hooks(&request, &actions, &mut report).await;
+            Box::pin(self.resume_hooks(&request, &actions, &mut report)).await;
             return report;
         }
         tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
-        if let Err(error) = self.kill_unwanted(&request, &actions, &mut report).await {
+        if let Err(error) = Box::pin(self.kill_unwanted(&request, &actions, &mut report)).await {
             report.error = Some(error);
             return report;
         }
@@ -75,11 +75,11 @@ impl KubeGenericRuntimeManager {
         if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
             return report;
         }
-        let Some(sandbox) = self.ensure_sandbox(&request, &actions, &mut report).await else {
+        let Some(sandbox) = Box::pin(self.ensure_sandbox(&request, &actions, &mut report)).await
+        else {
             return report;
         };
-        self.start_all(&request, &actions, &sandbox, &mut report)
-            .await;
+        Box::pin(self.start_all(&request, &actions, &sandbox, &mut report)).await;
         report
     }
 
@@ -208,7 +208,7 @@ impl KubeGenericRuntimeManager {
             return false;
         }
         tracing::debug!(container = start.name, reason = ?start.reason, "Starting a container");
-        match self.start_container(request, sandbox, container).await {
+        match Box::pin(self.start_container(request, sandbox, container)).await {
             Ok(()) => {
                 report.acted = true;
                 report.started.push(start.name.clone());

@@ -331,6 +331,8 @@ fn put<T: PartialEq, K: PartialEq>(list: &mut Vec<T>, value: T, key: impl Fn(&T)
             true
         }
         None => {
+            // Most pods have one of each; room for four would be most of a picture.
+            list.reserve_exact(1);
             list.push(value);
             true
         }

@@ -113,6 +113,7 @@ fn tolerate_everything(tolerations: &mut Vec<Toleration>) {
         ..Toleration::default()
     };
     if !tolerations.contains(&all) {
+        tolerations.reserve_exact(1);
         tolerations.push(all);
     }
 }

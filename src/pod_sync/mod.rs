@@ -86,7 +86,7 @@ impl PodSync {
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
             return turn(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
-        let report = match self.set_up(&pod, picture, &cancel).await {
+        let report = match Box::pin(self.set_up(&pod, picture, &cancel)).await {
             Ok(report) => report,
             Err(error) => return turn(Err(error), RetryDelay::Error),
         };
@@ -115,9 +115,9 @@ impl PodSync {
             volumes: &volumes,
             cancel,
         };
-        let report = self.runtime.sync_pod(request).await;
+        let report = Box::pin(self.runtime.sync_pod(request)).await;
         if report.acted {
-            self.collect_superseded(pod).await;
+            Box::pin(self.collect_superseded(pod)).await;
         }
         Ok(report)
     }

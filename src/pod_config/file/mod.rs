@@ -1,8 +1,9 @@
 //! The file source: one manifest, or a flat directory of them.
 //!
-//! An event never says what changed, only "look again": at once, then at most every
-//! [`EVENT_PAUSE`] while events go on. A look costs a stat per file and reads what changed. The
-//! periodic re-list catches what no event tells (network file systems, too few watches).
+//! An event never says what changed, only "look again": at once, then while events go on with a
+//! pause that grows with what a look costs ([`EVENT_PAUSE`]). A look costs a stat per file and reads
+//! what changed. The periodic re-list catches what no event tells (network file systems, too few
+//! watches).
 
 mod book;
 mod scan;
@@ -22,8 +23,11 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 use watch::{Events, Watcher};
 
-/// Shortest time between two looks while events go on.
-const EVENT_PAUSE: Duration = Duration::from_millis(50);
+/// Shortest and longest time between the beginnings of two looks while events go on.
+const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// In between, so many times what a look took: looking never takes more than a quarter of a core.
+const PAUSE_PER_LOOK: u32 = 4;
 
 /// When to look again after something was in motion.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -64,6 +68,7 @@ pub(super) async fn run(
                 .await
                 .context("looking at the static pod path")?;
             source = returned;
+            let event_pause = event_pause(started.elapsed());
             tell(&scan.notices, &recorder, &node);
             if let Some(pods) = scan.pods
                 && !told
@@ -83,9 +88,9 @@ pub(super) async fn run(
                 false => config.check_period,
             };
             tokio::select! {
-                () = tokio::time::sleep_until(started + pause.max(EVENT_PAUSE)) => {}
+                () = tokio::time::sleep_until(started + pause.max(event_pause)) => {}
                 () = next_event(&mut events, source.watcher.as_ref()) => {
-                    tokio::time::sleep_until(started + EVENT_PAUSE).await;
+                    tokio::time::sleep_until(started + event_pause).await;
                 }
             }
             drain(&mut events);
@@ -95,6 +100,11 @@ pub(super) async fn run(
         () = shutdown.cancelled() => Ok(()),
         result = work => result,
     }
+}
+
+fn event_pause(look: Duration) -> Duration {
+    let (shortest, longest) = EVENT_PAUSE;
+    look.saturating_mul(PAUSE_PER_LOOK).clamp(shortest, longest)
 }
 
 struct FileSource {

@@ -1,0 +1,47 @@
+//! The protobuf codec with buffers that fit the messages of this interface.
+
+use std::marker::PhantomData;
+
+use prost::Message;
+use tonic::codec::{BufferSettings, Codec};
+use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
+
+/// Most requests and replies are smaller; what is larger makes its buffer grow. Every call that waits
+/// for its turn holds such a buffer, and tonic's own would be 8 KiB.
+const BUFFER: usize = 1024;
+
+/// From how many bytes on a stream's messages are sent on (tonic's own value).
+const YIELD: usize = 32 * 1024;
+
+/// The settings of both directions.
+pub(super) fn buffers() -> BufferSettings {
+    BufferSettings::new(BUFFER, YIELD)
+}
+
+/// Encodes `T`, decodes `U`.
+pub struct SmallBuffers<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for SmallBuffers<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> Codec for SmallBuffers<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = ProstDecoder<U>;
+
+    fn encoder(&mut self) -> ProstEncoder<T> {
+        ProstCodec::<T, U>::raw_encoder(buffers())
+    }
+
+    fn decoder(&mut self) -> ProstDecoder<U> {
+        ProstCodec::<T, U>::raw_decoder(buffers())
+    }
+}

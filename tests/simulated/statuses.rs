@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, full, phase, runs, status_of, waits_for};
+use crate::node::{Node, SOON, full, phase, status_of, waits_for};
 use crate::pods::{container, pod, simple, with, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, ExecOutcome, FakeRuntime, Fault, Options, Pull, Rpc,

@@ -42,7 +42,7 @@ fn mutating(fake: &FakeRuntime) -> Vec<Call> {
 #[tokio::test]
 async fn a_kubelet_killed_and_started_again_changes_nothing() {
     let fake = FakeRuntime::start(Options::default()).await;
-    let (_dir, mut kubelet) = process(&fake).await;
+    let (dir, mut kubelet) = process(&fake).await;
     fake.behave(&full("crashy"), Behaviour::exits(Duration::ZERO, 1));
     fake.behave(&full("done"), Behaviour::exits(Duration::ZERO, 0));
     let probe = json!({"readinessProbe": exec_probe("is-ready")});
@@ -60,6 +60,14 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     let backs_off = |pod: &_| crate::node::waits_for(pod, "main") == "CrashLoopBackOff";
     wait_shown(&kubelet, "crashy", backs_off).await;
     let before = fake.pods();
+    let uid = fake.pod(&full("web")).unwrap().uid;
+    let journal = dir.path().join(format!("root/journal/{uid}.json"));
+    // What is settled is written at once, which takes a moment all the same.
+    wait_for("readiness is on disk", SOON, async || {
+        let text = std::fs::read_to_string(&journal).unwrap_or_default();
+        holds(text.contains("\"readiness\":true"), text)
+    })
+    .await;
     let crashes = calls(&fake, "crashy", Rpc::StartContainer);
     kubelet.kill();
     fake.clear_calls();
@@ -73,7 +81,10 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let status = pod.status.clone().unwrap_or_default();
             let unread = status.conditions.unwrap_or_default().is_empty();
-            flips += u32::from(name == full("web") && !unread && !is_ready(&pod));
+            if name == full("web") && !unread && !is_ready(&pod) {
+                println!("not ready: {pod:?}");
+                flips += 1;
+            }
             let ended = name != full("done") || unread || phase(&pod) == "Succeeded";
             assert!(ended, "{pod:?}");
         }

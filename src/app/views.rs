@@ -2,6 +2,7 @@
 
 use super::Boards;
 use crate::{model::PodExt, server::Views};
+use futures::future::BoxFuture;
 use std::{collections::HashSet, sync::Arc};
 
 /// The views of the read-only port.
@@ -32,10 +33,16 @@ pub(super) fn of(boards: &Boards, node_name: &str) -> Views {
         pods
     };
     let metrics = boards.metrics.clone();
+    let journal = boards.journal.clone();
+    let recorded = move || -> BoxFuture<'static, ()> {
+        let journal = journal.clone();
+        Box::pin(async move { journal.flush().await })
+    };
     Views {
         pods: Arc::new(pods),
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
+        recorded: Arc::new(recorded),
         events: boards.events.clone(),
         node_name: node_name.into(),
     }

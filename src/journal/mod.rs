@@ -28,8 +28,10 @@ use tokio_util::sync::CancellationToken;
 const VERSION: u32 = 1;
 /// How long a failed write waits before the next try.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long changes are gathered after a write.
+/// How long changes are gathered after a batch of at least [`MANY`]. Few changes are written at once:
+/// what is shown to people should be on disk when they act on it.
 const GATHER: Duration = Duration::from_millis(20);
+const MANY: usize = 16;
 
 /// Everything remembered of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -253,6 +255,16 @@ impl Journal {
         self.shared.records.lock().keys().cloned().collect()
     }
 
+    /// Writes what has been changed so far. Costs nothing when nothing has.
+    pub async fn flush(&self) {
+        let dirty = self.shared.dirty.take_now();
+        if dirty.is_empty() && self.shared.writing.try_lock().is_ok() {
+            return;
+        }
+        let failed = self.write(dirty).await;
+        self.shared.dirty.mark_all(failed);
+    }
+
     /// Writes changes until shutdown, then what is left. Changes that come together are written
     /// together.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
@@ -261,11 +273,16 @@ impl Journal {
                 dirty = self.shared.dirty.take() => (dirty, false),
                 () = shutdown.cancelled() => (self.shared.dirty.take_now(), true),
             };
+            let many = dirty.len() >= MANY;
             let failed = self.write(dirty).await;
             if last {
                 return Ok(());
             }
-            let pause = if failed.is_empty() { GATHER } else { RETRY };
+            let pause = match (failed.is_empty(), many) {
+                (true, false) => continue,
+                (true, true) => GATHER,
+                (false, _) => RETRY,
+            };
             self.shared.dirty.mark_all(failed);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}

@@ -80,3 +80,15 @@ async fn updates_are_written_by_the_task_and_flushed_at_shutdown() {
     first.run(shutdown).await.unwrap();
     assert_eq!(journal(dir.path()).get(&uid).post_start_pending, ["c"]);
 }
+
+#[tokio::test]
+async fn what_was_flushed_is_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = journal(dir.path());
+    let uid = PodUid::from("abc");
+    first.update(&uid, |r| r.initialized_in = Some("s".into()));
+    first.flush().await;
+    first.flush().await;
+    let again = journal(dir.path()).get(&uid);
+    assert_eq!(again.initialized_in.as_deref(), Some("s"));
+}

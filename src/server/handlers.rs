@@ -12,6 +12,7 @@ use crate::{
     model::{ContainerState, Pod, PodStatus},
 };
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Request, Response, StatusCode,
@@ -22,7 +23,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::Serialize;
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// Every known pod with its current status, where it has one of its own.
 pub type PodsView = Arc<dyn Fn() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> + Send + Sync>;
@@ -30,6 +31,12 @@ pub type PodsView = Arc<dyn Fn() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> 
 pub type RunningPodsView = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
 /// The metrics as text in Prometheus' exposition format 0.0.4.
 pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Ends when the facts behind what is shown are on disk.
+pub type Recorded = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// How long an answer waits for the disk at most.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// No request here needs a body; one up to this many bytes is ignored.
 const MAX_BODY: u64 = 8 * 1024;
@@ -46,6 +53,8 @@ pub struct Views {
     pub running_pods: RunningPodsView,
     /// For `/metrics`.
     pub metrics: MetricsView,
+    /// Waits until what the views show would be shown again after a restart.
+    pub recorded: Recorded,
     /// For `/events`.
     pub events: EventRecorder,
     /// The node's name, which reports the events.
@@ -115,6 +124,14 @@ impl Handlers {
         match route(self.port(), request.method(), uri.path(), uri.query()) {
             Ok(route) => self.serve(route),
             Err(error) => refuse(&error),
+        }
+    }
+
+    /// To be awaited between making an answer and sending it: what somebody has been told holds also
+    /// when the kubelet is killed the moment after.
+    pub(super) async fn settle(&self) {
+        if let Some(views) = &self.inner.views {
+            let _ = tokio::time::timeout(PATIENCE, (views.recorded)()).await;
         }
     }
 

@@ -164,7 +164,11 @@ async fn connection(
             status = response.status().as_u16(),
             "answered"
         );
-        std::future::ready(Ok::<_, Infallible>(response))
+        let handlers = handlers.clone();
+        async move {
+            handlers.settle().await;
+            Ok::<_, Infallible>(response)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -18,7 +18,7 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-pub use handlers::{Handlers, MetricsView, PodsView, RunningPodsView, Views};
+pub use handlers::{Handlers, MetricsView, PodsView, Recorded, RunningPodsView, Views};
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
 pub use route::{EventsQuery, HealthQuery, Port, Route, RouteError, route};

@@ -85,6 +85,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         pods: Arc::new(move || pods.clone()),
         running_pods: Arc::new(runtime),
         metrics: Arc::new(|| "up 1\n".to_owned()),
+        recorded: Arc::new(|| Box::pin(std::future::ready(()))),
         events,
         node_name: "n1".into(),
     }

@@ -274,6 +274,11 @@ impl Journal {
         }
     }
 
+    /// Writes what has changed since [`Journal::run`] ended, once nothing changes any more.
+    pub async fn flush(&self) {
+        self.write(self.shared.dirty.take_now()).await;
+    }
+
     fn change(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) -> bool {
         let mut records = self.shared.records.lock();
         let mut record = records.get(uid).cloned().unwrap_or_default();

@@ -127,6 +127,7 @@ pub(super) async fn start(
         boards.cache_writer,
         hints,
         pleg_config,
+        &info.status,
     );
     let view = container_view(
         boards.cache.clone(),

@@ -19,6 +19,8 @@ use crate::{
     config::KubeletConfig,
     cri,
     host::Machine,
+    journal::Journal,
+    pod_workers::PodWorkers,
     server::{Handlers, HealthChecks, Listener},
 };
 use anyhow::Context as _;
@@ -29,6 +31,8 @@ pub use build::Boards;
 
 /// How long the tasks may take to stop.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How long the journal's last writes may take after that.
+const FLUSH: Duration = Duration::from_secs(2);
 
 /// A kubelet whose sockets are bound and whose state is read; nothing runs yet.
 pub struct App {
@@ -88,6 +92,7 @@ impl App {
                 return stop(&mut tasks, None).await;
             }
         };
+        let journal = self.boards.journal.clone();
         let workers = build::start(&self.config, self.boards, &info, &mut tasks).await?;
         tracing::info!(node = self.config.node_name, "Started kubelet");
         let early = tokio::select! {
@@ -97,7 +102,7 @@ impl App {
                 None
             }
         };
-        stop(&mut tasks, Some(&workers)).await?;
+        stop(&mut tasks, Some((&workers, &journal))).await?;
         early.map_or(Ok(()), failed)
     }
 
@@ -126,19 +131,22 @@ async fn bind(
     }
 }
 
-async fn stop(
-    tasks: &mut Tasks,
-    workers: Option<&crate::pod_workers::PodWorkers>,
-) -> anyhow::Result<()> {
+async fn stop(tasks: &mut Tasks, pods: Option<(&PodWorkers, &Journal)>) -> anyhow::Result<()> {
     let draining = async {
         tasks.shutdown().cancel();
-        if let Some(workers) = workers {
+        if let Some((workers, _)) = pods {
             workers.stop().await;
         }
         tasks.stop().await;
     };
     if tokio::time::timeout(DRAIN, draining).await.is_err() {
         tracing::warn!(seconds = DRAIN.as_secs(), "Some tasks did not stop in time");
+    }
+    // The last steps of workers may come after the journal's own task has ended.
+    if let Some((_, journal)) = pods
+        && tokio::time::timeout(FLUSH, journal.flush()).await.is_err()
+    {
+        tracing::warn!("The journal could not be written in time");
     }
     Ok(())
 }

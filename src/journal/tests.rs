@@ -92,3 +92,18 @@ async fn what_was_flushed_is_on_disk() {
     let again = journal(dir.path()).get(&uid);
     assert_eq!(again.initialized_in.as_deref(), Some("s"));
 }
+
+#[tokio::test]
+async fn what_changes_after_the_writer_has_ended_is_written_by_a_flush() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path().to_path_buf()).unwrap();
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    journal.clone().run(shutdown).await.unwrap();
+    journal.update(&"u".into(), |r| r.initialized_in = Some("s".into()));
+    let reopened = || Journal::open(dir.path().to_path_buf()).unwrap();
+    assert!(reopened().uids().is_empty());
+    journal.flush().await;
+    let record = reopened().get(&"u".into());
+    assert_eq!(record.initialized_in.as_deref(), Some("s"));
+}

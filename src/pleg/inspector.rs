@@ -8,8 +8,10 @@ use crate::{
     model::{ContainerId, ContainerState, SandboxId, Seq},
     pod_cache::{ItemId, Owner, Read},
 };
+use futures::FutureExt as _;
 use std::{
     collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
@@ -39,6 +41,8 @@ enum Outcome {
     Unknown,
     Failed(CriError),
     Late,
+    /// A bug; like a failure, so that the item does not stay unread for ever.
+    Panicked,
 }
 
 impl InspectTask {
@@ -65,7 +69,10 @@ impl InspectTask {
                 Ok(place) = self.places.clone().acquire_owned(), if !self.queue.is_empty() => {
                     if let Some(item) = self.queue.pop_front() {
                         let watch = self.watch.clone();
-                        self.reads.spawn(async move { (item.clone(), inspect(watch, item, place).await) });
+                        self.reads.spawn(async move {
+                            let read = AssertUnwindSafe(inspect(watch, item.clone(), place));
+                            (item, read.catch_unwind().await.unwrap_or(Outcome::Panicked))
+                        });
                     }
                 }
                 Some(read) = self.reads.join_next() => match read {
@@ -98,6 +105,7 @@ impl InspectTask {
                 return;
             }
             Outcome::Failed(error) => error.to_string(),
+            Outcome::Panicked => "a bug: the read panicked".into(),
             Outcome::Late => format!("no answer within {} s", DEADLINE.as_secs()),
         };
         let now = Instant::now();

@@ -21,7 +21,10 @@ mod relist;
 mod state;
 mod status_poll;
 
-use crate::{cri::RuntimeClient, pod_cache::PodCacheWriter};
+use crate::{
+    cri::{RuntimeClient, v1::StatusResponse},
+    pod_cache::PodCacheWriter,
+};
 use std::{sync::Arc, time::Duration};
 
 pub use hints::HintTask;
@@ -71,19 +74,21 @@ pub struct Pleg {
     pub status: StatusTask,
 }
 
-/// Builds the tasks; nothing runs yet.
+/// Builds the tasks; nothing runs yet. `said` is what the runtime has just said of itself: pods need
+/// not wait until it is asked again.
 pub fn build(
     runtime: RuntimeClient,
     cache: PodCacheWriter,
     hints: crate::cri::events::HintReader,
     config: Config,
+    said: &StatusResponse,
 ) -> (Pleg, RuntimeStateReader) {
     let watch = Watch {
         runtime,
         cache: Arc::new(cache),
         config,
     };
-    let (state, state_reader) = state::board();
+    let (state, state_reader) = state::board(status_poll::read(said));
     let (relist, poke) = RelistTask::new(watch.clone());
     let pleg = Pleg {
         relist,

@@ -58,8 +58,8 @@ impl RuntimeState {
 /// Reads the board; cheap to clone.
 pub type RuntimeStateReader = watch::Receiver<RuntimeState>;
 
-pub(super) fn board() -> (watch::Sender<RuntimeState>, RuntimeStateReader) {
-    watch::channel(RuntimeState::default())
+pub(super) fn board(first: RuntimeState) -> (watch::Sender<RuntimeState>, RuntimeStateReader) {
+    watch::channel(first)
 }
 
 #[cfg(test)]

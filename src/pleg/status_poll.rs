@@ -70,7 +70,8 @@ impl StatusTask {
     }
 }
 
-fn read(reply: &StatusResponse) -> RuntimeState {
+/// What a reply that has just come says.
+pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
     let conditions = reply
         .status
         .as_ref()
@@ -93,5 +94,48 @@ fn read(reply: &StatusResponse) -> RuntimeState {
         network_message,
         runtime_message,
         changed: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::v1::{RuntimeCondition, RuntimeStatus};
+
+    #[test]
+    fn both_conditions_are_read_and_one_that_is_missing_is_false() {
+        let condition = |kind: &str, status| RuntimeCondition {
+            r#type: kind.into(),
+            status,
+            reason: "Why".into(),
+            message: "because".into(),
+        };
+        let told = |conditions| {
+            let status = Some(RuntimeStatus { conditions });
+            read(&StatusResponse {
+                status,
+                ..StatusResponse::default()
+            })
+        };
+        let now = Instant::now();
+        let good = told(vec![
+            condition("RuntimeReady", true),
+            condition("NetworkReady", true),
+        ]);
+        assert_eq!(
+            (good.runtime_error(now), good.network_error()),
+            (None, None)
+        );
+        let half = told(vec![
+            condition("RuntimeReady", true),
+            condition("NetworkReady", false),
+        ]);
+        assert_eq!(half.runtime_error(now), None);
+        assert!(
+            half.network_error()
+                .unwrap()
+                .contains("reason:Why message:because")
+        );
+        assert!(told(vec![]).runtime_error(now).is_some());
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     status::generate::FailedBecause,
     volumes::VolumeManager,
 };
+use anyhow::Context as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use statuses::{Stage, deadline_left};
@@ -32,6 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use statuses::StatusPublisher;
 
+/// How soon a pod is looked at again whose picture moved on under the look.
+const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
 /// How long a pod that is to stop waits for a picture that cannot be read before it is stopped on
 /// the last one.
 const STOP_WITHOUT_PICTURE: Duration = Duration::from_secs(5);
@@ -64,7 +67,12 @@ impl PodSync {
             () = cancel.cancelled() => return turn(Ok(false), RetryDelay::Resync),
         };
         let Some(status) = self.statuses.publish(&pod) else {
-            return turn(Ok(false), RetryDelay::Error);
+            // Touched again before anything could be shown: a moment, not a failure.
+            let again = Some(Instant::now() + UNSETTLED_AGAIN);
+            return SyncTurn {
+                again,
+                ..turn(Ok(false), RetryDelay::Error)
+            };
         };
         let left = deadline_left(&pod, &status, Timestamp::now());
         if left == Some(Duration::ZERO) {
@@ -198,7 +206,8 @@ impl PodSync {
         }
         self.probes.remove_pod(&uid);
         self.statuses.note_stage(&uid, Stage::Ended);
-        self.cache.settled(&uid).await;
+        let settled = tokio::time::timeout(STOP_WITHOUT_PICTURE, self.cache.settled(&uid)).await;
+        settled.context("the pod has stopped, but how it ended cannot be read yet")?;
         self.statuses.publish(&pod);
         Ok(())
     }

@@ -200,7 +200,9 @@ fn normalise(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
         status.reason.clone_from(&old.reason);
         status.message.clone_from(&old.message);
     }
-    let before = old.and_then(|old| old.conditions.as_deref());
     let conditions = status.conditions.as_deref_mut().unwrap_or_default();
-    carry_transition_times(conditions, before.unwrap_or_default(), now);
+    // What this process has not shown yet keeps the times that it was made with.
+    let made_with = conditions.to_vec();
+    let before = old.map_or(Some(&made_with), |old| old.conditions.as_ref());
+    carry_transition_times(conditions, before.map_or(&[], Vec::as_slice), now);
 }

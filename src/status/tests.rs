@@ -249,3 +249,22 @@ fn containers_that_never_began_are_left_waiting() {
         "the first may have begun unseen"
     );
 }
+
+#[test]
+fn a_status_made_from_what_an_earlier_process_knew_keeps_its_times() {
+    let manager = StatusManager::new();
+    let pod = pod("u", "file", &[]);
+    let mut status = phase("Running");
+    let since = Some(Time(at(1000)));
+    let ready = PodCondition {
+        last_transition_time: since.clone(),
+        ..condition("Ready", "True")
+    };
+    status.conditions = Some(vec![ready]);
+    manager.set_at(&pod, status, at(2000));
+    let shown = manager.reader().get(&pod.uid()).unwrap();
+    assert_eq!(
+        shown.conditions.as_ref().unwrap()[0].last_transition_time,
+        since
+    );
+}

@@ -12,6 +12,7 @@ use super::{
     settings::{ConfigError, SpecSettings},
 };
 use crate::{
+    base::with_own_files,
     cri::v1::{ContainerConfig, PodSandboxConfig},
     model::Pod,
     pod_cache::Owner,
@@ -73,7 +74,7 @@ impl Builder {
             return Ok(None);
         };
         let shown = path.display().to_string();
-        tokio::task::spawn_blocking(move || read_resolv_conf(&path))
+        with_own_files(move || read_resolv_conf(&path))
             .await?
             .with_context(|| format!("cannot read {shown}"))
     }
@@ -125,7 +126,7 @@ impl Builder {
             return 0;
         };
         let shown = logs.display().to_string();
-        let counted = tokio::task::spawn_blocking(move || restart_count_from_log_dir(&logs)).await;
+        let counted = with_own_files(move || restart_count_from_log_dir(&logs)).await;
         match counted {
             Ok(Ok(count)) => count,
             Ok(Err(error)) => {

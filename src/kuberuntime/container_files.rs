@@ -6,6 +6,7 @@ use super::mounts::{self, ContainerFiles};
 use super::settings::{ConfigError, SpecSettings};
 use super::termination::{FileRead, LastWords, MAX_MESSAGE};
 use super::{env::Environment, hostname::pod_hostname, log_paths};
+use crate::base::with_own_files;
 use crate::host::files;
 use crate::model::{Pod, PodExt};
 use crate::pod_cache::Owner;
@@ -119,7 +120,7 @@ pub async fn make_container_files(
                 .transpose()?,
         })
     };
-    tokio::task::spawn_blocking(make).await?
+    with_own_files(make).await?
 }
 
 /// Makes a log directory and its parents (0755). Blocking.

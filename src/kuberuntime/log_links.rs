@@ -98,7 +98,7 @@ async fn blocking(
     path: String,
     work: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = crate::base::with_own_files(work).await;
     if let Ok(Err(error)) = done {
         tracing::warn!(path, err = %error, "Cannot {what}");
     }

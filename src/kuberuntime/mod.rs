@@ -60,7 +60,7 @@ use log_links::LogLinks;
 use parking_lot::Mutex;
 use restart_back_off::RestartBackOff;
 use std::{ops::Deref, path::PathBuf, sync::Arc, time::Duration};
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 pub use gc::plan::Policy as GcPolicy;
 pub use report::{StartFailure, SyncReport, short_id};
@@ -130,6 +130,7 @@ pub struct Inner {
     links: LogLinks,
     back_off: RestartBackOff,
     sandbox_steps: Mutex<Backoff<PodUid, Instant>>,
+    starting: Semaphore,
     gc_policy: GcPolicy,
 }
 
@@ -151,6 +152,7 @@ impl KubeGenericRuntimeManager {
             links: LogLinks::new(logs, deps.config.log_links),
             back_off: RestartBackOff::new(deps.config.max_restart_back_off, deps.journal.clone()),
             sandbox_steps: Mutex::new(Backoff::new(base, cap, reset)),
+            starting: Semaphore::new(sync_pod::STARTING),
             gc_policy: deps.config.gc_policy,
             runtime: deps.runtime,
             images: deps.images,

@@ -8,7 +8,7 @@ use super::{
     translate,
 };
 use crate::{
-    base::chain,
+    base::{chain, with_own_files},
     cri::{
         CriError,
         v1::{PodSandboxConfig, PodSandboxFilter},
@@ -101,8 +101,9 @@ impl KubeGenericRuntimeManager {
                 .warning(&object, warning.reason, warning.message);
         }
         let logs = config.log_directory.clone();
-        tokio::fs::create_dir_all(&logs)
-            .await
+        let directory = logs.clone();
+        with_own_files(move || std::fs::create_dir_all(directory))
+            .await?
             .with_context(|| format!("cannot create the log directory {logs}"))?;
         let id = match self.runtime.run_pod_sandbox(config.clone(), "").await {
             Ok(id) => SandboxId::from(id),

@@ -23,9 +23,17 @@ use crate::{
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+/// Pods that are being started at once. More than the runtime takes calls at once; the others wait
+/// before they need memory for requests.
+pub(super) const STARTING: usize = 96;
+
+/// A pod that takes longer gives its place to another one and goes on beside it: none waits for one
+/// that hangs or pulls.
+const KEEPS_PLACE: Duration = Duration::from_secs(2);
 
 /// What a turn needs.
 pub struct SyncRequest<'a> {
@@ -75,12 +83,36 @@ impl KubeGenericRuntimeManager {
         if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
             return report;
         }
-        let Some(sandbox) = Box::pin(self.ensure_sandbox(&request, &actions, &mut report)).await
-        else {
-            return report;
+        let place = tokio::select! {
+            place = self.starting.acquire() => place.ok(),
+            () = request.cancel.cancelled() => {
+                report.cancelled = true;
+                return report;
+            }
         };
-        Box::pin(self.start_all(&request, &actions, &sandbox, &mut report)).await;
+        let mut starting = Box::pin(self.start(&request, &actions, &mut report));
+        if tokio::time::timeout(KEEPS_PLACE, &mut starting)
+            .await
+            .is_err()
+        {
+            drop(place);
+            starting.as_mut().await;
+        }
+        drop(starting);
         report
+    }
+
+    /// Steps 4 to 6.
+    async fn start(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        report: &mut SyncReport,
+    ) {
+        let sandbox = Box::pin(self.ensure_sandbox(request, actions, report)).await;
+        if let Some(sandbox) = sandbox {
+            Box::pin(self.start_all(request, actions, &sandbox, report)).await;
+        }
     }
 
     /// Steps 2 and 3.

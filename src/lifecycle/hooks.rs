@@ -77,7 +77,7 @@ impl Hooks {
         hook: &LifecycleHandler,
         target: &HookTarget<'_>,
     ) -> Result<(), HookError> {
-        self.run(hook, target, Duration::ZERO).await
+        Box::pin(self.run(hook, target, Duration::ZERO)).await
     }
 
     /// Runs a preStop hook for at most `budget`, the time left of the container's grace. A hook that is
@@ -92,7 +92,7 @@ impl Hooks {
         if budget.is_zero() {
             return Err(over);
         }
-        match tokio::time::timeout(budget, self.run(hook, target, budget)).await {
+        match tokio::time::timeout(budget, Box::pin(self.run(hook, target, budget))).await {
             Ok(result) => result,
             Err(_) => Err(over),
         }

@@ -3,9 +3,10 @@
 use super::{RelistPoke, Watch};
 use crate::{
     cri::events::{HintReader, Hints},
+    model::Seq,
     pod_cache::ItemId,
 };
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashMap, time::Duration};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +28,7 @@ impl HintTask {
 
     /// Follows hints until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut unknown = HashSet::new();
+        let mut unknown = HashMap::new();
         let mut look_at = Instant::now();
         loop {
             let hints = tokio::select! {
@@ -47,7 +48,7 @@ impl HintTask {
         }
     }
 
-    fn follow(&self, hints: Hints, unknown: &mut HashSet<String>) {
+    fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Seq>) {
         self.poke.set_mode(hints.mode);
         if hints.resync {
             self.poke.poke();
@@ -56,17 +57,19 @@ impl HintTask {
             match self.known(&id) {
                 Some(item) => self.watch.cache.inspect(item),
                 None => {
-                    unknown.insert(id);
+                    unknown.insert(id, self.watch.cache.next_seq());
                 }
             }
         }
     }
 
-    /// The ids are known by now, or only a list can tell whose they are.
-    fn look_for(&self, unknown: HashSet<String>) {
+    /// The ids are known by now, or only a list can tell whose they are. What was read since the last
+    /// hint about it, as the kubelet reads what it creates itself, needs no other look.
+    fn look_for(&self, unknown: HashMap<String, Seq>) {
         let mut missing = false;
-        for id in unknown {
+        for (id, hinted) in unknown {
             match self.known(&id) {
+                Some(item) if self.watch.cache.was_read_since(&item, hinted) => {}
                 Some(item) => self.watch.cache.inspect(item),
                 None => missing = true,
             }

@@ -239,6 +239,11 @@ impl PodCacheWriter {
         Some((picture.owner(item)?, picture.sandbox_of(item)))
     }
 
+    /// Whether a read of the item that began after `seq` has been applied.
+    pub fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
+        self.shared.picture.lock().was_read_since(item, seq)
+    }
+
     /// A place in the order of reads; take it *before* the read begins.
     pub fn next_seq(&self) -> Seq {
         self.shared.next_seq()

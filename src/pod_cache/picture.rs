@@ -98,6 +98,10 @@ impl Picture {
         self.items.get(item)?.sandbox.clone()
     }
 
+    pub(super) fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
+        self.items.get(item).is_some_and(|item| item.read > seq)
+    }
+
     pub(super) fn was_listed(&self) -> bool {
         self.listed.is_some()
     }

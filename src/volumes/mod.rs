@@ -25,6 +25,7 @@ pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
+use crate::base::with_own_files;
 use crate::model::{Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use parking_lot::Mutex;
@@ -96,7 +97,15 @@ impl VolumeManager {
             return Ok(known.paths.clone());
         }
         let shared = self.shared.clone();
-        tokio::task::spawn_blocking(move || shared.prepare(uid, plan)).await?
+        // What a host path leads to may hang.
+        let foreign = plan
+            .iter()
+            .any(|volume| matches!(volume.kind, VolumeKind::HostPath { .. }));
+        let prepare = move || shared.prepare(uid, plan);
+        match foreign {
+            true => tokio::task::spawn_blocking(prepare).await?,
+            false => with_own_files(prepare).await?,
+        }
     }
 
     /// Binds the sub-paths one container wants; returns where each is, by mount index. To be done

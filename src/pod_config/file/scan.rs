@@ -7,7 +7,6 @@ use crate::pod_config::static_pod::Origin;
 use crate::validation::MAX_MANIFEST_BYTES;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
-use std::collections::HashSet;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _, fs::OpenOptionsExt as _};
@@ -63,7 +62,7 @@ impl Scanner {
                     self.visit(path);
                 }
                 self.book
-                    .keep_only(&paths.into_iter().collect::<HashSet<_>>());
+                    .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
                 let (pods, notices) = self.book.outcome();
                 Scan {
                     pods: Some(pods),

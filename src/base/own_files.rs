@@ -1,0 +1,54 @@
+//! Quick work on the kubelet's own files, few at a time.
+
+use tokio::{
+    sync::Semaphore,
+    task::{JoinError, spawn_blocking},
+};
+
+/// How much of it runs at once. The work takes microseconds, so more threads would only cost memory;
+/// without a limit hundreds of pods that start together make hundreds of threads.
+const AT_ONCE: usize = 4;
+
+static PLACES: Semaphore = Semaphore::const_new(AT_ONCE);
+
+/// Runs blocking work that touches nothing but the kubelet's own directories and the node's small
+/// text files, which are on local disks. What may hang (a volume of the user's) must not run here: it
+/// would hold up everybody else.
+///
+/// # Errors
+/// The work panicked.
+pub async fn with_own_files<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    // The semaphore is never closed; were it, the work would merely run without a place.
+    let _place = PLACES.acquire().await.ok();
+    spawn_blocking(work).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    #[tokio::test]
+    async fn a_few_at_a_time_and_all_in_the_end() {
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let work = (0..40).map(|i| {
+            let (running, most) = (running.clone(), most.clone());
+            with_own_files(move || {
+                let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(now, Ordering::SeqCst);
+                std::thread::yield_now();
+                running.fetch_sub(1, Ordering::SeqCst);
+                i
+            })
+        });
+        let done = futures::future::join_all(work).await;
+        let done: Vec<usize> = done.into_iter().map(Result::unwrap).collect();
+        assert_eq!(done, (0..40).collect::<Vec<_>>());
+        assert!(most.load(Ordering::SeqCst) <= AT_ONCE);
+    }
+}

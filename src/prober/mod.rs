@@ -1,7 +1,7 @@
 //! Probes: one light task per container and kind of probe.
 //!
 //! * **Owns** the schedule, counters and verdicts of every liveness, readiness and startup probe. All
-//!   rules are in [`state`]; [`task`] looks, waits and runs.
+//!   rules are in `state`; `task` looks, waits and runs.
 //! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the picture of a
 //!   pod changed. Where only a change can matter (no container yet, held, not started) nothing ticks.
 //! * **Publishes** verdicts on the board of [`crate::probe_results`], remembers them in the journal so

@@ -5,13 +5,11 @@
 # same bytes.
 #
 #   hack/build-images.sh [OUTDIR]
+#   hack/build-images.sh --filler NAME BYTES OUTFILE   one image that only takes up space
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-outdir=${1:-$images_dir}
-mkdir -p "$outdir"
-outdir=$(cd "$outdir" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -102,5 +100,20 @@ build_busybox() {
         '{"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Cmd":["sh"]}' "$outdir/busybox.tar"
 }
 
+build_filler() {
+    local rootfs=$work/filler
+    mkdir -p "$rootfs"
+    head -c "$2" /dev/urandom >"$rootfs/filler"
+    make_image "$1" "$rootfs" '{}' "$3"
+}
+
+if [[ ${1:-} == --filler ]]; then
+    (($# == 4)) || die "usage: $(basename "$0") --filler NAME BYTES OUTFILE"
+    build_filler "$2" "$3" "$4"
+    exit
+fi
+outdir=${1:-$images_dir}
+mkdir -p "$outdir"
+outdir=$(cd "$outdir" && pwd)
 build_pause
 build_busybox

@@ -10,7 +10,9 @@
 #
 # DIR may not contain spaces. What else mounts below it is unmounted by `stop`, so a kubelet that uses
 # this containerd may keep its directories there, in subdirectories of other names than those below.
-# IMAGES names the directory of image tars (default: target/images).
+# IMAGES names the directory of image tars (default: target/images). CONTAINERD_DIR names a directory
+# with another containerd, its shim and ctr, 1.6 or newer (default: those on PATH). MESSAGE_LIMIT is
+# the largest reply in bytes that it sends. `start` reads all of them.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -31,6 +33,14 @@ read_slot() { slot=$(cat "$slot_file" 2>/dev/null) && [[ -n $slot ]]; }
 network() { printf 'kt%s' "$slot"; }
 runtime_dir() { printf '/run/kt%s' "$slot"; }
 socket() { printf '%s/containerd.sock' "$(runtime_dir)"; }
+
+# What was given at the start goes before the machine's own: shim and daemon belong together.
+use_binaries() {
+    local binaries
+    if binaries=$(cat "$dir/binaries" 2>/dev/null); then
+        PATH=$binaries:$PATH
+    fi
+}
 
 crictl() { "$crictl_path" -c /dev/null -r "unix://$(socket)" "$@"; }
 
@@ -83,7 +93,14 @@ write_config() {
   ]
 }
 EOF
-    cat >"$dir/config.toml" <<EOF
+    case $(containerd --version) in
+    *" 1."* | *" v1."*) config_of_1 ;;
+    *) config_of_2 ;;
+    esac >"$dir/config.toml"
+}
+
+config_of_1() {
+    cat <<EOF
 version = 2
 root = "$dir/root"
 state = "$dir/state"
@@ -92,8 +109,7 @@ disabled_plugins = [
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
   "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
 ]
-[grpc]
-  address = "$(socket)"
+$(config_of_grpc)
 [plugins."io.containerd.internal.v1.opt"]
   path = "$dir/opt"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -109,6 +125,45 @@ disabled_plugins = [
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        Root = "$dir/runc"
+EOF
+}
+
+config_of_grpc() {
+    printf '[grpc]\n  address = "%s"\n' "$(socket)"
+    if [[ -n ${MESSAGE_LIMIT:-} ]]; then
+        printf '  max_send_message_size = %s\n' "$MESSAGE_LIMIT"
+    fi
+}
+
+# NRI is off because its socket has one place for all.
+config_of_2() {
+    cat <<EOF
+version = 3
+root = "$dir/root"
+state = "$dir/state"
+disabled_plugins = [
+  "io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.differ.v1.erofs",
+]
+$(config_of_grpc)
+[plugins."io.containerd.internal.v1.opt"]
+  path = "$dir/opt"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "localhost/pause:dev"
+[plugins."io.containerd.cri.v1.runtime"]
+  netns_mounts_under_state_dir = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["$(cni_bin_dir)"]
+    conf_dir = "$dir/cni/conf"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
         Root = "$dir/runc"
 EOF
 }
@@ -204,7 +259,8 @@ pod_cgroups() {
     done
 }
 
-shim_sockets() { cat "$dir"/state/io.containerd.runtime.v2.task/*/*/address 2>/dev/null | grep -o '/run/containerd/s/[0-9a-f]*' || true; }
+# A shim of 1.6 leaves its address, one of 2 all that it was started with.
+shim_sockets() { cat "$dir"/state/io.containerd.runtime.v2.task/*/*/{address,bootstrap.json} 2>/dev/null | grep -o '/run/containerd/s/[0-9a-f]*' || true; }
 
 unmount_all() {
     local point
@@ -268,6 +324,11 @@ start() {
         return
     fi
     read_slot && stop
+    if [[ -n ${CONTAINERD_DIR:-} ]]; then
+        [[ -x $CONTAINERD_DIR/containerd ]] || die "no containerd in $CONTAINERD_DIR"
+        (cd "$CONTAINERD_DIR" && pwd -P) >"$dir/binaries"
+        use_binaries
+    fi
     cat /proc/sys/net/ipv4/ip_forward >"$dir/ip_forward" 2>/dev/null || true
     claim_slot
     write_config
@@ -289,6 +350,7 @@ start() {
 stop() {
     trap - ERR INT TERM
     read_slot || return 0
+    use_binaries
     set +e
     failures=()
     kill_daemon
@@ -299,7 +361,7 @@ stop() {
     rmdir /run/containerd/s /run/containerd 2>/dev/null || true
     unmount_all
     remove_network
-    rm -rf "$(runtime_dir)" "$dir"/{root,state,runc,cni,opt,config.toml,ip_forward}
+    rm -rf "$(runtime_dir)" "$dir"/{root,state,runc,cni,opt,config.toml,ip_forward,binaries}
     rm -f "$slot_file"
     stop_guardian
     set -e
@@ -325,7 +387,10 @@ halt)
     read_slot && kill_daemon
     ((${#failures[@]} == 0)) || die "${failures[*]}"
     ;;
-resume) read_slot && launch ;;
+resume)
+    use_binaries
+    read_slot && launch
+    ;;
 endpoint) read_slot && printf 'unix://%s\n' "$(socket)" ;;
 *) usage ;;
 esac

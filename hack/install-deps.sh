@@ -18,6 +18,7 @@ missing_packages() {
     [[ -x /usr/lib/cni/bridge || -x /opt/cni/bin/bridge ]] || echo containernetworking-plugins
     # Any busybox would do for the shell; the image needs a static one.
     [[ -x /usr/bin/busybox || -x /bin/busybox ]] || echo busybox-static
+    have docker-registry || echo docker-registry
     have iptables || echo iptables
     have ip || echo iproute2
     have gcc || echo gcc

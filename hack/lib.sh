@@ -7,6 +7,8 @@ target_dir=${CARGO_TARGET_DIR:-$repo_root/target}
 tools_dir=$target_dir/tools
 # shellcheck disable=SC2034 # the scripts that source this use it
 images_dir=$target_dir/images
+# shellcheck disable=SC2034
+containerd2_dir=$tools_dir/containerd2
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() {

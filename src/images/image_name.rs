@@ -38,15 +38,47 @@ impl ImageName {
         })
     }
 
-    /// What to ask the runtime for: the reference as it was written, with the default tag if it has
+    /// What to ask the runtime for: `image`, which this was read from, with the default tag if it has
     /// neither tag nor digest. The default registry is not added; that is the runtime's to choose.
-    pub fn with_default_tag(image: &str) -> Result<String, InvalidImageName> {
-        let name = ImageName::parse(image)?;
-        let complete = !name.digest.is_empty() || image.ends_with(&format!(":{}", name.tag));
-        Ok(match complete {
+    pub fn complete(&self, image: &str) -> String {
+        let complete = !self.digest.is_empty() || image.ends_with(&format!(":{}", self.tag));
+        match complete {
             true => image.to_owned(),
-            false => format!("{image}:{}", name.tag),
-        })
+            false => format!("{image}:{}", self.tag),
+        }
+    }
+
+    /// The reference in full, as runtimes name images: by its digest, or else by its tag.
+    pub fn full(&self) -> String {
+        match self.digest.is_empty() {
+            true => format!("{}:{}", self.repo, self.tag),
+            false => format!("{}@{}", self.repo, self.digest),
+        }
+    }
+
+    /// The reference as it was written, without its tag and digest; `None` if it cannot be read.
+    pub fn without_tag_and_digest(image: &str) -> Option<String> {
+        let name = ImageName::parse(image).ok()?;
+        let rest = match name.digest.is_empty() {
+            true => image,
+            false => image
+                .strip_suffix(name.digest.as_str())?
+                .strip_suffix('@')?,
+        };
+        // The last part of a path cannot have a port.
+        let tag = rest
+            .rfind(':')
+            .filter(|colon| !rest.get(*colon..).is_some_and(|t| t.contains('/')));
+        Some(
+            tag.and_then(|tag| rest.get(..tag))
+                .unwrap_or(rest)
+                .to_owned(),
+        )
+    }
+
+    /// [`ImageName::complete`] in one step.
+    pub fn with_default_tag(image: &str) -> Result<String, InvalidImageName> {
+        Ok(ImageName::parse(image)?.complete(image))
     }
 }
 
@@ -318,6 +350,33 @@ mod tests {
                 "{image}"
             );
         }
+    }
+
+    #[test]
+    fn a_reference_can_be_had_in_full_and_without_its_end() {
+        let both = format!("localhost:5000/a:1@{SHA}");
+        let table = [
+            ("nginx", "docker.io/library/nginx:latest", "nginx"),
+            ("r.io/team/a:1", "r.io/team/a:1", "r.io/team/a"),
+            (
+                "localhost:5000/a",
+                "localhost:5000/a:latest",
+                "localhost:5000/a",
+            ),
+            (
+                &both,
+                &format!("localhost:5000/a@{SHA}"),
+                "localhost:5000/a",
+            ),
+        ];
+        for (image, full, plain) in table {
+            assert_eq!(ImageName::parse(image).unwrap().full(), full);
+            assert_eq!(
+                ImageName::without_tag_and_digest(image).as_deref(),
+                Some(plain)
+            );
+        }
+        assert_eq!(ImageName::without_tag_and_digest("a:b:c"), None);
     }
 
     #[test]

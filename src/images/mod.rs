@@ -1,24 +1,33 @@
 //! Getting images onto the machine.
 //!
-//! * **Owns** the decision whether to pull ([`ImageManager`]), the queue of pulls, and the back-off of
-//!   pulls that failed; reads image references ([`ImageName`]).
+//! * **Owns** the decision whether to pull ([`ImageManager`]), the queue of pulls, pulls that run ahead
+//!   of their containers, and the back-off of pulls that failed; the node's registry credentials
+//!   ([`credentials`]); records of what was pulled ([`records`]);
+//!   the removal of images that nobody needs ([`gc`]); reads image references ([`ImageName`]).
 //! * **Woken by** a pod that is about to start a container.
 //! * **Publishes** events about the container, and the reference to create it with.
 //! * **Must never** remember that an image is present (someone may remove it), nor log credentials.
-//! * **Answers to** upstream's `pkg/kubelet/images` and `pkg/util/parsers`.
+//! * **Answers to** upstream's `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
 
+mod ahead;
 mod backoff;
+pub mod credentials;
 mod error;
 mod flight;
+pub mod gc;
 mod image_name;
 mod manager;
 mod puller;
 mod rate;
+pub mod records;
+mod request;
 
 #[cfg(test)]
 mod tests;
 
+pub use ahead::WantedImage;
 pub use error::ImageError;
 pub use image_name::{ImageName, InvalidImageName};
-pub use manager::{ImageManager, ImageRequest, PullPolicy, ReadyImage};
+pub use manager::{ImageManager, ImageManagerParts};
 pub use puller::PullConfig;
+pub use request::{ImageRequest, PullPolicy, ReadyImage};

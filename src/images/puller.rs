@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::error::pull_text;
 use super::flight::Flights;
 use super::rate::Rate;
+use super::records::PullRecords;
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
@@ -21,7 +22,8 @@ pub struct PullConfig {
     /// `maxParallelImagePulls`, when pulls are not serialised. Without it eight run at once, since
     /// an unlimited number is what brings runtimes down.
     pub max_parallel: Option<u32>,
-    /// `registryPullQPS`; 0 for no limit. A pull over the limit waits (upstream fails it).
+    /// `registryPullQPS`; 0 for no limit. A pull over the limit waits for its time, and fails only
+    /// when that is too far away (upstream fails it at once).
     pub qps: f64,
     /// `registryBurst`.
     pub burst: u32,
@@ -30,7 +32,7 @@ pub struct PullConfig {
 impl Default for PullConfig {
     fn default() -> PullConfig {
         PullConfig {
-            serialize: true,
+            serialize: false,
             max_parallel: None,
             qps: 5.0,
             burst: 10,
@@ -39,6 +41,9 @@ impl Default for PullConfig {
 }
 
 const PARALLEL: u32 = 8;
+
+/// Longest wait for `registryPullQPS`.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// An image that was pulled.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,14 +56,29 @@ pub(super) struct Pulled {
     pub(super) image: Option<Image>,
 }
 
-/// Pulls of one image with different credentials are different pulls.
+/// Pulls of one image, as it was written, with different credentials are different pulls.
 type Key = (String, Vec<AuthConfig>);
+
+/// What to pull.
+pub(super) struct PullOrder<'a> {
+    /// The image as the user wrote it.
+    pub(super) image: &'a str,
+    /// What to ask the runtime for.
+    pub(super) spec: ImageSpec,
+    /// It is here already.
+    pub(super) present: bool,
+    /// Logins to try in order; none for an anonymous pull.
+    pub(super) credentials: Vec<AuthConfig>,
+    /// The pod's sandbox configuration, where there is one.
+    pub(super) sandbox_config: Option<&'a PodSandboxConfig>,
+}
 
 pub(super) struct Puller {
     images: ImageClient,
     flights: Flights<Key, Result<Pulled, String>>,
     lanes: Lanes,
     rate: Arc<Mutex<Rate>>,
+    records: PullRecords,
 }
 
 /// Images that are already here only have their manifest checked as a rule, and need not wait behind
@@ -69,7 +89,7 @@ struct Lanes {
 }
 
 impl Puller {
-    pub(super) fn new(images: ImageClient, config: &PullConfig) -> Puller {
+    pub(super) fn new(images: ImageClient, config: &PullConfig, records: PullRecords) -> Puller {
         let at_once = match config.serialize {
             true => 1,
             false => config.max_parallel.unwrap_or(PARALLEL).max(1),
@@ -83,36 +103,33 @@ impl Puller {
                 refresh: lane(),
             },
             rate: Arc::new(Mutex::new(Rate::new(config.qps, config.burst))),
+            records,
         }
     }
 
-    /// Pulls an image with the first of `credentials` that works, anonymously without any. The error
-    /// is in the words of events. Dropping the future gives the pull up, unless others want it too.
-    pub(super) async fn pull(
-        &self,
-        spec: &ImageSpec,
-        present: bool,
-        credentials: &[AuthConfig],
-        sandbox_config: Option<&PodSandboxConfig>,
-    ) -> Result<Pulled, String> {
-        let key = (spec.image.clone(), credentials.to_vec());
+    /// Pulls an image with the first login that works. The error is in the words of events. Dropping
+    /// the future gives the pull up, unless others want it too.
+    pub(super) async fn pull(&self, order: PullOrder<'_>) -> Result<Pulled, String> {
+        let key = (order.image.to_owned(), order.credentials.clone());
         let begin = || {
-            let lane = match present {
+            let lane = match order.present {
                 true => self.lanes.refresh.clone(),
                 false => self.lanes.download.clone(),
             };
             let pull = Pull {
                 images: self.images.clone(),
-                spec: spec.clone(),
-                credentials: credentials.to_vec(),
-                sandbox_config: sandbox_config.cloned(),
+                records: self.records.clone(),
+                image: order.image.to_owned(),
+                spec: order.spec,
+                credentials: order.credentials,
+                sandbox_config: order.sandbox_config.cloned(),
             };
             let rate = self.rate.clone();
             async move {
                 // The semaphore is never closed.
                 let _place = lane.acquire_owned().await.ok();
-                let wait = rate.lock().take(Instant::now());
-                sleep(wait).await;
+                let wait = rate.lock().take(Instant::now(), LONGEST_WAIT);
+                sleep(wait.ok_or("pull QPS exceeded")?).await;
                 pull.run().await
             }
         };
@@ -122,6 +139,8 @@ impl Puller {
 
 struct Pull {
     images: ImageClient,
+    records: PullRecords,
+    image: String,
     spec: ImageSpec,
     credentials: Vec<AuthConfig>,
     sandbox_config: Option<PodSandboxConfig>,
@@ -129,9 +148,23 @@ struct Pull {
 
 impl Pull {
     async fn run(mut self) -> Result<Pulled, String> {
+        let intent = self.records.intend(&self.image).await;
+        let intent = intent.map_err(|error| {
+            format!(
+                "failed to record image pull intent for container image {:?}: {error}",
+                self.image
+            )
+        })?;
         let begin = Instant::now();
-        let image_ref = self.with_any_credentials().await?;
+        let image_ref = match self.with_any_credentials().await {
+            Ok(image_ref) => image_ref,
+            Err(error) => {
+                intent.failed().await;
+                return Err(error);
+            }
+        };
         let took = begin.elapsed();
+        intent.pulled(&image_ref).await;
         let known = self.images.image_status(self.spec).await;
         Ok(Pulled {
             image_ref,
@@ -149,11 +182,15 @@ impl Pull {
         for auth in credentials {
             match self.once(Some(auth)).await {
                 Ok(image_ref) => return Ok(image_ref),
-                Err(error) => errors.push(pull_text(&error)),
+                Err(error) => {
+                    // Equal failures are told once.
+                    let text = pull_text(&error);
+                    if !errors.contains(&text) {
+                        errors.push(text);
+                    }
+                }
             }
         }
-        // Equal failures are told once.
-        errors.dedup();
         Err(match errors.as_slice() {
             [only] => only.clone(),
             many => format!("[{}]", many.join(", ")),

@@ -1,0 +1,101 @@
+//! Gives disk space back, in stages: superseded containers, then unused images.
+
+use crate::{
+    base::chain,
+    events::{EventRecorder, ObjectRef},
+    images::gc::ImageCollector,
+    kuberuntime::KubeGenericRuntimeManager,
+    model::reasons::event,
+    pod_cache::PodCache,
+    pod_config::SourcesReadyReader,
+};
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+/// Upstream's period of image collection.
+const PERIOD: Duration = Duration::from_secs(300);
+/// How often it is seen whether the sources have delivered, in the first period.
+const LOOK_FOR_SOURCES: Duration = Duration::from_secs(1);
+
+/// Task `reclaim`.
+pub(super) struct Reclaim {
+    pub(super) collector: ImageCollector,
+    pub(super) runtime: KubeGenericRuntimeManager,
+    pub(super) cache: PodCache,
+    pub(super) events: EventRecorder,
+    pub(super) node_name: String,
+}
+
+impl Reclaim {
+    /// Runs at the start, once it is known which pods are wanted, and then every five minutes.
+    pub(super) async fn run(
+        self,
+        sources: SourcesReadyReader,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let work = async {
+            self.wait_for(&sources).await;
+            let mut ticks = tokio::time::interval(PERIOD);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut failed_before = false;
+            loop {
+                ticks.tick().await;
+                let failed = self.turn().await;
+                self.report(failed.as_ref().err(), failed_before);
+                failed_before = failed.is_err();
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            () = work => Ok(()),
+        }
+    }
+
+    /// An image that a pod wants of which nothing runs is known only from that pod. A source that does
+    /// not deliver must not keep a disk full for ever, though: what has containers is safe anyway.
+    async fn wait_for(&self, sources: &SourcesReadyReader) {
+        let _listed = self.cache.complete().await;
+        let until = Instant::now() + PERIOD;
+        while sources.all_ready().is_none() && Instant::now() < until {
+            tokio::time::sleep(LOOK_FOR_SOURCES).await;
+        }
+    }
+
+    async fn turn(&self) -> anyhow::Result<()> {
+        let mut look = self.collector.look().await?;
+        if self.collector.wants_space(&look)
+            && let Some(complete) = self.cache.is_complete()
+        {
+            let pods = self.cache.pods();
+            let pods = pods.into_iter();
+            let settled = pods.filter(|pod| self.cache.try_settled(&pod.uid).is_some());
+            let settled: Vec<_> = settled.collect();
+            self.runtime.collect_superseded(&settled, complete).await?;
+            look = self.collector.look().await?;
+        }
+        self.collector.collect(look).await
+    }
+
+    /// One failure may be a matter of the moment; only the next one in a row is an event.
+    fn report(&self, error: Option<&anyhow::Error>, failed_before: bool) {
+        let Some(error) = error else {
+            if failed_before {
+                tracing::info!("Image garbage collection succeeded");
+            }
+            return;
+        };
+        let text = chain(error.as_ref());
+        match failed_before {
+            true => {
+                tracing::error!(
+                    err = text,
+                    "Image garbage collection failed multiple times in a row"
+                );
+                let node = ObjectRef::node(&self.node_name);
+                self.events.warning(&node, event::IMAGE_GC_FAILED, text);
+            }
+            false => tracing::error!(err = text, "Image garbage collection failed once"),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Where logins are looked for.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::auths::Auths;
+use super::docker_config::{Form, parse};
+use super::plugins::Plugins;
+use crate::base::with_own_files;
+use crate::cri::v1::AuthConfig;
+use crate::host::files::read_head_or_empty;
+
+/// The longest configuration file that is read, in bytes.
+const LONGEST_FILE: usize = 1 << 20;
+
+/// The directories that docker's files are looked for in.
+#[derive(Debug, Clone, Default)]
+pub struct NodeFiles {
+    candidates: Vec<(Form, PathBuf)>,
+}
+
+impl NodeFiles {
+    /// Upstream's places in upstream's order: the kubelet's root directory, the working directory, the
+    /// home directory if there is one, and `/`; `config.json` before `.dockercfg`.
+    pub fn of_node(root: &Path, working: &Path, home: Option<&Path>) -> NodeFiles {
+        let mut candidates = Vec::new();
+        for (form, hidden, file) in [
+            (Form::ConfigJson, ".docker", "config.json"),
+            (Form::Dockercfg, "", ".dockercfg"),
+        ] {
+            let homes = home.into_iter().chain([Path::new("/")]);
+            let places = [root.to_path_buf(), working.to_path_buf()].into_iter();
+            let places = places.chain(homes.map(|home| home.join(hidden)));
+            candidates.extend(places.map(|place| (form, place.join(file))));
+        }
+        NodeFiles { candidates }
+    }
+
+    /// The first file that can be used, and what is wrong with those before it. Blocking.
+    fn read(&self) -> (Auths, Vec<String>) {
+        let mut complaints = Vec::new();
+        for (form, path) in &self.candidates {
+            match read_one(*form, path) {
+                Ok(Some((auths, strange))) => {
+                    let strange = strange.into_iter();
+                    complaints.extend(strange.map(|what| format!("{}: {what}", path.display())));
+                    return (auths, complaints);
+                }
+                Ok(None) => {}
+                Err(problem) => complaints.push(format!("{}: {problem}", path.display())),
+            }
+        }
+        (Auths::default(), complaints)
+    }
+}
+
+fn read_one(form: Form, path: &Path) -> Result<Option<(Auths, Vec<String>)>, String> {
+    let bytes = read_head_or_empty(path, LONGEST_FILE + 1).map_err(|error| error.to_string())?;
+    match bytes.len() {
+        0 => Ok(None),
+        length if length > LONGEST_FILE => Err(format!("it is longer than {LONGEST_FILE} bytes")),
+        _ => parse(form, &bytes).map(Some),
+    }
+}
+
+/// The node's credentials; cheap to clone.
+#[derive(Clone, Default)]
+pub struct Keyring {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    files: NodeFiles,
+    plugins: Plugins,
+    /// What was last said about files that cannot be used.
+    complaints: Mutex<Vec<String>>,
+}
+
+impl Keyring {
+    /// Credentials from docker's files, and after them those that programs know.
+    pub fn new(files: NodeFiles, plugins: Plugins) -> Keyring {
+        let inner = Inner {
+            files,
+            plugins,
+            ..Inner::default()
+        };
+        Keyring {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// The logins to try for an image, named in full and without tag; none for an anonymous pull.
+    pub async fn lookup(&self, repo: &str) -> Vec<AuthConfig> {
+        let mut logins = self.node_auths().await.lookup(repo);
+        logins.extend(self.inner.plugins.auths(repo).await.lookup(repo));
+        logins.into_iter().map(AuthConfig::from).collect()
+    }
+
+    async fn node_auths(&self) -> Auths {
+        if self.inner.files.candidates.is_empty() {
+            return Auths::default();
+        }
+        let keyring = self.clone();
+        let read = with_own_files(move || keyring.inner.files.read()).await;
+        let (auths, complaints) = read.unwrap_or_default();
+        let mut last = self.inner.complaints.lock();
+        for complaint in complaints.iter().filter(|said| !last.contains(said)) {
+            tracing::warn!("Passing over registry credentials: {complaint}");
+        }
+        *last = complaints;
+        auths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn config(user: &str) -> String {
+        format!(r#"{{"auths": {{"a.io": {{"username": "{user}", "password": "p"}}}}}}"#)
+    }
+
+    async fn user(keyring: &Keyring) -> String {
+        let found = keyring.lookup("a.io/x").await;
+        found
+            .first()
+            .map_or(String::new(), |auth| auth.username.clone())
+    }
+
+    #[tokio::test]
+    async fn the_first_file_that_can_be_used_counts_and_changes_count_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let [root, working, home] = ["root", "work", "home"].map(|name| dir.path().join(name));
+        for dir in [&root, &working, &home.join(".docker")] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        let keyring = Keyring::new(
+            NodeFiles::of_node(&root, &working, Some(&home)),
+            Plugins::default(),
+        );
+        assert_eq!(user(&keyring).await, "");
+        let old = r#"{"a.io": {"username": "old", "password": "p"}}"#;
+        fs::write(root.join(".dockercfg"), old).unwrap();
+        assert_eq!(user(&keyring).await, "old");
+        fs::write(home.join(".docker/config.json"), config("home")).unwrap();
+        assert_eq!(user(&keyring).await, "home");
+        fs::write(working.join("config.json"), config("work")).unwrap();
+        assert_eq!(user(&keyring).await, "work");
+        fs::write(root.join("config.json"), config("root")).unwrap();
+        assert_eq!(user(&keyring).await, "root");
+        for broken in ["{", "", r#"{"auths": {"a.io": {"auth": "?"}}}"#] {
+            fs::write(root.join("config.json"), broken).unwrap();
+            assert_eq!(user(&keyring).await, "work");
+        }
+        // A file that can be used ends the search even if it says nothing of the image.
+        fs::write(root.join("config.json"), "{}").unwrap();
+        assert_eq!(user(&keyring).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_too_long_or_no_file_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let [root, working] = ["root", "work"].map(|name| dir.path().join(name));
+        fs::create_dir_all(root.join("config.json")).unwrap();
+        fs::create_dir_all(&working).unwrap();
+        fs::write(working.join("config.json"), config("work")).unwrap();
+        let keyring = Keyring::new(
+            NodeFiles::of_node(&root, &working, None),
+            Plugins::default(),
+        );
+        assert_eq!(user(&keyring).await, "work");
+        fs::remove_dir(root.join("config.json")).unwrap();
+        let long = " ".repeat(LONGEST_FILE) + &config("root");
+        fs::write(root.join("config.json"), long).unwrap();
+        assert_eq!(user(&keyring).await, "work");
+    }
+}

@@ -1,0 +1,18 @@
+//! The node's registry credentials: what a pull logs in with when the pod brings nothing.
+//!
+//! * **Owns** the reading of docker configuration files, in upstream's places and order, and the programs
+//!   that provide logins.
+//! * **Woken by** a pull; files are read then, so a changed one counts from the next pull on.
+//! * **Publishes** logins for one image, the most specific first.
+//! * **Must never** show a password, in a log, an error or an event; nor fail a pull: a file that
+//!   cannot be used is reported once and passed over.
+//! * **Answers to** upstream's `pkg/credentialprovider`.
+
+mod auths;
+mod docker_config;
+mod keyring;
+mod matching;
+mod plugins;
+
+pub use keyring::{Keyring, NodeFiles};
+pub use plugins::Plugins;

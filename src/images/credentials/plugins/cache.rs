@@ -1,0 +1,113 @@
+//! What a provider answered, for as long as it may be used. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::images::credentials::auths::Auths;
+
+/// Which images an answer is for: `cacheKeyType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The image asked about.
+    Image,
+    /// All of its registry.
+    Registry,
+    /// All that the provider is for.
+    Global,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Image(String),
+    Registry(String),
+    Global,
+}
+
+impl Key {
+    fn of(scope: Scope, image: &str) -> Key {
+        match scope {
+            Scope::Image => Key::Image(image.to_owned()),
+            Scope::Registry => {
+                let registry = image.split('/').next().unwrap_or_default();
+                Key::Registry(registry.to_owned())
+            }
+            Scope::Global => Key::Global,
+        }
+    }
+}
+
+/// Answers of one provider.
+#[derive(Default)]
+pub(super) struct Cache {
+    answers: HashMap<Key, (Arc<Auths>, Instant)>,
+}
+
+impl Cache {
+    /// The narrowest answer that covers the image and may still be used.
+    pub(super) fn find(&self, image: &str, now: Instant) -> Option<Arc<Auths>> {
+        [Scope::Image, Scope::Registry, Scope::Global]
+            .iter()
+            .filter_map(|scope| self.answers.get(&Key::of(*scope, image)))
+            .find(|(_, until)| now <= *until)
+            .map(|(auths, _)| auths.clone())
+    }
+
+    /// Keeps an answer to a question about `image`. Answers that are too old go.
+    pub(super) fn keep(
+        &mut self,
+        scope: Scope,
+        image: &str,
+        auths: Arc<Auths>,
+        lifetime: Duration,
+        now: Instant,
+    ) {
+        self.answers.retain(|_, (_, until)| now <= *until);
+        // A lifetime beyond what the clock can count is as good as a year.
+        let year = Duration::from_secs(365 * 86_400);
+        let until = now + lifetime.min(year);
+        self.answers.insert(Key::of(scope, image), (auths, until));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn an_answer_serves_the_image_its_registry_or_all() {
+        let now = Instant::now();
+        let table = [
+            (Scope::Image, "r.io/a", true),
+            (Scope::Image, "r.io/b", false),
+            (Scope::Registry, "r.io/b", true),
+            (Scope::Registry, "r.io:5000/b", false),
+            (Scope::Global, "other.io/b", true),
+        ];
+        for (scope, image, expected) in table {
+            let mut cache = Cache::default();
+            cache.keep(scope, "r.io/a", Arc::default(), MINUTE, now);
+            assert_eq!(
+                cache.find(image, now).is_some(),
+                expected,
+                "{scope:?} {image}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_too_old_is_not_used_and_goes_with_the_next() {
+        let now = Instant::now();
+        let mut cache = Cache::default();
+        cache.keep(Scope::Image, "a", Arc::default(), MINUTE, now);
+        assert!(cache.find("a", now + MINUTE).is_some());
+        let later = now + MINUTE + Duration::from_millis(1);
+        assert!(cache.find("a", later).is_none());
+        cache.keep(Scope::Image, "b", Arc::default(), Duration::MAX, later);
+        assert_eq!(cache.answers.len(), 1);
+    }
+}

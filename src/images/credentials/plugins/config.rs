@@ -1,0 +1,477 @@
+//! `CredentialProviderConfig`: which providers there are and which images they are for.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::base::GoDuration;
+use crate::host::files::read_head_or_empty;
+use crate::images::credentials::matching::Place;
+
+/// The longest file, in bytes.
+const LONGEST_FILE: usize = 1 << 20;
+const KIND: &str = "CredentialProviderConfig";
+const GROUP: &str = "kubelet.config.k8s.io";
+const VERSIONS: [&str; 3] = ["v1", "v1alpha1", "v1beta1"];
+/// The group of the conversation with the programs, in the same versions.
+const TALK_GROUP: &str = "credentialprovider.kubelet.k8s.io";
+
+/// One provider, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProviderSettings {
+    /// The program's file name.
+    pub(super) name: String,
+    /// Patterns of images.
+    pub(super) match_images: Vec<String>,
+    /// For how long an answer is used that does not say so itself.
+    pub(super) default_lifetime: Duration,
+    /// Group and version of question and answer.
+    pub(super) api_version: String,
+    pub(super) args: Vec<String>,
+    pub(super) env: Vec<(String, String)>,
+    /// It serves only pods that have a service account.
+    pub(super) needs_service_account: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    providers: Option<Vec<Provider>>,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[derive(Default)]
+struct Provider {
+    name: String,
+    match_images: Option<Vec<String>>,
+    default_cache_duration: Option<GoDuration>,
+    api_version: String,
+    args: Option<Vec<String>>,
+    env: Option<Vec<EnvVar>>,
+    token_attributes: Option<TokenAttributes>,
+}
+
+#[derive(Deserialize, Clone, Default)]
+#[serde(deny_unknown_fields, default)]
+struct EnvVar {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize, Clone, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct TokenAttributes {
+    service_account_token_audience: String,
+    cache_type: String,
+    require_service_account: Option<bool>,
+    required_service_account_annotation_keys: Option<Vec<String>>,
+    optional_service_account_annotation_keys: Option<Vec<String>>,
+}
+
+/// Reads a file, or all `*.json`, `*.yaml` and `*.yml` of a directory in the order of their names, and
+/// checks them as one. Also a hash over what was read, by which changes can be seen from outside.
+/// Blocking.
+pub(super) fn read(path: &Path) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
+    let mut hash = Sha256::new();
+    let (mut providers, mut problems) = (Vec::new(), Vec::new());
+    for file in files(path)? {
+        let shown = file.display().to_string();
+        let bytes = read_head_or_empty(&file, LONGEST_FILE + 1)
+            .with_context(|| format!("cannot read {shown}"))?;
+        anyhow::ensure!(
+            bytes.len() <= LONGEST_FILE,
+            "{shown} is longer than {LONGEST_FILE} bytes"
+        );
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(&bytes);
+        let text = String::from_utf8(bytes).with_context(|| format!("{shown} is no text"))?;
+        for provider in decode(&shown, &text)? {
+            let place = format!("{shown}: providers[{}]", providers.len());
+            providers.push((place, provider));
+        }
+    }
+    let mut names = HashSet::new();
+    for (place, provider) in &providers {
+        let found = check(provider);
+        problems.extend(found.into_iter().map(|what| format!("{place}.{what}")));
+        if !names.insert(&provider.name) {
+            problems.push(format!(
+                "{place}.name: Duplicate value: {:?}",
+                provider.name
+            ));
+        }
+    }
+    if providers.is_empty() {
+        problems.push("providers: Required value: at least 1 item in plugins is required".into());
+    }
+    anyhow::ensure!(problems.is_empty(), "{}", problems.join("; "));
+    let providers = providers.into_iter().map(|(_, p)| settings(p)).collect();
+    let mut hex = String::from("sha256:");
+    for byte in hash.finalize() {
+        // A string takes all.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    Ok((providers, hex))
+}
+
+fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let shown = path.display();
+    let metadata = path
+        .metadata()
+        .with_context(|| format!("unable to access path {shown}"))?;
+    if !metadata.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut files = Vec::new();
+    let entries = path.read_dir();
+    for entry in entries.with_context(|| format!("unable to read directory {shown}"))? {
+        let file = entry
+            .with_context(|| format!("unable to read directory {shown}"))?
+            .path();
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        if matches!(extension, Some("json" | "yaml" | "yml")) && !file.is_dir() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    anyhow::ensure!(
+        !files.is_empty(),
+        "no configuration files found in directory {shown}"
+    );
+    Ok(files)
+}
+
+fn decode(shown: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
+    let options = serde_yaml::options! { with_snippet: false };
+    let document: Document = serde_yaml::from_str_with_options(text, options)
+        .map_err(|error| anyhow::anyhow!("{shown}: {error}"))?;
+    anyhow::ensure!(
+        document.kind == KIND,
+        "{shown}: kind: {:?} is not {KIND}",
+        document.kind
+    );
+    let (group, version) = document.api_version.split_once('/').unwrap_or_default();
+    anyhow::ensure!(
+        group == GROUP && VERSIONS.contains(&version),
+        "{shown}: apiVersion: {:?} is not {GROUP}/v1",
+        document.api_version
+    );
+    Ok(document.providers.unwrap_or_default())
+}
+
+fn settings(provider: Provider) -> ProviderSettings {
+    let env = provider.env.unwrap_or_default().into_iter();
+    let token = provider.token_attributes.unwrap_or_default();
+    ProviderSettings {
+        name: provider.name,
+        match_images: provider.match_images.unwrap_or_default(),
+        default_lifetime: provider
+            .default_cache_duration
+            .map_or(Duration::ZERO, GoDuration::to_std),
+        api_version: provider.api_version,
+        args: provider.args.unwrap_or_default(),
+        env: env.map(|var| (var.name, var.value)).collect(),
+        needs_service_account: token.require_service_account == Some(true),
+    }
+}
+
+/// What is wrong with one provider, by field. Pure.
+fn check(provider: &Provider) -> Vec<String> {
+    let mut found = Vec::new();
+    let name = &provider.name;
+    let mut bad_name = |what| {
+        found.push(format!(
+            "name: Invalid value: {name:?}: provider name {what}"
+        ))
+    };
+    match name.as_str() {
+        "" => bad_name("cannot be empty"),
+        "." => bad_name("cannot be '.'"),
+        ".." => bad_name("cannot be '..'"),
+        name if name.contains('/') => bad_name("cannot contain '/'"),
+        name if name.contains(' ') => bad_name("cannot contain spaces"),
+        _ => {}
+    }
+    let version = provider.api_version.strip_prefix(TALK_GROUP);
+    let version = version.and_then(|rest| rest.strip_prefix('/'));
+    match version {
+        Some(version) if VERSIONS.contains(&version) => {}
+        _ if provider.api_version.is_empty() => found.push("apiVersion: Required value".into()),
+        _ => found.push(format!(
+            "apiVersion: Unsupported value: {:?}: supported values: {}",
+            provider.api_version,
+            VERSIONS.map(|v| format!("\"{TALK_GROUP}/{v}\"")).join(", ")
+        )),
+    }
+    let images = provider.match_images.as_deref().unwrap_or_default();
+    if images.is_empty() {
+        found
+            .push("matchImages: Required value: at least 1 item in matchImages is required".into());
+    }
+    for image in images.iter().filter(|image| Place::parse(image).is_none()) {
+        found.push(format!(
+            "matchImages: Invalid value: {image:?}: match image is invalid"
+        ));
+    }
+    match provider.default_cache_duration {
+        None => found.push("defaultCacheDuration: Required value".into()),
+        Some(duration) if duration.as_nanos() < 0 => found.push(format!(
+            "defaultCacheDuration: Invalid value: \"{duration}\": must be greater than or equal to 0"
+        )),
+        Some(_) => {}
+    }
+    let has_bad_name = |var: &EnvVar| var.name.is_empty() || var.name.contains(['=', '\0']);
+    let env = provider.env.as_deref().unwrap_or_default();
+    for var in env.iter().filter(|var| has_bad_name(var)) {
+        found.push(format!(
+            "env: Invalid value: {:?}: no name of a variable",
+            var.name
+        ));
+    }
+    if let Some(token) = &provider.token_attributes {
+        let found_here = check_token(token, version == Some("v1"));
+        found.extend(
+            found_here
+                .into_iter()
+                .map(|what| format!("tokenAttributes{what}")),
+        );
+    }
+    found
+}
+
+fn check_token(token: &TokenAttributes, is_v1: bool) -> Vec<String> {
+    let mut found = Vec::new();
+    if token.service_account_token_audience.is_empty() {
+        found.push(".serviceAccountTokenAudience: Required value".into());
+    }
+    if token.require_service_account.is_none() {
+        found.push(".requireServiceAccount: Required value".into());
+    }
+    if !is_v1 {
+        found.push(format!(
+            ": Forbidden: tokenAttributes is only supported for {TALK_GROUP}/v1 API version"
+        ));
+    }
+    let keys = |keys: &Option<Vec<String>>| keys.clone().unwrap_or_default();
+    let required = keys(&token.required_service_account_annotation_keys);
+    let optional = keys(&token.optional_service_account_annotation_keys);
+    if token.require_service_account == Some(false) && !required.is_empty() {
+        found.push(".requiredServiceAccountAnnotationKeys: Forbidden: requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set".into());
+    }
+    for (field, keys) in [("required", &required), ("optional", &optional)] {
+        let field = format!(".{field}ServiceAccountAnnotationKeys");
+        let mut seen = HashSet::new();
+        for key in keys {
+            if !seen.insert(key) {
+                found.push(format!("{field}: Duplicate value: {key:?}"));
+            }
+        }
+    }
+    if required.iter().any(|key| optional.contains(key)) {
+        found.push(": Invalid value: annotation keys cannot be both required and optional".into());
+    }
+    match token.cache_type.as_str() {
+        "ServiceAccount" | "Token" => {}
+        "" => found.push(".cacheType: Required value: cacheType is required to be set when tokenAttributes is specified. Supported values are: ServiceAccount, Token".into()),
+        other => found.push(format!(
+            ".cacheType: Unsupported value: {other:?}: supported values: \"ServiceAccount\", \"Token\""
+        )),
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const GOOD: &str = r#"
+apiVersion: kubelet.config.k8s.io/v1
+kind: CredentialProviderConfig
+providers:
+- name: one
+  matchImages: ["*.registry.io", "registry.io:8080/path"]
+  defaultCacheDuration: 12h
+  apiVersion: credentialprovider.kubelet.k8s.io/v1
+  args: [get, --verbose]
+  env: [{ name: PROFILE, value: node }]
+- name: two
+  matchImages: [other.io]
+  defaultCacheDuration: "0s"
+  apiVersion: credentialprovider.kubelet.k8s.io/v1beta1
+"#;
+
+    fn read_text(text: &str) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("providers.conf");
+        fs::write(&path, text).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn a_file_is_read_in_the_order_of_its_providers() {
+        let (providers, hash) = read_text(GOOD).unwrap();
+        let one = ProviderSettings {
+            name: "one".into(),
+            match_images: vec!["*.registry.io".into(), "registry.io:8080/path".into()],
+            default_lifetime: Duration::from_secs(12 * 3600),
+            api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
+            args: vec!["get".into(), "--verbose".into()],
+            env: vec![("PROFILE".into(), "node".into())],
+            needs_service_account: false,
+        };
+        assert_eq!(providers[0], one);
+        assert_eq!(providers[1].name, "two");
+        assert_eq!(providers[1].default_lifetime, Duration::ZERO);
+        // The length in eight bytes, then the content.
+        let mut sum = Sha256::new();
+        sum.update((GOOD.len() as u64).to_be_bytes());
+        sum.update(GOOD);
+        assert_eq!(hash.len(), "sha256:".len() + 64);
+        assert!(hash.ends_with(&format!("{:02x}", sum.finalize()[31])));
+    }
+
+    #[test]
+    fn a_directory_is_read_in_the_order_of_names_and_names_of_providers_are_unique_in_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = read(dir.path()).unwrap_err().to_string();
+        assert!(
+            none.starts_with("no configuration files found in directory"),
+            "{none}"
+        );
+        let renamed = |from: &str, to: &str| GOOD.replace(from, to);
+        fs::write(dir.path().join("b.yml"), GOOD).unwrap();
+        let first = renamed("name: one", "name: three").replace("name: two", "name: four");
+        fs::write(dir.path().join("a.yaml"), first).unwrap();
+        fs::write(dir.path().join("ignored.txt"), "no yaml: [").unwrap();
+        fs::create_dir(dir.path().join("dir.json")).unwrap();
+        let (providers, _) = read(dir.path()).unwrap();
+        let names: Vec<_> = providers.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["three", "four", "one", "two"]);
+        fs::write(dir.path().join("c.json"), GOOD).unwrap();
+        let error = read(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("c.json: providers[4].name: Duplicate value: \"one\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_file_and_field() {
+        let change = |from: &str, to: &str| {
+            assert!(GOOD.contains(from), "{from}");
+            GOOD.replacen(from, to, 1)
+        };
+        let v1 = "apiVersion: credentialprovider.kubelet.k8s.io/v1\n";
+        let token = |more: &str| change(v1, &format!("{v1}  tokenAttributes: {{ {more} }}\n"));
+        let table = [
+            (
+                change("name: one", "name: a/b"),
+                "providers[0].name: Invalid value: \"a/b\": provider name cannot contain '/'",
+            ),
+            (
+                change("name: one", "name: \"a b\""),
+                "provider name cannot contain spaces",
+            ),
+            (
+                change("name: one", "name: .."),
+                "provider name cannot be '..'",
+            ),
+            (
+                change("name: one", "name: two"),
+                "providers[1].name: Duplicate value: \"two\"",
+            ),
+            (
+                change("matchImages: [other.io]", "matchImages: []"),
+                "providers[1].matchImages: Required value",
+            ),
+            (
+                change("other.io", "\"other.io:x\""),
+                "providers[1].matchImages: Invalid value: \"other.io:x\"",
+            ),
+            (
+                change("  defaultCacheDuration: 12h\n", ""),
+                "providers[0].defaultCacheDuration: Required value",
+            ),
+            (change("12h", "-1s"), "must be greater than or equal to 0"),
+            (
+                change(v1, "apiVersion: v1\n"),
+                "providers[0].apiVersion: Unsupported value: \"v1\"",
+            ),
+            (
+                change(&format!("  {v1}"), ""),
+                "providers[0].apiVersion: Required value",
+            ),
+            (
+                change("name: PROFILE", "name: A=B"),
+                "providers[0].env: Invalid value: \"A=B\"",
+            ),
+            (
+                change("  args:", "  arguments:"),
+                "unknown field `arguments`",
+            ),
+            (
+                change("kind: CredentialProviderConfig", "kind: Pod"),
+                "kind: \"Pod\" is not CredentialProviderConfig",
+            ),
+            (
+                change("kubelet.config.k8s.io/v1", "v1"),
+                "apiVersion: \"v1\" is not kubelet.config.k8s.io/v1",
+            ),
+            (
+                "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n".into(),
+                "at least 1 item",
+            ),
+            (String::new(), "providers.conf"),
+            (
+                token("cacheType: Token"),
+                "tokenAttributes.serviceAccountTokenAudience: Required value",
+            ),
+            (
+                token("serviceAccountTokenAudience: a, requireServiceAccount: true"),
+                "tokenAttributes.cacheType: Required value",
+            ),
+            (
+                token(
+                    "serviceAccountTokenAudience: a, requireServiceAccount: true, cacheType: Pod",
+                ),
+                "cacheType: Unsupported value: \"Pod\"",
+            ),
+            (
+                token(
+                    "requireServiceAccount: false, requiredServiceAccountAnnotationKeys: [a, a], optionalServiceAccountAnnotationKeys: [a]",
+                ),
+                "annotation keys cannot be both",
+            ),
+        ];
+        for (text, expected) in table {
+            let error = format!("{:#}", read_text(&text).unwrap_err());
+            assert!(error.contains(expected), "{error}\n{text}");
+        }
+        let missing = read(Path::new("/does/not/exist")).unwrap_err();
+        assert!(format!("{missing:#}").contains("unable to access path /does/not/exist"));
+    }
+
+    #[test]
+    fn a_provider_may_insist_on_service_accounts() {
+        let v1 = "apiVersion: credentialprovider.kubelet.k8s.io/v1\n";
+        for (required, expected) in [("true", true), ("false", false)] {
+            let token = format!(
+                "{v1}  tokenAttributes: {{ serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: {required} }}\n"
+            );
+            let (providers, _) = read_text(&GOOD.replacen(v1, &token, 1)).unwrap();
+            assert_eq!(providers[0].needs_service_account, expected);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Runs a provider's program: a question on its standard input, the answer on its output.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::config::ProviderSettings;
+
+/// How long a program may run.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Longest answer in bytes.
+const LONGEST_ANSWER: usize = 1 << 20;
+/// How much of what a program says to people is kept, in bytes.
+const LONGEST_COMPLAINT: usize = 2048;
+
+/// A program and how it is called.
+pub(super) struct Program {
+    name: String,
+    path: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    api_version: String,
+    longest: Duration,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    kind: &'static str,
+    api_version: &'a str,
+    image: &'a str,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExecError {
+    #[error("it cannot be run: {0}")]
+    Spawn(std::io::Error),
+    #[error("it did not end within {} s and was killed", .0.as_secs())]
+    TooSlow(Duration),
+    #[error("its answer is longer than {LONGEST_ANSWER} bytes")]
+    TooLong,
+    #[error("its output cannot be read: {0}")]
+    Pipe(std::io::Error),
+    #[error("{0}: {1}")]
+    Failed(ExitStatus, String),
+}
+
+impl Program {
+    /// Looks for the provider's program. Blocking.
+    pub(super) fn find(programs: &Path, settings: &ProviderSettings) -> anyhow::Result<Program> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = programs.join(&settings.name);
+        let metadata = path.metadata();
+        let runs = |m: &std::fs::Metadata| m.is_file() && m.permissions().mode() & 0o111 != 0;
+        anyhow::ensure!(
+            metadata.as_ref().is_ok_and(runs),
+            "plugin binary executable {} did not exist",
+            path.display()
+        );
+        Ok(Program {
+            name: settings.name.clone(),
+            path,
+            args: settings.args.clone(),
+            env: settings.env.clone(),
+            api_version: settings.api_version.clone(),
+            longest: LONGEST,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_deadline(self, longest: Duration) -> Program {
+        Program { longest, ..self }
+    }
+
+    /// Asks about an image; the program's output. Dropping the future kills the program and what it
+    /// started.
+    pub(super) async fn ask(&self, image: &str) -> Result<Vec<u8>, ExecError> {
+        tracing::debug!(
+            plugin = self.name,
+            image,
+            "Asking an image credential provider"
+        );
+        let request = Request {
+            kind: "CredentialProviderRequest",
+            api_version: &self.api_version,
+            image,
+        };
+        let mut question = serde_json::to_vec(&request).unwrap_or_default();
+        question.push(b'\n');
+        let child = Command::new(&self.path)
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(ExecError::Spawn)?;
+        let mut running = Running { child };
+        match timeout(self.longest, running.talk(&question)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ExecError::TooSlow(self.longest)),
+        }
+    }
+}
+
+/// A program and its process group, which ends with this value.
+struct Running {
+    child: Child,
+}
+
+impl Running {
+    async fn talk(&mut self, question: &[u8]) -> Result<Vec<u8>, ExecError> {
+        let child = &mut self.child;
+        let (input, output, complaints) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let ask = async {
+            if let Some(mut input) = input {
+                // A program that does not care for the question may have closed its input.
+                let _ = input.write_all(question).await;
+            }
+            Ok(())
+        };
+        let (answer, complaint, ()) =
+            tokio::try_join!(read_all(output), read_head(complaints), ask)?;
+        let status = child.wait().await.map_err(ExecError::Pipe)?;
+        match status.success() {
+            true => Ok(answer),
+            false => Err(ExecError::Failed(status, complaint)),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Without an id it has been waited for, and the number may be somebody else's by now.
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(group) = id.and_then(Pid::from_raw) {
+            // It may have ended this very moment.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+async fn read_all(output: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, ExecError> {
+    let mut bytes = Vec::new();
+    if let Some(output) = output {
+        let mut output = output.take(LONGEST_ANSWER as u64 + 1);
+        let read = output.read_to_end(&mut bytes).await;
+        read.map_err(ExecError::Pipe)?;
+    }
+    match bytes.len() > LONGEST_ANSWER {
+        true => Err(ExecError::TooLong),
+        false => Ok(bytes),
+    }
+}
+
+/// The beginning of what a program says; the rest is read and dropped, so that it can go on.
+async fn read_head(output: Option<impl AsyncRead + Unpin>) -> Result<String, ExecError> {
+    let mut bytes = Vec::new();
+    if let Some(mut output) = output {
+        let mut head = (&mut output).take(LONGEST_COMPLAINT as u64);
+        let read = head.read_to_end(&mut bytes).await;
+        read.map_err(ExecError::Pipe)?;
+        let rest = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
+        rest.map_err(ExecError::Pipe)?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{V1, script, settings};
+    use super::*;
+    use std::time::Instant;
+
+    fn program(dir: &Path, body: &str) -> Program {
+        script(dir, "plugin", body);
+        Program::find(dir, &settings("plugin")).unwrap()
+    }
+
+    async fn asked(body: &str) -> Result<String, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = program(dir.path(), body).ask("r.io/x").await;
+        let text = answer.map(|bytes| String::from_utf8(bytes).unwrap());
+        text.map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn the_question_is_json_on_standard_input_with_arguments_and_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        script(dir.path(), "plugin", "cat; echo \"$1 $2 $OWN $HOME\"");
+        let own = ProviderSettings {
+            args: vec!["one".into(), "two words".into()],
+            env: vec![
+                ("OWN".into(), "value".into()),
+                ("HOME".into(), "/other".into()),
+            ],
+            ..settings("plugin")
+        };
+        let answer = Program::find(dir.path(), &own).unwrap().ask("r.io/x").await;
+        let text = String::from_utf8(answer.unwrap()).unwrap();
+        let question = format!(
+            "{{\"kind\":\"CredentialProviderRequest\",\"apiVersion\":\"{V1}\",\"image\":\"r.io/x\"}}\n"
+        );
+        assert_eq!(text, format!("{question}one two words value /other\n"));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_tells_why_on_its_standard_error() {
+        let error = asked("echo no network >&2; exit 3").await.unwrap_err();
+        assert_eq!(error, "exit status: 3: no network");
+        let error = asked("yes complaint | head -c 1000000 >&2; exit 1").await;
+        assert!(error.unwrap_err().len() < 3000);
+        assert_eq!(asked("exec <&-; echo fine").await.unwrap(), "fine\n");
+    }
+
+    #[tokio::test]
+    async fn an_endless_answer_is_cut_off() {
+        let error = asked("yes").await.unwrap_err();
+        assert!(error.contains("longer than"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_killed_with_all_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let body = format!("sleep 1000 & echo $! > {}; wait", pid.display());
+        let slow = program(dir.path(), &body).with_deadline(Duration::from_millis(300));
+        let begin = Instant::now();
+        let error = slow.ask("r.io/x").await.unwrap_err();
+        assert!(matches!(error, ExecError::TooSlow(_)), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        let grandchild = std::fs::read_to_string(&pid).unwrap();
+        let process = PathBuf::from("/proc").join(grandchild.trim()).join("stat");
+        let is_gone = || match std::fs::read_to_string(&process) {
+            // Whoever adopted it may take a while to bury it.
+            Ok(stat) => stat.contains(") Z "),
+            Err(_) => true,
+        };
+        while !is_gone() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "the child lives");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_program_is_found_out_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = |name: &str| Program::find(dir.path(), &settings(name)).is_err();
+        assert!(missing("plugin"));
+        std::fs::write(dir.path().join("text"), "").unwrap();
+        assert!(missing("text"));
+        std::fs::create_dir(dir.path().join("dir")).unwrap();
+        assert!(missing("dir"));
+    }
+}

@@ -1,0 +1,85 @@
+//! The metric families of credential providers.
+
+use crate::metrics::Metrics;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+use tokio::time::Instant;
+
+/// Upper bounds of the duration buckets in seconds: Prometheus' own.
+const BUCKETS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Plugin {
+    plugin_name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConfigHash {
+    hash: String,
+}
+
+/// Handles to the families.
+#[derive(Clone)]
+pub(super) struct PluginMetrics {
+    errors: Family<Plugin, Counter>,
+    durations: Family<Plugin, Histogram>,
+}
+
+impl PluginMetrics {
+    /// `hash`: of the configuration, `sha256:` and hex.
+    pub(super) fn new(metrics: &Metrics, hash: String) -> PluginMetrics {
+        let configuration: Family<ConfigHash, Gauge> = metrics.register(
+            "kubelet_credential_provider_config_info",
+            "Information about the last applied credential provider configuration with hash as label",
+            Family::default(),
+        );
+        configuration
+            .get_or_create_owned(&ConfigHash { hash })
+            .set(1);
+        PluginMetrics {
+            errors: metrics.register(
+                "kubelet_credential_provider_plugin_errors_total",
+                "Number of errors from credential provider plugin",
+                Family::default(),
+            ),
+            durations: metrics.register(
+                "kubelet_credential_provider_plugin_duration",
+                "Duration of execution in seconds for credential provider plugin",
+                Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            ),
+        }
+    }
+
+    /// A run begins now.
+    pub(super) fn run(&self, name: &str) -> Run<'_> {
+        Run {
+            metrics: self,
+            name: name.to_owned(),
+            begin: Instant::now(),
+        }
+    }
+}
+
+/// One run of a program.
+pub(super) struct Run<'a> {
+    metrics: &'a PluginMetrics,
+    name: String,
+    begin: Instant,
+}
+
+impl Run<'_> {
+    pub(super) fn ended(self, well: bool) {
+        let plugin = Plugin {
+            plugin_name: self.name,
+        };
+        let durations = self.metrics.durations.get_or_create_owned(&plugin);
+        durations.observe(self.begin.elapsed().as_secs_f64());
+        if !well {
+            self.metrics.errors.get_or_create_owned(&plugin).inc();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Programs that know logins: upstream's exec credential providers.
+//!
+//! * **Owns** the programs' configuration, what they answered and for how long it may be used.
+//! * **Woken by** a pull of an image that a provider is for. Pods that want the same image at the same
+//!   time share one run of the program.
+//! * **Publishes** logins; metrics about runs.
+//! * **Must never** let a program live longer than its minute or answer without end, nor repeat
+//!   anything of an answer in a log.
+//! * **Answers to** upstream's `pkg/credentialprovider/plugin`. Service account tokens need an API
+//!   server; without one every pod is one without a service account, as upstream has it for static pods.
+
+mod cache;
+mod config;
+mod exec;
+mod metrics;
+mod response;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use self::cache::Cache;
+use self::config::ProviderSettings;
+use self::exec::Program;
+use self::metrics::PluginMetrics;
+use super::auths::Auths;
+use super::matching::covers;
+use crate::images::flight::Flights;
+use crate::metrics::Metrics;
+
+/// Programs that run at once.
+const AT_ONCE: usize = 8;
+
+/// The configured providers in the order of their configuration.
+#[derive(Default)]
+pub struct Plugins {
+    providers: Vec<Provider>,
+}
+
+type Answer = Result<Arc<Auths>, String>;
+
+struct Provider {
+    inner: Arc<Inner>,
+    flights: Flights<String, Answer>,
+}
+
+struct Inner {
+    settings: ProviderSettings,
+    program: Program,
+    cache: Mutex<Cache>,
+    places: Arc<Semaphore>,
+    metrics: PluginMetrics,
+}
+
+impl Plugins {
+    /// Reads the configuration (a file, or a directory of files) and looks for the programs. Blocking.
+    ///
+    /// # Errors
+    /// Anything that keeps a provider from working: the kubelet is not to start with it.
+    pub fn load(config: &Path, programs: &Path, metrics: &Metrics) -> anyhow::Result<Plugins> {
+        let about = "--image-credential-provider-bin-dir";
+        anyhow::ensure!(
+            programs.is_dir(),
+            "{about}: {} is no directory",
+            programs.display()
+        );
+        let (settings, hash) =
+            config::read(config).context("--image-credential-provider-config")?;
+        let metrics = PluginMetrics::new(metrics, hash);
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let provider = |settings: ProviderSettings| -> anyhow::Result<Provider> {
+            let program = Program::find(programs, &settings)?;
+            let inner = Inner {
+                settings,
+                program,
+                cache: Mutex::default(),
+                places: places.clone(),
+                metrics: metrics.clone(),
+            };
+            Ok(Provider {
+                inner: Arc::new(inner),
+                flights: Flights::new(),
+            })
+        };
+        let providers = settings.into_iter().map(provider);
+        Ok(Plugins {
+            providers: providers.collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    /// What all providers that are for the image (in full, without tag) know of it. One that fails is
+    /// reported and passed over.
+    pub(super) async fn auths(&self, image: &str) -> Auths {
+        let asked = self.providers.iter().map(|provider| provider.auths(image));
+        let mut all = Auths::default();
+        for known in join_all(asked).await.into_iter().flatten() {
+            all.extend(&known);
+        }
+        all
+    }
+}
+
+impl Provider {
+    async fn auths(&self, image: &str) -> Option<Arc<Auths>> {
+        let settings = &self.inner.settings;
+        let is_for = |pattern: &String| covers(pattern, image);
+        if settings.needs_service_account || !settings.match_images.iter().any(is_for) {
+            return None;
+        }
+        if let Some(known) = self.inner.cache.lock().find(image, Instant::now()) {
+            return Some(known);
+        }
+        let begin = || {
+            let (inner, image) = (self.inner.clone(), image.to_owned());
+            async move { inner.ask(&image).await }
+        };
+        match self.flights.run(image.to_owned(), begin).await {
+            Ok(auths) => Some(auths),
+            Err(problem) => {
+                tracing::error!(
+                    plugin = settings.name,
+                    image,
+                    err = problem,
+                    "Failed to get credentials from an image credential provider"
+                );
+                None
+            }
+        }
+    }
+}
+
+impl Inner {
+    async fn ask(&self, image: &str) -> Answer {
+        // The semaphore is never closed.
+        let _place = self.places.acquire().await.ok();
+        let answer = {
+            let run = self.metrics.run(&self.settings.name);
+            let answer = self.program.ask(image).await;
+            run.ended(answer.is_ok());
+            answer.map_err(|error| error.to_string())?
+        };
+        let response = response::decode(&answer, &self.settings.api_version)?;
+        let auths = Arc::new(response.auths);
+        let lifetime = response.lifetime.unwrap_or(self.settings.default_lifetime);
+        if !lifetime.is_zero() {
+            let mut cache = self.cache.lock();
+            cache.keep(
+                response.scope,
+                image,
+                auths.clone(),
+                lifetime,
+                Instant::now(),
+            );
+        }
+        Ok(auths)
+    }
+}

@@ -1,0 +1,345 @@
+//! Removing images that nobody needs.
+//!
+//! * **Owns** since when images are here and when they were last used, in `<root>/images.json`; their
+//!   removal, and the events about it.
+//! * **Woken by** the reclaim task, every five minutes.
+//! * **Publishes** `FreeDiskSpaceFailed` and `InvalidDiskCapacity` about the node; a metric of removals.
+//! * **Must never** remove an image that a container, dead or alive, was made from, that a wanted pod
+//!   names, or that is pinned; nor anything on a list that could not be had.
+//! * **Answers to** upstream's `image_gc_manager.go`.
+
+mod history;
+mod plan;
+mod usage;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{counter::Counter, family::Family};
+
+use self::history::History;
+use self::plan::{ImageFacts, Space};
+use self::usage::Names;
+use super::records::PullRecords;
+use crate::base::{GoDuration, atomic_file, with_own_files};
+use crate::cri::v1::{Image, ImageSpec};
+use crate::cri::{ImageClient, RuntimeClient};
+use crate::events::{EventRecorder, ObjectRef};
+use crate::host::{FilesystemSpace, files::read_head_or_empty, filesystem_space};
+use crate::metrics::Metrics;
+use crate::model::reasons::event;
+use crate::pod_manager::PodManager;
+
+pub use plan::Policy;
+
+/// The longest history that is read, in bytes.
+const LONGEST_HISTORY: usize = 16 << 20;
+
+/// What the collector is built from.
+pub struct CollectorParts {
+    /// The image service.
+    pub images: ImageClient,
+    /// The runtime.
+    pub runtime: RuntimeClient,
+    /// Pods that are wanted.
+    pub pods: PodManager,
+    /// Records of pulls, pruned with the images.
+    pub records: PullRecords,
+    /// Events about the node.
+    pub events: EventRecorder,
+    /// The node's name.
+    pub node_name: String,
+    /// When to remove what.
+    pub policy: Policy,
+    /// The kubelet's root directory.
+    pub root: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+/// Removes images.
+pub struct ImageCollector {
+    parts: CollectorParts,
+    node: ObjectRef,
+    file: PathBuf,
+    history: Mutex<History>,
+    removed: Family<Reason, Counter>,
+}
+
+/// What a look found.
+pub struct Look {
+    listed: Vec<Image>,
+    images: Vec<ImageFacts>,
+    at: Timestamp,
+    space: Space,
+    mount: PathBuf,
+}
+
+impl ImageCollector {
+    /// A collector that remembers what an earlier one wrote down. Blocking.
+    pub fn new(parts: CollectorParts, metrics: &Metrics) -> ImageCollector {
+        let file = parts.root.join("images.json");
+        let history = read_history(&file).unwrap_or_else(|problem| {
+            tracing::warn!(path = %file.display(), "Images count as new: {problem}");
+            History::default()
+        });
+        let removed = metrics.register(
+            "kubelet_image_garbage_collected_total",
+            "Total number of images garbage collected by the kubelet, whether through disk usage or image age",
+            Family::default(),
+        );
+        ImageCollector {
+            node: ObjectRef::node(&parts.node_name),
+            file,
+            history: Mutex::new(history),
+            removed,
+            parts,
+        }
+    }
+
+    /// Lists what is here and what is used, and measures the file system.
+    pub async fn look(&self) -> anyhow::Result<Look> {
+        let at = Timestamp::now();
+        let images = self
+            .parts
+            .images
+            .list_images(None)
+            .await
+            .context("cannot list images")?;
+        // Containers after images: one that was made meanwhile keeps its image.
+        let containers = self.parts.runtime.list_containers(None);
+        let containers = containers.await.context("cannot list containers")?;
+        let names = Names::of(&images);
+        let in_use = names.in_use(&containers, &self.parts.pods.pods());
+        let sandbox_image = self.sandbox_image().await;
+        let pinned = sandbox_image
+            .iter()
+            .filter_map(|image| names.id(image))
+            .collect();
+        let (facts, changed) = {
+            let mut history = self.history.lock();
+            let before = history.clone();
+            let facts = history.observe(&images, &in_use, &pinned, Timestamp::now());
+            (facts, *history != before)
+        };
+        if changed {
+            self.write_history().await;
+        }
+        let present: HashSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
+        self.parts.records.prune(&present, at).await;
+        let mount = self.mount().await?;
+        let space = measure(mount.clone()).await?;
+        Ok(Look {
+            listed: images,
+            space,
+            images: facts,
+            at: Timestamp::now(),
+            mount,
+        })
+    }
+
+    /// Whether so little space is left that it has to be made.
+    pub fn wants_space(&self, look: &Look) -> bool {
+        look.space.shortage(&self.parts.policy).is_some()
+    }
+
+    /// Removes images that are too old, and then as many others as it takes.
+    ///
+    /// # Errors
+    /// In upstream's words, what could not be removed, or that it was not enough.
+    pub async fn collect(&self, look: Look) -> anyhow::Result<()> {
+        let before = self.history.lock().clone();
+        let collected = self.remove_all(&look).await;
+        let changed = *self.history.lock() != before;
+        if changed {
+            self.write_history().await;
+        }
+        collected
+    }
+
+    async fn remove_all(&self, look: &Look) -> anyhow::Result<()> {
+        let policy = &self.parts.policy;
+        let old = plan::too_old(&look.images, policy, look.at);
+        let mut errors = Vec::new();
+        for image in &old {
+            if let Err(error) = self.remove(look, image, "age").await {
+                errors.push(error);
+            }
+        }
+        if !errors.is_empty() {
+            let oldest = GoDuration::from(policy.max_age);
+            anyhow::bail!(
+                "wanted to free images older than {oldest}, encountered errors in image deletion: {}",
+                joined(&errors)
+            );
+        }
+        let space = match old.is_empty() {
+            true => look.space,
+            false => measure(look.mount.clone()).await?,
+        };
+        let Some(used) = space.used_percent() else {
+            let text = "invalid capacity 0 on image filesystem";
+            let recorder = &self.parts.events;
+            recorder.warning(&self.node, event::INVALID_DISK_CAPACITY, text);
+            anyhow::bail!(text);
+        };
+        match space.shortage(policy) {
+            Some(wanted) => self.make_space(look, space, used, wanted).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes one image after another and measures what came of it: sizes of images count layers that
+    /// other images have as well.
+    async fn make_space(
+        &self,
+        look: &Look,
+        before: Space,
+        used: u8,
+        wanted: u64,
+    ) -> anyhow::Result<()> {
+        let policy = &self.parts.policy;
+        tracing::info!(
+            usage = used,
+            highThreshold = policy.high_percent,
+            lowThreshold = policy.low_percent,
+            amountToFree = wanted,
+            "Disk usage on image filesystem is over the high threshold, removing unused images"
+        );
+        let (mut space, mut errors) = (before, Vec::new());
+        for image in plan::for_space(&look.images, policy, look.at) {
+            if space.missing(policy) == 0 {
+                break;
+            }
+            match self.remove(look, &image, "space").await {
+                Ok(()) => space = measure(look.mount.clone()).await?,
+                Err(error) => errors.push(error),
+            }
+        }
+        let freed = space.available.saturating_sub(before.available);
+        if !errors.is_empty() {
+            anyhow::bail!(
+                "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image deletion: {}",
+                joined(&errors)
+            );
+        }
+        if space.missing(policy) == 0 {
+            return Ok(());
+        }
+        let message = format!(
+            "Insufficient free disk space on the node's image filesystem ({used}% of {} used). \
+             Failed to free sufficient space by deleting unused images (freed {freed} bytes). \
+             Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+            plan::format_size(before.capacity)
+        );
+        let recorder = &self.parts.events;
+        recorder.warning(&self.node, event::FREE_DISK_SPACE_FAILED, message.as_str());
+        anyhow::bail!(message);
+    }
+
+    /// Removes an image, unless a pod has come to want it since the look.
+    async fn remove(
+        &self,
+        look: &Look,
+        image: &ImageFacts,
+        reason: &'static str,
+    ) -> Result<(), String> {
+        let id = image.id.as_str();
+        if Names::of(&look.listed)
+            .in_use(&[], &self.parts.pods.pods())
+            .contains(id)
+        {
+            return Ok(());
+        }
+        tracing::info!(
+            imageID = id,
+            size = image.size,
+            reason,
+            "Removing image to free bytes"
+        );
+        let spec = ImageSpec {
+            image: id.to_owned(),
+            ..ImageSpec::default()
+        };
+        let removed = self.parts.images.remove_image(spec).await;
+        removed.map_err(|error| format!("{id}: {}", error.grpc_text()))?;
+        self.removed.get_or_create_owned(&Reason { reason }).inc();
+        self.history.lock().forget(id);
+        Ok(())
+    }
+
+    /// The image of sandboxes, where the runtime tells; older runtimes do not pin it.
+    async fn sandbox_image(&self) -> Option<String> {
+        match self.parts.runtime.status(true).await {
+            Ok(status) => usage::sandbox_image(&status.info),
+            Err(error) => {
+                tracing::debug!(err = %error, "Cannot ask for the sandbox image");
+                None
+            }
+        }
+    }
+
+    /// Where images are, by the runtime's word.
+    async fn mount(&self) -> anyhow::Result<PathBuf> {
+        let info = self.parts.images.image_fs_info().await;
+        let info = info.context("cannot ask where images are")?;
+        let first = info.image_filesystems.into_iter().next();
+        let mount = first.and_then(|filesystem| filesystem.fs_id);
+        let mount = mount
+            .map(|id| id.mountpoint)
+            .filter(|path| !path.is_empty());
+        Ok(mount.context("imageFs information is unavailable")?.into())
+    }
+
+    async fn write_history(&self) {
+        let bytes = serde_json::to_vec(&*self.history.lock());
+        let path = self.file.clone();
+        let write = move || atomic_file::write(&path, &bytes?);
+        let written = with_own_files(write).await.map_err(std::io::Error::other);
+        if let Err(error) = written.and_then(|written| written) {
+            // The next change writes it again; until then a restart makes images look newer.
+            tracing::warn!(path = %self.file.display(), err = %error, "Cannot remember the use of images");
+        }
+    }
+}
+
+fn read_history(file: &Path) -> Result<History, String> {
+    let bytes = read_head_or_empty(file, LONGEST_HISTORY + 1).map_err(|error| error.to_string())?;
+    match bytes.len() {
+        0 => Ok(History::default()),
+        length if length > LONGEST_HISTORY => Err("the file is too long".to_owned()),
+        _ => History::decode(&bytes).map_err(|error| error.to_string()),
+    }
+}
+
+/// What is mounted there may hang, so it does not share the places of quick work.
+async fn measure(mount: PathBuf) -> anyhow::Result<Space> {
+    let shown = mount.display().to_string();
+    let measured = tokio::task::spawn_blocking(move || filesystem_space(&mount)).await?;
+    let FilesystemSpace {
+        capacity,
+        available,
+    } = measured.with_context(|| format!("cannot measure {shown}"))?;
+    Ok(Space {
+        capacity,
+        available,
+    })
+}
+
+/// Errors as upstream joins them.
+fn joined(errors: &[String]) -> String {
+    match errors {
+        [only] => only.clone(),
+        many => format!("[{}]", many.join(", ")),
+    }
+}

@@ -1,0 +1,169 @@
+//! Records as files, in upstream's layout: `pulling` and `pulled` below `image_manager`. Everything here
+//! blocks.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::record::{Known, PullIntent, PulledRecord};
+use crate::base::atomic_file;
+use crate::host::files::read_head_or_empty;
+
+const PREFIX: &str = "sha256-";
+/// Longest record that is read, in bytes. Upstream keeps up to a hundred secrets per name of an image.
+const LONGEST: usize = 1 << 20;
+
+/// The name of the file about an image: `sha256-` and the digest of the image's name or reference.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct FileName(String);
+
+impl FileName {
+    pub(super) fn of(image: &str) -> FileName {
+        let mut name = String::from(PREFIX);
+        for byte in Sha256::digest(image) {
+            // A string takes all.
+            let _ = write!(name, "{byte:02x}");
+        }
+        FileName(name)
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where the files are.
+#[derive(Debug, Clone)]
+pub(super) struct Disk {
+    pulling: PathBuf,
+    pulled: PathBuf,
+}
+
+/// What was on disk at start.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) pulled: HashMap<FileName, Known>,
+    /// With the image, where the file can be read.
+    pub(super) intents: HashMap<FileName, Option<String>>,
+    pub(super) problems: Vec<String>,
+}
+
+impl Disk {
+    pub(super) fn open(root: &Path) -> io::Result<(Disk, Found)> {
+        let parent = root.join("image_manager");
+        let disk = Disk {
+            pulling: parent.join("pulling"),
+            pulled: parent.join("pulled"),
+        };
+        for dir in [&disk.pulling, &disk.pulled] {
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(dir)?;
+        }
+        let mut found = Found::default();
+        for (name, bytes) in files(&disk.pulling, &mut found.problems)? {
+            let intent = bytes.and_then(|bytes| PullIntent::decode(&bytes));
+            let intent = intent.and_then(|intent| of_its_name(intent.image, &name));
+            let intent = found.note(&disk.pulling, &name, intent);
+            found.intents.insert(name, intent);
+        }
+        for (name, bytes) in files(&disk.pulled, &mut found.problems)? {
+            let record = bytes.and_then(|bytes| PulledRecord::decode(&bytes));
+            let record = record.and_then(|record| {
+                of_its_name(record.image_ref.clone(), &name)?;
+                Ok(Known::Record(Arc::new(record)))
+            });
+            let record = found.note(&disk.pulled, &name, record);
+            found
+                .pulled
+                .insert(name, record.unwrap_or(Known::Unreadable));
+        }
+        Ok((disk, found))
+    }
+
+    pub(super) fn write_intent(&self, image: &str) -> io::Result<()> {
+        write(&self.pulling, &FileName::of(image), &PullIntent::of(image))
+    }
+
+    pub(super) fn remove_intent(&self, name: &FileName) -> io::Result<()> {
+        remove(&self.pulling, name)
+    }
+
+    pub(super) fn write_pulled(&self, record: &PulledRecord) -> io::Result<()> {
+        write(&self.pulled, &FileName::of(&record.image_ref), record)
+    }
+
+    pub(super) fn remove_pulled(&self, name: &FileName) -> io::Result<()> {
+        remove(&self.pulled, name)
+    }
+}
+
+impl Found {
+    /// Keeps what is wrong with a file.
+    fn note<T>(&mut self, dir: &Path, name: &FileName, read: Result<T, String>) -> Option<T> {
+        read.map_err(|problem| {
+            let path = dir.join(&name.0);
+            self.problems.push(format!("{}: {problem}", path.display()));
+        })
+        .ok()
+    }
+}
+
+fn of_its_name(image: String, name: &FileName) -> Result<String, String> {
+    match FileName::of(&image) == *name {
+        true => Ok(image),
+        false => Err("it is about another image than its name says".to_owned()),
+    }
+}
+
+type Content = Result<Vec<u8>, String>;
+
+/// The records of a directory. Temporary files of a killed kubelet, this one's or upstream's, go.
+fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, Content)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let temporary = name.starts_with(PREFIX) && name.ends_with(".tmp");
+        if temporary || atomic_file::is_leftover(&name) {
+            if let Err(error) = fs::remove_file(entry.path()) {
+                problems.push(format!("{}: {error}", entry.path().display()));
+            }
+        } else if name.starts_with(PREFIX) {
+            found.push((FileName(name), read(&entry.path())));
+        }
+    }
+    Ok(found)
+}
+
+fn read(path: &Path) -> Content {
+    let bytes = read_head_or_empty(path, LONGEST + 1).map_err(|error| error.to_string())?;
+    match bytes.len() > LONGEST {
+        true => Err(format!("it is longer than {LONGEST} bytes")),
+        false => Ok(bytes),
+    }
+}
+
+fn write(dir: &Path, name: &FileName, record: &impl Serialize) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(record)?;
+    bytes.push(b'\n');
+    atomic_file::write(&dir.join(&name.0), &bytes)
+}
+
+/// One that is not there is as good as removed.
+fn remove(dir: &Path, name: &FileName) -> io::Result<()> {
+    match fs::remove_file(dir.join(&name.0)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,310 @@
+//! Which images the kubelet has pulled, and with whose credentials: that an image is on the machine
+//! does not mean that everybody may use it.
+//!
+//! * **Owns** `<root>/image_manager`: a file per image that is being pulled, and one per image that was
+//!   pulled, in upstream's layout, so that either kubelet goes on where the other one stopped.
+//! * **Woken by** pulls; the collection of images.
+//! * **Publishes** whether an image that is here has to be pulled all the same (`PullRecords::must_pull`).
+//! * **Must never** lose a record of another kubelet that it can read, nor take an image for one that
+//!   was there before because its record cannot be read.
+//! * **Answers to** upstream's `pkg/kubelet/images/pullmanager`.
+
+mod disk;
+mod policy;
+mod record;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use self::disk::{Disk, FileName};
+use self::record::{Credentials, Known, PulledRecord};
+use super::image_name::ImageName;
+use crate::base::with_own_files;
+use crate::cri::v1::Image;
+
+pub use policy::{VerificationPolicy, check_pattern};
+
+/// The records; cheap to clone.
+#[derive(Clone, Default)]
+pub struct PullRecords {
+    inner: Option<Arc<Inner>>,
+}
+
+struct Inner {
+    policy: VerificationPolicy,
+    disk: Disk,
+    state: Mutex<State>,
+    /// Held while files are changed, so that they change in the order of the state.
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// By the names of the files, as that is all that is known of one that cannot be read.
+#[derive(Default)]
+struct State {
+    pulled: HashMap<FileName, Known>,
+    intents: HashMap<FileName, Pulling>,
+}
+
+/// An image that is being pulled, or was when an earlier kubelet was killed.
+#[derive(Default)]
+struct Pulling {
+    /// As users wrote it; `None` if the file cannot be read.
+    image: Option<String>,
+    /// Pulls of this process.
+    under_way: usize,
+}
+
+impl PullRecords {
+    /// Nothing is recorded and nothing verified: feature gate `KubeletEnsureSecretPulledImages` off.
+    pub fn off() -> PullRecords {
+        PullRecords::default()
+    }
+
+    /// Reads what is recorded below the kubelet's root directory. What cannot be read is reported.
+    /// Blocking.
+    ///
+    /// # Errors
+    /// The directories cannot be made or listed.
+    pub fn open(root: &Path, policy: VerificationPolicy) -> io::Result<PullRecords> {
+        let (disk, found) = Disk::open(root)?;
+        for problem in &found.problems {
+            tracing::warn!("Cannot read a record of an image pull: {problem}");
+        }
+        let pulling = |(name, image)| {
+            let under_way = 0;
+            (name, Pulling { image, under_way })
+        };
+        let state = State {
+            pulled: found.pulled,
+            intents: found.intents.into_iter().map(pulling).collect(),
+        };
+        let inner = Inner {
+            policy,
+            disk,
+            state: Mutex::new(state),
+            writing: tokio::sync::Mutex::default(),
+        };
+        Ok(PullRecords {
+            inner: Some(Arc::new(inner)),
+        })
+    }
+
+    /// Whether anything is verified at all.
+    pub(super) fn are_kept(&self) -> bool {
+        self.inner.is_some()
+    }
+
+    /// Whether an image that is here under the runtime's reference `image_ref` has to be pulled all
+    /// the same, to see whether a pod of this node may have it.
+    pub(super) fn must_pull(&self, image: &str, image_ref: &str) -> bool {
+        let Some(inner) = &self.inner else {
+            return false;
+        };
+        let state = inner.state.lock();
+        let pulled = state.pulled.get(&FileName::of(image_ref));
+        let under_way = state.intents.contains_key(&FileName::of(image));
+        let plain = ImageName::without_tag_and_digest(image);
+        policy::must_pull(&inner.policy, plain.as_deref(), image, pulled, under_way)
+    }
+
+    /// Notes that an image is about to be pulled. It must be on disk before the pull: were the
+    /// kubelet killed after it, nothing else would tell that image from one that was there before.
+    pub(super) async fn intend(&self, image: &str) -> io::Result<Intent> {
+        if let Some(inner) = &self.inner {
+            let name = FileName::of(image);
+            let _writing = inner.writing.lock().await;
+            // What is on disk already stays there, whoever wrote it.
+            let readable = |pulling: &Pulling| pulling.image.is_some();
+            let known = inner.state.lock().intents.get(&name).is_some_and(readable);
+            if !known {
+                inner.write_intent(image).await?;
+            }
+            let mut state = inner.state.lock();
+            let pulling = state.intents.entry(name).or_default();
+            pulling.image = Some(image.to_owned());
+            pulling.under_way += 1;
+        }
+        Ok(Intent {
+            inner: self.inner.clone(),
+            image: image.to_owned(),
+        })
+    }
+
+    /// Whether an earlier kubelet was killed amid pulls, so that [`PullRecords::recover`] has work.
+    pub fn has_interrupted_pulls(&self) -> bool {
+        let has = |inner: &Arc<Inner>| !inner.state.lock().intents.is_empty();
+        self.inner.as_ref().is_some_and(has)
+    }
+
+    /// Turns pulls that an earlier kubelet was killed amid into records without credentials, where the
+    /// runtime has the image: who may use it is to be verified.
+    pub async fn recover(&self, images: &[Image]) {
+        let Some(inner) = &self.inner else {
+            return;
+        };
+        let left: Vec<String> = {
+            let state = inner.state.lock();
+            let left = state.intents.values();
+            left.filter_map(|pulling| pulling.image.clone()).collect()
+        };
+        for image in left {
+            // Runtimes name images in full.
+            let full = ImageName::parse(&image).map(|name| name.full()).ok();
+            let is_it = |name: &String| *name == image || full.as_ref() == Some(name);
+            let known_as = |found: &&Image| {
+                let names = found.repo_tags.iter().chain(&found.repo_digests);
+                names.into_iter().any(is_it)
+            };
+            let Some(found) = images.iter().find(known_as) else {
+                continue;
+            };
+            match inner.write_pulled(&image, &found.id, None).await {
+                Ok(()) => inner.end_intent(&image).await,
+                Err(error) => tracing::warn!(image, err = %error, "Cannot record an image pull"),
+            }
+        }
+    }
+
+    /// Drops the records of images that the runtime does not have any more (`present` has the ids of
+    /// those it has), as far as they are older than that list.
+    pub async fn prune(&self, present: &HashSet<&str>, listed_at: Timestamp) {
+        let Some(inner) = &self.inner else {
+            return;
+        };
+        let _writing = inner.writing.lock().await;
+        let present: HashSet<FileName> = present.iter().map(|id| FileName::of(id)).collect();
+        let gone: Vec<FileName> = {
+            let state = inner.state.lock();
+            let gone = |(name, known): &(&FileName, &Known)| {
+                !present.contains(*name) && known.is_older_than(listed_at)
+            };
+            let gone = state.pulled.iter().filter(gone);
+            gone.map(|(name, _)| name.clone()).collect()
+        };
+        for name in gone {
+            let (disk, file) = (inner.disk.clone(), name.clone());
+            match with_own_files(move || disk.remove_pulled(&file)).await {
+                Ok(Ok(())) => {
+                    inner.state.lock().pulled.remove(&name);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(file = %name, err = %error, "Cannot remove the record of an image");
+                }
+                Err(error) => tracing::error!(err = %error, "Removing a record failed"),
+            }
+        }
+    }
+}
+
+impl Inner {
+    async fn write_intent(&self, image: &str) -> io::Result<()> {
+        let (disk, image) = (self.disk.clone(), image.to_owned());
+        let written = with_own_files(move || disk.write_intent(&image)).await;
+        written.map_err(io::Error::other)?
+    }
+
+    /// Adds to the record of an image, or makes it. Without credentials, only that the kubelet has
+    /// pulled it.
+    async fn write_pulled(
+        &self,
+        image: &str,
+        image_ref: &str,
+        credentials: Option<Credentials>,
+    ) -> io::Result<()> {
+        let plain = ImageName::without_tag_and_digest(image)
+            .ok_or_else(|| io::Error::other(format!("invalid image name {image:?}")))?;
+        let _writing = self.writing.lock().await;
+        let name = FileName::of(image_ref);
+        let known = self.state.lock().pulled.get(&name).cloned();
+        let known = known.as_ref().and_then(Known::record);
+        let now = Timestamp::now();
+        let Some(record) = PulledRecord::merged(known, image_ref, &plain, credentials, now) else {
+            return Ok(());
+        };
+        let (disk, new) = (self.disk.clone(), record.clone());
+        let written = with_own_files(move || disk.write_pulled(&new)).await;
+        written.map_err(io::Error::other)??;
+        let mut state = self.state.lock();
+        state.pulled.insert(name, Known::Record(Arc::new(record)));
+        Ok(())
+    }
+
+    /// One pull less; with the last one the file goes.
+    async fn end_intent(&self, image: &str) {
+        let name = FileName::of(image);
+        let _writing = self.writing.lock().await;
+        {
+            let mut state = self.state.lock();
+            if let Some(pulling) = state.intents.get_mut(&name) {
+                pulling.under_way = pulling.under_way.saturating_sub(1);
+                if pulling.under_way > 0 {
+                    return;
+                }
+            }
+        }
+        let (disk, file) = (self.disk.clone(), name.clone());
+        match with_own_files(move || disk.remove_intent(&file)).await {
+            Ok(Ok(())) => {
+                self.state.lock().intents.remove(&name);
+            }
+            // As long as it is there, the image counts as pulled by the kubelet.
+            Ok(Err(error)) => {
+                tracing::warn!(image, err = %error, "Cannot remove the note of an image pull");
+            }
+            Err(error) => tracing::error!(err = %error, "Removing the note of a pull failed"),
+        }
+    }
+}
+
+/// A pull that is under way. However it ends, its file goes, unless the image was pulled and that
+/// could not be recorded.
+pub(super) struct Intent {
+    inner: Option<Arc<Inner>>,
+    image: String,
+}
+
+impl Intent {
+    /// The image was pulled anonymously or with a login of the node: every pod of it may use it.
+    pub(super) async fn pulled(mut self, image_ref: &str) {
+        let Some(inner) = self.inner.take() else {
+            return;
+        };
+        let credentials = Some(Credentials::of_node());
+        match inner
+            .write_pulled(&self.image, image_ref, credentials)
+            .await
+        {
+            Ok(()) => inner.end_intent(&self.image).await,
+            Err(error) => {
+                tracing::warn!(image = self.image, err = %error, "Cannot record an image pull");
+            }
+        }
+    }
+
+    /// The pull failed.
+    pub(super) async fn failed(mut self) {
+        if let Some(inner) = self.inner.take() {
+            inner.end_intent(&self.image).await;
+        }
+    }
+}
+
+impl Drop for Intent {
+    /// The pull was given up.
+    fn drop(&mut self) {
+        if let (Some(inner), Ok(runtime)) =
+            (self.inner.take(), tokio::runtime::Handle::try_current())
+        {
+            let image = std::mem::take(&mut self.image);
+            runtime.spawn(async move { inner.end_intent(&image).await });
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The records themselves: upstream's `ImagePullIntent` and `ImagePulledRecord`. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What is written; older versions are read as well.
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const READ_VERSIONS: [&str; 2] = [API_VERSION, "kubelet.config.k8s.io/v1alpha1"];
+const INTENT: &str = "ImagePullIntent";
+const RECORD: &str = "ImagePulledRecord";
+
+/// An image is being pulled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct PullIntent {
+    kind: String,
+    api_version: String,
+    /// As the user wrote it.
+    pub(super) image: String,
+}
+
+impl PullIntent {
+    pub(super) fn of(image: &str) -> PullIntent {
+        PullIntent {
+            kind: INTENT.to_owned(),
+            api_version: API_VERSION.to_owned(),
+            image: image.to_owned(),
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<PullIntent, String> {
+        let intent: PullIntent = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        check_head(INTENT, &intent.kind, &intent.api_version)?;
+        Ok(intent)
+    }
+}
+
+/// The kubelet has pulled an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct PulledRecord {
+    kind: String,
+    api_version: String,
+    /// Whole seconds.
+    last_updated_time: Option<Timestamp>,
+    /// The runtime's reference.
+    pub(super) image_ref: String,
+    /// With what it was pulled, by the name that users wrote, without tag and digest.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    credential_mapping: BTreeMap<String, Credentials>,
+}
+
+/// Who may use an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Credentials {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kubernetes_secrets: Vec<Secret>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kubernetes_service_accounts: Vec<ServiceAccount>,
+    /// Every pod of the node; without the other two then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    node_pods_accessible: bool,
+}
+
+/// Pods with this pull secret. Only a kubelet with an API server writes these; they are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Secret {
+    uid: String,
+    namespace: String,
+    name: String,
+    credential_hash: String,
+}
+
+/// Pods with this service account. The same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct ServiceAccount {
+    uid: String,
+    namespace: String,
+    name: String,
+}
+
+impl Credentials {
+    /// An anonymous pull, or one with a login of the node.
+    pub(super) fn of_node() -> Credentials {
+        Credentials {
+            node_pods_accessible: true,
+            ..Credentials::default()
+        }
+    }
+}
+
+impl PulledRecord {
+    pub(super) fn decode(bytes: &[u8]) -> Result<PulledRecord, String> {
+        let record: PulledRecord = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        check_head(RECORD, &record.kind, &record.api_version)?;
+        Ok(record)
+    }
+
+    /// Whether every pod of the node may use the image under this name (without tag and digest).
+    pub(super) fn is_for_all(&self, plain: &str) -> bool {
+        let credentials = self.credential_mapping.get(plain);
+        credentials.is_some_and(|credentials| credentials.node_pods_accessible)
+    }
+
+    /// The record after one more pull; `None` if that says nothing new. `None` for credentials means
+    /// that they are not known.
+    pub(super) fn merged(
+        known: Option<&PulledRecord>,
+        image_ref: &str,
+        plain: &str,
+        credentials: Option<Credentials>,
+        now: Timestamp,
+    ) -> Option<PulledRecord> {
+        let changes = match (known, &credentials) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            // Our own pulls are all open to the node; what opens an image to all closes it to none.
+            (Some(known), Some(_)) => !known.is_for_all(plain),
+        };
+        if !changes {
+            return None;
+        }
+        let mut record = known.cloned().unwrap_or_else(|| PulledRecord {
+            kind: RECORD.to_owned(),
+            api_version: String::new(),
+            last_updated_time: None,
+            image_ref: image_ref.to_owned(),
+            credential_mapping: BTreeMap::new(),
+        });
+        API_VERSION.clone_into(&mut record.api_version);
+        record.last_updated_time = Timestamp::from_second(now.as_second()).ok();
+        if let Some(credentials) = credentials {
+            record
+                .credential_mapping
+                .insert(plain.to_owned(), credentials);
+        }
+        Some(record)
+    }
+}
+
+fn check_head(expected: &str, kind: &str, api_version: &str) -> Result<(), String> {
+    match kind == expected && READ_VERSIONS.contains(&api_version) {
+        true => Ok(()),
+        false => Err(format!(
+            "{api_version} {kind} is not {API_VERSION} {expected}"
+        )),
+    }
+}
+
+/// A file about a pulled image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Known {
+    Record(Arc<PulledRecord>),
+    /// There is one, and it cannot be read.
+    Unreadable,
+}
+
+impl Known {
+    pub(super) fn record(&self) -> Option<&PulledRecord> {
+        match self {
+            Known::Record(record) => Some(record),
+            Known::Unreadable => None,
+        }
+    }
+
+    /// Whether it says nothing about what happened since `time`.
+    pub(super) fn is_older_than(&self, time: Timestamp) -> bool {
+        // Records know whole seconds only.
+        let updated = self.record().and_then(|record| record.last_updated_time);
+        updated.is_none_or(|updated| updated.as_second() < time.as_second())
+    }
+}

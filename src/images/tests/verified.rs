@@ -1,0 +1,94 @@
+//! Images that are here and not everybody's.
+
+use super::*;
+use crate::images::records::VerificationPolicy;
+
+const PRESENT: &str = "already present on machine and can be accessed by the pod";
+
+fn verifying(dir: &tempfile::TempDir, policy: VerificationPolicy) -> World {
+    let records = PullRecords::open(dir.path(), policy).unwrap();
+    world_of(&PullConfig::default(), Keyring::default(), records)
+}
+
+#[tokio::test]
+async fn an_image_that_was_there_is_everybodys_or_is_pulled_as_the_policy_says() {
+    let table = [
+        (VerificationPolicy::NeverVerifyPreloadedImages, 0),
+        (VerificationPolicy::NeverVerify, 0),
+        (VerificationPolicy::AlwaysVerify, 1),
+        (
+            VerificationPolicy::NeverVerifyAllowlistedImages(vec!["other.io/*".into()]),
+            1,
+        ),
+        (
+            VerificationPolicy::NeverVerifyAllowlistedImages(vec!["r.io/*".into()]),
+            0,
+        ),
+    ];
+    for (policy, pulls) in table {
+        let dir = tempfile::tempdir().unwrap();
+        let world = verifying(&dir, policy.clone());
+        world.present("sha256:here");
+        world.pulls("sha256:here");
+        for _ in 0..2 {
+            // A pull opens the image to all pods of the node.
+            let got = world.ensure("r.io/x:1", IfNotPresent).await.unwrap();
+            assert_eq!(got, "sha256:here");
+        }
+        assert_eq!(world.runtime.script.calls("PullImage"), pulls, "{policy:?}");
+        let last = world.events().pop().unwrap().2;
+        assert_eq!(last, format!("Container image \"r.io/x:1\" {PRESENT}"));
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_may_not_be_used_looks_absent_to_a_pod_that_never_pulls() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = verifying(&dir, VerificationPolicy::AlwaysVerify);
+    world.present("sha256:here");
+    world.pulls("sha256:here");
+    let error = world.ensure("x", Never).await.unwrap_err();
+    assert_eq!(error.reason, reasons::ERR_IMAGE_NEVER_PULL);
+    world.ensure("x", IfNotPresent).await.unwrap();
+    assert_eq!(world.ensure("x", Never).await.unwrap(), "sha256:here");
+}
+
+#[tokio::test]
+async fn a_pull_that_cannot_be_noted_does_not_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = verifying(&dir, VerificationPolicy::default());
+    world.absent();
+    world.pulls("sha256:1");
+    let pulling = dir.path().join("image_manager/pulling");
+    std::fs::remove_dir(&pulling).unwrap();
+    let error = world.ensure("x", IfNotPresent).await.unwrap_err();
+    assert_eq!(error.reason, reasons::ERR_IMAGE_PULL);
+    let expected = "failed to record image pull intent for container image \"x\": ";
+    assert!(error.message.starts_with(expected), "{error}");
+    assert_eq!(world.runtime.script.calls("PullImage"), 0);
+}
+
+#[tokio::test]
+async fn notes_of_pulls_go_however_the_pull_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = verifying(&dir, VerificationPolicy::default());
+    world.absent();
+    let pulling = dir.path().join("image_manager/pulling");
+    let notes = || std::fs::read_dir(&pulling).unwrap().count();
+    world.pull_fails(Code::Unknown, "denied");
+    world.ensure("failed", IfNotPresent).await.unwrap_err();
+    assert_eq!(notes(), 0);
+    let (begun, release) = slow_pulls(&world);
+    let manager = world.manager.clone();
+    let given_up =
+        tokio::spawn(async move { ensure(&manager, &pod("p"), "given-up", IfNotPresent).await });
+    until("it is pulled", || begun.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(notes(), 1);
+    given_up.abort();
+    until("its note is gone", || notes() == 0).await;
+    release.send_replace(true);
+    world.ensure("pulled", IfNotPresent).await.unwrap();
+    assert_eq!(notes(), 0);
+    let pulled = dir.path().join("image_manager/pulled");
+    assert_eq!(std::fs::read_dir(pulled).unwrap().count(), 1);
+}

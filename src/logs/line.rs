@@ -12,8 +12,10 @@ pub enum Stream {
 /// A parsed line, borrowing from the file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLine<'a> {
-    /// RFC 3339 with nanoseconds, as it was written.
+    /// RFC 3339 with up to nanoseconds, as it was written.
     pub timestamp: &'a [u8],
+    /// The instant that it names.
+    pub time: jiff::Timestamp,
     /// The stream.
     pub stream: Stream,
     /// The line goes on in the next one (tag `P`).
@@ -40,8 +42,9 @@ impl<'a> LogLine<'a> {
             b"F" => false,
             _ => return None,
         };
-        is_timestamp(timestamp).then_some(Self {
+        Some(Self {
             timestamp,
+            time: std::str::from_utf8(timestamp).ok()?.parse().ok()?,
             stream,
             partial,
             content,
@@ -52,11 +55,6 @@ impl<'a> LogLine<'a> {
 fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = bytes.iter().position(|byte| *byte == b' ')?;
     Some((bytes.get(..space)?, bytes.get(space + 1..)?))
-}
-
-fn is_timestamp(bytes: &[u8]) -> bool {
-    let text = std::str::from_utf8(bytes).ok();
-    text.is_some_and(|text| text.parse::<jiff::Timestamp>().is_ok())
 }
 
 #[cfg(test)]

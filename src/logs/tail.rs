@@ -2,13 +2,8 @@
 //!
 //! Everything here blocks: call it from `spawn_blocking`.
 
-use super::LogLine;
-use std::{
-    fs::{File, OpenOptions},
-    io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
-};
+use super::{LogLine, files};
+use std::{io, os::unix::fs::FileExt as _, path::Path};
 
 /// How much of a log stands in for a termination message (`FallbackToLogsOnError`).
 pub const TERMINATION: Limits = Limits {
@@ -35,7 +30,8 @@ pub struct Limits {
 ///
 /// Errors are those of opening and reading; something that is not a regular file is one too.
 pub fn of_log(path: &Path, limits: Limits) -> io::Result<String> {
-    let (file, size) = open(path)?;
+    let (file, metadata) = files::open(path)?;
+    let size = metadata.len();
     let mut window: Vec<u8> = Vec::new();
     let mut start = size;
     loop {
@@ -49,24 +45,6 @@ pub fn of_log(path: &Path, limits: Limits) -> io::Result<String> {
         file.read_exact_at(&mut longer, start)?;
         longer.append(&mut window);
         window = longer;
-    }
-}
-
-/// Opens without waiting for the other end of a pipe, and refuses all but regular files.
-fn open(path: &Path) -> io::Result<(File, u64)> {
-    let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY);
-    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
-    let metadata = file.metadata()?;
-    match metadata.is_file() {
-        true => Ok((file, metadata.len())),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        )),
     }
 }
 

@@ -1,0 +1,69 @@
+//! Reading container logs: what is asked for, where to begin, and how it reaches the caller.
+//!
+//! A log is a chain of files: rotated ones, oldest first, then the one that the runtime writes to. A
+//! reader decodes the chain piece by piece as its caller takes the pieces. Those who follow the same
+//! log share its open files, one watch and what was read last ([`feed`]).
+
+pub(super) mod choose;
+mod container;
+pub(super) mod decode;
+mod feed;
+mod history;
+mod ring;
+mod segment;
+mod step;
+mod stream;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+pub use choose::{Unavailable, container_for_logs};
+pub use container::{ContainerLogs, LogError};
+pub use decode::Decoder;
+pub use stream::{LogStream, Logs};
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Which of a container's streams are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Streams {
+    /// Both, in the order in which they were written.
+    #[default]
+    All,
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What to read, as `PodLogOptions` have it. `previous` is the choice of another file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    /// So many lines from the end; `None` for all. Lines of the file are counted: a line that the
+    /// runtime split counts as often as it was split, and both streams count, as upstream has it.
+    pub tail_lines: Option<u64>,
+    /// Most bytes to give, timestamps included.
+    pub limit_bytes: Option<u64>,
+    /// Only lines of this instant or later.
+    pub since: Option<Timestamp>,
+    /// Begin each line with its timestamp.
+    pub timestamps: bool,
+    /// Go on until the container has ended.
+    pub follow: bool,
+    /// The streams.
+    pub streams: Streams,
+}
+
+/// The instant to begin at, from `sinceSeconds` and `sinceTime`: the later of both, as upstream has it.
+pub fn since(
+    now: Timestamp,
+    since_seconds: Option<i64>,
+    since_time: Option<Timestamp>,
+) -> Option<Timestamp> {
+    let ago = since_seconds.map(|seconds| {
+        let ago = now.checked_sub(SignedDuration::from_secs(seconds));
+        ago.unwrap_or(Timestamp::MIN)
+    });
+    ago.max(since_time)
+}

@@ -1,0 +1,5 @@
+mod container;
+mod fixture;
+mod following;
+mod properties;
+mod reading;

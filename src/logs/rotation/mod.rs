@@ -1,0 +1,23 @@
+//! Rotation of container logs.
+//!
+//! * Owns: the names and the number of a container's log files while it runs; when each log is looked at.
+//! * Woken by: a timer (`containerLogMonitorInterval`), and in between for logs that grow so fast that
+//!   they would be too large by then.
+//! * Publishes: nothing.
+//! * Must never write to a log; overwrite a file that the runtime has made; stop between renaming a log
+//!   and asking the runtime to open it again; ask the runtime about logs that are as they should be.
+//! * Answers to upstream's `pkg/kubelet/logs/container_log_manager.go`.
+//!
+//! A rotation removes what is too much, renames the log, has it reopened, and compresses the file that
+//! was rotated before. Upstream compresses first, so that a log grows on meanwhile, and for ever when the
+//! disk is full.
+
+pub(super) mod plan;
+pub(super) mod rotate;
+mod task;
+
+#[cfg(test)]
+mod tests;
+
+pub use plan::Policy;
+pub use task::{Config, Rotation};

@@ -1,9 +1,15 @@
 //! What can go wrong with a volume.
 
-use super::UnsafeName;
+use super::{
+    UnsafeName,
+    content::{ContentError, ContentErrors},
+};
 use crate::model::QuantityError;
 use crate::resources::BadAmount;
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// A pod's volumes cannot be prepared or taken down. Printed with its causes, the first variant
 /// reads as upstream's `FailedMount` event does.
@@ -33,6 +39,14 @@ pub enum VolumeError {
     /// The pod's resource amounts cannot be read.
     #[error("the pod's memory bound is unknown")]
     Amount(#[from] BadAmount),
+    /// Another kubelet made a volume of a kind that this one does not know.
+    #[error("volume {volume:?} of kind {plugin} was made by another kubelet")]
+    UnknownPlugin {
+        /// Name of the volume.
+        volume: String,
+        /// Its kind.
+        plugin: String,
+    },
     /// Something below the pod's directory is mounted that is not ours to unmount.
     #[error("{0} is still mounted")]
     StillMounted(PathBuf),
@@ -68,6 +82,12 @@ pub enum SetUpError {
     /// A kind of volume, or a medium, that this kubelet cannot provide.
     #[error("{0} is not supported by this kubelet")]
     Unsupported(String),
+    /// The files of the volume cannot be made.
+    #[error(transparent)]
+    Content(#[from] ContentErrors),
+    /// No huge pages of a size that fits.
+    #[error("{0}")]
+    HugePages(String),
     /// `sizeLimit` is not a quantity.
     #[error("sizeLimit")]
     SizeLimit(#[source] QuantityError),
@@ -84,4 +104,26 @@ pub enum SetUpError {
         /// The system's answer.
         source: io::Error,
     },
+}
+
+impl From<UnsafeName> for SetUpError {
+    fn from(name: UnsafeName) -> Self {
+        Self::Escapes(name.0)
+    }
+}
+
+impl From<Vec<ContentError>> for SetUpError {
+    fn from(errors: Vec<ContentError>) -> Self {
+        Self::Content(ContentErrors(errors))
+    }
+}
+
+/// Says what was being done to what when the system refused.
+pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SetUpError {
+    let path = path.to_path_buf();
+    move |source| SetUpError::Io {
+        action,
+        path,
+        source,
+    }
 }

@@ -1,6 +1,6 @@
 //! hostPath: a path of the node, checked to be what the pod expects. Blocking.
 
-use super::{SetUpError, empty_dir::io_error, plan::HostPathCheck};
+use super::{SetUpError, error::io_error, plan::HostPathCheck};
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},

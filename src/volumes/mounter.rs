@@ -7,8 +7,12 @@ use std::{io, path::Path};
 pub trait Mounter: Send + Sync + 'static {
     /// All mounts, oldest first.
     fn list(&self) -> io::Result<Vec<MountEntry>>;
+    /// Whether something is mounted on exactly this directory.
+    fn is_mounted(&self, directory: &Path) -> io::Result<bool>;
     /// Mounts a tmpfs of at most `size_bytes`, its root directory with this mode.
     fn tmpfs(&self, target: &Path, size_bytes: u64, mode: u32) -> io::Result<()>;
+    /// Mounts a file system of huge pages of this size.
+    fn huge_pages(&self, target: &Path, page_bytes: u64) -> io::Result<()>;
     /// Makes `source` visible at `target` too.
     fn bind(&self, source: &Path, target: &Path) -> io::Result<()>;
     /// Unmounts; not mounted counts as done.
@@ -24,8 +28,16 @@ impl Mounter for HostMounter {
         mount::list()
     }
 
+    fn is_mounted(&self, directory: &Path) -> io::Result<bool> {
+        mount::is_mount_point(directory)
+    }
+
     fn tmpfs(&self, target: &Path, size_bytes: u64, mode: u32) -> io::Result<()> {
         mount::tmpfs(target, Some(size_bytes), mode)
+    }
+
+    fn huge_pages(&self, target: &Path, page_bytes: u64) -> io::Result<()> {
+        mount::huge_pages(target, page_bytes)
     }
 
     fn bind(&self, source: &Path, target: &Path) -> io::Result<()> {

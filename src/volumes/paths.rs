@@ -36,6 +36,17 @@ impl KubeletRoot {
         Ok(Self(fs::canonicalize(path)?.into()))
     }
 
+    /// The directory as it is, or would be: nothing is made. Blocking.
+    pub fn look(path: &Path) -> io::Result<Self> {
+        match fs::canonicalize(path) {
+            Ok(found) => Ok(Self(found.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self(std::path::absolute(path)?.into()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// The root itself.
     pub fn path(&self) -> &Path {
         &self.0
@@ -61,8 +72,47 @@ impl KubeletRoot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDir(PathBuf);
 
-/// Directory name of emptyDir volumes: the plugin's name, escaped.
-const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
+/// The kinds of volumes that the kubelet makes below a pod's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Plugin {
+    /// emptyDir.
+    EmptyDir,
+    /// configMap.
+    ConfigMap,
+    /// secret.
+    Secret,
+    /// projected.
+    Projected,
+    /// downwardAPI.
+    DownwardApi,
+}
+
+impl Plugin {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::EmptyDir,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::Projected,
+        Self::DownwardApi,
+    ];
+
+    /// Upstream's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EmptyDir => "kubernetes.io/empty-dir",
+            Self::ConfigMap => "kubernetes.io/configmap",
+            Self::Secret => "kubernetes.io/secret",
+            Self::Projected => "kubernetes.io/projected",
+            Self::DownwardApi => "kubernetes.io/downward-api",
+        }
+    }
+
+    /// The name as a directory's.
+    fn directory(self) -> String {
+        self.name().replace('/', "~")
+    }
+}
 
 impl PodDir {
     /// The directory itself.
@@ -90,24 +140,34 @@ impl PodDir {
         self.0.join("plugins")
     }
 
-    /// All emptyDir volumes.
-    pub fn empty_dirs(&self) -> PathBuf {
-        self.volumes().join(EMPTY_DIR_PLUGIN)
+    /// All volumes of one kind.
+    pub fn volumes_of(&self, plugin: Plugin) -> PathBuf {
+        self.volumes().join(plugin.directory())
     }
 
-    /// One emptyDir volume.
-    pub fn empty_dir(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
-        Ok(self.empty_dirs().join(component(volume)?))
+    /// One volume.
+    pub fn volume(&self, plugin: Plugin, volume: &str) -> Result<PathBuf, UnsafeName> {
+        Ok(self.volumes_of(plugin).join(component(volume)?))
+    }
+
+    /// What is written down about all volumes before they are made.
+    pub fn volume_records(&self) -> PathBuf {
+        self.0.join("volumes.json")
     }
 
     /// Notes about all emptyDir volumes.
     pub fn empty_dir_notes(&self) -> PathBuf {
-        self.plugins().join(EMPTY_DIR_PLUGIN)
+        self.plugins().join(Plugin::EmptyDir.directory())
     }
 
     /// Directory whose file `ready` says that an emptyDir volume was set up.
     pub fn empty_dir_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         Ok(self.empty_dir_notes().join(component(volume)?))
+    }
+
+    /// Directory whose file `ready` says that a volume of files was set up.
+    pub fn content_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        self.empty_dir_note(&format!("wrapped_{volume}"))
     }
 
     /// All places where sub-paths of volumes are bound.

@@ -1,9 +1,12 @@
 //! Which volumes a pod needs and what each of them is. Pure.
 
-use super::{SetUpError, VolumeError};
+use super::content::{self, ContentVolume, Group};
+use super::{SetUpError, VolumeError, paths::Plugin, record::Record};
 use crate::model::{Pod, PodExt, Quantity};
+use crate::objects::ObjectKey;
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeSet;
 
 /// One volume to set up.
@@ -23,7 +26,7 @@ pub enum VolumeKind {
         /// On disk, or in memory bounded to so many bytes.
         medium: Medium,
         /// Group that owns it (`fsGroup`).
-        group: Option<i64>,
+        group: Group,
     },
     /// A path of the node.
     HostPath {
@@ -32,6 +35,28 @@ pub enum VolumeKind {
         /// What must be there.
         check: HostPathCheck,
     },
+    /// Files that the kubelet writes.
+    Content(ContentVolume),
+}
+
+impl PlannedVolume {
+    /// What is to be written down before the volume is made; `None` when nothing is made.
+    pub(super) fn record(&self) -> Option<Record> {
+        let (plugin, mounted) = match &self.kind {
+            VolumeKind::EmptyDir { medium, .. } => (Plugin::EmptyDir, *medium != Medium::Disk),
+            VolumeKind::Content(volume) => (volume.plugin, volume.memory.is_some()),
+            VolumeKind::HostPath { .. } => return None,
+        };
+        Some(Record::new(&self.name, plugin, mounted))
+    }
+
+    /// The volume, if it is one of files that the kubelet writes.
+    pub(super) fn content(&self) -> Option<&ContentVolume> {
+        match &self.kind {
+            VolumeKind::Content(volume) => Some(volume),
+            _ => None,
+        }
+    }
 }
 
 /// Where an emptyDir's data is.
@@ -43,6 +68,11 @@ pub enum Medium {
     Memory {
         /// Bytes.
         size: u64,
+    },
+    /// In huge pages.
+    HugePages {
+        /// Bytes of one page.
+        page: u64,
     },
 }
 
@@ -92,7 +122,8 @@ pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeErr
     volumes
         .unwrap_or_default()
         .iter()
-        .filter(|volume| mounted.contains(volume.name.as_str()))
+        // Images are mounted by the runtime.
+        .filter(|volume| volume.image.is_none() && mounted.contains(volume.name.as_str()))
         .map(|volume| {
             let kind = kind_of(pod, volume, node)?;
             Ok(PlannedVolume {
@@ -100,6 +131,14 @@ pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeErr
                 kind,
             })
         })
+        .collect()
+}
+
+/// The objects that the volumes are made from.
+pub(super) fn object_keys(plan: &[PlannedVolume]) -> BTreeSet<ObjectKey> {
+    let contents = plan.iter().filter_map(PlannedVolume::content);
+    contents
+        .flat_map(|volume| content::object_keys(&volume.sources))
         .collect()
 }
 
@@ -126,19 +165,9 @@ fn kind_of(pod: &Pod, volume: &Volume, node: &NodeFacts) -> Result<VolumeKind, V
         source,
     };
     if let Some(empty_dir) = &volume.empty_dir {
-        let security = pod.spec().and_then(|spec| spec.security_context.as_ref());
         return Ok(VolumeKind::EmptyDir {
-            medium: match empty_dir.medium.as_deref().unwrap_or_default() {
-                "" => Medium::Disk,
-                "Memory" => Medium::Memory {
-                    size: memory_size(pod, empty_dir, node, &fail)?,
-                },
-                other => {
-                    let what = format!("emptyDir medium {other:?}");
-                    return Err(fail(SetUpError::Unsupported(what)));
-                }
-            },
-            group: security.and_then(|context| context.fs_group),
+            medium: medium(pod, empty_dir, node, &fail)?,
+            group: group(pod).map_err(fail)?,
         });
     }
     if let Some(host_path) = &volume.host_path {
@@ -149,18 +178,98 @@ fn kind_of(pod: &Pod, volume: &Volume, node: &NodeFacts) -> Result<VolumeKind, V
                 .ok_or_else(|| fail(SetUpError::InvalidHostPathType(wanted.to_string())))?,
         });
     }
-    Err(fail(SetUpError::Unsupported(unsupported_kind(volume))))
+    let sources = content::sources(pod, volume, node);
+    let Some((plugin, sources)) = sources.map_err(|errors| fail(errors.into()))? else {
+        return Err(fail(SetUpError::Unsupported(unsupported_kind(volume))));
+    };
+    let points = content::mount_points(pod, &volume.name);
+    Ok(VolumeKind::Content(ContentVolume {
+        plugin,
+        // Config maps are the one kind that upstream keeps on disk.
+        memory: match plugin {
+            Plugin::ConfigMap => None,
+            _ => Some(memory_size(pod, None, node, &fail)?),
+        },
+        group: group(pod).map_err(fail)?,
+        sources,
+        mount_points: points.map_err(|error| fail(vec![error].into()))?,
+    }))
 }
 
-/// Bytes a memory-backed emptyDir may take: the least of its own limit, what bounds the pod, and
-/// what the node has for pods.
-fn memory_size(
+fn group(pod: &Pod) -> Result<Group, SetUpError> {
+    let security = pod.spec().and_then(|spec| spec.security_context.as_ref());
+    match security.and_then(|context| context.fs_group) {
+        None => Ok(Group(None)),
+        Some(group) => u32::try_from(group)
+            .map(|group| Group(Some(group)))
+            .map_err(|_| SetUpError::Unsupported(format!("fsGroup {group}"))),
+    }
+}
+
+fn medium(
     pod: &Pod,
     empty_dir: &EmptyDirVolumeSource,
     node: &NodeFacts,
     fail: &impl Fn(SetUpError) -> VolumeError,
+) -> Result<Medium, VolumeError> {
+    match empty_dir.medium.as_deref().unwrap_or_default() {
+        "" => Ok(Medium::Disk),
+        "Memory" => Ok(Medium::Memory {
+            size: memory_size(pod, empty_dir.size_limit.as_ref(), node, fail)?,
+        }),
+        huge if huge.starts_with("HugePages") => Ok(Medium::HugePages {
+            page: huge_page_size(pod, huge, fail)?,
+        }),
+        other => {
+            let what = format!("emptyDir medium {other:?}");
+            Err(fail(SetUpError::Unsupported(what)))
+        }
+    }
+}
+
+/// Bytes of the huge pages that the pod asks for: those of the medium's size (`HugePages-2Mi`), or
+/// the only ones it asks for (upstream's `getPageSizeMountOption`).
+fn huge_page_size(
+    pod: &Pod,
+    medium: &str,
+    fail: &impl Fn(SetUpError) -> VolumeError,
 ) -> Result<u64, VolumeError> {
-    let own = match &empty_dir.size_limit {
+    let bytes = |text: &str| Quantity::parse(text).map(Quantity::value).unwrap_or(0);
+    let mut asked = requests::of_pod_level(pod)?.requests;
+    for container in pod.containers().iter().chain(pod.init_containers()) {
+        asked.extend(requests::of_container(container)?.requests);
+    }
+    let mut sizes: BTreeSet<i64> = asked
+        .keys()
+        .filter_map(|name| name.strip_prefix(requests::HUGEPAGES_PREFIX))
+        .map(bytes)
+        .collect();
+    if let Some(size) = medium.strip_prefix("HugePages-") {
+        let size = bytes(size);
+        sizes.retain(|asked| *asked == size);
+    }
+    let wrong = |text: &str| Err(fail(SetUpError::HugePages(text.to_string())));
+    let mut sizes = sizes.into_iter();
+    match (sizes.next(), sizes.next()) {
+        (Some(size), None) => Ok(u64::try_from(size).unwrap_or(0)),
+        (None, _) => wrong(&format!(
+            "medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
+        )),
+        _ => wrong(&format!(
+            "medium: {medium} can't be used if container requests multiple huge page sizes"
+        )),
+    }
+}
+
+/// Bytes a volume in memory may take: the least of its own limit, what bounds the pod, and what the
+/// node has for pods.
+fn memory_size(
+    pod: &Pod,
+    limit: Option<&ApiQuantity>,
+    node: &NodeFacts,
+    fail: &impl Fn(SetUpError) -> VolumeError,
+) -> Result<u64, VolumeError> {
+    let own = match limit {
         Some(limit) => {
             let limit = Quantity::from_api(limit);
             Some(limit.map_err(|e| fail(SetUpError::SizeLimit(e)))?.value())

@@ -1,9 +1,10 @@
 //! subPath: a part of a volume, bound in a way that a container cannot redirect. Blocking.
 //!
-//! The part is opened beneath the volume (a link may not lead out of it), and what is bound is the
-//! opened descriptor, so that swapping a path for a link afterwards changes nothing.
+//! The part is opened beneath the volume: links are followed within it and never out of it, whatever
+//! is swapped for what meanwhile. What is bound is the opened descriptor, so that a swap afterwards
+//! changes nothing.
 
-use super::{Mounter, SetUpError, UnsafeName, empty_dir::io_error};
+use super::{Mounter, SetUpError, error::io_error};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     fs::{Mode, OFlags, ResolveFlags},
@@ -11,6 +12,7 @@ use rustix::{
 };
 use std::{
     fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Component, Path, PathBuf},
 };
 
@@ -54,7 +56,11 @@ pub(super) fn set_up(
         .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
         .map_err(|e| io_error("look at", &request.volume_path)(e.into()))?;
     if let Some(parent) = target.parent() {
-        fs::create_dir_all(parent).map_err(io_error("make directory", parent))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(parent)
+            .map_err(io_error("make directory", parent))?;
     }
     match is_directory {
         true => fs::create_dir(target),
@@ -93,14 +99,15 @@ fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> Result<OwnedFd, S
         Errno::XDEV | Errno::LOOP => SetUpError::Escapes(sub_path.to_string()),
         other => io_error("open", &volume.join(sub_path))(other.into()),
     };
-    match open_beneath(root.as_fd(), Path::new(sub_path)) {
+    let open = |path: &Path| open_within(volume, root.as_fd(), path);
+    match open(Path::new(sub_path)) {
         Err(Errno::NOENT) => {}
         opened => return opened.map_err(failed),
     }
     let mode = rustix::fs::fstat(&root).map_err(failed)?.st_mode & 0o7777;
     let mut reached = PathBuf::from(".");
     for name in names {
-        let parent = open_beneath(root.as_fd(), &reached).map_err(failed)?;
+        let parent = open(&reached).map_err(failed)?;
         match rustix::fs::mkdirat(&parent, *name, Mode::from_raw_mode(mode & 0o777)) {
             Ok(()) => set_mode(parent.as_fd(), name, mode).map_err(failed)?,
             Err(Errno::EXIST) => {}
@@ -108,7 +115,7 @@ fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> Result<OwnedFd, S
         }
         reached.push(name);
     }
-    open_beneath(root.as_fd(), &reached).map_err(failed)
+    open(&reached).map_err(failed)
 }
 
 /// Undoes the umask on a directory just made, which a container may already have replaced.
@@ -119,14 +126,32 @@ fn set_mode(parent: BorrowedFd<'_>, name: &str, mode: u32) -> Result<(), Errno> 
     rustix::fs::fchmod(made, Mode::from_raw_mode(mode))
 }
 
-fn open_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+/// Opens something in the volume. A link that begins at the node's root is one out of the volume for
+/// the kernel even where it leads back in, as in a hostPath: such a one is resolved first, and what
+/// comes of it is opened through no link at all.
+fn open_within(volume: &Path, root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    match open_beneath(root, path, ResolveFlags::NO_MAGICLINKS) {
+        Err(Errno::XDEV) => {}
+        opened => return opened,
+    }
+    let resolved = |path: &Path| {
+        fs::canonicalize(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    };
+    let (base, real) = (resolved(volume)?, resolved(&volume.join(path))?);
+    let within = real.strip_prefix(base).map_err(|_| Errno::XDEV)?;
+    let within = match within.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => within,
+    };
+    open_beneath(root, within, ResolveFlags::NO_SYMLINKS)
 }
 
-impl From<UnsafeName> for SetUpError {
-    fn from(name: UnsafeName) -> Self {
-        Self::Escapes(name.0)
-    }
+fn open_beneath(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = resolve | ResolveFlags::BENEATH;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
 }

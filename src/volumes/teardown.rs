@@ -1,22 +1,38 @@
 //! Taking a pod's volumes down, also after a crash: what is mounted is read from the kernel, what
 //! was made is found by its place. Blocking.
 
-use super::{Mounter, PodDir, VolumeError, pod_dirs::io_error};
-use crate::host::remove;
-use std::{fs, io, path::Path};
+use super::{Mounter, PodDir, VolumeError, paths::Plugin, pod_dirs::io_error, record};
+use crate::host::{MountEntry, remove};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
-/// Unmounts what this kubelet mounted for the pod and removes its emptyDirs' contents. What others
-/// mounted below the pod's directory is never touched and is an error. Doing it again is fine.
+/// Unmounts what this kubelet mounted for the pod and removes its volumes. What others mounted below
+/// the pod's directory is never touched and is an error. Doing it again is fine.
 pub(super) fn volumes(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    if !exists(pod.path())? {
+    let places = places(pod);
+    let mut used = record::exists(pod);
+    for place in &places {
+        used |= exists(place)?;
+    }
+    if !used {
         return Ok(());
     }
-    unmount_ours(pod, mounter)?;
+    record::check(pod)?;
+    unmount_ours(pod, &places, mounter)?;
     // The notes go first: after a crash in between, a volume is set up afresh.
-    for tree in [pod.sub_paths(), pod.empty_dir_notes(), pod.empty_dirs()] {
-        remove::tree(&tree).map_err(io_error("remove", &tree))?;
+    for tree in std::iter::once(&pod.empty_dir_notes()).chain(&places) {
+        remove::tree(tree).map_err(io_error("remove", tree))?;
     }
-    Ok(())
+    record::remove(pod)
+}
+
+/// Where this kubelet mounts and makes things for a pod; sub-paths first, as they are mounted from
+/// volumes.
+fn places(pod: &PodDir) -> Vec<PathBuf> {
+    let volumes = Plugin::ALL.map(|plugin| pod.volumes_of(plugin));
+    std::iter::once(pod.sub_paths()).chain(volumes).collect()
 }
 
 /// Removes the pod's directory once its volumes are down. `volumes` is only ever removed empty: a
@@ -39,22 +55,26 @@ pub(super) fn directory(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), Volum
     remove::tree(pod.path()).map_err(io_error("remove", pod.path()))
 }
 
-fn unmount_ours(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    let ours = [pod.empty_dirs(), pod.sub_paths()];
+fn unmount_ours(pod: &PodDir, ours: &[PathBuf], mounter: &dyn Mounter) -> Result<(), VolumeError> {
     let mounts = mounter
         .list()
         .map_err(io_error("list the mounts below", pod.path()))?;
-    let below = mounts.iter().filter(|m| m.is_beneath(pod.path()));
+    let mut below = mounts;
+    below.retain(|mount| mount.is_beneath(pod.path()));
+    let foreign = |mount: &&MountEntry| !ours.iter().any(|place| mount.is_beneath(place));
+    if let Some(mount) = below.iter().find(foreign) {
+        return Err(VolumeError::StillMounted(mount.mount_point.clone()));
+    }
     // The youngest first: mounts on mounts.
-    for mount in below.rev() {
-        if !ours.iter().any(|place| mount.is_beneath(place)) {
-            return Err(VolumeError::StillMounted(mount.mount_point.clone()));
-        }
+    for mount in below.iter().rev() {
         mounter
             .unmount(&mount.mount_point)
             .map_err(io_error("unmount", &mount.mount_point))?;
     }
-    refuse_mounts(pod, mounter)
+    match below.is_empty() {
+        true => Ok(()),
+        false => refuse_mounts(pod, mounter),
+    }
 }
 
 fn refuse_mounts(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {

@@ -1,0 +1,280 @@
+//! Writes the files of a volume so that whoever looks sees either the old version or the new one.
+//! Blocking.
+//!
+//! The layout is upstream's: the files lie in a directory named after the time, `..data` is a link
+//! to it, and each visible name is a link into `..data`. A new version is written beside the old one
+//! and becomes the current one by the rename of one link. Everything is reached through file
+//! descriptors and without following links, whatever a privileged container did to the volume.
+
+use super::{
+    owner::{Group, READ_ONLY},
+    payload::{Content, Payload},
+};
+use crate::host::remove;
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+use std::{
+    collections::BTreeSet,
+    ffi::{CStr, OsStr},
+    fs::File,
+    io::{self, Read, Write},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+};
+
+/// The link to the current version.
+const DATA: &str = "..data";
+/// That link while it is being made.
+const NEW_DATA: &str = "..data_tmp";
+/// Everything of the writer's own begins so.
+const OWN: &[u8] = b"..";
+const VERSION_MODE: u32 = 0o755;
+/// How often a name for a version may be taken already.
+const NAME_TRIES: usize = 16;
+
+/// Whether there was something to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// The volume shows another version now.
+    Now,
+    /// It already showed these files, and still does.
+    Before,
+}
+
+/// Makes the volume show exactly these files, of which each belongs to the group if there is one.
+/// What an interrupted write left is removed.
+///
+/// # Errors
+/// What the system says; the volume then shows what it showed before.
+pub(super) fn write(volume: &Path, payload: &Payload, group: Group) -> io::Result<Written> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(volume, flags, Mode::empty())?;
+    let current = current_version(root.as_fd());
+    let shown = match &current {
+        Some(version) => is_shown(root.as_fd(), version, payload, group),
+        None => false,
+    };
+    let (version, written) = match current {
+        Some(version) if shown => (version, Written::Before),
+        _ => {
+            let version = make_version(volume, root.as_fd(), payload, group)?;
+            if let Err(error) = switch(root.as_fd(), &version, group) {
+                remove::tree(&volume.join(&version))?;
+                return Err(error.into());
+            }
+            (version, Written::Now)
+        }
+    };
+    tidy(volume, root.as_fd(), &version, payload, group)?;
+    Ok(written)
+}
+
+/// Whether some version was written completely once.
+pub(super) fn is_written(volume: &Path) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(volume, flags, Mode::empty())
+        .is_ok_and(|root| current_version(root.as_fd()).is_some())
+}
+
+/// The directory that `..data` leads to; `None` when it is no link of the writer's.
+fn current_version(root: BorrowedFd<'_>) -> Option<String> {
+    let target = rustix::fs::readlinkat(root, DATA, Vec::new()).ok()?;
+    let target = target.into_string().ok()?;
+    let plain = target.as_bytes().starts_with(OWN) && !target.contains('/') && target != "..";
+    let there = open_dir(root, &target).is_ok();
+    (plain && there).then_some(target)
+}
+
+/// Whether a version consists of exactly these files. One that cannot be read is not.
+fn is_shown(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: Group) -> bool {
+    let Ok(version) = open_dir(root, version) else {
+        return false;
+    };
+    let version = version.as_fd();
+    let same = |path: &str, content: &Content| has_content(version, path, content, group);
+    payload
+        .files()
+        .all(|(path, content)| same(path, content).unwrap_or(false))
+        && has_only(version, payload).unwrap_or(false)
+}
+
+fn has_content(
+    version: BorrowedFd<'_>,
+    path: &str,
+    content: &Content,
+    group: Group,
+) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(open_within(version, path, flags, 0)?);
+    let stat = rustix::fs::fstat(&file)?;
+    let plain = FileType::from_raw_mode(stat.st_mode).is_file();
+    let mode = group.widen(content.mode, READ_ONLY, false);
+    let length = content.data.len() as u64;
+    if !plain || stat.st_mode & 0o7777 != mode || !group.owns(&stat) {
+        return Ok(false);
+    }
+    let mut bytes = Vec::with_capacity(content.data.len());
+    file.take(length + 1).read_to_end(&mut bytes)?;
+    Ok(bytes == content.data)
+}
+
+/// Whether there is no file that is not in the payload, and no directory without one.
+fn has_only(version: BorrowedFd<'_>, payload: &Payload) -> io::Result<bool> {
+    let mut directories = BTreeSet::new();
+    for (path, _) in payload.files() {
+        directories.extend(path.match_indices('/').filter_map(|(at, _)| path.get(..at)));
+    }
+    let mut pending = vec![String::new()];
+    while let Some(directory) = pending.pop() {
+        let at = match directory.as_str() {
+            "" => ".",
+            path => path,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        for entry in Dir::read_from(open_within(version, at, flags, 0)?)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else {
+                return Ok(false);
+            };
+            if matches!(name, "." | "..") {
+                continue;
+            }
+            let path = match directory.as_str() {
+                "" => name.to_string(),
+                parent => format!("{parent}/{name}"),
+            };
+            if directories.contains(path.as_str()) {
+                pending.push(path);
+            } else if payload.get(&path).is_none() {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Writes all files into a directory of its own; one that cannot be finished is removed.
+fn make_version(
+    volume: &Path,
+    root: BorrowedFd<'_>,
+    payload: &Payload,
+    group: Group,
+) -> io::Result<String> {
+    let name = make_version_dir(root)?;
+    let filled = fill(root, &name, payload, group);
+    if let Err(error) = filled {
+        remove::tree(&volume.join(&name))?;
+        return Err(error);
+    }
+    Ok(name)
+}
+
+fn make_version_dir(root: BorrowedFd<'_>) -> io::Result<String> {
+    let now = jiff::Timestamp::now().strftime("..%Y_%m_%d_%H_%M_%S");
+    let mut tries = 0;
+    loop {
+        let name = format!("{now}.{}", fastrand::u32(..));
+        match rustix::fs::mkdirat(root, &name, Mode::from_raw_mode(VERSION_MODE)) {
+            Ok(()) => return Ok(name),
+            Err(Errno::EXIST) if tries < NAME_TRIES => tries += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: Group) -> io::Result<()> {
+    let version = open_dir(root, name)?;
+    group.own(version.as_fd(), VERSION_MODE, READ_ONLY, true)?;
+    let mut made = BTreeSet::new();
+    for (path, content) in payload.files() {
+        for (at, _) in path.match_indices('/') {
+            let directory = path.get(..at).unwrap_or_default();
+            if made.insert(directory) {
+                make_dir(version.as_fd(), directory, group)?;
+            }
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut file = File::from(open_within(version.as_fd(), path, flags, 0o600)?);
+        file.write_all(&content.data)?;
+        group.own(file.as_fd(), content.mode, READ_ONLY, false)?;
+    }
+    Ok(())
+}
+
+fn make_dir(version: BorrowedFd<'_>, path: &str, group: Group) -> io::Result<()> {
+    let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let parent = open_within(version, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
+    rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(VERSION_MODE))?;
+    let made = open_dir(parent.as_fd(), name)?;
+    group.own(made.as_fd(), VERSION_MODE, READ_ONLY, true)
+}
+
+/// Makes a version the current one.
+fn switch(root: BorrowedFd<'_>, version: &str, group: Group) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(root, NEW_DATA, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error),
+    }
+    rustix::fs::symlinkat(version, root, NEW_DATA)?;
+    group.own_link(root, NEW_DATA)?;
+    rustix::fs::renameat(root, NEW_DATA, root, DATA)
+}
+
+/// Makes the links that are missing, and removes links to what is gone and versions that are over.
+fn tidy(
+    volume: &Path,
+    root: BorrowedFd<'_>,
+    version: &str,
+    payload: &Payload,
+    group: Group,
+) -> io::Result<()> {
+    let first_name = |path| str::split(path, '/').next().unwrap_or_default();
+    let mut missing: BTreeSet<&str> = payload.files().map(|(path, _)| first_name(path)).collect();
+    let kept = [".", "..", DATA, version].map(str::as_bytes);
+    // Listed before anything is removed: some file systems skip entries while others go.
+    let mut surplus = Vec::new();
+    for entry in Dir::read_from(root)? {
+        let name = entry?.file_name().to_owned();
+        let wanted = name.to_str().is_ok_and(|name| missing.remove(name));
+        if !wanted && !kept.contains(&name.to_bytes()) {
+            surplus.push(name);
+        }
+    }
+    for name in surplus {
+        if name.to_bytes().starts_with(OWN) {
+            remove::tree(&volume.join(OsStr::from_bytes(name.to_bytes())))?;
+        } else if leads_into_data(root, &name) {
+            rustix::fs::unlinkat(root, &name, AtFlags::empty())?;
+        }
+    }
+    for name in missing {
+        rustix::fs::symlinkat(format!("{DATA}/{name}"), root, name)?;
+        group.own_link(root, name)?;
+    }
+    Ok(())
+}
+
+/// Whether an entry is a link that the writer made; mount points of other volumes are none.
+fn leads_into_data(root: BorrowedFd<'_>, name: &CStr) -> bool {
+    rustix::fs::readlinkat(root, name, Vec::new())
+        .is_ok_and(|target| target.to_bytes().starts_with(b"..data/"))
+}
+
+fn open_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+    open_within(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, 0)
+}
+
+/// Opens something below a directory, through no link.
+fn open_within(
+    directory: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(directory, path, flags, Mode::from_raw_mode(mode), resolve)
+}

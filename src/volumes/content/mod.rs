@@ -1,0 +1,176 @@
+//! Volumes whose files the kubelet writes: configMap, secret, downwardAPI, projected.
+//!
+//! `plan`, `sources`, `payload` and `mount_points` decide; this file, `atomic_writer` and `owner` do.
+
+mod atomic_writer;
+mod mount_points;
+mod owner;
+mod payload;
+mod plan;
+mod sources;
+
+pub use owner::Group;
+pub use payload::{Content, PathError, Payload};
+pub use plan::{ContentVolume, Item, ObjectSource, Source};
+pub use sources::{ContentError, ContentErrors};
+
+pub(super) use mount_points::mount_points;
+pub(super) use owner::READ_WRITE;
+pub(super) use plan::sources;
+pub(super) use sources::{object_keys, payload};
+
+use super::{Mounter, PodDir, SetUpError, empty_dir::make, error::io_error};
+use crate::host::files;
+use crate::objects::Found;
+use atomic_writer::Written;
+use owner::READ_ONLY;
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+use sha2::{Digest as _, Sha256};
+use std::path::{Path, PathBuf};
+
+/// Modes of a volume's own directory on disk and in memory.
+const ON_DISK: u32 = 0o777;
+const IN_MEMORY: u32 = 0o1777;
+const MOUNT_POINT: u32 = 0o755;
+
+/// What tells two payloads apart.
+pub(super) type Digest = [u8; 32];
+
+/// Makes the volume and its files, as far as they are not there yet. Returns where it is. Blocking.
+pub(super) fn set_up(
+    pod: &PodDir,
+    name: &str,
+    volume: &ContentVolume,
+    payload: &Payload,
+    mounter: &dyn Mounter,
+) -> Result<PathBuf, SetUpError> {
+    make(&pod.volumes_of(volume.plugin), 0o750)?;
+    let directory = pod.volume(volume.plugin, name)?;
+    let fresh = make(&directory, ON_DISK)?;
+    if let Some(size) = volume.memory
+        && (fresh || !is_mounted(&directory, mounter)?)
+    {
+        mounter
+            .tmpfs(&directory, size, IN_MEMORY)
+            .map_err(io_error("mount a tmpfs on", &directory))?;
+    }
+    prepare_root(&directory, volume).map_err(io_error("prepare", &directory))?;
+    write(&directory, volume, payload)?;
+    note_ready(pod, name, volume)?;
+    Ok(directory)
+}
+
+/// Says, where upstream says that a volume was made, for which wishes it was.
+fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), SetUpError> {
+    let note = pod.content_note(name)?;
+    let ready = note.join("ready");
+    let text = wishes(volume);
+    if std::fs::read_to_string(&ready).is_ok_and(|known| known == text) {
+        return Ok(());
+    }
+    make(&pod.empty_dir_notes(), 0o750)?;
+    make(&note, 0o750)?;
+    files::write_in_place(&ready, text.as_bytes(), 0o644).map_err(io_error("write", &ready))
+}
+
+/// What tells the wishes for one volume from those for another one.
+fn wishes(volume: &ContentVolume) -> String {
+    let digest = Sha256::digest(format!("{volume:?}"));
+    let half = digest.iter().take(16);
+    half.map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Makes an existing volume show these files. Blocking.
+pub(super) fn write(
+    directory: &Path,
+    volume: &ContentVolume,
+    payload: &Payload,
+) -> Result<(), SetUpError> {
+    let written = atomic_writer::write(directory, payload, volume.group);
+    if let Ok(Written::Now) = written {
+        tracing::debug!(volume = %directory.display(), files = payload.len(), "Wrote a volume");
+    }
+    written
+        .map(drop)
+        .map_err(io_error("write the files of", directory))
+}
+
+/// Where the volume is if an earlier kubelet made it for the same wishes and it is still there.
+/// Blocking.
+pub(super) fn made_before(
+    pod: &PodDir,
+    name: &str,
+    volume: &ContentVolume,
+    mounter: &dyn Mounter,
+) -> Option<PathBuf> {
+    let ready = pod.content_note(name).ok()?.join("ready");
+    let noted = std::fs::read_to_string(ready).ok()?;
+    let directory = pod.volume(volume.plugin, name).ok()?;
+    let mounted = volume.memory.is_none() || is_mounted(&directory, mounter).unwrap_or(false);
+    let there = noted == wishes(volume) && mounted && atomic_writer::is_written(&directory);
+    there.then_some(directory)
+}
+
+/// The digest of everything that a volume is to show.
+pub(super) fn digest(payload: &Payload) -> Digest {
+    let mut hasher = Sha256::new();
+    for (path, content) in payload.files() {
+        hasher.update((path.len() as u64).to_le_bytes());
+        hasher.update(path);
+        hasher.update(content.mode.to_le_bytes());
+        hasher.update((content.data.len() as u64).to_le_bytes());
+        hasher.update(&content.data);
+    }
+    hasher.finalize().into()
+}
+
+/// The files of a volume from what was found.
+pub(super) fn content_of(volume: &ContentVolume, found: &Found) -> Result<Payload, SetUpError> {
+    payload(&volume.sources, found).map_err(SetUpError::Content)
+}
+
+fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> Result<bool, SetUpError> {
+    mounter
+        .is_mounted(directory)
+        .map_err(io_error("look at", directory))
+}
+
+/// The volume's own directory belongs to the group, and what is mounted within finds its place.
+fn prepare_root(directory: &Path, volume: &ContentVolume) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(directory, flags, Mode::empty())?;
+    if volume.group != Group(None) {
+        let mode = rustix::fs::fstat(&root)?.st_mode & 0o7777;
+        volume.group.own(root.as_fd(), mode, READ_ONLY, true)?;
+    }
+    for point in &volume.mount_points {
+        make_all(root.as_fd(), point)?;
+    }
+    Ok(())
+}
+
+/// Makes a directory and those above it, through no link.
+fn make_all(root: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
+    let mut at: OwnedFd = open_dir(root, ".")?;
+    for name in path.split('/') {
+        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(MOUNT_POINT)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        at = open_dir(at.as_fd(), name)?;
+    }
+    Ok(())
+}
+
+fn open_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)
+}
+
+#[cfg(test)]
+mod writer_tests;

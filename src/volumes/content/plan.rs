@@ -1,0 +1,215 @@
+//! What the files of a volume are made from. Pure.
+
+use super::{Payload, owner::Group, sources::ContentError};
+use crate::model::{Pod, PodExt, pod_field};
+use crate::objects::{ObjectKey, ObjectKind};
+use crate::resources::{NodeFacts, field_ref_value};
+use crate::volumes::paths::Plugin;
+use k8s_openapi::api::core::v1::{
+    ConfigMapProjection, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, SecretProjection,
+    Volume, VolumeProjection,
+};
+
+/// The API's default for files.
+const DEFAULT_MODE: i32 = 0o644;
+
+/// A volume whose files the kubelet writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContentVolume {
+    /// Which kind it is.
+    pub plugin: Plugin,
+    /// Bytes of the tmpfs it is in; `None` for on disk.
+    pub memory: Option<u64>,
+    /// Who may read it besides its owner.
+    pub group: Group,
+    /// Where its files come from; later ones replace earlier ones of the same path.
+    pub sources: Vec<Source>,
+    /// Directories in it onto which other volumes are mounted, relative.
+    pub mount_points: Vec<String>,
+}
+
+/// One source of files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Files that say something about the pod.
+    Pod(Payload),
+    /// Entries of an object.
+    Object(ObjectSource),
+}
+
+/// Entries of an object as files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectSource {
+    /// Which object.
+    pub key: ObjectKey,
+    /// Which entries; all of them when empty.
+    pub items: Vec<Item>,
+    /// Permission bits of files that have none of their own.
+    pub default_mode: u32,
+    /// It is fine when the object or an entry is not there.
+    pub optional: bool,
+}
+
+/// One entry as a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The entry.
+    pub key: String,
+    /// The file.
+    pub path: String,
+    /// Its permission bits.
+    pub mode: Option<u32>,
+}
+
+/// What this kind of volume is made from, and which kind it is; `None` when it is of another kind.
+///
+/// # Errors
+/// A field of the pod that is asked for does not exist.
+pub(in crate::volumes) fn sources(
+    pod: &Pod,
+    volume: &Volume,
+    node: &NodeFacts,
+) -> Result<Option<(Plugin, Vec<Source>)>, Vec<ContentError>> {
+    if let Some(wanted) = &volume.config_map {
+        let source = ConfigMapProjection {
+            name: wanted.name.clone(),
+            items: wanted.items.clone(),
+            optional: wanted.optional,
+        };
+        let source = config_map(pod, &source, wanted.default_mode);
+        return Ok(Some((Plugin::ConfigMap, vec![source])));
+    }
+    if let Some(wanted) = &volume.secret {
+        let source = SecretProjection {
+            name: wanted.secret_name.clone().unwrap_or_default(),
+            items: wanted.items.clone(),
+            optional: wanted.optional,
+        };
+        let source = secret(pod, &source, wanted.default_mode);
+        return Ok(Some((Plugin::Secret, vec![source])));
+    }
+    if let Some(wanted) = &volume.downward_api {
+        let items = wanted.items.as_deref().unwrap_or_default();
+        let files = pod_files(pod, items, wanted.default_mode, node)?;
+        return Ok(Some((Plugin::DownwardApi, vec![Source::Pod(files)])));
+    }
+    match &volume.projected {
+        Some(wanted) => Ok(Some((Plugin::Projected, projected(pod, wanted, node)?))),
+        None => Ok(None),
+    }
+}
+
+fn projected(
+    pod: &Pod,
+    wanted: &ProjectedVolumeSource,
+    node: &NodeFacts,
+) -> Result<Vec<Source>, Vec<ContentError>> {
+    let mut sources = Vec::new();
+    let mut errors = Vec::new();
+    for projection in wanted.sources.iter().flatten() {
+        if let Some(source) = &projection.secret {
+            sources.push(secret(pod, source, wanted.default_mode));
+        } else if let Some(source) = &projection.config_map {
+            sources.push(config_map(pod, source, wanted.default_mode));
+        } else if let Some(source) = &projection.downward_api {
+            let items = source.items.as_deref().unwrap_or_default();
+            match pod_files(pod, items, wanted.default_mode, node) {
+                Ok(files) => sources.push(Source::Pod(files)),
+                Err(more) => errors.extend(more),
+            }
+        } else if *projection != VolumeProjection::default() {
+            errors.push(ContentError::UnknownSource);
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(sources),
+        false => Err(errors),
+    }
+}
+
+fn config_map(pod: &Pod, source: &ConfigMapProjection, default_mode: Option<i32>) -> Source {
+    let ConfigMapProjection {
+        name,
+        items,
+        optional,
+    } = source;
+    let kind = ObjectKind::ConfigMap;
+    object(pod, kind, name, items.as_deref(), *optional, default_mode)
+}
+
+fn secret(pod: &Pod, source: &SecretProjection, default_mode: Option<i32>) -> Source {
+    let SecretProjection {
+        name,
+        items,
+        optional,
+    } = source;
+    let kind = ObjectKind::Secret;
+    object(pod, kind, name, items.as_deref(), *optional, default_mode)
+}
+
+fn object(
+    pod: &Pod,
+    kind: ObjectKind,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    optional: Option<bool>,
+    default_mode: Option<i32>,
+) -> Source {
+    let item = |item: &KeyToPath| Item {
+        key: item.key.clone(),
+        path: item.path.clone(),
+        mode: item.mode.map(bits),
+    };
+    Source::Object(ObjectSource {
+        key: ObjectKey {
+            kind,
+            namespace: pod.namespace().to_string(),
+            name: name.to_string(),
+        },
+        items: items.unwrap_or_default().iter().map(item).collect(),
+        default_mode: bits(default_mode.unwrap_or(DEFAULT_MODE)),
+        optional: optional == Some(true),
+    })
+}
+
+/// Upstream's `downwardapi.CollectData`.
+fn pod_files(
+    pod: &Pod,
+    items: &[DownwardAPIVolumeFile],
+    default_mode: Option<i32>,
+    node: &NodeFacts,
+) -> Result<Payload, Vec<ContentError>> {
+    let mut payload = Payload::default();
+    let mut errors = Vec::new();
+    for item in items {
+        let mode = bits(item.mode.or(default_mode).unwrap_or(DEFAULT_MODE));
+        let added = text_of(pod, item, node).and_then(|text| {
+            let added = payload.insert(&item.path, text.into(), mode);
+            added.map_err(ContentError::Path)
+        });
+        errors.extend(added.err());
+    }
+    match errors.is_empty() {
+        true => Ok(payload),
+        false => Err(errors),
+    }
+}
+
+fn text_of(
+    pod: &Pod,
+    item: &DownwardAPIVolumeFile,
+    node: &NodeFacts,
+) -> Result<String, ContentError> {
+    if let Some(field) = &item.field_ref {
+        let path = &field.field_path;
+        return pod_field(pod, path).ok_or_else(|| ContentError::FieldPath(path.clone()));
+    }
+    match &item.resource_field_ref {
+        Some(wanted) => Ok(field_ref_value(pod, None, wanted, node)?),
+        None => Ok(String::new()),
+    }
+}
+
+fn bits(mode: i32) -> u32 {
+    mode.cast_unsigned() & 0o777
+}

@@ -1,0 +1,123 @@
+//! From sources to files. Pure.
+
+use super::plan::{ObjectSource, Source};
+use super::{PathError, Payload};
+use crate::objects::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+use crate::resources::FieldRefError;
+use std::{collections::BTreeSet, fmt};
+
+/// Why a volume's files cannot be made; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContentError {
+    /// An object is not there or cannot be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// An object was not looked up.
+    #[error("{} {:?} was not looked up", .0.kind, .0.name)]
+    NotLookedUp(ObjectKey),
+    /// A ConfigMap has no such entry.
+    #[error("configmap references non-existent config key: {0}")]
+    ConfigMapKey(String),
+    /// A Secret has no such entry.
+    #[error("references non-existent secret key: {0}")]
+    SecretKey(String),
+    /// A path cannot be one in a volume.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The pod has no such field.
+    #[error("unsupported fieldPath: {0}")]
+    FieldPath(String),
+    /// An amount of a resource cannot be shown.
+    #[error(transparent)]
+    Resource(#[from] FieldRefError),
+    /// The volume is to be mounted outside of the container.
+    #[error("invalid container mount point {0}")]
+    MountPoint(String),
+    /// A source that this kubelet does not have.
+    #[error("a source of the volume is not supported by this kubelet")]
+    UnknownSource,
+}
+
+/// All that is wrong, as upstream lists it: one thing as it is, several in brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContentErrors(pub Vec<ContentError>);
+
+impl fmt::Display for ContentErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [only] = self.0.as_slice() {
+            return only.fmt(f);
+        }
+        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "[{}]", texts.join(", "))
+    }
+}
+
+impl std::error::Error for ContentErrors {}
+
+/// The objects that sources need.
+pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey> {
+    let key = |source: &Source| match source {
+        Source::Object(object) => Some(object.key.clone()),
+        Source::Pod(_) => None,
+    };
+    sources.iter().filter_map(key).collect()
+}
+
+/// All files of the volume.
+///
+/// # Errors
+/// Everything that is missing or wrong.
+pub(in crate::volumes) fn payload(
+    sources: &[Source],
+    found: &Found,
+) -> Result<Payload, ContentErrors> {
+    let mut payload = Payload::default();
+    let mut errors = Vec::new();
+    for source in sources {
+        match source {
+            Source::Pod(files) => payload.extend(files.clone()),
+            Source::Object(source) => match object_files(source, found) {
+                Ok(files) => payload.extend(files),
+                Err(error) => errors.push(error),
+            },
+        }
+    }
+    if errors.is_empty() {
+        errors.extend(payload.check().err().map(ContentError::Path));
+    }
+    match errors.is_empty() {
+        true => Ok(payload),
+        false => Err(ContentErrors(errors)),
+    }
+}
+
+/// Upstream's `MakePayload` of config maps and secrets.
+fn object_files(source: &ObjectSource, found: &Found) -> Result<Payload, ContentError> {
+    let none = Object::default();
+    let object = match found.get(&source.key) {
+        Some(Ok(object)) => object.as_ref(),
+        Some(Err(error)) if source.optional && error.is_not_found() => &none,
+        Some(Err(error)) => return Err(error.clone().into()),
+        None => return Err(ContentError::NotLookedUp(source.key.clone())),
+    };
+    let mut payload = Payload::default();
+    if source.items.is_empty() {
+        for (key, value) in object.entries() {
+            payload.insert(key, value.clone(), source.default_mode)?;
+        }
+    }
+    for item in &source.items {
+        let Some(value) = object.get(&item.key) else {
+            if source.optional {
+                continue;
+            }
+            return Err(match source.key.kind {
+                ObjectKind::ConfigMap => ContentError::ConfigMapKey(item.key.clone()),
+                ObjectKind::Secret => ContentError::SecretKey(item.key.clone()),
+            });
+        };
+        let mode = item.mode.unwrap_or(source.default_mode);
+        payload.insert(&item.path, value.clone(), mode)?;
+    }
+    Ok(payload)
+}

@@ -1,0 +1,58 @@
+use super::*;
+
+#[test]
+fn a_name_that_is_not_one_path_component_is_refused() {
+    for bad in ["", ".", "..", "a/b", "/", "../x", "a\0b", &"x".repeat(256)] {
+        assert!(component(bad).is_err(), "{bad:?}");
+    }
+    for good in ["a", "a.b", "...", "ns_name_uid", "ä"] {
+        assert_eq!(component(good).unwrap(), good);
+    }
+}
+
+#[tokio::test]
+async fn volumes_nobody_mounts_are_left_alone_and_unknown_kinds_are_named() {
+    let node = node();
+    let mut unused = pod(json!([{"name": "s", "nfs": {"server": "x", "path": "/"}}]));
+    unused.spec.as_mut().unwrap().containers[0].volume_mounts = None;
+    assert!(node.prepare(&unused).await.unwrap().is_empty());
+    let used = pod(json!([{"name": "s", "nfs": {"server": "x", "path": "/"}}]));
+    assert_eq!(
+        chain(&node.prepare(&used).await.unwrap_err()),
+        "MountVolume.SetUp failed for volume \"s\" : a nfs volume is not supported by this \
+         kubelet"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_with_a_hostile_uid_touches_nothing() {
+    let node = node();
+    let mut hostile = pod(json!([{"name": "v", "emptyDir": {}}]));
+    hostile.metadata.uid = Some("../../escape".into());
+    assert!(matches!(
+        node.prepare(&hostile).await,
+        Err(VolumeError::Name(_))
+    ));
+    assert!(node.manager.teardown(&hostile.uid()).await.is_err());
+    assert!(
+        node.manager
+            .remove_pod_dir(&PodUid::from(".."))
+            .await
+            .is_err()
+    );
+    assert!(!node.base.join("escape").exists());
+}
+
+#[test]
+fn a_termination_log_is_a_fresh_file_that_anybody_may_write() {
+    let node = node();
+    let pod = node.manager.root().pod(&PodUid::from("u1")).unwrap();
+    pod_dirs::create(&pod).unwrap();
+    let first = pod_dirs::create_termination_log(&pod, "c").unwrap();
+    let second = pod_dirs::create_termination_log(&pod, "c").unwrap();
+    assert_ne!(first, second);
+    assert_eq!(fs::metadata(&first).unwrap().mode() & 0o777, 0o666);
+    assert_eq!(first.parent().unwrap(), pod.path().join("containers/c"));
+    assert_eq!(first.file_name().unwrap().len(), 8);
+    assert!(pod_dirs::create_termination_log(&pod, "../c").is_err());
+}

@@ -1,0 +1,146 @@
+//! On the kernel's own mount table. Without the right to mount, these say so and are skipped, unless
+//! `CI` is set.
+
+use super::{sub_path::request, *};
+use crate::host::mount;
+
+/// A manager that really mounts, on a node with a mebibyte of memory.
+fn real(base: &Path) -> VolumeManager {
+    let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
+    let facts = NodeFacts {
+        allocatable_memory_bytes: 1 << 20,
+        ..NodeFacts::default()
+    };
+    let objects = Objects::new(Some(base.join("objects")));
+    VolumeManager::new(root, Arc::new(facts), objects, HostMounter)
+}
+
+async fn prepared(manager: &VolumeManager, pod: &Pod) -> Option<Arc<VolumePaths>> {
+    match manager.prepare(pod).await {
+        Ok(prepared) => Some(prepared.paths),
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "{}", chain(&error));
+            eprintln!("SKIPPED, cannot mount here: {}", chain(&error));
+            None
+        }
+    }
+}
+
+/// Takes the pod down and says what is left of it.
+async fn left(manager: &VolumeManager, pod: &Pod) -> Vec<PathBuf> {
+    manager.teardown(&pod.uid()).await.unwrap();
+    manager.remove_pod_dir(&pod.uid()).await.unwrap();
+    let mut mounts = mount::list().unwrap();
+    mounts.retain(|m| m.is_beneath(manager.root().path()));
+    let dirs = fs::read_dir(manager.root().pods_dir()).unwrap();
+    let dirs = dirs.map(|entry| entry.unwrap().path());
+    mounts
+        .into_iter()
+        .map(|m| m.mount_point)
+        .chain(dirs)
+        .collect()
+}
+
+#[tokio::test]
+async fn the_kernel_mounts_bounds_and_unmounts_a_volume_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = real(dir.path());
+    let pod = pod(json!([{"name": "v", "emptyDir": {"medium": "Memory"}}]));
+    let Some(paths) = prepared(&manager, &pod).await else {
+        return;
+    };
+    let volume = &paths["v"].host_path;
+    let mode = fs::metadata(volume).unwrap().mode() & 0o7777;
+    let overfull = fs::write(volume.join("big"), vec![0; 2 << 20]);
+    let requests = request(volume, "part");
+    let uid = pod.uid();
+    let bind = async || manager.prepare_sub_paths(&uid, "c", requests.clone()).await;
+    let (first, second) = (bind().await, bind().await);
+    assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
+    assert!(overfull.is_err(), "the size is a bound");
+    assert_eq!(mode, 0o1777);
+    first.unwrap();
+    second.unwrap();
+}
+
+#[tokio::test]
+async fn a_secret_is_on_a_tmpfs_and_a_part_of_it_outlives_its_update() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let manager = real(&base);
+    let secret = base.join("objects/secrets/ns/db");
+    fs::create_dir_all(&secret).unwrap();
+    fs::write(secret.join("password"), "one").unwrap();
+    let pod = pod(json!([
+        {"name": "s", "secret": {"secretName": "db", "defaultMode": 0o400}},
+        {"name": "p", "projected": {"sources": [{"secret": {"name": "db"}}]}},
+    ]));
+    let Some(paths) = prepared(&manager, &pod).await else {
+        return;
+    };
+    let volume = paths["s"].host_path.clone();
+    let requests = request(&volume, "password");
+    let bound = manager.prepare_sub_paths(&pod.uid(), "c", requests).await;
+    let bound = bound.unwrap()[&3].clone();
+    let table = mount::list().unwrap();
+    let of = |path: &Path| table.iter().rfind(|m| m.mount_point == path).cloned();
+    let kinds = [&volume, &paths["p"].host_path].map(|path| of(path).unwrap().fs_type);
+    fs::write(secret.join("password"), "two").unwrap();
+    manager.prepare(&pod).await.unwrap();
+    let texts = (
+        fs::read_to_string(volume.join("password")).unwrap(),
+        fs::read_to_string(&bound).unwrap(),
+    );
+    assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
+    assert_eq!(kinds, ["tmpfs", "tmpfs"]);
+    assert_eq!(texts, ("two".to_string(), "one".to_string()));
+}
+
+#[tokio::test]
+async fn huge_pages_are_mounted_where_the_kernel_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = real(dir.path());
+    let mut pod = pod(json!([{"name": "v", "emptyDir": {"medium": "HugePages-2Mi"}}]));
+    pod.spec.as_mut().unwrap().containers[0].resources =
+        serde_json::from_value(json!({"requests": {"hugepages-2Mi": "2Mi"}})).unwrap();
+    if !Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists() {
+        eprintln!("SKIPPED, no huge pages of 2 MiB here");
+        return;
+    }
+    let Some(paths) = prepared(&manager, &pod).await else {
+        return;
+    };
+    let table = mount::list().unwrap();
+    let volume = &paths["v"].host_path;
+    let found = table.iter().find(|m| m.mount_point == *volume).cloned();
+    // A successor finds it mounted and mounts nothing on top.
+    real(dir.path()).prepare(&pod).await.unwrap();
+    let again = mount::list().unwrap();
+    let count = again.iter().filter(|m| m.mount_point == *volume).count();
+    assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
+    assert_eq!(found.unwrap().fs_type, "hugetlbfs");
+    assert_eq!(count, 1);
+}
+
+#[tokio::test]
+async fn what_a_pod_left_mounted_in_its_own_volume_goes_and_is_not_deleted_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let manager = real(&base);
+    let precious = base.join("precious");
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("data"), "x").unwrap();
+    let pod = pod(
+        json!([{"name": "v", "emptyDir": {}}, {"name": "m", "emptyDir": {"medium": "Memory"}}]),
+    );
+    let Some(paths) = prepared(&manager, &pod).await else {
+        return;
+    };
+    for volume in ["v", "m"] {
+        let point = paths[volume].host_path.join("point");
+        fs::create_dir(&point).unwrap();
+        mount::bind(&precious, &point).unwrap();
+    }
+    assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
+    assert!(precious.join("data").exists());
+}

@@ -1,0 +1,174 @@
+//! The whole module on a pretended, and in `kernel` on the real, mount table.
+
+use super::*;
+use crate::base::chain;
+use crate::host::MountEntry;
+use serde_json::{Value, json};
+use std::{
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::Path,
+};
+
+mod content;
+mod crashes;
+mod dirs;
+mod empty_dir;
+mod host_path;
+mod kernel;
+mod sub_path;
+mod teardown;
+
+/// Pretends to mount: records what was asked and shows it in the list.
+#[derive(Clone, Default)]
+struct FakeMounter(Arc<Mutex<Fake>>);
+
+#[derive(Default)]
+struct Fake {
+    mounts: Vec<MountEntry>,
+    tmpfs: Vec<(PathBuf, u64)>,
+    huge: Vec<(PathBuf, u64)>,
+    bound: Vec<(PathBuf, PathBuf)>,
+    unmounted: Vec<PathBuf>,
+    busy: bool,
+    lists: usize,
+    /// How many calls still work; the others fail as if the kubelet died there.
+    left: Option<usize>,
+}
+
+impl Fake {
+    fn spend(&mut self) -> io::Result<()> {
+        match &mut self.left {
+            Some(0) => Err(io::Error::other("the kubelet died")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl FakeMounter {
+    fn add(&self, point: &Path, fs_type: &str) {
+        self.0.lock().mounts.push(MountEntry {
+            mount_point: point.into(),
+            root: "/".into(),
+            fs_type: fs_type.into(),
+            source: fs_type.into(),
+        });
+    }
+}
+
+impl Mounter for FakeMounter {
+    fn list(&self) -> io::Result<Vec<MountEntry>> {
+        let mut fake = self.0.lock();
+        fake.lists += 1;
+        fake.spend()?;
+        Ok(fake.mounts.clone())
+    }
+
+    fn is_mounted(&self, directory: &Path) -> io::Result<bool> {
+        let mut fake = self.0.lock();
+        fake.lists += 1;
+        fake.spend()?;
+        Ok(fake.mounts.iter().any(|m| m.mount_point == directory))
+    }
+
+    fn huge_pages(&self, target: &Path, page_bytes: u64) -> io::Result<()> {
+        self.0.lock().spend()?;
+        self.0.lock().huge.push((target.into(), page_bytes));
+        self.add(target, "hugetlbfs");
+        Ok(())
+    }
+
+    fn tmpfs(&self, target: &Path, size_bytes: u64, _mode: u32) -> io::Result<()> {
+        self.0.lock().spend()?;
+        self.0.lock().tmpfs.push((target.into(), size_bytes));
+        self.add(target, "tmpfs");
+        Ok(())
+    }
+
+    fn bind(&self, source: &Path, target: &Path) -> io::Result<()> {
+        self.0.lock().spend()?;
+        let real = fs::read_link(source)?;
+        self.0.lock().bound.push((real, target.into()));
+        self.add(target, "ext4");
+        Ok(())
+    }
+
+    fn unmount(&self, target: &Path) -> io::Result<()> {
+        let mut fake = self.0.lock();
+        fake.spend()?;
+        if fake.busy {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        if let Some(at) = fake.mounts.iter().rposition(|m| m.mount_point == target) {
+            fake.mounts.remove(at);
+            fake.unmounted.push(target.into());
+        }
+        Ok(())
+    }
+}
+
+struct Node {
+    _dir: tempfile::TempDir,
+    base: PathBuf,
+    mounter: FakeMounter,
+    manager: VolumeManager,
+}
+
+fn node() -> Node {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    let mounter = FakeMounter::default();
+    Node {
+        manager: manager(&base, &mounter),
+        mounter,
+        base,
+        _dir: dir,
+    }
+}
+
+impl Node {
+    async fn prepare(&self, pod: &Pod) -> Result<Arc<VolumePaths>, VolumeError> {
+        let prepared = self.manager.prepare(pod).await?;
+        assert!(prepared.stale.is_empty(), "{:?}", prepared.stale);
+        Ok(prepared.paths)
+    }
+
+    /// Puts an entry of an object, `secrets/ns/name/key`.
+    fn put(&self, path: &str, text: &str) {
+        let path = self.base.join("objects").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+fn manager(base: &Path, mounter: &FakeMounter) -> VolumeManager {
+    let facts = NodeFacts {
+        allocatable_memory_bytes: 1 << 30,
+        allocatable_milli_cpu: 4000,
+        ..NodeFacts::default()
+    };
+    let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
+    let objects = Objects::new(Some(base.join("objects")));
+    VolumeManager::new(root, Arc::new(facts), objects, mounter.clone())
+}
+
+/// A pod whose one container mounts every volume.
+fn pod(volumes: Value) -> Pod {
+    let names = volumes.as_array().unwrap().iter();
+    let mounts: Vec<Value> = names
+        .map(|v| json!({"name": v["name"], "mountPath": "/x"}))
+        .collect();
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
+        "spec": {"volumes": volumes, "containers": [{"name": "c", "volumeMounts": mounts}]},
+    }))
+    .unwrap()
+}
+
+fn host_path(path: &Path, kind: &str) -> Value {
+    json!([{"name": "h", "hostPath": {"path": path, "type": kind}}])
+}

@@ -4,10 +4,11 @@ use super::{
     events,
     health::HealthChecks,
     list::{self, Body},
-    route::{Port, Route, RouteError, route},
+    route::{ExplainQuery, OverviewQuery, Port, Route, RouteError, route},
 };
 use crate::{
     events::EventRecorder,
+    explain::{Explanation, Overview},
     metrics,
     model::{ContainerState, Pod, PodStatus},
 };
@@ -32,11 +33,21 @@ pub type RunningPodsView = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
 /// The metrics as text in Prometheus' exposition format 0.0.4.
 pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
 
+/// Every known pod in a line.
+pub type OverviewView = Arc<dyn Fn() -> Overview + Send + Sync>;
+/// Why one pod is as it is; `None` when it is not known.
+pub type ExplainView = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send + Sync>;
+/// The version of what the overview shows, and a future that ends when it changes after this call.
+pub type NewsView = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
+
 /// Ends when the facts behind what is shown are on disk.
 pub type Recorded = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// How long an answer waits for the disk at most.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long an answer waits for news at most.
+const NEWS: Duration = Duration::from_secs(25);
 
 /// No request here needs a body; one up to this many bytes is ignored.
 const MAX_BODY: u64 = 8 * 1024;
@@ -55,6 +66,12 @@ pub struct Views {
     pub metrics: MetricsView,
     /// Waits until what the views show would be shown again after a restart.
     pub recorded: Recorded,
+    /// For `/explain`.
+    pub overview: OverviewView,
+    /// For `/explain/<namespace>/<pod>`.
+    pub explain: ExplainView,
+    /// For those who wait for something to change.
+    pub news: NewsView,
     /// For `/events`.
     pub events: EventRecorder,
     /// The node's name, which reports the events.
@@ -127,6 +144,28 @@ impl Handlers {
         }
     }
 
+    /// To be awaited before the answer is made: ends at once, unless the request wants to hear when
+    /// something has changed. Then it ends when that is so, or after a while.
+    pub(super) async fn until_news<B>(&self, request: &Request<B>) {
+        let (Some(views), uri) = (&self.inner.views, request.uri()) else {
+            return;
+        };
+        let found = route(self.port(), request.method(), uri.path(), uri.query());
+        let Ok(Route::Overview(OverviewQuery { after: Some(after) })) = found else {
+            return;
+        };
+        let changed = async {
+            loop {
+                let (version, changed) = (views.news)();
+                if version != after {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let _ = tokio::time::timeout(NEWS, changed).await;
+    }
+
     /// To be awaited between making an answer and sending it: what somebody has been told holds also
     /// when the kubelet is killed the moment after.
     pub(super) async fn settle(&self) {
@@ -156,6 +195,17 @@ impl Handlers {
             (Route::Pods, Some(views)) => pods((views.pods)()),
             (Route::RunningPods, Some(views)) => running_pods((views.running_pods)()),
             (Route::Metrics, Some(views)) => full(StatusCode::OK, METRICS, (views.metrics)()),
+            (Route::Overview(_), Some(views)) => one(&(views.overview)()),
+            (Route::Explain(query), Some(views)) => match (views.explain)(&query) {
+                Some(explanation) => one(&explanation),
+                None => {
+                    let ExplainQuery {
+                        namespace, name, ..
+                    } = &query;
+                    let body = format!("404 no pod {namespace}/{name} is known here\n");
+                    text(StatusCode::NOT_FOUND, body)
+                }
+            },
             (Route::Events(query), Some(views)) => {
                 let node = views.node_name.clone();
                 let items = events::select(views.events.recent(), &query)
@@ -255,6 +305,13 @@ fn text(status: StatusCode, body: String) -> Response<Body> {
 fn full(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Body> {
     let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
     respond(status, content_type, body.boxed_unsync())
+}
+
+fn one(object: &impl Serialize) -> Response<Body> {
+    match serde_json::to_string(object) {
+        Ok(body) => full(StatusCode::OK, JSON, body + "\n"),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
 }
 
 fn json(body: Body) -> Response<Body> {

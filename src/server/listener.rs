@@ -1,31 +1,37 @@
 //! Sockets and connections.
 
-use super::handlers::Handlers;
+use super::{
+    handlers::Handlers,
+    local::{self, LocalPath},
+};
 use crate::base::chain;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, fmt, io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration,
+};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{either::Either, sync::CancellationToken};
 
 /// How long nothing is accepted after an accept failed (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Longest request line with all headers, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// A port that cannot be had.
+/// A port or a socket that cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for {name}")]
 pub struct BindError {
     /// What the port is for.
     pub name: &'static str,
-    /// The address asked for.
-    pub address: SocketAddr,
+    /// The address or the path asked for.
+    pub address: String,
     /// The system's answer.
     #[source]
     pub source: io::Error,
@@ -55,13 +61,27 @@ impl Default for Limits {
     }
 }
 
-/// A bound port that does not serve yet.
+/// A bound port or local socket that does not serve yet.
 #[derive(Debug)]
 pub struct Listener {
     name: &'static str,
-    socket: TcpListener,
-    address: SocketAddr,
+    socket: Socket,
     limits: Limits,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener, SocketAddr),
+    Local(UnixListener, LocalPath),
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(_, address) => address.fmt(f),
+            Self::Local(_, place) => place.path().display().fmt(f),
+        }
+    }
 }
 
 impl Listener {
@@ -69,15 +89,34 @@ impl Listener {
     pub async fn bind(name: &'static str, address: SocketAddr) -> Result<Self, BindError> {
         let failed = |source| BindError {
             name,
-            address,
+            address: address.to_string(),
             source,
         };
         let socket = TcpListener::bind(address).await.map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
         Ok(Self {
             name,
+            socket: Socket::Tcp(socket, address),
+            limits: Limits::default(),
+        })
+    }
+
+    /// Makes a local socket of mode 0600 in place of one that is there. It is removed when this ends.
+    /// Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Something else is at that path, or it cannot be had.
+    pub fn bind_local(name: &'static str, path: &Path) -> Result<Self, BindError> {
+        let bound = local::listen_at(path)
+            .and_then(|(socket, place)| Ok(Socket::Local(UnixListener::from_std(socket)?, place)));
+        let socket = bound.map_err(|source| BindError {
+            name,
+            address: path.display().to_string(),
+            source,
+        })?;
+        Ok(Self {
+            name,
             socket,
-            address,
             limits: Limits::default(),
         })
     }
@@ -89,9 +128,12 @@ impl Listener {
         self
     }
 
-    /// The address with the port that was really taken.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// The address with the port that was really taken; `None` of a local socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(_, address) => Some(*address),
+            Socket::Local(..) => None,
+        }
     }
 
     /// Serves until shutdown, then lets running answers end. An error of one connection is that
@@ -103,7 +145,7 @@ impl Listener {
     ) -> anyhow::Result<()> {
         let slots = Arc::new(Semaphore::new(self.limits.connections));
         let mut open = JoinSet::new();
-        tracing::info!(name = self.name, address = %self.address, "serving");
+        tracing::info!(name = self.name, address = %self.socket, "serving");
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -136,36 +178,47 @@ impl Listener {
 
 /// The next connection, once there is room for it. Safe to cancel.
 async fn accept(
-    socket: &TcpListener,
+    socket: &Socket,
     slots: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+) -> io::Result<(Either<TcpStream, UnixStream>, OwnedSemaphorePermit)> {
     let slot = slots
         .clone()
         .acquire_owned()
         .await
         .map_err(io::Error::other)?;
-    let (stream, _) = socket.accept().await?;
+    let stream = match socket {
+        Socket::Tcp(socket, _) => {
+            let (stream, _) = socket.accept().await?;
+            let _ = stream.set_nodelay(true);
+            Either::Left(stream)
+        }
+        Socket::Local(socket, _) => Either::Right(socket.accept().await?.0),
+    };
     Ok((stream, slot))
 }
 
 /// Serves one connection to its end, which comes at the latest `age` and `drain` after its start.
 async fn connection(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     handlers: Handlers,
     limits: Limits,
     shutdown: CancellationToken,
 ) {
-    let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| {
-        let response = handlers.answer(&request);
-        tracing::debug!(
-            method = %request.method(),
-            path = request.uri().path(),
-            status = response.status().as_u16(),
-            "answered"
-        );
-        let handlers = handlers.clone();
+    let stopping = shutdown.clone();
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let (handlers, stopping) = (handlers.clone(), stopping.clone());
         async move {
+            tokio::select! {
+                () = handlers.until_news(&request) => {}
+                () = stopping.cancelled() => {}
+            }
+            let response = handlers.answer(&request);
+            tracing::debug!(
+                method = %request.method(),
+                path = request.uri().path(),
+                status = response.status().as_u16(),
+                "answered"
+            );
             handlers.settle().await;
             Ok::<_, Infallible>(response)
         }

@@ -1,8 +1,9 @@
 //! The HTTP surface: what the node's other programs and people read from the kubelet.
 //!
-//! * Owns: the health port and the read-only port, their sockets and the connections on them.
+//! * Owns: the health port, the read-only port and the local socket that answers as the latter does,
+//!   and the connections on them.
 //! * Woken by: requests, and by shutdown.
-//! * Publishes: pods, running pods, events, metrics and health, read from boards at the moment of the
+//! * Publishes: pods, running pods, why pods are as they are, events, metrics and health, read from boards at the moment of the
 //!   request; nothing is computed for nobody.
 //! * Must never change anything, call the runtime, hold a whole list in memory as text, or let one
 //!   client take what all need (connections, headers, bodies and idle time are bounded).
@@ -13,12 +14,18 @@ mod handlers;
 mod health;
 mod list;
 mod listener;
+mod local;
 mod query;
 mod route;
 #[cfg(test)]
 mod tests;
 
-pub use handlers::{Handlers, MetricsView, PodsView, Recorded, RunningPodsView, Views};
+pub use handlers::{
+    ExplainView, Handlers, MetricsView, NewsView, OverviewView, PodsView, Recorded,
+    RunningPodsView, Views,
+};
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
-pub use route::{EventsQuery, HealthQuery, Port, Route, RouteError, route};
+pub use route::{
+    EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError, route,
+};

@@ -19,6 +19,10 @@ pub enum Route {
     Pods,
     /// `/runningpods/`: what the runtime runs.
     RunningPods,
+    /// `/explain`: every known pod in a line.
+    Overview(OverviewQuery),
+    /// `/explain/<namespace>/<pod>`: why one pod is as it is.
+    Explain(ExplainQuery),
     /// `/events`: recent events.
     Events(EventsQuery),
     /// `/metrics`.
@@ -36,6 +40,24 @@ pub struct HealthQuery {
     pub verbose: bool,
     /// `exclude=<name>`, any number of times: checks to leave out.
     pub exclude: Vec<String>,
+}
+
+/// Parameters of `/explain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverviewQuery {
+    /// `after=<version>`: answer once the version is another one, or after a while.
+    pub after: Option<String>,
+}
+
+/// Which pod is to be explained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExplainQuery {
+    /// Namespace.
+    pub namespace: String,
+    /// Name, with the node's suffix.
+    pub name: String,
+    /// `uid=<uid>`: this one of several of the name.
+    pub uid: Option<String>,
 }
 
 /// Parameters of `/events`.
@@ -87,6 +109,8 @@ pub fn route(
         (Port::ReadOnly, "/runningpods" | "/runningpods/") => Route::RunningPods,
         (Port::ReadOnly, "/events" | "/events/") => Route::Events(EventsQuery::default()),
         (Port::ReadOnly, "/metrics") => Route::Metrics,
+        (Port::ReadOnly, "/explain" | "/explain/") => Route::Overview(OverviewQuery::default()),
+        (Port::ReadOnly, path) => Route::Explain(explained(path).ok_or(RouteError::NotFound)?),
         _ => return Err(RouteError::NotFound),
     };
     if method != Method::GET && method != Method::HEAD {
@@ -96,6 +120,13 @@ pub fn route(
     Ok(match found {
         Route::Health(_) => Route::Health(health_query(pairs)),
         Route::Events(_) => Route::Events(events_query(pairs)?),
+        Route::Overview(_) => Route::Overview(OverviewQuery {
+            after: last(pairs, "after"),
+        }),
+        Route::Explain(query) => Route::Explain(ExplainQuery {
+            uid: last(pairs, "uid"),
+            ..query
+        }),
         other => other,
     })
 }
@@ -104,6 +135,27 @@ pub fn route(
 fn health_check(path: &str) -> Option<&str> {
     let name = path.strip_prefix("/healthz/")?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
+}
+
+/// The pod in `/explain/<namespace>/<name>`. Such names need no escapes.
+fn explained(path: &str) -> Option<ExplainQuery> {
+    let (namespace, name) = path.strip_prefix("/explain/")?.split_once('/')?;
+    let part = |text: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+        (!text.is_empty() && text.chars().all(plain)).then(|| text.to_owned())
+    };
+    Some(ExplainQuery {
+        namespace: part(namespace)?,
+        name: part(name)?,
+        uid: None,
+    })
+}
+
+/// The value of a parameter; the last one where it is there more than once.
+fn last(pairs: Vec<(String, String)>, parameter: &str) -> Option<String> {
+    let mut of_it = pairs.into_iter().filter(|(key, _)| key == parameter);
+    let (_, value) = of_it.next_back()?;
+    Some(value)
 }
 
 fn health_query(pairs: Vec<(String, String)>) -> HealthQuery {

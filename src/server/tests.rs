@@ -5,6 +5,7 @@ mod sockets;
 use super::*;
 use crate::{
     events::{EventRecorder, ObjectRef},
+    explain::{Explanation, Overview},
     model::{ContainerState, ContainerStatus, Pod, PodStatus},
 };
 use k8s_openapi::{
@@ -85,6 +86,19 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         pods: Arc::new(move || pods.clone()),
         running_pods: Arc::new(runtime),
         metrics: Arc::new(|| "up 1\n".to_owned()),
+        overview: Arc::new(|| Overview {
+            version: "1".into(),
+            node: "n1".into(),
+            ..Overview::default()
+        }),
+        explain: Arc::new(|query| {
+            let known = query.name == "web" && query.uid.as_deref() != Some("other");
+            known.then(|| Explanation {
+                summary: format!("all about {}/{}", query.namespace, query.name),
+                ..Explanation::default()
+            })
+        }),
+        news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
         recorded: Arc::new(|| Box::pin(std::future::ready(()))),
         events,
         node_name: "n1".into(),
@@ -110,7 +124,7 @@ pub(super) struct Served {
 pub(super) async fn serve(handlers: Handlers, limits: Limits) -> Served {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind("test", any).await.unwrap().limits(limits);
-    let address = listener.address();
+    let address = listener.address().unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
     Served {

@@ -72,6 +72,68 @@ async fn pods_are_a_v1_list_with_the_boards_statuses() {
 }
 
 #[tokio::test]
+async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
+    assert_eq!(json("/explain").await["node"], "n1");
+    assert_eq!(
+        json("/explain/shop/web").await["summary"],
+        "all about shop/web"
+    );
+    for unknown in ["/explain/shop/other", "/explain/shop/web?uid=other"] {
+        let answer = ask(&read_only(), unknown).await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{unknown}");
+        assert!(
+            answer.body.starts_with("404 no pod shop/"),
+            "{}",
+            answer.body
+        );
+    }
+}
+
+/// Whose version is what the channel holds.
+fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
+    let version = version.clone();
+    let views = Views {
+        news: Arc::new(move || {
+            let mut changes = version.subscribe();
+            let now = changes.borrow_and_update().to_string();
+            let changed = async move {
+                let _ = changes.changed().await;
+            };
+            (now, Box::pin(changed))
+        }),
+        ..views(vec![])
+    };
+    Handlers::read_only(HealthChecks::ping(), views)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_knows_the_present_version_waits_for_the_next_one() {
+    let version = tokio::sync::watch::Sender::new(7);
+    let handlers = handlers_with_news(&version);
+    let wait = async |target: &str| {
+        let request = Request::builder().uri(target).body(()).unwrap();
+        let begun = tokio::time::Instant::now();
+        handlers.until_news(&request).await;
+        begun.elapsed()
+    };
+    for target in [
+        "/explain",
+        "/explain?after=6",
+        "/explain/a/b?after=7",
+        "/pods?after=7",
+    ] {
+        assert_eq!(wait(target).await, Duration::ZERO, "{target}");
+    }
+    assert_eq!(wait("/explain?after=7").await, Duration::from_secs(25));
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        version.send_replace(8);
+    };
+    let (waited, ()) = tokio::join!(wait("/explain?after=7"), later);
+    assert_eq!(waited, Duration::from_secs(3));
+}
+
+#[tokio::test]
 async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
     let pods: Vec<_> = (0..1000).map(|i| (pod(&format!("p{i}")), None)).collect();
     let handlers = Handlers::read_only(HealthChecks::ping(), views(pods));

@@ -9,6 +9,14 @@ fn get(port: Port, target: &str) -> Result<Route, RouteError> {
     route(port, &Method::GET, path, query)
 }
 
+fn explained(uid: Option<&str>) -> Route {
+    Route::Explain(ExplainQuery {
+        namespace: "shop".into(),
+        name: "web-n1.example".into(),
+        uid: uid.map(Into::into),
+    })
+}
+
 #[test]
 fn each_path_has_its_route() {
     let plain_health = Route::Health(HealthQuery::default());
@@ -21,6 +29,15 @@ fn each_path_has_its_route() {
         ("/runningpods", Route::RunningPods),
         ("/events", all_events),
         ("/metrics", Route::Metrics),
+        ("/explain", Route::Overview(OverviewQuery::default())),
+        (
+            "/explain/?after=a&after=1-2",
+            Route::Overview(OverviewQuery {
+                after: Some("1-2".into()),
+            }),
+        ),
+        ("/explain/shop/web-n1.example", explained(None)),
+        ("/explain/shop/web-n1.example?uid=u", explained(Some("u"))),
         ("/healthz", plain_health),
         ("/healthz/ping", Route::HealthCheck("ping".into())),
         ("/healthz/syncloop", Route::HealthCheck("syncloop".into())),
@@ -44,6 +61,13 @@ fn unknown_paths_are_not_found() {
         "/exec",
         "//pods",
         "/%70ods",
+        "/explain/shop",
+        "/explain/shop/",
+        "/explain//web",
+        "/explain/shop/web/",
+        "/explain/shop/web/main",
+        "/explain/shop/..%2fweb",
+        "/explain/shop/a_b",
     ];
     for path in paths {
         assert_eq!(
@@ -56,7 +80,14 @@ fn unknown_paths_are_not_found() {
 
 #[test]
 fn the_health_port_answers_health_alone() {
-    for path in ["/pods", "/runningpods/", "/events", "/metrics"] {
+    for path in [
+        "/pods",
+        "/runningpods/",
+        "/events",
+        "/metrics",
+        "/explain",
+        "/explain/a/b",
+    ] {
         assert_eq!(get(Port::Health, path), Err(RouteError::NotFound), "{path}");
     }
     assert!(get(Port::Health, "/healthz").is_ok());

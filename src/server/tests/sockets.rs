@@ -13,12 +13,12 @@ fn brief() -> Limits {
 async fn a_taken_port_is_a_clean_error_that_names_it() {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let first = Listener::bind("healthz", any).await.unwrap();
-    let error = Listener::bind("healthz", first.address())
+    let error = Listener::bind("healthz", first.address().unwrap())
         .await
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("cannot listen on {} for healthz", first.address())
+        format!("cannot listen on {} for healthz", first.address().unwrap())
     );
     assert!(std::error::Error::source(&error).is_some());
 }
@@ -263,4 +263,51 @@ async fn a_client_that_does_not_read_loses_its_connection_with_age() {
         "the only slot is free again"
     );
     served.stop().await;
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_a_client_that_waits_for_news() {
+    let served = serve(read_only(), Limits::default()).await;
+    let mut waiting = served.connect().await;
+    waiting
+        .write_all(b"GET /explain?after=1 HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
+    // An answer to a later request shows that the first one has been taken up.
+    assert!(served.get("/healthz/ping").await.ends_with("ok"));
+    let begun = std::time::Instant::now();
+    served.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(
+        read_to_end(&mut waiting)
+            .await
+            .contains("\"version\":\"1\"")
+    );
+}
+
+#[tokio::test]
+async fn a_local_socket_answers_as_the_read_only_port_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubelet.sock");
+    let listener = Listener::bind_local("local", &path).unwrap();
+    assert_eq!(listener.address(), None);
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(listener.serve(read_only(), shutdown.clone()));
+    let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    stream
+        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("\"kind\":\"PodList\""), "{answer}");
+    shutdown.cancel();
+    task.await.unwrap().unwrap();
+    assert!(!path.exists());
+    std::fs::write(&path, "").unwrap();
+    let error = Listener::bind_local("local", &path).unwrap_err();
+    assert!(
+        error.to_string().contains("kubelet.sock for local"),
+        "{error}"
+    );
 }

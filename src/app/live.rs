@@ -1,0 +1,129 @@
+//! What can be asked of the parts that exist once the runtime has answered.
+
+use crate::{
+    decisions::Decisions,
+    events::{Event, EventRecorder},
+    explain::{EventReport, Explanation, ProbeReport, explain, generate::Inputs},
+    kuberuntime::KubeGenericRuntimeManager,
+    model::{Pod, PodExt, PodUid, ProbeVerdict},
+    pleg::RuntimeStateReader,
+    pod_cache::PodCache,
+    pod_workers::{Look, Phase, PodWorkers},
+    probe_results::ProbeResults,
+    prober::{ProbeLook, ProbeManager},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodStatus;
+use std::{collections::HashSet, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// Events shown of one pod.
+const EVENTS: usize = 10;
+
+/// The parts.
+pub(super) struct Live {
+    pub(super) workers: PodWorkers,
+    pub(super) runtime: KubeGenericRuntimeManager,
+    pub(super) probes: ProbeManager,
+    pub(super) results: ProbeResults,
+    pub(super) cache: PodCache,
+    pub(super) state: RuntimeStateReader,
+    pub(super) decisions: Decisions,
+    pub(super) events: EventRecorder,
+}
+
+impl Live {
+    /// Pods that are being stopped.
+    pub(super) fn ending(&self) -> HashSet<PodUid> {
+        let known = self.workers.known().into_iter();
+        known
+            .filter(|pod| matches!(pod.phase, Phase::Terminating { .. }))
+            .map(|pod| pod.uid)
+            .collect()
+    }
+
+    /// What is out of order with the runtime.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        [state.runtime_error(Instant::now()), state.network_error()]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Why a pod is as it is.
+    pub(super) fn explain(&self, pod: &Arc<Pod>, status: Option<&PodStatus>) -> Explanation {
+        let uid = pod.uid();
+        let now = (Timestamp::now(), Instant::now());
+        let worker: Option<Look> = self.workers.look(&uid);
+        let record = self.decisions.of(&uid);
+        let picture = self.cache.latest(&uid);
+        let restart = |name: &String| {
+            let back_off = self.runtime.restart_back_off(pod, name, &picture, now.0);
+            back_off.map(|(delay, at)| (name.clone(), delay, at))
+        };
+        let containers = pod.init_containers().iter().chain(pod.containers());
+        let restarts: Vec<(String, Duration, Timestamp)> = containers
+            .filter_map(|container| restart(&container.name))
+            .collect();
+        let probe = |look: ProbeLook| {
+            let newest = picture.newest(&look.container);
+            let verdict = newest.and_then(|seen| self.results.get(&seen.id).get(look.kind));
+            probe_report(look, verdict, now)
+        };
+        let probes = self.probes.look(&uid).into_iter().map(probe).collect();
+        let mut events = self.events.recent();
+        events.retain(|event| event.object.uid == uid);
+        let skip = events.len().saturating_sub(EVENTS);
+        explain(Inputs {
+            pod,
+            status,
+            worker: worker.as_ref(),
+            record: &record,
+            restarts: &restarts,
+            probes,
+            events: events.into_iter().skip(skip).map(event_report).collect(),
+            now,
+        })
+    }
+}
+
+fn probe_report(
+    look: ProbeLook,
+    verdict: Option<ProbeVerdict>,
+    (wall, here): (Timestamp, Instant),
+) -> ProbeReport {
+    let word = |verdict| {
+        match verdict {
+            ProbeVerdict::Success => "success",
+            ProbeVerdict::Failure => "failure",
+            ProbeVerdict::Unknown => "unknown",
+        }
+        .to_string()
+    };
+    let due = look.due.map(|due| due.saturating_duration_since(here));
+    let mut report = ProbeReport {
+        container: look.container.to_string(),
+        kind: look.kind.to_string(),
+        verdict: word(verdict.unwrap_or(ProbeVerdict::Unknown)),
+        next: due.and_then(|due| wall.checked_add(due).ok()),
+        ..ProbeReport::default()
+    };
+    if let Some(last) = look.last {
+        report.last_result = Some(word(last.result));
+        report.last_at = Some(last.at);
+        report.in_a_row = last.in_a_row;
+        report.message = last.message.into();
+    }
+    report
+}
+
+fn event_report(event: Event) -> EventReport {
+    EventReport {
+        kind: event.kind.as_str().into(),
+        reason: event.reason.into(),
+        message: event.message,
+        count: event.count,
+        last: event.last_seen,
+    }
+}

@@ -1,0 +1,192 @@
+//! The parts that are needed to look, with nothing running and nothing changed.
+
+use super::build::{self, Boards, Shared};
+use crate::{
+    config::KubeletConfig,
+    cri::{CriError, ImageClient, RuntimeClient, RuntimeFeatures, features_board, v1},
+    host::Machine,
+    images::{ImageName, ReadyImage},
+    journal::Journal,
+    kuberuntime::{
+        KubeGenericRuntimeManager,
+        preview::{KnownImages, Preview, read_pods},
+    },
+    model::{Pod, PodExt, PodStatus, ProbeKind},
+    objects::Objects,
+    probe_results::{self, ProbeResultsWriter},
+    sync_loop::admission::{self, NodeView, sysctls::Allowlist},
+    volumes::{HostMounter, VolumeManager},
+};
+use std::{sync::Arc, time::Duration};
+
+/// How long the runtime may take to answer that it is there.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the runtime is and can.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeWord {
+    /// Name and version; empty when it was not asked.
+    pub name: String,
+    /// What pods may ask of it.
+    pub features: RuntimeFeatures,
+}
+
+/// A node to look at.
+pub struct Look {
+    manager: KubeGenericRuntimeManager,
+    runtime: RuntimeClient,
+    images: ImageClient,
+    journal: Journal,
+    results: ProbeResultsWriter,
+    sysctls: Allowlist,
+    app_armor: bool,
+    features: RuntimeFeatures,
+}
+
+/// The clients of a configuration's runtime.
+pub struct Runtime {
+    boards: Boards,
+}
+
+impl Runtime {
+    /// Nothing is asked yet. Blocking.
+    ///
+    /// # Errors
+    /// The configuration, or what is on disk, cannot be used.
+    pub fn of(config: &KubeletConfig) -> anyhow::Result<Self> {
+        let boards = Boards::look(config, Machine::read()?)?;
+        Ok(Self { boards })
+    }
+
+    /// Asks what the runtime is and can.
+    ///
+    /// # Errors
+    /// It does not answer, or not as it should.
+    pub async fn ask(&self) -> anyhow::Result<RuntimeWord> {
+        let asked = async {
+            let runtime = &self.boards.runtime;
+            Ok::<_, CriError>((runtime.version().await?, runtime.status(false).await?))
+        };
+        let (version, status) = tokio::time::timeout(PATIENCE, asked).await??;
+        Ok(RuntimeWord {
+            name: format!("{} {}", version.runtime_name, version.runtime_version),
+            features: RuntimeFeatures::of(&status),
+        })
+    }
+
+    /// Builds what is looked with.
+    ///
+    /// # Errors
+    /// The configuration, or what is on disk, cannot be used.
+    pub async fn look(self, config: &KubeletConfig, word: &RuntimeWord) -> anyhow::Result<Look> {
+        let boards = self.boards;
+        let node = Arc::new(build::node_facts(config, &boards.machine)?);
+        let user_namespaces = build::user_namespaces(config, &boards.root).await?;
+        let objects = Objects::new(config.local_objects_dir.clone());
+        let volumes = VolumeManager::new(
+            boards.root.clone(),
+            node.clone(),
+            objects.clone(),
+            HostMounter,
+        );
+        let (results, verdicts) = probe_results::board();
+        let (_, features) = features_board(word.features);
+        let sysctls = Allowlist::new(
+            &boards.machine.kernel_release,
+            &config.containers.allowed_unsafe_sysctls,
+        )?;
+        let shared = Shared {
+            node,
+            volumes,
+            objects,
+            results: verdicts,
+            features,
+            user_namespaces,
+        };
+        Ok(Look {
+            manager: build::runtime_manager(config, &boards, shared),
+            runtime: boards.runtime,
+            images: boards.images,
+            journal: boards.journal,
+            results,
+            sysctls,
+            app_armor: boards.machine.app_armor,
+            features: word.features,
+        })
+    }
+}
+
+impl Look {
+    /// The manager, for questions about back-offs.
+    pub fn manager(&self) -> &KubeGenericRuntimeManager {
+        &self.manager
+    }
+
+    /// Why this node would refuse the pod, if it would.
+    pub fn refusal(&self, pod: &Pod) -> Option<String> {
+        let node = NodeView {
+            sysctls: &self.sysctls,
+            app_armor: self.app_armor,
+            features: self.features,
+        };
+        let refused = admission::admit(pod, &node).err()?;
+        Some(format!("{}: {}", refused.reason, refused.message))
+    }
+
+    /// What the runtime has of the pods of this name.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn pods(&self, pod: &Pod) -> Result<Vec<PodStatus>, CriError> {
+        read_pods(&self.runtime, pod.namespace(), pod.name()).await
+    }
+
+    /// Those of the images that are here.
+    ///
+    /// # Errors
+    /// The runtime cannot say.
+    pub async fn images(&self, written: &[&str]) -> Result<KnownImages, CriError> {
+        let mut known = KnownImages::new();
+        for name in written {
+            let Ok(image) = ImageName::with_default_tag(name) else {
+                continue;
+            };
+            let spec = v1::ImageSpec {
+                image,
+                ..v1::ImageSpec::default()
+            };
+            if let Some(found) = self.images.image_status(spec).await? {
+                known.insert((*name).to_string(), ReadyImage::of_status(&found));
+            }
+        }
+        Ok(known)
+    }
+
+    /// What the pod would be made into, given what the runtime has of it.
+    pub async fn preview(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        images: &KnownImages,
+    ) -> Preview {
+        self.remember_verdicts(pod, status);
+        self.manager.preview(pod, status, images).await
+    }
+
+    /// What an earlier kubelet wrote down of probes holds until one speaks.
+    fn remember_verdicts(&self, pod: &Pod, status: &PodStatus) {
+        let uid = pod.uid();
+        let record = self.journal.get(&uid);
+        for container in &status.containers {
+            for kind in [
+                ProbeKind::Liveness,
+                ProbeKind::Readiness,
+                ProbeKind::Startup,
+            ] {
+                if let Some(verdict) = record.verdict(&container.id, kind) {
+                    self.results.set(&uid, &container.id, kind, verdict);
+                }
+            }
+        }
+    }
+}

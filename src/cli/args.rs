@@ -1,0 +1,426 @@
+//! From the command line to a verb with its arguments. Nothing is read or printed here.
+
+use crate::config::{ArgsError, Flags, Invocation, VERBS, closest, parse_args, parse_verb_args};
+use clap::{Arg, ArgAction, ArgMatches};
+use std::{ffi::OsString, path::PathBuf};
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+pub enum Command {
+    /// Run the node agent with these flags.
+    Run(Box<Flags>),
+    /// Print this text (no newline at its end).
+    Print(String),
+    /// Do this instead.
+    Verb(Verb),
+}
+
+/// A verb with its arguments.
+#[derive(Debug, PartialEq)]
+pub enum Verb {
+    /// `kubelet validate`.
+    Validate(Box<Validate>),
+    /// `kubelet plan`.
+    Plan(Box<Plan>),
+    /// `kubelet pods`.
+    Pods(Pods),
+    /// `kubelet explain`.
+    Explain(Explain),
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For people, with more columns.
+    Wide,
+    /// For programs.
+    Json,
+}
+
+/// Arguments of `kubelet validate`.
+#[derive(Debug, PartialEq)]
+pub struct Validate {
+    /// Files, directories, or `-`.
+    pub files: Vec<PathBuf>,
+    /// Judge as what a manifest URL serves.
+    pub url: bool,
+    /// How to print.
+    pub output: Output,
+    /// The kubelet's flags.
+    pub flags: Box<Flags>,
+}
+
+/// Arguments of `kubelet plan`.
+#[derive(Debug, PartialEq)]
+pub struct Plan {
+    /// A file, or `-`.
+    pub file: PathBuf,
+    /// How to print.
+    pub output: Output,
+    /// The kubelet's flags.
+    pub flags: Box<Flags>,
+}
+
+/// Arguments of `kubelet pods`.
+#[derive(Debug, PartialEq)]
+pub struct Pods {
+    /// Only of this namespace.
+    pub namespace: Option<String>,
+    /// Follow changes.
+    pub watch: bool,
+    /// How to print.
+    pub output: Output,
+    /// The kubelet's socket.
+    pub socket: PathBuf,
+}
+
+/// Arguments of `kubelet explain`.
+#[derive(Debug, PartialEq)]
+pub struct Explain {
+    /// Name, namespace/name or UID.
+    pub pod: String,
+    /// The namespace of a bare name.
+    pub namespace: Option<String>,
+    /// How to print.
+    pub output: Output,
+    /// The kubelet's socket.
+    pub socket: PathBuf,
+}
+
+/// Parses the arguments that follow the program's name. A first argument that is no flag is a verb;
+/// without one they are the node agent's.
+///
+/// # Errors
+/// A verb or flag that is not known, or a value of the wrong form.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsError> {
+    let mut args = args.into_iter().peekable();
+    let verb = args.next_if(|first| !first.as_encoded_bytes().starts_with(b"-"));
+    let Some(verb) = verb else {
+        return Ok(match parse_args(args)? {
+            Invocation::Run(flags) => Command::Run(flags),
+            Invocation::Help(text) | Invocation::Version(text) => Command::Print(text),
+        });
+    };
+    let rest: Vec<OsString> = args.collect();
+    let verb = verb.to_string_lossy().into_owned();
+    if rest.iter().any(|arg| arg == "--help" || arg == "-h") {
+        return help(Some(&verb));
+    }
+    Ok(Command::Verb(match verb.as_str() {
+        "help" => return help(rest.first().map(|arg| arg.to_string_lossy()).as_deref()),
+        "validate" => Verb::Validate(Box::new(validate(rest)?)),
+        "plan" => Verb::Plan(Box::new(plan(rest)?)),
+        "pods" => Verb::Pods(pods(rest)?),
+        "explain" => Verb::Explain(explain(rest)?),
+        _ => return Err(unknown(&verb)),
+    }))
+}
+
+fn unknown(verb: &str) -> ArgsError {
+    let names: Vec<&str> = VERBS.iter().map(|(name, ..)| *name).collect();
+    let near = match closest(verb, &names) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("there are {}", names.join(", ")),
+    };
+    ArgsError(vec![format!("unknown verb {verb:?}; {near}")])
+}
+
+fn output() -> Arg {
+    Arg::new("output").short('o').long("output").num_args(1)
+}
+
+fn socket() -> Arg {
+    Arg::new("socket").long("socket").num_args(1)
+}
+
+fn namespace() -> Arg {
+    Arg::new("namespace")
+        .short('n')
+        .long("namespace")
+        .num_args(1)
+}
+
+fn switch(name: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue)
+}
+
+fn operands(name: &'static str) -> Arg {
+    Arg::new(name).num_args(0..).action(ArgAction::Append)
+}
+
+fn text(matches: &ArgMatches, name: &str) -> Option<String> {
+    matches.get_one::<String>(name).cloned()
+}
+
+fn output_of(matches: &ArgMatches, wide: bool) -> Result<Output, ArgsError> {
+    match (text(matches, "output").as_deref(), wide) {
+        (None, _) => Ok(Output::Text),
+        (Some("json"), _) => Ok(Output::Json),
+        (Some("wide"), true) => Ok(Output::Wide),
+        (Some(other), wide) => {
+            let known = if wide { "json or wide" } else { "json" };
+            Err(ArgsError(vec![format!(
+                "--output: {other:?} is not known, there is {known}"
+            )]))
+        }
+    }
+}
+
+fn socket_of(matches: &ArgMatches, flags: &Flags) -> PathBuf {
+    match text(matches, "socket") {
+        Some(path) => path.into(),
+        None => crate::app::local_socket(&flags.root_dir),
+    }
+}
+
+fn words(matches: &ArgMatches, name: &str) -> Vec<String> {
+    let words = matches.get_many::<String>(name);
+    words.into_iter().flatten().cloned().collect()
+}
+
+/// The one operand of a verb.
+fn one(matches: &ArgMatches, name: &'static str) -> Result<String, ArgsError> {
+    let mut words = words(matches, name).into_iter();
+    match (words.next(), words.next()) {
+        (Some(word), None) => Ok(word),
+        (Some(_), Some(more)) => Err(ArgsError(vec![format!("unexpected argument {more:?}")])),
+        (None, _) => Err(ArgsError(vec![format!("{name} is missing")])),
+    }
+}
+
+fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
+    let own = [output(), switch("url"), operands("FILE")];
+    let (flags, matches) = parse_verb_args(args, own)?;
+    let files: Vec<PathBuf> = words(&matches, "FILE")
+        .into_iter()
+        .map(Into::into)
+        .collect();
+    if files.is_empty() {
+        return Err(ArgsError(vec!["FILE is missing".into()]));
+    }
+    Ok(Validate {
+        files,
+        url: matches.get_flag("url"),
+        output: output_of(&matches, false)?,
+        flags: Box::new(flags),
+    })
+}
+
+fn plan(args: Vec<OsString>) -> Result<Plan, ArgsError> {
+    let (flags, matches) = parse_verb_args(args, [output(), operands("FILE")])?;
+    Ok(Plan {
+        file: one(&matches, "FILE")?.into(),
+        output: output_of(&matches, false)?,
+        flags: Box::new(flags),
+    })
+}
+
+fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
+    let watch = switch("watch").short('w');
+    let (flags, matches) = parse_verb_args(args, [output(), socket(), namespace(), watch])?;
+    Ok(Pods {
+        namespace: text(&matches, "namespace"),
+        watch: matches.get_flag("watch"),
+        output: output_of(&matches, true)?,
+        socket: socket_of(&matches, &flags),
+    })
+}
+
+fn explain(args: Vec<OsString>) -> Result<Explain, ArgsError> {
+    let own = [output(), socket(), namespace(), operands("POD")];
+    let (flags, matches) = parse_verb_args(args, own)?;
+    Ok(Explain {
+        pod: one(&matches, "POD")?,
+        namespace: text(&matches, "namespace"),
+        output: output_of(&matches, false)?,
+        socket: socket_of(&matches, &flags),
+    })
+}
+
+// -- help -------------------------------------------------------------------------------------------
+
+const OUTPUT: (&str, &str) = ("-o, --output json", "Print JSON");
+const SOCKET: (&str, &str) = (
+    "--socket PATH",
+    "The kubelet's socket [default: kubelet.sock in --root-dir]",
+);
+
+fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
+    let Some(verb) = verb.filter(|verb| *verb != "help") else {
+        return parse(["--help".into()]);
+    };
+    let known = VERBS.iter().find(|(name, ..)| *name == verb);
+    let (name, arguments, what) = known.ok_or_else(|| unknown(verb))?;
+    let (more, own): (&str, &[(&str, &str)]) = match *name {
+        "validate" => (
+            "Every error and warning is printed with file, line, column and field; the exit code is 1 when\n\
+             there is an error. A directory stands for the files that the kubelet would read in it.",
+            &[
+                OUTPUT,
+                (
+                    "--url",
+                    "Judge as what --manifest-url serves: a Pod or a PodList",
+                ),
+            ],
+        ),
+        "plan" => (
+            "The flags and the configuration are those that the kubelet would have. Where they name the\n\
+             runtime (--container-runtime-endpoint, or --config), it is read, and what would be done at this\n\
+             moment is shown. Values that come from a Secret are never shown.",
+            &[OUTPUT],
+        ),
+        "pods" => (
+            "With --watch the table is drawn again when something changed; where the output is no terminal,\n\
+             lines that changed are appended.",
+            &[
+                ("-n, --namespace NAME", "Only pods of this namespace"),
+                ("-w, --watch", "Follow changes"),
+                ("-o, --output json|wide", "Print JSON, or more columns"),
+                SOCKET,
+            ],
+        ),
+        _ => (
+            "POD is a name (with or without the node's suffix), namespace/name, or a UID.",
+            &[
+                ("-n, --namespace NAME", "The namespace of a bare name"),
+                OUTPUT,
+                SOCKET,
+            ],
+        ),
+    };
+    let usage = format!("kubelet {name} {arguments}");
+    let mut text = format!(
+        "{what}.\n\nUsage: {} [FLAGS]\n\n{more}\n\n",
+        usage.trim_end()
+    );
+    for (left, right) in own {
+        text += &format!("  {left:<26}{right}\n");
+    }
+    text += "\nThe flags of the kubelet itself are understood, too (kubelet --help lists them).";
+    Ok(Command::Print(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(Into::into)).map_err(|error| error.0.join("; "))
+    }
+
+    #[test]
+    fn a_plan_is_made_with_the_kubelets_own_flags() {
+        let Ok(Command::Verb(Verb::Plan(plan))) = parsed(
+            "plan web.yaml --container-runtime-endpoint=unix:///c.sock --cluster-dns 10.0.0.1",
+        ) else {
+            panic!();
+        };
+        assert_eq!(plan.file, PathBuf::from("web.yaml"));
+        assert!(plan.flags.name_a_runtime());
+        assert!(!Flags::default().name_a_runtime());
+    }
+
+    fn pods(line: &str) -> Pods {
+        match parsed(line) {
+            Ok(Command::Verb(Verb::Pods(pods))) => pods,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn without_a_verb_the_arguments_are_the_node_agents() {
+        assert!(matches!(parsed(""), Ok(Command::Run(flags)) if *flags == Flags::default()));
+        let run = parsed("--root-dir /r -v 4");
+        assert!(matches!(run, Ok(Command::Run(flags)) if flags.root_dir.as_os_str() == "/r"));
+        assert!(matches!(parsed("--version"), Ok(Command::Print(text)) if text.contains("v1.36")));
+    }
+
+    #[test]
+    fn a_verb_knows_its_own_flags_and_the_kubelets() {
+        let expected = Pods {
+            namespace: Some("shop".into()),
+            watch: true,
+            output: Output::Wide,
+            socket: "/r/kubelet.sock".into(),
+        };
+        assert_eq!(
+            pods("pods -n shop -w -o wide --root-dir=/r --v=2"),
+            expected
+        );
+        assert_eq!(pods("pods --socket /s").socket, PathBuf::from("/s"));
+        assert_eq!(
+            pods("pods").socket,
+            PathBuf::from("/var/lib/kubelet/kubelet.sock")
+        );
+        let Ok(Command::Verb(Verb::Validate(validate))) =
+            parsed("validate a.yaml --hostname-override n1 - --url -o json")
+        else {
+            panic!();
+        };
+        assert_eq!(
+            validate.files,
+            [PathBuf::from("a.yaml"), PathBuf::from("-")]
+        );
+        assert_eq!(validate.flags.hostname_override.as_deref(), Some("n1"));
+        assert!(validate.url && validate.output == Output::Json);
+        let Ok(Command::Verb(Verb::Explain(explain))) = parsed("explain shop/web") else {
+            panic!();
+        };
+        assert_eq!(explain.pod, "shop/web");
+    }
+
+    #[test]
+    fn what_cannot_be_understood_says_so() {
+        for (line, expected) in [
+            (
+                "valdate x",
+                "unknown verb \"valdate\"; did you mean validate?",
+            ),
+            (
+                "frob",
+                "unknown verb \"frob\"; there are validate, plan, pods, explain, help",
+            ),
+            (
+                "help frob",
+                "unknown verb \"frob\"; there are validate, plan, pods, explain, help",
+            ),
+            ("validate", "FILE is missing"),
+            ("explain", "POD is missing"),
+            ("explain a b", "unexpected argument \"b\""),
+            ("pods x", "unexpected argument \"x\""),
+            (
+                "pods -o yaml",
+                "--output: \"yaml\" is not known, there is json or wide",
+            ),
+            (
+                "explain a -o wide",
+                "--output: \"wide\" is not known, there is json",
+            ),
+            ("pods --wath", "unknown flag: --wath; did you mean --watch?"),
+            ("pods --socket", "--socket: needs a value"),
+        ] {
+            assert_eq!(parsed(line).unwrap_err(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_verb_and_each_verb_has_its_own() {
+        let Ok(Command::Print(all)) = parsed("help") else {
+            panic!();
+        };
+        assert_eq!(parsed("--help"), Ok(Command::Print(all.clone())));
+        for (verb, _, what) in VERBS {
+            assert!(all.contains(&format!("\n  {verb}")), "{verb}");
+            let Ok(Command::Print(own)) = parsed(&format!("help {verb}")) else {
+                panic!("{verb}");
+            };
+            assert_eq!(
+                parsed(&format!("{verb} --help")),
+                Ok(Command::Print(own.clone()))
+            );
+            assert!(*verb == "help" || own.starts_with(what), "{verb}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `kubelet explain`: why a pod is as it is.
+
+mod choose;
+mod render;
+
+use super::{
+    args::{Explain, Output},
+    ask::Kubelet,
+    term::{Term, print},
+};
+use crate::explain::{Explanation, Overview};
+use choose::choose;
+use jiff::tz::TimeZone;
+use std::process::ExitCode;
+
+pub(super) async fn run(asked: Explain) -> anyhow::Result<ExitCode> {
+    let kubelet = Kubelet::at(asked.socket);
+    let overview: Overview = kubelet.get("/explain").await?;
+    let chosen = choose(&overview, &asked.pod, asked.namespace.as_deref());
+    let pod = chosen.map_err(anyhow::Error::msg)?;
+    let path = format!("/explain/{}/{}?uid={}", pod.namespace, pod.name, pod.uid);
+    let explanation: Explanation = kubelet.get(&path).await?;
+    print(&match asked.output {
+        Output::Json => serde_json::to_string_pretty(&explanation)? + "\n",
+        Output::Text | Output::Wide => {
+            render::text(&explanation, Term::of_stdout().paint, &TimeZone::system())
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

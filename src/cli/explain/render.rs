@@ -1,0 +1,405 @@
+//! An explanation as text. Pure.
+
+use crate::cli::{
+    table::{one_line, table},
+    term::Paint,
+    times::{clock, span},
+};
+use crate::explain::{ContainerLook, DecisionReport, Explanation, LastEnd, ProbeReport};
+use jiff::{Timestamp, tz::TimeZone};
+
+/// Longest message, in characters.
+const MESSAGE: usize = 160;
+
+struct Page<'a> {
+    told: &'a Explanation,
+    paint: Paint,
+    zone: &'a TimeZone,
+    out: String,
+}
+
+/// The whole page.
+pub(super) fn text(told: &Explanation, paint: Paint, zone: &TimeZone) -> String {
+    let out = String::new();
+    let mut page = Page {
+        told,
+        paint,
+        zone,
+        out,
+    };
+    page.head();
+    page.now();
+    page.next();
+    page.containers();
+    page.probes();
+    page.conditions();
+    page.decisions();
+    page.events();
+    page.out
+}
+
+impl Page<'_> {
+    fn at(&self, at: Timestamp) -> String {
+        clock(at, self.told.now, self.zone)
+    }
+
+    fn ago(&self, at: Timestamp) -> String {
+        format!("{} ago", span(at, self.told.now))
+    }
+
+    fn line(&mut self, text: &str) {
+        self.out.push_str(text);
+        self.out.push('\n');
+    }
+
+    fn section(&mut self, title: &str, rows: Vec<Vec<String>>) {
+        if rows.is_empty() {
+            return;
+        }
+        let title = self.paint.bold(title);
+        self.line("");
+        self.line(&title);
+        for line in table(&rows) {
+            self.line(&format!("  {line}"));
+        }
+    }
+
+    fn head(&mut self) {
+        let pod = &self.told.pod;
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let title = self.paint.bold(&name);
+        let mut facts = vec![format!("UID {}", pod.uid)];
+        if !pod.source.is_empty() {
+            facts.push(format!("from {}", pod.source));
+        }
+        if !pod.ip.is_empty() {
+            facts.push(format!("IP {}", pod.ip));
+        }
+        if let Some(since) = pod.since {
+            facts.push(format!("age {}", span(since, self.told.now)));
+        }
+        facts.push(format!("ready {}/{}", pod.ready, pod.containers));
+        facts.push(format!("restarts {}", pod.restarts));
+        let summary = one_line(&self.told.summary, 400);
+        let well = pod.ready == pod.containers || pod.phase == "Succeeded";
+        let summary = match well {
+            true => summary,
+            false => self.paint.yellow(&summary),
+        };
+        self.line(&title);
+        self.line(&format!("  {summary}"));
+        self.line(&format!("  {}", facts.join(", ")));
+    }
+
+    fn now(&mut self) {
+        let mut rows = Vec::new();
+        if let Some(doing) = &self.told.doing {
+            let since = format!("since {}", self.at(doing.since));
+            rows.push(vec![one_line(&doing.step, MESSAGE), since]);
+        }
+        self.section("Under way", rows);
+        let wait = |wait: &crate::explain::Wait| {
+            let until = wait.until.map(|until| format!("until {}", self.at(until)));
+            vec![
+                of_pod(&wait.container),
+                one_line(&wait.what, MESSAGE),
+                until.unwrap_or_default(),
+            ]
+        };
+        let rows = self.told.waits.iter().map(wait).collect();
+        self.section("Waits for", rows);
+    }
+
+    fn next(&mut self) {
+        let row = |next: &crate::explain::Upcoming| vec![self.at(next.at), next.what.clone()];
+        let rows = self.told.next.iter().map(row).collect();
+        self.section("Comes next", rows);
+    }
+
+    fn containers(&mut self) {
+        let mut rows = Vec::new();
+        for container in &self.told.containers {
+            rows.push(vec![
+                container.name.clone(),
+                container.kind.clone(),
+                self.state(container),
+                format!("restarts {}", container.restarts),
+                container.image.clone(),
+            ]);
+        }
+        self.section("Containers", rows);
+        let containers = self.told.containers.iter();
+        let ends = containers.filter_map(|container| Some((container, container.last.as_ref()?)));
+        let end = |(container, end): (&ContainerLook, &LastEnd)| {
+            vec![
+                container.name.clone(),
+                ended(end.exit_code, &end.reason),
+                end.at.map(|at| self.at(at)).unwrap_or_default(),
+                one_line(&end.message, MESSAGE),
+            ]
+        };
+        let rows = ends.map(end).collect();
+        self.section("Ended before", rows);
+    }
+
+    fn state(&self, container: &ContainerLook) -> String {
+        let since = container.since.map(|since| self.ago(since));
+        match (container.state.as_str(), container.exit_code) {
+            ("running", _) => {
+                let ready = match (container.ready, container.started) {
+                    (true, _) => "ready",
+                    (false, true) => "not ready",
+                    (false, false) => "not started",
+                };
+                let since = since.map(|since| format!(", since {since}"));
+                format!("running, {ready}{}", since.unwrap_or_default())
+            }
+            (_, Some(code)) => {
+                let since = since.map(|since| format!(", {since}"));
+                format!(
+                    "{}{}",
+                    ended(code, &container.reason),
+                    since.unwrap_or_default()
+                )
+            }
+            (state, None) => match container.reason.as_str() {
+                "" => state.to_string(),
+                reason => format!("{state} ({reason})"),
+            },
+        }
+    }
+
+    fn probes(&mut self) {
+        let row = |probe: &ProbeReport| {
+            let last = match (&probe.last_result, probe.last_at) {
+                (Some(result), Some(at)) if probe.in_a_row > 1 => {
+                    format!(
+                        "{result} {} times in a row, {}",
+                        probe.in_a_row,
+                        self.ago(at)
+                    )
+                }
+                (Some(result), Some(at)) => format!("{result}, {}", self.ago(at)),
+                _ => "has not run yet".into(),
+            };
+            let next = probe.next.map(|next| format!("next {}", self.at(next)));
+            vec![
+                probe.container.clone(),
+                probe.kind.to_lowercase(),
+                format!("verdict {}", probe.verdict),
+                last,
+                next.unwrap_or_default(),
+                one_line(&probe.message, MESSAGE),
+            ]
+        };
+        let rows = self.told.probes.iter().map(row).collect();
+        self.section("Probes", rows);
+    }
+
+    fn conditions(&mut self) {
+        let row = |condition: &crate::explain::ConditionLook| {
+            let since = condition.since.map(|since| self.ago(since));
+            vec![
+                condition.kind.clone(),
+                condition.reason.clone(),
+                since.unwrap_or_default(),
+                one_line(&condition.message, MESSAGE),
+            ]
+        };
+        let rows = self.told.conditions.iter().map(row).collect();
+        self.section("Conditions that do not hold", rows);
+    }
+
+    fn decisions(&mut self) {
+        let row = |decision: &DecisionReport| {
+            let container = match decision.container.as_str() {
+                "" => decision.action.to_string(),
+                name => format!("{} {name}", decision.action),
+            };
+            let mut notes = Vec::new();
+            if decision.count > 1 {
+                let since = span(decision.first, self.told.now);
+                notes.push(format!("{} times in {since}", decision.count));
+            }
+            if let Some(until) = decision.until.filter(|until| *until > self.told.now) {
+                notes.push(format!("until {}", self.at(until)));
+            }
+            vec![
+                self.at(decision.last),
+                container,
+                one_line(&decision.why, MESSAGE),
+                notes.join(", "),
+            ]
+        };
+        let rows = self.told.decisions.iter().map(row).collect();
+        self.section("Decisions", rows);
+    }
+
+    fn events(&mut self) {
+        let row = |event: &crate::explain::EventReport| {
+            let count = match event.count {
+                0 | 1 => String::new(),
+                count => format!("x{count}"),
+            };
+            vec![
+                self.ago(event.last),
+                event.kind.clone(),
+                event.reason.clone(),
+                count,
+                one_line(&event.message, MESSAGE),
+            ]
+        };
+        let rows = self.told.events.iter().map(row).collect();
+        self.section("Events", rows);
+    }
+}
+
+fn of_pod(container: &str) -> String {
+    match container {
+        "" => "the pod".into(),
+        name => name.into(),
+    }
+}
+
+fn ended(code: i32, reason: &str) -> String {
+    match reason {
+        "" => format!("ended with {code}"),
+        reason => format!("ended with {code} ({reason})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decisions::Action;
+    use crate::explain::{EventReport, PodRow, Upcoming, Wait};
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_767_225_600 + seconds).unwrap()
+    }
+
+    fn crashing() -> Explanation {
+        Explanation {
+            pod: PodRow {
+                namespace: "shop".into(),
+                name: "web-n1".into(),
+                uid: "u".into(),
+                source: "file".into(),
+                containers: 1,
+                restarts: 4,
+                since: Some(t(-300)),
+                ..PodRow::default()
+            },
+            now: t(0),
+            summary: "CrashLoopBackOff: main waits for its restart back-off of 40s".into(),
+            waits: vec![Wait {
+                container: "main".into(),
+                what: "its restart back-off of 40s".into(),
+                until: Some(t(23)),
+            }],
+            next: vec![Upcoming {
+                at: t(23),
+                what: "main may be started again".into(),
+            }],
+            containers: vec![ContainerLook {
+                name: "main".into(),
+                kind: "container".into(),
+                image: "busybox".into(),
+                state: "waiting".into(),
+                reason: "CrashLoopBackOff".into(),
+                restarts: 4,
+                last: Some(LastEnd {
+                    reason: "Error".into(),
+                    message: "no\nluck".into(),
+                    exit_code: 2,
+                    at: Some(t(-17)),
+                }),
+                ..ContainerLook::default()
+            }],
+            decisions: vec![DecisionReport {
+                action: Action::StartContainer,
+                container: "main".into(),
+                why: "exited with code 2".into(),
+                until: None,
+                count: 4,
+                first: t(-290),
+                last: t(-18),
+            }],
+            events: vec![EventReport {
+                kind: "Warning".into(),
+                reason: "BackOff".into(),
+                message: "Back-off restarting".into(),
+                count: 3,
+                last: t(-17),
+            }],
+            ..Explanation::default()
+        }
+    }
+
+    #[test]
+    fn a_page_tells_what_it_waits_for_and_what_was_decided() {
+        let page = text(&crashing(), Paint(false), &TimeZone::UTC);
+        let expected = "\
+shop/web-n1
+  CrashLoopBackOff: main waits for its restart back-off of 40s
+  UID u, from file, age 5m, ready 0/1, restarts 4
+
+Waits for
+  main   its restart back-off of 40s   until 00:00:23 (in 23s)
+
+Comes next
+  00:00:23 (in 23s)   main may be started again
+
+Containers
+  main   container   waiting (CrashLoopBackOff)   restarts 4   busybox
+
+Ended before
+  main   ended with 2 (Error)   2025-12-31 23:59:43 (17s ago)   no luck
+
+Decisions
+  2025-12-31 23:59:42 (18s ago)   start main   exited with code 2   4 times in 4m50s
+
+Events
+  17s ago   Warning   BackOff   x3   Back-off restarting
+";
+        assert_eq!(page, expected);
+    }
+
+    #[test]
+    fn probes_and_running_containers_are_told_in_words() {
+        let told = Explanation {
+            now: t(0),
+            containers: vec![ContainerLook {
+                name: "main".into(),
+                state: "running".into(),
+                started: true,
+                since: Some(t(-60)),
+                ..ContainerLook::default()
+            }],
+            probes: vec![ProbeReport {
+                container: "main".into(),
+                kind: "Readiness".into(),
+                verdict: "failure".into(),
+                last_result: Some("failure".into()),
+                last_at: Some(t(-4)),
+                in_a_row: 3,
+                message: "statuscode: 500".into(),
+                next: Some(t(6)),
+            }],
+            ..Explanation::default()
+        };
+        let page = text(&told, Paint(false), &TimeZone::UTC);
+        assert!(page.contains("running, not ready, since 60s ago"), "{page}");
+        let probe = "main   readiness   verdict failure   failure 3 times in a row, 4s ago   \
+                     next 00:00:06 (in 6s)   statuscode: 500";
+        assert!(page.contains(probe), "{page}");
+    }
+
+    #[test]
+    fn colours_are_there_only_where_they_are_wanted() {
+        assert!(!text(&crashing(), Paint(false), &TimeZone::UTC).contains('\x1b'));
+        assert!(
+            text(&crashing(), Paint(true), &TimeZone::UTC).contains("\x1b[1mshop/web-n1\x1b[0m")
+        );
+    }
+}

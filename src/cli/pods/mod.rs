@@ -1,0 +1,100 @@
+//! `kubelet pods`: the pods of the kubelet that runs here.
+
+mod render;
+
+use super::{
+    args::{Output, Pods},
+    ask::{AskError, Kubelet},
+    term::{Term, print},
+};
+use crate::{base::chain, explain::Overview};
+use jiff::Timestamp;
+use render::{Look, changed_lines, screen, text};
+use std::{process::ExitCode, time::Duration};
+
+/// How soon a table may be drawn again.
+const BREATH: Duration = Duration::from_millis(200);
+/// How long after a failure the kubelet is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Clears the screen.
+const CLEAR: &str = "\x1b[2J";
+
+pub(super) async fn run(asked: Pods) -> anyhow::Result<ExitCode> {
+    let kubelet = Kubelet::at(asked.socket.clone());
+    let term = Term::of_stdout();
+    let mut shown = fetch(&kubelet, &asked, None).await?;
+    if !print(&first(&asked, term, &shown)?)? || !asked.watch {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        tokio::time::sleep(BREATH).await;
+        let new = match fetch(&kubelet, &asked, Some(&shown.version)).await {
+            Ok(new) => new,
+            Err(error @ AskError::NotFound(_)) => return Err(error.into()),
+            Err(error) => {
+                tell_trouble(&asked, term, &mut shown, &error)?;
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        };
+        if !print(&next(&asked, term, &shown, &new)?)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        shown = new;
+    }
+}
+
+async fn fetch(kubelet: &Kubelet, asked: &Pods, after: Option<&str>) -> Result<Overview, AskError> {
+    let query = after.map_or_else(String::new, |version| format!("?after={version}"));
+    let mut overview: Overview = kubelet.get(&format!("/explain{query}")).await?;
+    if let Some(namespace) = &asked.namespace {
+        overview.pods.retain(|pod| pod.namespace == *namespace);
+    }
+    Ok(overview)
+}
+
+fn look(asked: &Pods, term: Term) -> Look {
+    Look {
+        wide: asked.output == Output::Wide,
+        paint: term.paint,
+        now: Timestamp::now(),
+    }
+}
+
+fn first(asked: &Pods, term: Term, overview: &Overview) -> anyhow::Result<String> {
+    Ok(match (asked.output, asked.watch, term.size) {
+        (Output::Json, false, _) => serde_json::to_string_pretty(overview)? + "\n",
+        (Output::Json, true, _) => serde_json::to_string(overview)? + "\n",
+        (_, true, Some(size)) => CLEAR.to_owned() + &screen(overview, look(asked, term), size),
+        (..) => text(overview, look(asked, term)),
+    })
+}
+
+fn next(asked: &Pods, term: Term, old: &Overview, new: &Overview) -> anyhow::Result<String> {
+    Ok(match (asked.output, term.size) {
+        (Output::Json, _) if (&old.pods, &old.remarks) == (&new.pods, &new.remarks) => {
+            String::new()
+        }
+        (Output::Json, _) => serde_json::to_string(new)? + "\n",
+        (_, Some(size)) => screen(new, look(asked, term), size),
+        (_, None) => changed_lines(old, new, look(asked, term)),
+    })
+}
+
+/// What is known stays on the screen; that it is old is said above it.
+fn tell_trouble(
+    asked: &Pods,
+    term: Term,
+    shown: &mut Overview,
+    error: &AskError,
+) -> anyhow::Result<()> {
+    let remark = format!("{}; trying again", chain(error));
+    if shown.remarks.first() == Some(&remark) {
+        return Ok(());
+    }
+    let mut troubled = shown.clone();
+    troubled.remarks.insert(0, remark);
+    print(&next(asked, term, shown, &troubled)?)?;
+    shown.remarks = troubled.remarks;
+    Ok(())
+}

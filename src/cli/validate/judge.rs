@@ -1,0 +1,242 @@
+//! From a manifest's bytes to everything that is wrong with it, with places. Pure.
+
+use super::{
+    FileReport, PodName, Problem, Severity,
+    blank::{blank, json},
+};
+use crate::{
+    config::document::{self, Node},
+    model::{Pod, PodExt, PodSource},
+    pod_config::{BadManifest, Manifest, Origin, read_file, read_url},
+    validation::{DecodeError, FieldError, LocalObjects},
+};
+use jiff::Timestamp;
+use std::sync::Arc;
+
+/// How many wrong values are taken out to see what is behind them.
+const MOST_BLANKS: usize = 50;
+
+/// As whom to judge.
+pub(in crate::cli) struct Judge {
+    pub(in crate::cli) node_name: String,
+    pub(in crate::cli) source: PodSource,
+    pub(in crate::cli) objects: LocalObjects,
+    pub(in crate::cli) now: Timestamp,
+}
+
+/// A file that was judged, and the pods that would run.
+pub(in crate::cli) struct Judged {
+    pub(in crate::cli) report: FileReport,
+    pub(in crate::cli) pods: Vec<Arc<Pod>>,
+}
+
+/// A file under judgement.
+struct Case<'a> {
+    judge: &'a Judge,
+    file: &'a str,
+    /// Where things are, if the document can be read at all.
+    tree: Option<Node>,
+    problems: Vec<Problem>,
+    /// Paths of values that were taken out.
+    blanked: Vec<String>,
+}
+
+impl Judge {
+    /// Judges the bytes of a file of this name.
+    pub(super) fn judge(&self, file: &str, bytes: &[u8]) -> Judged {
+        let text = std::str::from_utf8(bytes).ok();
+        let mut case = Case {
+            judge: self,
+            file,
+            tree: text.and_then(|text| document::parse(&file.into(), text).ok()),
+            problems: Vec::new(),
+            blanked: Vec::new(),
+        };
+        // The URL source takes an empty answer for an empty list.
+        let read = match (self.source, bytes.is_empty()) {
+            (PodSource::Http, true) => Ok(Manifest::default()),
+            (source, _) => case.read(bytes, source),
+        };
+        let outcome = match &read {
+            Ok(manifest) => outcome(manifest),
+            Err(bad) => case.bad_outcome(bad, bytes),
+        };
+        let pods = case.take(read);
+        Judged {
+            report: FileReport {
+                file: file.into(),
+                outcome,
+                pods: pods.iter().map(|pod| name_of(pod)).collect(),
+                problems: case.problems,
+            },
+            pods,
+        }
+    }
+}
+
+fn name_of(pod: &Pod) -> PodName {
+    PodName {
+        namespace: pod.namespace().into(),
+        name: pod.name().into(),
+        uid: pod.uid().to_string(),
+    }
+}
+
+fn outcome(manifest: &Manifest) -> String {
+    let name = |pod: &Arc<Pod>| format!("{}/{}", pod.namespace(), pod.name());
+    let names: Vec<_> = manifest.pods.iter().map(name).collect();
+    match names.is_empty() {
+        true => "nothing runs of it".into(),
+        false => format!("runs as {}", names.join(", ")),
+    }
+}
+
+impl Case<'_> {
+    fn read(&self, bytes: &[u8], source: PodSource) -> Result<Manifest, BadManifest> {
+        let origin = Origin {
+            node_name: &self.judge.node_name,
+            source,
+            location: self.file,
+            objects: self.judge.objects,
+        };
+        match source {
+            PodSource::Http => read_url(bytes, origin, self.judge.now),
+            _ => read_file(bytes, origin, self.judge.now),
+        }
+    }
+
+    /// Takes in what a reading came to; returns the pods that would run.
+    fn take(&mut self, read: Result<Manifest, BadManifest>) -> Vec<Arc<Pod>> {
+        match read {
+            Ok(manifest) => {
+                self.remarks(&manifest);
+                manifest.pods
+            }
+            Err(BadManifest::Unreadable(error)) => {
+                self.unreadable(&error);
+                self.look_behind(error);
+                Vec::new()
+            }
+            Err(bad) => {
+                self.fields(&bad);
+                Vec::new()
+            }
+        }
+    }
+
+    /// What a kubelet makes of it, and what else is to be said about that.
+    fn bad_outcome(&mut self, bad: &BadManifest, bytes: &[u8]) -> String {
+        if self.judge.source == PodSource::Http {
+            return "the whole answer is refused; what came before runs on".into();
+        }
+        let is_list = matches!(bad, BadManifest::Unreadable(error) if error.field == "kind");
+        if is_list && let Ok(list) = self.read(bytes, PodSource::Http) {
+            let pods = list.pods.len();
+            return format!(
+                "the file is refused; served by a manifest URL it would be {pods} pods"
+            );
+        }
+        "nothing runs of it; if an earlier version of this file runs, that runs on".into()
+    }
+
+    fn place(&self, field: &str) -> (Option<u64>, Option<u64>) {
+        let tree = self.tree.as_ref();
+        match tree.and_then(|tree| tree.origin_of(field)) {
+            Some(document::Origin::File { line, column, .. }) => (Some(line), Some(column)),
+            _ => (None, None),
+        }
+    }
+
+    fn push(&mut self, severity: Severity, field: &str, message: String) {
+        let (line, column) = self.place(field);
+        let problem = Problem {
+            severity,
+            line,
+            column,
+            field: field.into(),
+            message,
+        };
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn remarks(&mut self, manifest: &Manifest) {
+        for remark in &manifest.remarks {
+            let named = format!("unknown field {} ", remark.field);
+            // The path stands before the message.
+            let text = match remark.text.strip_prefix(&named) {
+                Some(rest) => format!("unknown field {rest}"),
+                None => remark.text.clone(),
+            };
+            self.push(Severity::Warning, &remark.field, text);
+        }
+    }
+
+    fn fields(&mut self, bad: &BadManifest) {
+        for error in bad.fields() {
+            if !self.is_blanked(&error.path) {
+                let FieldError { path, kind, detail } = error;
+                let message = match detail.is_empty() {
+                    true => kind.to_string(),
+                    false => format!("{kind}: {detail}"),
+                };
+                self.push(Severity::Error, &path, message);
+            }
+        }
+    }
+
+    fn unreadable(&mut self, error: &DecodeError) {
+        let (line, column) = match error.line {
+            Some(line) => (Some(line), error.column),
+            None => self.place(&error.field),
+        };
+        self.problems.push(Problem {
+            severity: Severity::Error,
+            line,
+            column,
+            field: error.field.clone(),
+            message: error.message.clone(),
+        });
+    }
+
+    fn is_blanked(&self, field: &str) -> bool {
+        self.blanked.iter().any(|blanked| {
+            let rest = field.strip_prefix(blanked.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+
+    /// A reader stops at the first value of the wrong form. What is wrong behind it is found by taking
+    /// that value out and reading again. Of a list in a file, it is judged as the pods that it holds.
+    fn look_behind(&mut self, first: DecodeError) {
+        let Some(mut tree) = self.tree.clone() else {
+            return;
+        };
+        let is_list = tree.get("items").is_some();
+        let source = if is_list {
+            PodSource::Http
+        } else {
+            self.judge.source
+        };
+        let mut error = first;
+        let mut judge_list = is_list && error.field == "kind";
+        for _ in 0..MOST_BLANKS {
+            if !std::mem::take(&mut judge_list) && !blank(&mut tree, &error.field) {
+                return;
+            }
+            self.blanked.push(error.field.clone());
+            let bytes = json(&tree).to_string().into_bytes();
+            match self.read(&bytes, source) {
+                Ok(manifest) => return self.remarks(&manifest),
+                Err(BadManifest::Unreadable(next)) => {
+                    if !self.is_blanked(&next.field) {
+                        self.push(Severity::Error, &next.field, next.message.clone());
+                    }
+                    error = next;
+                }
+                Err(bad) => return self.fields(&bad),
+            }
+        }
+    }
+}

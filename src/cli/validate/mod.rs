@@ -1,0 +1,252 @@
+//! `kubelet validate`: judges manifests as the running kubelet would.
+//!
+//! The judgement is that of the file and URL sources themselves ([`crate::pod_config`]). What is added
+//! here is where in the file a field is, and what else is wrong behind the first thing that is.
+
+mod blank;
+mod judge;
+mod render;
+
+pub(super) use judge::{Judge, Judged};
+
+use super::{
+    args::{Output, Validate},
+    term::{Paint, Term, print},
+};
+use crate::{
+    config::{HostFacts, name_of_node},
+    host::Machine,
+    model::{Pod, PodSource},
+    pod_config::{ReadError, SourcePods, manifests_at, one_of_each_name, read_manifest},
+    validation::{LocalObjects, MAX_MANIFEST_BYTES},
+};
+use anyhow::Context as _;
+use jiff::Timestamp;
+use serde::Serialize;
+use std::{
+    io::{self, Read as _},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+};
+
+/// Everything that was found.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(super) struct Report {
+    files: Vec<FileReport>,
+    errors: usize,
+    warnings: usize,
+}
+
+/// What was found in one file.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(super) struct FileReport {
+    /// As it was named, or found in a directory; `-` for standard input.
+    file: String,
+    /// What a kubelet would make of it.
+    outcome: String,
+    pods: Vec<PodName>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct PodName {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Error,
+    Warning,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Problem {
+    severity: Severity,
+    /// From 1; with the column, where they are known.
+    line: Option<u64>,
+    column: Option<u64>,
+    /// Empty when it is about the file as a whole.
+    field: String,
+    message: String,
+}
+
+impl Problem {
+    fn whole(severity: Severity, message: String) -> Self {
+        Self {
+            severity,
+            line: None,
+            column: None,
+            field: String::new(),
+            message,
+        }
+    }
+}
+
+pub(super) async fn run(asked: Validate) -> anyhow::Result<ExitCode> {
+    let output = asked.output;
+    let report = tokio::task::spawn_blocking(move || look(&asked)).await??;
+    let failed = report.errors > 0;
+    print(&match output {
+        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
+        Output::Text | Output::Wide => render::text(&report, Term::of_stdout().paint),
+    })?;
+    Ok(match failed {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// Blocking.
+fn look(asked: &Validate) -> anyhow::Result<Report> {
+    let facts = HostFacts {
+        hostname: Machine::read()?.hostname,
+    };
+    let judge = Judge {
+        node_name: name_of_node(&asked.flags, &facts)?,
+        source: match asked.url {
+            true => PodSource::Http,
+            false => PodSource::File,
+        },
+        objects: LocalObjects::given(asked.flags.local_objects_dir.is_some()),
+        now: Timestamp::now(),
+    };
+    let mut files = Vec::new();
+    for path in &asked.files {
+        match path.is_dir() {
+            true => files.extend(directory(path, &judge)),
+            false => files.push(file(path, &judge).report),
+        }
+    }
+    let mut report = Report {
+        files,
+        ..Report::default()
+    };
+    report.count();
+    Ok(report)
+}
+
+/// The report on one file, as text.
+pub(super) fn text_of(file: FileReport, paint: Paint) -> String {
+    let mut report = Report::default();
+    report.files.push(file);
+    report.count();
+    render::text(&report, paint)
+}
+
+impl Report {
+    fn count(&mut self) {
+        let count = |severity| {
+            let problems = self.files.iter().flat_map(|file| &file.problems);
+            problems.filter(|found| found.severity == severity).count()
+        };
+        (self.errors, self.warnings) = (count(Severity::Error), count(Severity::Warning));
+    }
+}
+
+impl FileReport {
+    /// What is to be said of a file that can be used.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let text = |problem: &Problem| match problem.field.is_empty() {
+            true => problem.message.clone(),
+            false => format!("{}: {}", problem.field, problem.message),
+        };
+        self.problems.iter().map(text).collect()
+    }
+}
+
+/// Judges what is at a path that is no directory.
+fn file(path: &Path, judge: &Judge) -> Judged {
+    let shown = path.to_string_lossy();
+    match read(path) {
+        Ok(bytes) => judge.judge(&shown, &bytes),
+        Err(error) => nothing_read(&shown, Severity::Error, error.to_string()),
+    }
+}
+
+/// Judges what is at a path as if it were at another one. Blocking.
+pub(super) fn file_at(path: &Path, location: &Path, judge: &Judge) -> anyhow::Result<Judged> {
+    let bytes = read(path).with_context(|| path.display().to_string())?;
+    let mut judged = judge.judge(&location.to_string_lossy(), &bytes);
+    judged.report.file = path.to_string_lossy().into_owned();
+    Ok(judged)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
+    match path.to_str() {
+        Some("-") => stdin().map_err(ReadError::Io),
+        _ => read_manifest(path),
+    }
+}
+
+fn nothing_read(file: &str, severity: Severity, message: String) -> Judged {
+    Judged {
+        report: FileReport {
+            file: file.into(),
+            outcome: "nothing runs of it".into(),
+            problems: vec![Problem::whole(severity, message)],
+            ..FileReport::default()
+        },
+        pods: Vec::new(),
+    }
+}
+
+fn stdin() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = MAX_MANIFEST_BYTES as u64 + 1;
+    io::stdin().lock().take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Judges the files that a kubelet with this `staticPodPath` would read, also against each other.
+fn directory(path: &Path, judge: &Judge) -> Vec<FileReport> {
+    let paths = match manifests_at(path) {
+        Ok(paths) => paths,
+        Err(error) => {
+            let message = format!("cannot be listed: {error}");
+            let shown = path.to_string_lossy();
+            return vec![nothing_read(&shown, Severity::Error, message).report];
+        }
+    };
+    let look = |path: &Path| match read_manifest(path) {
+        Ok(bytes) => judge.judge(&path.to_string_lossy(), &bytes),
+        Err(error) => {
+            let severity = match error {
+                ReadError::NotAFile(_) => Severity::Warning,
+                ReadError::Io(_) => Severity::Error,
+            };
+            nothing_read(&path.to_string_lossy(), severity, error.to_string())
+        }
+    };
+    let mut judged: Vec<Judged> = paths.iter().map(|path| look(path)).collect();
+    let pods = paths.iter().zip(&judged);
+    let pods = pods.flat_map(|(path, file)| file.pods.iter().map(|pod| (path.as_path(), pod)));
+    let (kept, clashes) = one_of_each_name(pods);
+    let left_out = SourcePods::new(judge.source)
+        .merge(kept, judge.now)
+        .duplicates;
+    let clashes = clashes.iter().map(|clash| (&clash.pod, clash.to_string()));
+    let twins = left_out.iter().map(|pod| {
+        let message = "another file has a pod of the same UID; this one is ignored";
+        (pod, message.to_string())
+    });
+    let found: Vec<(Arc<Pod>, String)> = clashes
+        .chain(twins)
+        .map(|(pod, message)| (pod.clone(), message))
+        .collect();
+    for (pod, message) in found {
+        let owner = |file: &&mut Judged| file.pods.iter().any(|known| Arc::ptr_eq(known, &pod));
+        if let Some(file) = judged.iter_mut().find(owner) {
+            file.report.outcome = "nothing runs of it".into();
+            let problem = Problem::whole(Severity::Error, message);
+            file.report.problems.push(problem);
+        }
+    }
+    judged.into_iter().map(|file| file.report).collect()
+}
+
+#[cfg(test)]
+mod tests;

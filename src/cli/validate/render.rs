@@ -1,0 +1,52 @@
+//! A report as text, in the form that compilers use. Pure.
+
+use super::{FileReport, Problem, Report, Severity};
+use crate::cli::{table::one_line, term::Paint};
+
+/// Longest message, in characters.
+const MESSAGE: usize = 600;
+
+/// A line for each problem and each file, and one for the whole.
+pub(super) fn text(report: &Report, paint: Paint) -> String {
+    let mut out = String::new();
+    for file in &report.files {
+        for problem in &file.problems {
+            out += &line(file, problem, paint);
+            out.push('\n');
+        }
+        out += &format!("{}: {}\n", one_line(&file.file, MESSAGE), file.outcome);
+    }
+    let many = |count: usize, one: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    };
+    let whole = format!(
+        "{}, {}, {}",
+        many(report.files.len(), "file"),
+        many(report.errors, "error"),
+        many(report.warnings, "warning")
+    );
+    out += &match report.errors {
+        0 => whole,
+        _ => paint.red(&whole),
+    };
+    out.push('\n');
+    out
+}
+
+fn line(file: &FileReport, problem: &Problem, paint: Paint) -> String {
+    let mut place = one_line(&file.file, MESSAGE);
+    for number in [problem.line, problem.column].into_iter().flatten() {
+        place += &format!(":{number}");
+    }
+    let severity = match problem.severity {
+        Severity::Error => paint.red("error"),
+        Severity::Warning => paint.yellow("warning"),
+    };
+    let field = match problem.field.is_empty() {
+        true => String::new(),
+        false => format!("{}: ", one_line(&problem.field, MESSAGE)),
+    };
+    let message = one_line(&problem.message, MESSAGE);
+    format!("{place}: {severity}: {field}{message}")
+}

@@ -1,0 +1,235 @@
+use super::*;
+
+fn judged(source: PodSource, text: &str) -> (FileReport, String) {
+    let judge = Judge {
+        node_name: "n1".into(),
+        source,
+        objects: LocalObjects::None,
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let report = judge.judge("web.yaml", text.as_bytes()).report;
+    let again = judge.judge("web.yaml", text.as_bytes()).report;
+    (report, text_of(again, Paint(false)))
+}
+
+fn file(text: &str) -> String {
+    judged(PodSource::File, text).1
+}
+
+#[test]
+fn a_good_file_says_what_would_run() {
+    let text = file(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: i}\n",
+    );
+    assert_eq!(
+        text,
+        "web.yaml: runs as default/web-n1\n1 file, 0 errors, 0 warnings\n"
+    );
+}
+
+#[test]
+fn every_broken_rule_has_its_line_and_column() {
+    let text = file(
+        "apiVersion: v1\n\
+         kind: Pod\n\
+         metadata:\n\
+         \x20 name: web\n\
+         \x20 labels: {a.b/c: \"not good!\"}\n\
+         spec:\n\
+         \x20 restartPolicy: Sometimes\n\
+         \x20 containers:\n\
+         \x20 - name: UPPER\n\
+         \x20 - name: c\n\
+         \x20   image: i\n\
+         \x20   ports:\n\
+         \x20   - containerPort: 99999\n",
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    let starts = [
+        "web.yaml:5:19: error: metadata.labels[a.b/c]: Invalid value",
+        "web.yaml:9:11: error: spec.containers[0].name: Invalid value: \"UPPER\"",
+        "web.yaml:9:5: error: spec.containers[0].image: Required value",
+        "web.yaml:13:22: error: spec.containers[1].ports[0].containerPort: Invalid value: 99999",
+        "web.yaml:7:18: error: spec.restartPolicy: Unsupported value: \"Sometimes\"",
+    ];
+    for start in starts {
+        assert!(
+            lines.iter().any(|line| line.starts_with(start)),
+            "{start}\n{text}"
+        );
+    }
+    assert_eq!(lines.len(), starts.len() + 2, "{text}");
+    assert!(text.contains("web.yaml: nothing runs of it; if an earlier version"));
+    assert!(text.ends_with("1 file, 5 errors, 0 warnings\n"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_behind_a_value_of_the_wrong_form_is_found_too() {
+    let text = file(
+        "apiVersion: v1\n\
+         kind: Pod\n\
+         metadata: {name: web}\n\
+         spec:\n\
+         \x20 hostNetwork: perhaps\n\
+         \x20 terminationGracePeriodSeconds: [1]\n\
+         \x20 nosuch: 1\n\
+         \x20 containers:\n\
+         \x20 - justtext\n\
+         \x20 - {name: c, image: i, imagePullPolicy: Maybe, command: [a, [b], c]}\n",
+    );
+    for expected in [
+        "web.yaml:5:3: error: spec.hostNetwork: ",
+        "web.yaml:6:34: error: spec.terminationGracePeriodSeconds: ",
+        "web.yaml:9:5: error: spec.containers[0]: ",
+        "web.yaml:10:62: error: spec.containers[1].command[1]: ",
+        "web.yaml:10:42: error: spec.containers[1].imagePullPolicy: Unsupported value: \"Maybe\"",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    assert!(text.ends_with("1 file, 5 errors, 0 warnings\n"), "{text}");
+}
+
+#[test]
+fn the_first_error_is_the_one_that_the_source_gives() {
+    for text in [
+        "",
+        "just text",
+        "apiVersion: v1\nkind: Deployment\n",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: [}\n",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: w, name: v}\n",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\nspec: {hostPID: 3}\n",
+        "a: 1\n---\nb: 2\n",
+        "apiVersion: v1\nkind: PodList\nitems: []\n",
+    ] {
+        let origin = crate::pod_config::Origin {
+            node_name: "n1",
+            source: PodSource::File,
+            location: "web.yaml",
+            objects: LocalObjects::None,
+        };
+        let theirs = crate::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
+        let theirs = theirs.unwrap_err().to_string();
+        let first = &judged(PodSource::File, text).0.problems[0];
+        assert_eq!(first.severity, Severity::Error);
+        assert!(theirs.ends_with(&first.message), "{theirs}\n{first:?}");
+    }
+}
+
+#[test]
+fn unknown_fields_are_warnings_with_their_place() {
+    let text = file(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  contaners: []\n  containers:\n  - {name: c, image: i}\n",
+    );
+    assert_eq!(
+        text,
+        "web.yaml:5:14: warning: spec.contaners: unknown field is ignored\n\
+         web.yaml: runs as default/web-n1\n1 file, 0 errors, 1 warning\n"
+    );
+}
+
+const LIST: &str = "apiVersion: v1\nkind: PodList\nitems:\n\
+    - metadata: {name: a}\n  spec:\n    containers:\n    - {name: c, image: i}\n\
+    - metadata: {name: b}\n  spec:\n    containers:\n    - {name: C, image: i}\n";
+
+#[test]
+fn a_list_is_refused_in_a_file_and_judged_all_the_same() {
+    let text = file(LIST);
+    assert!(
+        text.contains("web.yaml:2:7: error: kind: a file must hold a Pod, not a list"),
+        "{text}"
+    );
+    assert!(
+        text.contains("web.yaml:11:14: error: items[1].spec.containers[0].name: "),
+        "{text}"
+    );
+    let good = LIST.replace("name: C", "name: c");
+    let text = file(&good);
+    assert!(
+        text.contains("the file is refused; served by a manifest URL it would be 2 pods"),
+        "{text}"
+    );
+    assert!(text.ends_with("1 file, 1 error, 0 warnings\n"), "{text}");
+}
+
+#[test]
+fn a_url_may_serve_a_list_or_nothing() {
+    let good = LIST.replace("name: C", "name: c");
+    let (report, text) = judged(PodSource::Http, &good);
+    assert!(
+        text.contains("runs as default/a-n1, default/b-n1"),
+        "{text}"
+    );
+    assert_eq!(report.pods.len(), 2);
+    let (_, text) = judged(PodSource::Http, LIST);
+    assert!(
+        text.contains("the whole answer is refused; what came before runs on"),
+        "{text}"
+    );
+    assert!(judged(PodSource::Http, "").0.problems.is_empty());
+}
+
+#[test]
+fn a_second_document_is_refused_with_its_line() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n";
+    let text = file(&format!("{pod}---\n{pod}"));
+    assert!(
+        text.contains("a second document: a manifest holds one"),
+        "{text}"
+    );
+    assert!(text.starts_with("web.yaml:"), "{text}");
+}
+
+#[test]
+fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let pod = |name: &str, uid: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, uid: {uid}}}\n\
+             spec: {{containers: [{{name: c, image: i}}]}}\n"
+        )
+    };
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("a.yaml", &pod("web", "u1"));
+    write("b.yaml", &pod("web", "u2"));
+    write("c.yaml", &pod("db", "u1"));
+    write(".hidden", "nonsense");
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    let judge = Judge {
+        node_name: "n1".into(),
+        source: PodSource::File,
+        objects: LocalObjects::None,
+        now: Timestamp::now(),
+    };
+    let reports = directory(dir.path(), &judge);
+    let told: Vec<(String, String)> = reports
+        .iter()
+        .map(|report| {
+            let name = Path::new(&report.file).file_name().unwrap();
+            let problems = report.problems.iter().map(|p| p.message.clone());
+            (
+                name.to_string_lossy().into(),
+                problems.collect::<Vec<_>>().join("; "),
+            )
+        })
+        .collect();
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!(told[0], ("a.yaml".into(), String::new()));
+    assert!(
+        told[1].1.starts_with("pod default/web-n1 is already in "),
+        "{told:?}"
+    );
+    assert!(told[2].1.contains("same UID"), "{told:?}");
+    assert!(told[3].1.contains("one level only"), "{told:?}");
+    assert_eq!(reports[3].problems[0].severity, Severity::Warning);
+}
+
+#[test]
+fn a_report_is_json_for_programs() {
+    let (report, _) = judged(
+        PodSource::File,
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\n",
+    );
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["problems"][0]["severity"], "error");
+    assert_eq!(json["problems"][0]["field"], "spec.containers");
+}

@@ -1,0 +1,133 @@
+//! The board of decisions: what was done about each pod lately, and why.
+//!
+//! * Owns: a short memory per pod ([`Record`]): the last different decisions, equal ones counted
+//!   together, and the step that is under way.
+//! * Woken by: each pod's own worker, which writes about its own pod alone, while it takes a turn.
+//! * Publishes: [`Decisions::of`], and a counter that moves with every decision.
+//! * Must never decide anything, outlive its pod, or take more than about a kilobyte for one; a pod
+//!   about which nothing was decided takes nothing.
+//! * Upstream has no counterpart; there one reads the log.
+
+mod record;
+
+pub use record::{Action, Decision, Noted, Record};
+
+use crate::model::PodUid;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
+use tokio::sync::watch;
+
+/// The board; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Decisions {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    records: Mutex<HashMap<PodUid, Record>>,
+    version: watch::Sender<u64>,
+}
+
+impl Default for Decisions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Decisions {
+    /// An empty board.
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                records: Mutex::default(),
+                version: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    /// Notes a decision about a pod.
+    pub fn note(&self, uid: &PodUid, decision: Decision<'_>) {
+        let now = Timestamp::now();
+        let mut records = self.shared.records.lock();
+        let record = records.entry(uid.clone()).or_default();
+        record.note(decision, now);
+        drop(records);
+        self.shared.version.send_modify(|version| *version += 1);
+    }
+
+    /// Says what is being done about a pod from now on; `None` when its turn is over.
+    pub fn doing(&self, uid: &PodUid, step: Option<String>) {
+        let mut records = self.shared.records.lock();
+        match step {
+            Some(step) => {
+                let record = records.entry(uid.clone()).or_default();
+                record.begin(step, Timestamp::now());
+            }
+            None => {
+                if let Some(record) = records.get_mut(uid) {
+                    record.rest();
+                    if *record == Record::default() {
+                        records.remove(uid);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A whole turn of a pod went well.
+    pub fn all_well(&self, uid: &PodUid) {
+        if let Some(record) = self.shared.records.lock().get_mut(uid) {
+            record.all_well(Timestamp::now());
+        }
+    }
+
+    /// What is known of a pod; empty when nothing is.
+    pub fn of(&self, uid: &PodUid) -> Record {
+        let records = self.shared.records.lock();
+        records.get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Forgets a pod that is gone.
+    pub fn forget(&self, uid: &PodUid) {
+        self.shared.records.lock().remove(uid);
+    }
+
+    /// A counter that moves with every decision.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.shared.version.subscribe()
+    }
+
+    /// How many pods are remembered.
+    pub fn len(&self) -> usize {
+        self.shared.records.lock().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_is_gone_leaves_nothing_and_one_at_rest_takes_nothing() {
+        let board = Decisions::new();
+        let (uid, version) = (PodUid::from("u"), board.subscribe());
+        board.doing(&uid, Some("looking".into()));
+        board.doing(&uid, None);
+        assert!(board.is_empty());
+        board.note(&uid, Decision::about_pod(Action::StopPod, "why".into()));
+        board.doing(&uid, Some("stopping".into()));
+        assert_eq!(board.of(&uid).decisions().len(), 1);
+        assert_eq!(board.of(&uid).doing().unwrap().0, "stopping");
+        assert_eq!(*version.borrow(), 1, "a step is no decision");
+        board.forget(&uid);
+        assert!(board.is_empty());
+        assert_eq!(board.of(&uid), Record::default());
+    }
+}

@@ -1,0 +1,310 @@
+//! What is remembered of one pod: bounded in number and in bytes. Pure.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What all decisions about one pod may take, in bytes, texts included.
+const MOST_BYTES: usize = 960;
+/// Longest reason, in bytes.
+const MOST_TEXT: usize = 240;
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// A sandbox is made.
+    CreateSandbox,
+    /// Everything of the pod is stopped.
+    StopPod,
+    /// All containers are removed, to start over.
+    RestartAll,
+    /// One container is stopped.
+    StopContainer,
+    /// One container is started.
+    StartContainer,
+    /// One container has to wait before it is started.
+    Hold,
+    /// Something could not be done.
+    Fail,
+    /// The pod has reached its end.
+    Finish,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CreateSandbox => "make a sandbox",
+            Self::StopPod => "stop the pod",
+            Self::RestartAll => "restart all containers",
+            Self::StopContainer => "stop",
+            Self::StartContainer => "start",
+            Self::Hold => "hold back",
+            Self::Fail => "failed",
+            Self::Finish => "finish",
+        })
+    }
+}
+
+/// A decision as it is made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<'a> {
+    /// What.
+    pub action: Action,
+    /// Name of the container that it is about; empty for the pod as a whole.
+    pub container: &'a str,
+    /// Why, for people.
+    pub why: String,
+    /// Until when it holds, if that is known.
+    pub until: Option<Timestamp>,
+}
+
+impl Decision<'_> {
+    /// About the pod as a whole.
+    pub fn about_pod(action: Action, why: String) -> Self {
+        Self {
+            action,
+            container: "",
+            why,
+            until: None,
+        }
+    }
+}
+
+impl<'a> Decision<'a> {
+    /// One that holds until then.
+    #[must_use]
+    pub fn until(self, until: Timestamp) -> Self {
+        Self {
+            until: Some(until),
+            ..self
+        }
+    }
+
+    /// About one container.
+    pub fn about(action: Action, container: &'a str, why: String) -> Self {
+        Self {
+            action,
+            container,
+            why,
+            until: None,
+        }
+    }
+}
+
+/// A decision as it is remembered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Noted {
+    /// What.
+    pub action: Action,
+    /// How often.
+    pub count: u32,
+    /// Name of the container; empty for the pod as a whole.
+    pub container: Box<str>,
+    /// Why, cut to a sane length.
+    pub why: Box<str>,
+    /// Milliseconds since the epoch.
+    first: i64,
+    last: i64,
+    /// 0 for none.
+    until: i64,
+}
+
+impl Noted {
+    /// When it was made first.
+    pub fn first(&self) -> Timestamp {
+        from_millis(self.first)
+    }
+
+    /// When it was made last.
+    pub fn last(&self) -> Timestamp {
+        from_millis(self.last)
+    }
+
+    /// Until when it holds, if that is known.
+    pub fn until(&self) -> Option<Timestamp> {
+        (self.until != 0).then(|| from_millis(self.until))
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.container.len() + self.why.len()
+    }
+}
+
+fn from_millis(millis: i64) -> Timestamp {
+    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// The memory of one pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Record {
+    /// Oldest first, by when they were made last.
+    decisions: Vec<Noted>,
+    doing: Option<Box<(String, Timestamp)>>,
+    /// When all was well last, milliseconds since the epoch.
+    well: i64,
+}
+
+impl Record {
+    /// The last different decisions, oldest first by when they were made last.
+    pub fn decisions(&self) -> &[Noted] {
+        &self.decisions
+    }
+
+    /// The step that is under way, and since when.
+    pub fn doing(&self) -> Option<(&str, Timestamp)> {
+        let (step, since) = self.doing.as_deref()?;
+        Some((step, *since))
+    }
+
+    /// The newest decision about a container (or, under an empty name, the pod), if it was made since
+    /// all was well last and says that something is held back or failed.
+    pub fn trouble(&self, container: &str) -> Option<&Noted> {
+        let mut newest = self.decisions.iter().rev();
+        let newest = newest.find(|noted| *noted.container == *container)?;
+        let trouble = matches!(newest.action, Action::Hold | Action::Fail);
+        (trouble && newest.last > self.well).then_some(newest)
+    }
+
+    /// A whole turn went well at `now`: what was in the way is over.
+    pub fn all_well(&mut self, now: Timestamp) {
+        self.well = now.as_millisecond();
+    }
+
+    /// Notes a decision made at `now`. One equal to an earlier one is counted there; the oldest make
+    /// room for it.
+    pub fn note(&mut self, decision: Decision<'_>, now: Timestamp) {
+        let Decision {
+            action,
+            container,
+            why,
+            until,
+        } = decision;
+        let why = why.get(..why.floor_char_boundary(MOST_TEXT)).unwrap_or("");
+        let same = |noted: &Noted| {
+            noted.action == action && *noted.container == *container && *noted.why == *why
+        };
+        let known = self.decisions.iter().position(same);
+        let now = now.as_millisecond();
+        let mut noted = match known {
+            Some(at) => self.decisions.remove(at),
+            None => Noted {
+                action,
+                count: 0,
+                container: container.into(),
+                why: why.into(),
+                first: now,
+                last: now,
+                until: 0,
+            },
+        };
+        noted.count = noted.count.saturating_add(1);
+        noted.last = now;
+        noted.until = until.map_or(0, |until| until.as_millisecond());
+        let mut room = MOST_BYTES.saturating_sub(noted.bytes());
+        let fits = |noted: &&Noted| {
+            let fits = noted.bytes() <= room;
+            room = room.saturating_sub(noted.bytes());
+            fits
+        };
+        let kept = self.decisions.iter().rev().take_while(fits).count();
+        if kept < self.decisions.len() {
+            self.decisions.drain(..self.decisions.len() - kept);
+            self.decisions.shrink_to_fit();
+        }
+        self.decisions.reserve_exact(1);
+        self.decisions.push(noted);
+    }
+
+    /// A step begins at `now`.
+    pub fn begin(&mut self, step: String, now: Timestamp) {
+        self.doing = Some(Box::new((step, now)));
+    }
+
+    /// Nothing is under way any more.
+    pub fn rest(&mut self) {
+        self.doing = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000 + seconds).unwrap()
+    }
+
+    fn whys(record: &Record) -> Vec<(&str, u32)> {
+        let decisions = record.decisions().iter();
+        decisions.map(|noted| (&*noted.why, noted.count)).collect()
+    }
+
+    #[test]
+    fn equal_decisions_are_counted_together_with_their_first_and_last_time() {
+        let mut record = Record::default();
+        for (second, why) in [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "a")] {
+            let decision = Decision::about(Action::StartContainer, "main", why.into());
+            record.note(decision, t(second));
+        }
+        assert_eq!(whys(&record), [("b", 1), ("c", 1), ("a", 3)]);
+        let last = record.decisions().last().unwrap();
+        assert_eq!((last.first(), last.last()), (t(0), t(4)));
+    }
+
+    #[test]
+    fn another_container_or_another_action_is_another_decision() {
+        let mut record = Record::default();
+        for (action, container) in [
+            (Action::StartContainer, "a"),
+            (Action::StartContainer, "b"),
+            (Action::StopContainer, "b"),
+        ] {
+            record.note(Decision::about(action, container, "why".into()), t(0));
+        }
+        assert_eq!(record.decisions().len(), 3);
+    }
+
+    #[test]
+    fn the_newest_until_counts() {
+        let mut record = Record::default();
+        for until in [Some(t(9)), None, Some(t(20))] {
+            let decision = Decision::about(Action::Hold, "main", "why".into());
+            record.note(Decision { until, ..decision }, t(0));
+            assert_eq!(record.decisions()[0].until(), until);
+        }
+    }
+
+    #[test]
+    fn trouble_is_over_after_another_decision_or_a_turn_that_went_well() {
+        let mut record = Record::default();
+        let fail = || Decision::about_pod(Action::Fail, "no network".into());
+        record.note(fail(), t(0));
+        assert_eq!(&*record.trouble("").unwrap().why, "no network");
+        assert_eq!(record.trouble("main"), None);
+        record.note(
+            Decision::about_pod(Action::CreateSandbox, String::new()),
+            t(1),
+        );
+        assert_eq!(record.trouble(""), None);
+        record.note(fail(), t(2));
+        record.all_well(t(3));
+        assert_eq!(record.trouble(""), None);
+        record.note(fail(), t(4));
+        assert!(record.trouble("").is_some());
+    }
+
+    #[test]
+    fn the_oldest_make_room_so_that_a_pod_never_takes_more_than_a_kilobyte() {
+        let mut record = Record::default();
+        for i in 0..100 {
+            let why = format!("{i} {}", "é".repeat(i * 7 % 400));
+            record.note(Decision::about(Action::Fail, "main", why), t(0));
+            let bytes: usize = record.decisions().iter().map(Noted::bytes).sum();
+            assert!(bytes <= MOST_BYTES, "{bytes}");
+            assert!(record.decisions.capacity() * size_of::<Noted>() <= 1024);
+            let last = record.decisions().last().unwrap();
+            assert!(last.why.starts_with(&i.to_string()));
+        }
+        assert!(record.decisions().len() >= 2);
+    }
+}

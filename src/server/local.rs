@@ -1,0 +1,103 @@
+//! A socket in the file system, for root alone. Blocking; done once, at start.
+
+use rustix::{
+    fs::{Mode, chmod},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+};
+use std::{
+    fs, io,
+    os::unix::{fs::FileTypeExt as _, fs::MetadataExt as _, net::UnixListener},
+    path::{Path, PathBuf},
+};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// A bound socket's place in the file system, which goes with it.
+#[derive(Debug)]
+pub(super) struct LocalPath {
+    path: PathBuf,
+    /// Device and inode: what stands there later may be another kubelet's.
+    identity: (u64, u64),
+}
+
+impl LocalPath {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LocalPath {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path);
+        if ours.is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Binds a socket of mode 0600. A socket that is there already makes room: it is left over from a
+/// kubelet that was killed, or that is on its way out. Anything else stays and is an error.
+pub(super) fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
+        Ok(_) => {
+            let text = "something that is no socket is there";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind(&socket, &address)?;
+    // Nobody gets in before it listens, so nobody gets in by the mode of before.
+    chmod(path, Mode::RUSR | Mode::WUSR)?;
+    listen(&socket, BACKLOG)?;
+    let meta = fs::symlink_metadata(path)?;
+    let place = LocalPath {
+        path: path.to_path_buf(),
+        identity: (meta.dev(), meta.ino()),
+    };
+    Ok((UnixListener::from(socket), place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::{fs::PermissionsExt as _, net::UnixStream};
+
+    #[test]
+    fn the_socket_is_its_owners_alone_and_goes_with_its_listener() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubelet.sock");
+        let (_listener, place) = listen_at(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        UnixStream::connect(place.path()).unwrap();
+        drop(place);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_is_left_over_makes_room_and_takes_nothing_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubelet.sock");
+        let (_old, old_place) = listen_at(&path).unwrap();
+        let (_new, _place) = listen_at(&path).unwrap();
+        drop(old_place);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn anything_else_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubelet.sock");
+        fs::write(&path, "data").unwrap();
+        assert!(listen_at(&path).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+        let long = dir.path().join("x".repeat(120));
+        assert!(listen_at(&long).is_err());
+    }
+}

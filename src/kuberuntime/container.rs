@@ -2,12 +2,13 @@
 
 use super::{
     KubeGenericRuntimeManager,
-    builder::ContainerRequest,
+    actions::StartReason,
+    image_volumes::image_failure,
     kill::Why,
     report::StartFailure,
     restart_back_off::Admission,
     sandbox::{LOOK_AGAIN, Sandbox, may_exist},
-    security_context::ImageUser,
+    spec::{ContainerRequest, security_context::ImageUser},
     sync_pod::{Stopped, SyncRequest},
 };
 use crate::{
@@ -16,10 +17,10 @@ use crate::{
         CriError,
         v1::{ContainerConfig, ContainerFilter},
     },
-    events::ObjectRef,
+    events::{EventRecorder, ObjectRef},
     images::{ImageRequest, PullPolicy, ReadyImage},
     lifecycle::HookTarget,
-    model::{ContainerId, Pod, PodExt, keys, reasons, reasons::event},
+    model::{ContainerId, ContainerState, Pod, PodExt, keys, reasons, reasons::event},
     pod_cache::{ItemId, Owner},
 };
 use jiff::Timestamp;
@@ -32,13 +33,19 @@ impl KubeGenericRuntimeManager {
         request: &SyncRequest<'_>,
         sandbox: &Sandbox,
         container: &Container,
+        why: &StartReason,
     ) -> Result<(), Stopped> {
         let pod = request.pod;
-        self.check_back_off(request, container)?;
+        self.check_back_off(request, container, why)?;
+        let name = &container.name;
+        let wanted = container.image.as_deref().unwrap_or_default();
+        self.doing(pod, format!("getting image {wanted} for {name}"));
+        let images = Box::pin(self.ensure_image_volumes(request, container, sandbox)).await?;
         let image = Box::pin(self.ensure_image(request, container, sandbox)).await?;
-        let newest = request.status.newest(&container.name);
+        let newest = self.newest(pod, &request.status, &container.name);
         let restart_count = match newest {
             Some(newest) => newest.restart_count.saturating_add(1),
+            None if sandbox.fresh_logs => 0,
             None => {
                 self.builder
                     .restart_count_from_logs(pod, &container.name)
@@ -53,6 +60,7 @@ impl KubeGenericRuntimeManager {
             image_user: &ImageUser::of(&image),
             pod_ips: &sandbox.ips,
             volumes: request.volumes,
+            images: &images,
         };
         let object = ObjectRef::container(pod, &container.name);
         let config = Box::pin(self.builder.container(build))
@@ -66,6 +74,7 @@ impl KubeGenericRuntimeManager {
         if request.cancel.is_cancelled() {
             return Err(None);
         }
+        self.doing(pod, format!("creating and starting {name}"));
         let id = Box::pin(self.create_and_start(pod, sandbox, container, config)).await?;
         Box::pin(self.run_post_start(request, container, &id)).await
     }
@@ -82,7 +91,6 @@ impl KubeGenericRuntimeManager {
             object: &object,
             image: container.image.as_deref().unwrap_or_default(),
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),
-            credentials: &[],
             sandbox_config: Some(&sandbox.config),
         };
         let result = tokio::select! {
@@ -94,14 +102,7 @@ impl KubeGenericRuntimeManager {
             Err(error) => {
                 self.events
                     .warning(&object, event::FAILED, format!("Error: {}", error.reason));
-                let retry_in = error
-                    .retry_at
-                    .map(|at| at.saturating_duration_since(tokio::time::Instant::now()));
-                let failure = StartFailure::new(&container.name, error.reason, error.message);
-                Err(Some(StartFailure {
-                    retry_in,
-                    ..failure
-                }))
+                Err(Some(image_failure(container, error)))
             }
         }
     }
@@ -110,22 +111,23 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         container: &Container,
+        why: &StartReason,
     ) -> Result<(), Stopped> {
-        let pod = request.pod;
-        let newest = request.status.newest(&container.name);
-        let Admission::Wait { delay, left } =
-            self.back_off
-                .admit(pod, container, newest, Timestamp::now())
-        else {
+        let (pod, now) = (request.pod, Timestamp::now());
+        let newest = self.newest(pod, &request.status, &container.name);
+        let newest = newest.as_deref();
+        let running = newest.is_some_and(|c| c.state == ContainerState::Running);
+        let admission = match why {
+            // The picture is from before it was stopped, a moment ago.
+            StartReason::Killed(_) if running => {
+                self.back_off.admit_after(pod, container, now, now)
+            }
+            _ => self.back_off.admit(pod, container, newest, now),
+        };
+        let Admission::Wait { delay, left } = admission else {
             return Ok(());
         };
-        let shown = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
-        let object = ObjectRef::container(pod, &container.name);
-        let text = format!(
-            "Back-off restarting failed container {} in pod {shown}",
-            container.name
-        );
-        self.events.warning(&object, event::BACK_OFF, text);
+        back_off_event(&self.events, pod, container);
         let message = back_off_text(pod, &container.name, delay);
         Err(Some(StartFailure::crash_loop(
             &container.name,
@@ -163,6 +165,7 @@ impl KubeGenericRuntimeManager {
         };
         self.events
             .normal(&object, event::CREATED, "Container created");
+        self.exit_is_past(pod, &container.name);
         let hooked = container
             .lifecycle
             .as_ref()
@@ -224,8 +227,12 @@ impl KubeGenericRuntimeManager {
         let Some(handler) = handler else {
             return Ok(());
         };
-        let ip = request.status.ips().first().cloned();
-        let ip = ip.or_else(|| self.cache.latest(&pod.uid()).ips().first().cloned());
+        self.doing(
+            pod,
+            format!("running the postStart hook of {}", container.name),
+        );
+        let ip = self.address(Some(pod), &request.status);
+        let ip = ip.or_else(|| self.address(Some(pod), &self.cache.latest(&pod.uid())));
         let object = ObjectRef::container(pod, &container.name);
         let target = HookTarget {
             pod: &object,
@@ -295,6 +302,17 @@ impl KubeGenericRuntimeManager {
             ),
         }
     }
+}
+
+/// Tells that a container has to wait before it runs again.
+pub(super) fn back_off_event(events: &EventRecorder, pod: &Pod, container: &Container) {
+    let shown = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
+    let object = ObjectRef::container(pod, &container.name);
+    let text = format!(
+        "Back-off restarting failed container {} in pod {shown}",
+        container.name
+    );
+    events.warning(&object, event::BACK_OFF, text);
 }
 
 /// The waiting message of a container in its restart back-off.

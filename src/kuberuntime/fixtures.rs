@@ -1,6 +1,6 @@
 //! Pods and settings that the tests of this module share.
 
-use super::settings::SpecSettings;
+use super::spec::SpecSettings;
 use crate::model::Pod;
 use crate::resources::{CpuEnforcement, NodeFacts};
 use crate::volumes::KubeletRoot;

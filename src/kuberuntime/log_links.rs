@@ -1,6 +1,6 @@
 //! Log files outside the runtime's care: links for collectors, and removal with their container.
 
-use super::{container_files::link_log, log_paths};
+use super::{log_paths, spec::container_files::link_log};
 use crate::{
     model::{ContainerId, ContainerStatus, Pod},
     pod_cache::Owner,
@@ -42,18 +42,40 @@ impl LogLinks {
         else {
             return;
         };
-        let link = self.links.as_ref().and_then(|links| {
-            log_paths::log_symlink(links, owner, &container.name, container.id.as_str()).ok()
-        });
-        let prefix = format!("{}.log", container.restart_count);
+        let link = self.link_of(owner, container);
+        let own = container.restart_count;
         let shown = directory.display().to_string();
         blocking("remove logs", shown, move || {
             if let Some(link) = link {
                 ignore_missing(fs::remove_file(link))?;
             }
-            remove_instance_logs(&directory, &prefix)
+            remove_logs(&directory, |number| number == own)
         })
         .await;
+    }
+
+    /// Takes away the link of an instance that is removed although its log stays, and the logs of
+    /// instances before it.
+    pub(super) async fn retire_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
+        let Ok(directory) = log_paths::container_logs_dir(&self.logs, owner, &container.name)
+        else {
+            return;
+        };
+        let link = self.link_of(owner, container);
+        let kept = container.restart_count;
+        let shown = directory.display().to_string();
+        blocking("remove old logs", shown, move || {
+            if let Some(link) = link {
+                ignore_missing(fs::remove_file(link))?;
+            }
+            remove_logs(&directory, |number| number < kept)
+        })
+        .await;
+    }
+
+    fn link_of(&self, owner: &Owner, container: &ContainerStatus) -> Option<PathBuf> {
+        let links = self.links.as_ref()?;
+        log_paths::log_symlink(links, owner, &container.name, container.id.as_str()).ok()
     }
 
     /// Removes the log directory of a pod that is gone.
@@ -69,7 +91,8 @@ impl LogLinks {
     }
 }
 
-fn remove_instance_logs(directory: &Path, prefix: &str) -> io::Result<()> {
+/// Removes the logs of instances by their numbers, rotated files included.
+fn remove_logs(directory: &Path, goes: impl Fn(u32) -> bool) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -77,9 +100,7 @@ fn remove_instance_logs(directory: &Path, prefix: &str) -> io::Result<()> {
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let rest = name.strip_prefix(prefix);
-        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+        if log_paths::instance_of_log(&name.to_string_lossy()).is_some_and(&goes) {
             ignore_missing(fs::remove_file(entry.path()))?;
         }
     }
@@ -120,13 +141,15 @@ mod tests {
         ] {
             fs::write(dir.path().join(name), "x").unwrap();
         }
-        remove_instance_logs(dir.path(), "1.log").unwrap();
+        remove_logs(dir.path(), |number| number == 1).unwrap();
         let mut left: Vec<_> = fs::read_dir(dir.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
         assert_eq!(left, ["0.log", "11.log"]);
-        remove_instance_logs(&dir.path().join("missing"), "1.log").unwrap();
+        remove_logs(&dir.path().join("missing"), |_| true).unwrap();
+        remove_logs(dir.path(), |number| number < 11).unwrap();
+        assert!(!dir.path().join("0.log").exists() && dir.path().join("11.log").exists());
     }
 }

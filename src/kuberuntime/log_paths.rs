@@ -29,6 +29,18 @@ pub fn container_log_path(container: &str, restart_count: u32) -> Result<String,
     Ok(format!("{}/{restart_count}.log", component(container)?))
 }
 
+/// The log file of one instance: where the runtime was told to write it, and where kubelets have written
+/// it ever since.
+pub fn container_log_file(
+    pod_logs_root: &Path,
+    pod: &Owner,
+    container: &str,
+    restart_count: u32,
+) -> Result<PathBuf, UnsafeName> {
+    let file = container_log_path(container, restart_count)?;
+    Ok(pod_logs_dir(pod_logs_root, pod)?.join(file))
+}
+
 /// The link for log collectors: `<pod>_<namespace>_<container>-<id>.log`, its name cut to what a
 /// file system takes.
 pub fn log_symlink(
@@ -47,13 +59,16 @@ pub fn log_symlink(
 /// The restart count of the next instance by the files of earlier ones, rotated files included:
 /// one more than the highest `<n>.log…`, else 0.
 pub fn restart_count_from_logs<'a>(file_names: impl IntoIterator<Item = &'a str>) -> u32 {
-    let counts = file_names.into_iter().filter_map(|name| {
-        let (number, rest) = name.split_once('.')?;
-        let is_log = rest == "log" || rest.starts_with("log.");
-        let digits = number.bytes().all(|b| b.is_ascii_digit());
-        (is_log && digits).then(|| number.parse::<u32>().ok())?
-    });
+    let counts = file_names.into_iter().filter_map(instance_of_log);
     counts.max().map_or(0, |highest| highest.saturating_add(1))
+}
+
+/// The number of the instance whose log a file is, rotated or not.
+pub fn instance_of_log(file_name: &str) -> Option<u32> {
+    let (number, rest) = file_name.split_once('.')?;
+    let is_log = rest == "log" || rest.starts_with("log.");
+    let digits = number.bytes().all(|b| b.is_ascii_digit());
+    (is_log && digits).then(|| number.parse().ok())?
 }
 
 #[cfg(test)]

@@ -9,70 +9,60 @@
 //!   creating a container and starting it.
 //! * Answers to upstream's `pkg/kubelet/kuberuntime`.
 //!
-//! Pure: [`actions`], [`kill::plan`], [`gc::plan`], the configuration generators. Effects: `sync_pod`,
-//! `sandbox`, `container`, `kill::stop`, `gc::collect`, `container_files`, `log_links`.
+//! Pure: [`actions`], [`kill::plan`], [`gc::plan`], what generates configurations in [`spec`]. Effects: `sync_pod`,
+//! `sandbox`, `container`, `kill::stop`, `gc::collect`, `spec::builder`, `log_links`.
 
 pub mod actions;
-mod builder;
 mod container;
-pub mod container_config;
-pub mod container_files;
-pub mod dns;
-pub mod env;
-pub mod expansion;
+mod exits;
 pub mod gc;
-pub mod hostname;
+mod image_volumes;
 pub mod kill;
 pub mod labels;
 mod log_links;
 pub mod log_paths;
-pub mod mounts;
+pub mod preview;
 mod report;
+mod restart_all;
 mod restart_back_off;
 mod sandbox;
-pub mod sandbox_config;
-pub mod security_context;
-pub mod settings;
+mod sandbox_back_off;
+pub mod spec;
 mod sync_pod;
 pub mod termination;
 pub mod translate;
 
 #[cfg(test)]
 mod fixtures;
-#[cfg(test)]
-mod spec_tests;
 
 use crate::{
-    base::backoff::Backoff,
-    cri::RuntimeClient,
+    cri::{FeaturesReader, RuntimeClient},
+    decisions::Decisions,
     events::EventRecorder,
     images::ImageManager,
     journal::Journal,
     lifecycle::Hooks,
-    model::{Pod, PodExt, PodStatus, PodUid},
+    model::{NetworkMode, Pod, PodExt, PodStatus, PodUid},
+    objects::Objects,
     pod_cache::PodCache,
     probe_results::ProbeResults,
+    resources::NodeFacts,
     volumes::VolumeManager,
 };
-use builder::Builder;
 use jiff::Timestamp;
+use kill::BegunStops;
 use log_links::LogLinks;
-use parking_lot::Mutex;
 use restart_back_off::RestartBackOff;
+use sandbox_back_off::SandboxBackOff;
+use spec::Builder;
 use std::{ops::Deref, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::sync::Semaphore;
 
 pub use gc::plan::Policy as GcPolicy;
 pub use report::{StartFailure, SyncReport, short_id};
-pub use settings::SpecSettings;
+pub use restart_all::RestartAllStage;
+pub use spec::{SpecSettings, UserNamespaces};
 pub use sync_pod::SyncRequest;
-
-/// Back-off between replacements of one pod's sandbox (ours: upstream has none, P-18).
-const SANDBOX_BACK_OFF: (Duration, Duration, Duration) = (
-    Duration::from_secs(1),
-    Duration::from_secs(60),
-    Duration::from_secs(600),
-);
 
 /// What the manager is built from.
 pub struct Deps {
@@ -84,6 +74,8 @@ pub struct Deps {
     pub cache: PodCache,
     /// Events.
     pub events: EventRecorder,
+    /// What is decided about pods, and why.
+    pub decisions: Decisions,
     /// Facts that survive a restart.
     pub journal: Journal,
     /// Probe verdicts.
@@ -92,6 +84,12 @@ pub struct Deps {
     pub hooks: Hooks,
     /// Volumes, for sub-paths.
     pub volumes: VolumeManager,
+    /// Who has which ids.
+    pub user_namespaces: UserNamespaces,
+    /// What the runtime can do.
+    pub features: FeaturesReader,
+    /// Objects, for variables.
+    pub objects: Objects,
     /// The node's part of all configurations.
     pub settings: SpecSettings,
     /// The rest.
@@ -111,6 +109,15 @@ pub struct Config {
     pub log_links: Option<PathBuf>,
 }
 
+/// What the next plan means for a pod's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// The pod has no sandbox that its containers could run in.
+    pub needs_new_sandbox: bool,
+    /// How far it is with restarting all of its containers.
+    pub restart_all: RestartAllStage,
+}
+
 /// The manager; cheap to clone.
 #[derive(Clone)]
 pub struct KubeGenericRuntimeManager {
@@ -123,13 +130,16 @@ pub struct Inner {
     images: ImageManager,
     cache: PodCache,
     events: EventRecorder,
+    decisions: Decisions,
     journal: Journal,
     results: ProbeResults,
     hooks: Hooks,
     builder: Builder,
     links: LogLinks,
+    node: Arc<NodeFacts>,
     back_off: RestartBackOff,
-    sandbox_steps: Mutex<Backoff<PodUid, Instant>>,
+    sandbox_back_off: SandboxBackOff,
+    stops: BegunStops,
     starting: Semaphore,
     gc_policy: GcPolicy,
 }
@@ -145,19 +155,28 @@ impl Deref for KubeGenericRuntimeManager {
 impl KubeGenericRuntimeManager {
     /// Builds the manager; nothing is asked of the runtime yet.
     pub fn new(deps: Deps) -> Self {
-        let (base, cap, reset) = SANDBOX_BACK_OFF;
         let logs = deps.settings.pod_logs_dir.clone();
         let inner = Inner {
-            builder: Builder::new(deps.settings, deps.volumes, deps.config.resolv_conf),
+            node: deps.settings.node.clone(),
+            builder: Builder::new(
+                deps.settings,
+                deps.volumes,
+                deps.objects,
+                deps.config.resolv_conf,
+                deps.user_namespaces,
+                deps.features,
+            ),
             links: LogLinks::new(logs, deps.config.log_links),
             back_off: RestartBackOff::new(deps.config.max_restart_back_off, deps.journal.clone()),
-            sandbox_steps: Mutex::new(Backoff::new(base, cap, reset)),
+            sandbox_back_off: SandboxBackOff::default(),
+            stops: BegunStops::new(deps.journal.clone()),
             starting: Semaphore::new(sync_pod::STARTING),
             gc_policy: deps.config.gc_policy,
             runtime: deps.runtime,
             images: deps.images,
             cache: deps.cache,
             events: deps.events,
+            decisions: deps.decisions,
             journal: deps.journal,
             results: deps.results,
             hooks: deps.hooks,
@@ -167,9 +186,13 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Whether the pod has no sandbox that its containers could run in.
-    pub fn needs_new_sandbox(&self, pod: &Pod, status: &PodStatus) -> bool {
-        self.compute(pod, status).sandbox_change.is_some()
+    /// What the pod's status has to know of its next plan.
+    pub fn outlook(&self, pod: &Pod, status: &PodStatus) -> Outlook {
+        let actions = self.compute(pod, status);
+        Outlook {
+            needs_new_sandbox: actions.sandbox_change.is_some(),
+            restart_all: self.restart_all_stage(pod, &actions),
+        }
     }
 
     /// The message of a container's restart back-off if that holds it back at `now`.
@@ -189,9 +212,48 @@ impl KubeGenericRuntimeManager {
         Some(container::back_off_text(pod, name, delay))
     }
 
+    /// Takes back the ids of a pod none of whose processes is left.
+    pub async fn release_user_namespace(&self, uid: &PodUid) {
+        self.builder.release_user_namespace(uid).await;
+    }
+
+    /// Gives up the pulls that run ahead for a pod that ends.
+    pub fn stop_pulls_ahead(&self, uid: &PodUid) {
+        self.images.stop_pulls_ahead(uid);
+    }
+
+    /// The whole restart back-off of a container and when it ends, if that holds it back at `now`.
+    pub fn restart_back_off(
+        &self,
+        pod: &Pod,
+        name: &str,
+        status: &PodStatus,
+        now: Timestamp,
+    ) -> Option<(Duration, Timestamp)> {
+        let (container, newest) = (pod.container(name)?, status.newest(name)?);
+        let (delay, left) = self.back_off.held(pod, container, newest, now)?;
+        let answered = self.back_off.is_answered(pod, container, newest);
+        (!answered).then(|| (delay, now + left))
+    }
+
+    /// Where the pod's containers are reached, for hooks: the pod's address, or the node's for a pod on
+    /// the node's network. What is not in the spec is told from the sandbox.
+    fn address(&self, pod: Option<&Pod>, status: &PodStatus) -> Option<String> {
+        let on_node = || {
+            let sandbox = status.newest_sandbox();
+            sandbox.is_some_and(|s| s.network == NetworkMode::Node)
+        };
+        match pod.map_or_else(on_node, PodExt::host_network) {
+            true => Some(self.node.address().into()),
+            false => status.ips().first().cloned(),
+        }
+    }
+
     /// Forgets what is remembered of a pod that is gone.
     pub fn forget_pod(&self, uid: &PodUid) {
         self.images.forget_pod(uid);
-        self.sandbox_steps.lock().forget(uid);
+        self.stops.forget(uid);
+        self.sandbox_back_off.forget(uid);
+        self.decisions.forget(uid);
     }
 }

@@ -22,6 +22,7 @@ const RESET_AFTER: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct RestartBackOff {
     steps: Mutex<Backoff<u64, Timestamp>>,
+    cap: Duration,
     journal: Journal,
 }
 
@@ -43,6 +44,7 @@ impl RestartBackOff {
     pub(super) fn new(cap: Duration, journal: Journal) -> Self {
         Self {
             steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
+            cap,
             journal,
         }
     }
@@ -56,14 +58,26 @@ impl RestartBackOff {
         newest: Option<&ContainerStatus>,
         now: Timestamp,
     ) -> Admission {
-        let Some((newest, ended)) = newest.and_then(|c| Some((c, ended(c)?))) else {
-            return Admission::Go;
-        };
-        if let Some((delay, left)) = self.held(pod, container, newest, now) {
+        match newest.and_then(ended) {
+            Some(ended) => self.admit_after(pod, container, ended, now),
+            None => Admission::Go,
+        }
+    }
+
+    /// The same, for a container whose last instance ended at a known time and may be gone.
+    pub(super) fn admit_after(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        ended: Timestamp,
+        now: Timestamp,
+    ) -> Admission {
+        if let Some((delay, left)) = self.held_after(pod, container, ended, now) {
             return Admission::Wait { delay, left };
         }
         let key = key_of(pod, container);
-        let delay = self.steps.lock().advance(key, ended, now);
+        let cap = self.cap_of(pod);
+        let delay = self.steps.lock().advance_within(key, ended, now, cap);
         self.journal.update(&pod.uid(), |record| {
             let step = BackOffStep {
                 key,
@@ -84,7 +98,16 @@ impl RestartBackOff {
         newest: &ContainerStatus,
         now: Timestamp,
     ) -> Option<(Duration, Duration)> {
-        let ended = ended(newest)?;
+        self.held_after(pod, container, ended(newest)?, now)
+    }
+
+    fn held_after(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        ended: Timestamp,
+        now: Timestamp,
+    ) -> Option<(Duration, Duration)> {
         let key = key_of(pod, container);
         let mut steps = self.steps.lock();
         if steps.step(&key).is_none() {
@@ -93,17 +116,20 @@ impl RestartBackOff {
                 .read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
             if let Some(saved) = saved.filter(|saved| saved.key == key) {
                 let delay = Duration::from_secs(saved.delay_seconds);
-                steps.restore(
-                    key,
-                    Step {
-                        delay,
-                        since: saved.since,
-                    },
-                );
+                let since = saved.since;
+                steps.restore_within(key, Step { delay, since }, self.cap_of(pod));
             }
         }
         let left = steps.remaining(&key, ended, now)?;
-        Some((steps.delay(&key), left))
+        // The step may be longer than what the pod asks for by now.
+        let (delay, cap) = (steps.delay(&key), self.cap_of(pod));
+        let left = left.checked_sub(delay.saturating_sub(cap))?;
+        (!left.is_zero()).then(|| (delay.min(cap), left))
+    }
+
+    /// The longest delay of a pod's containers: its own, else the node's (P-31).
+    fn cap_of(&self, pod: &Pod) -> Duration {
+        pod.max_restart_period().unwrap_or(self.cap)
     }
 
     /// Whether the end of the newest instance has been answered with a start already, which may be
@@ -148,6 +174,7 @@ fn ended(container: &ContainerStatus) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::keys;
 
     struct Bed {
         back_off: RestartBackOff,
@@ -217,6 +244,58 @@ mod tests {
             }
         }
         assert_eq!(gaps, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    /// The delays between an end and the next start of a container that ends as soon as it runs.
+    fn gaps(bed: &Bed, ends: usize) -> Vec<u64> {
+        let mut exit = t(0);
+        let mut gap = || {
+            let status = exit_at(exit);
+            let admit = |now| {
+                bed.back_off
+                    .admit(&bed.pod, &bed.container, Some(&status), now)
+            };
+            let left = match admit(exit) {
+                Admission::Go => return 0,
+                Admission::Wait { left, .. } => left,
+            };
+            exit += left;
+            assert_eq!(admit(exit), Admission::Go);
+            left.as_secs()
+        };
+        (0..ends).map(|_| gap()).collect()
+    }
+
+    #[test]
+    fn a_pod_may_have_a_longest_delay_of_its_own() {
+        for (own, expected) in [
+            ("1s", [0, 1, 1, 1]),
+            ("25s", [0, 10, 20, 25]),
+            ("nonsense", [0, 10, 20, 40]),
+            ("1ms", [0, 10, 20, 40]),
+        ] {
+            let mut bed = bed();
+            let key = keys::MAX_RESTART_PERIOD.to_string();
+            bed.pod.metadata.annotations = Some([(key, own.to_string())].into());
+            assert_eq!(gaps(&bed, 4), expected, "{own}");
+        }
+    }
+
+    #[test]
+    fn a_longest_delay_that_is_asked_for_later_holds_at_once() {
+        let mut bed = bed();
+        assert_eq!(gaps(&bed, 4), [0, 10, 20, 40]);
+        let exit = t(70);
+        let held = |bed: &Bed, now| {
+            let status = exit_at(exit);
+            let held = bed.back_off.held(&bed.pod, &bed.container, &status, now);
+            held.map(|(delay, left)| (delay.as_secs(), left.as_secs()))
+        };
+        assert_eq!(held(&bed, exit), Some((80, 80)));
+        let key = keys::MAX_RESTART_PERIOD.to_string();
+        bed.pod.metadata.annotations = Some([(key, "5s".to_string())].into());
+        assert_eq!(held(&bed, exit), Some((5, 5)));
+        assert_eq!(held(&bed, t(75)), None);
     }
 
     #[test]

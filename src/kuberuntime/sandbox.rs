@@ -1,24 +1,21 @@
 //! Making, finding and replacing sandboxes.
 
 use super::{
-    KubeGenericRuntimeManager,
-    actions::{PodActions, SandboxChange},
-    report::SyncReport,
-    sync_pod::SyncRequest,
-    translate,
+    KubeGenericRuntimeManager, actions::PodActions, report::SyncReport, spec::NewSandbox,
+    sync_pod::SyncRequest, translate,
 };
 use crate::{
-    base::{chain, with_own_files},
+    base::chain,
     cri::{
         CriError,
-        v1::{PodSandboxConfig, PodSandboxFilter},
+        v1::{ContainerFilter, PodSandboxConfig, PodSandboxFilter},
     },
     events::ObjectRef,
     model::{Pod, PodExt, SandboxId, keys, reasons::event},
     pod_cache::{ItemId, Owner, Read},
 };
 use anyhow::Context as _;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 /// A sandbox that containers can be created in.
@@ -27,6 +24,8 @@ pub(super) struct Sandbox {
     pub(super) id: SandboxId,
     pub(super) config: PodSandboxConfig,
     pub(super) ips: Vec<String>,
+    /// No container of the pod has ever left a log.
+    pub(super) fresh_logs: bool,
 }
 
 /// How soon to look again for something that may just be coming into being.
@@ -51,10 +50,11 @@ impl KubeGenericRuntimeManager {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
         match self.builder.sandbox(request.pod, actions.attempt).await {
-            Ok((config, _)) => Some(Sandbox {
+            Ok(config) => Some(Sandbox {
                 id,
                 config,
                 ips: found.map(|s| s.ips.clone()).unwrap_or_default(),
+                fresh_logs: false,
             }),
             Err(error) => {
                 report.error = Some(error);
@@ -63,48 +63,29 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// How long the replacement of a sandbox still has to wait (P-18). The first replacement is
-    /// immediate; one after the other in short order they wait longer and longer. A changed manifest is
-    /// the user's own wish and never waits.
-    pub(super) fn sandbox_back_off(&self, pod: &Pod, change: SandboxChange) -> Option<Duration> {
-        if matches!(
-            change,
-            SandboxChange::SpecChanged | SandboxChange::NoneKnown
-        ) {
-            return None;
-        }
-        let now = Instant::now();
-        let mut steps = self.sandbox_steps.lock();
-        let uid = pod.uid();
-        let since = steps.step(&uid).map_or(now, |step| step.since);
-        if let Some(left) = steps.remaining(&uid, since, now) {
-            return Some(left);
-        }
-        steps.advance(uid, now, now);
-        None
-    }
-
-    /// Creates a sandbox and reads its addresses.
-    pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> anyhow::Result<Sandbox> {
+    /// Creates the sandbox that the plan wants and reads its addresses.
+    pub(super) async fn create_sandbox(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+    ) -> anyhow::Result<Sandbox> {
+        let (pod, attempt) = (request.pod, actions.attempt);
         let object = ObjectRef::pod(pod);
-        let (config, warnings) = self
-            .builder
-            .sandbox(pod, attempt)
-            .await
-            .inspect_err(|error| {
-                let text = format!("Failed to create pod sandbox: {}", chain(error.as_ref()));
-                self.events
-                    .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
-            })?;
+        let new = self.builder.new_sandbox(pod, attempt).await;
+        let NewSandbox {
+            config,
+            warnings,
+            fresh_logs,
+        } = new.inspect_err(|error| {
+            let text = format!("Failed to create pod sandbox: {}", chain(error.as_ref()));
+            self.events
+                .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
+        })?;
         for warning in warnings {
             self.events
                 .warning(&object, warning.reason, warning.message);
         }
-        let logs = config.log_directory.clone();
-        let directory = logs.clone();
-        with_own_files(move || std::fs::create_dir_all(directory))
-            .await?
-            .with_context(|| format!("cannot create the log directory {logs}"))?;
+        self.pull_ahead(request, actions, &config);
         let id = match self.runtime.run_pod_sandbox(config.clone(), "").await {
             Ok(id) => SandboxId::from(id),
             Err(error) => {
@@ -115,6 +96,21 @@ impl KubeGenericRuntimeManager {
                 return Err(error).context("cannot create the sandbox");
             }
         };
+        if let Some(change) = actions.sandbox_change {
+            self.sandbox_back_off
+                .replaced(pod.uid(), change, Instant::now());
+        }
+        let ips = self.read_new_sandbox(pod, &id).await?;
+        Ok(Sandbox {
+            id,
+            config,
+            ips,
+            fresh_logs,
+        })
+    }
+
+    /// The addresses of a sandbox that has just been made.
+    async fn read_new_sandbox(&self, pod: &Pod, id: &SandboxId) -> anyhow::Result<Vec<String>> {
         let owner = Owner::of(pod);
         let item = ItemId::Sandbox(id.clone());
         let seq = self.cache.next_seq();
@@ -128,11 +124,12 @@ impl KubeGenericRuntimeManager {
                 let ips = status.ips.clone();
                 self.cache
                     .observed(&owner, &item, seq, Read::Sandbox(status));
-                Ok(Sandbox { id, config, ips })
+                Ok(ips)
             }
             Err(error) => {
                 self.cache.touch(&owner, item, None);
                 let text = format!("Unable to get pod sandbox status: {}", error.grpc_text());
+                let object = ObjectRef::pod(pod);
                 self.events
                     .warning(&object, event::FAILED_POD_SANDBOX_STATUS, text);
                 Err(error).context("cannot read the new sandbox")
@@ -140,20 +137,36 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// After a call whose outcome is unknown, or a name that is taken: the sandbox may exist. It is
-    /// looked up and adopted instead of asking for a second one (P-10).
+    /// After a call whose outcome is unknown, or a name that is taken: the sandbox may exist, with
+    /// containers in it. They are looked up and adopted instead of asking for others (P-10).
     async fn adopt_sandboxes(&self, pod: &Pod, error: &CriError) {
         if !may_exist(error) {
             return;
         }
-        let filter = PodSandboxFilter {
-            label_selector: [(keys::POD_UID.to_string(), pod.uid().to_string())].into(),
+        let label_selector: HashMap<_, _> =
+            [(keys::POD_UID.to_string(), pod.uid().to_string())].into();
+        let sandboxes = PodSandboxFilter {
+            label_selector: label_selector.clone(),
             ..PodSandboxFilter::default()
         };
-        match self.runtime.list_pod_sandboxes(Some(filter)).await {
-            Ok(found) => {
+        let containers = ContainerFilter {
+            label_selector,
+            ..ContainerFilter::default()
+        };
+        let found = tokio::try_join!(
+            self.runtime.list_pod_sandboxes(Some(sandboxes)),
+            self.runtime.list_containers(Some(containers)),
+        );
+        match found {
+            Ok((sandboxes, containers)) => {
                 let owner = Owner::of(pod);
-                for sandbox in found {
+                // Containers first: a sandbox without them would get others.
+                for container in containers {
+                    let sandbox = SandboxId::from(container.pod_sandbox_id);
+                    let item = ItemId::Container(container.id.into());
+                    self.cache.touch(&owner, item, Some(sandbox));
+                }
+                for sandbox in sandboxes {
                     self.cache
                         .touch(&owner, ItemId::Sandbox(sandbox.id.into()), None);
                 }

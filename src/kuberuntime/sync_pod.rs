@@ -9,19 +9,24 @@ use super::{
     KubeGenericRuntimeManager,
     actions::{
         ContainerStart, Facts, Inputs, KillPodReason, PodActions, SandboxChange,
-        compute_pod_actions,
+        compute_pod_actions, needed_soon,
     },
-    kill::Why,
+    exits::codes,
+    kill::{Scope, Why},
     report::{StartFailure, SyncReport},
     sandbox::{LOOK_AGAIN, Sandbox, may_exist},
 };
 use crate::{
-    cri::CriError,
+    base::chain,
+    cri::{CriError, v1::PodSandboxConfig},
+    decisions::{Action, Decision},
     events::ObjectRef,
-    model::{GraceDeadline, Pod, PodExt, PodStatus, is_sidecar, reasons},
+    images::{PullPolicy, WantedImage},
+    model::{ContainerState, GraceDeadline, Pod, PodExt, PodStatus, is_sidecar, reasons},
     volumes::VolumePaths,
 };
 use anyhow::Context as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -54,7 +59,8 @@ impl KubeGenericRuntimeManager {
         let facts = self.journal.read(&uid, |record| Facts {
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
-            ..Facts::default()
+            resetting: record.resetting(),
+            exits: codes(record, pod),
         });
         let verdicts = |id: &_| self.results.get(id);
         compute_pod_actions(&Inputs {
@@ -69,18 +75,42 @@ impl KubeGenericRuntimeManager {
     /// done.
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
         let mut report = SyncReport::default();
+        self.note_ends(request.pod, &request.status);
         let actions = self.compute(request.pod, &request.status);
         if actions.is_empty() {
+            self.stops.called_off(&request.pod.uid());
             Box::pin(self.resume_hooks(&request, &actions, &mut report)).await;
             return report;
         }
         tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
+        if let Some(reset) = &actions.reset {
+            self.decide(
+                request.pod,
+                Decision::about_pod(Action::RestartAll, reset.to_string()),
+            );
+            self.doing(request.pod, "removing all containers".into());
+            Box::pin(self.reset(&request, reset, &mut report)).await;
+            return report;
+        }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, &actions, &mut report)).await {
+            if report.again_in.is_none() {
+                let why = chain(error.as_ref());
+                self.decide(request.pod, Decision::about_pod(Action::Fail, why));
+            }
             report.error = Some(error);
             return report;
         }
         self.resume_hooks(&request, &actions, &mut report).await;
         if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
+            return report;
+        }
+        if self.waits_after_reset(&request, &actions, &mut report) {
+            if let Some(failure) = report.failures.last() {
+                let why = format!("all containers start over, {}", failure.reason);
+                let held = Decision::about(Action::Hold, &failure.container, why);
+                let left = failure.retry_in.unwrap_or_default();
+                self.decide(request.pod, held.until(Timestamp::now() + left));
+            }
             return report;
         }
         let place = tokio::select! {
@@ -127,8 +157,11 @@ impl KubeGenericRuntimeManager {
             if let KillPodReason::SandboxReplaced(change) = reason
                 && *change != SandboxChange::NoneKnown
             {
-                if let Some(left) = self.sandbox_back_off(pod, *change) {
+                let now = Instant::now();
+                if let Some(left) = self.sandbox_back_off.held(&pod.uid(), *change, now) {
                     report.look_again(left);
+                    let held = Decision::about_pod(Action::Hold, change.to_string());
+                    self.decide(pod, held.until(Timestamp::now() + left));
                     anyhow::bail!(
                         "the sandbox changed ({change}); its replacement waits {} s",
                         left.as_secs()
@@ -141,11 +174,23 @@ impl KubeGenericRuntimeManager {
                     .normal(&object, reasons::event::SANDBOX_CHANGED, text);
             }
             report.acted = true;
+            let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoneKnown);
+            if *reason != nothing_there {
+                let why = reason.to_string();
+                self.decide(pod, Decision::about_pod(Action::StopPod, why));
+                self.doing(pod, "stopping the pod".into());
+            }
+            let uid = pod.uid();
             let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
-            let (_keep, grace) = watch::channel(grace);
+            let (_keep, grace) = watch::channel(self.stops.begin(&uid, Scope::Pod, grace));
             self.kill_pod(Some(pod), status, grace)
                 .await
                 .context("cannot stop the pod")?;
+            self.stops.over(&uid, &Scope::Pod);
+            if actions.sandbox_change == Some(SandboxChange::SpecChanged) {
+                // Also should the pod become again what it was before.
+                self.forget_exits(&uid, |_| true);
+            }
             if actions.create_sandbox {
                 self.purge_init_containers(pod, status).await;
             }
@@ -153,6 +198,12 @@ impl KubeGenericRuntimeManager {
         }
         for kill in &actions.containers_to_kill {
             report.acted = true;
+            let stop = Action::StopContainer;
+            self.decide(
+                pod,
+                Decision::about(stop, &kill.name, kill.reason.to_string()),
+            );
+            self.doing(pod, format!("stopping {}", kill.name));
             let why = Why::Plan(kill.clone());
             self.kill_one(pod, status, &kill.name, &kill.id, why)
                 .await?;
@@ -175,9 +226,17 @@ impl KubeGenericRuntimeManager {
             return self.existing_sandbox(request, actions, report).await;
         }
         report.acted = true;
-        match self.create_sandbox(request.pod, actions.attempt).await {
+        let pod = request.pod;
+        if let Some(change) = actions.sandbox_change {
+            let why = change.to_string();
+            self.decide(pod, Decision::about_pod(Action::CreateSandbox, why));
+        }
+        self.doing(pod, "making the sandbox".into());
+        match self.create_sandbox(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
+                let why = chain(error.as_ref());
+                self.decide(pod, Decision::about_pod(Action::Fail, why));
                 if error.downcast_ref::<CriError>().is_some_and(may_exist) {
                     report.look_again(LOOK_AGAIN);
                 }
@@ -196,6 +255,9 @@ impl KubeGenericRuntimeManager {
         report: &mut SyncReport,
     ) {
         let pod = request.pod;
+        if !actions.create_sandbox {
+            self.pull_ahead(request, actions, &sandbox.config);
+        }
         self.prune_init_containers(pod, &request.status).await;
         for start in &actions.init_containers_to_start {
             let Some(container) = pod.init_containers().get(start.index) else {
@@ -226,6 +288,27 @@ impl KubeGenericRuntimeManager {
         }
     }
 
+    /// Begins to get the images of all containers that are still to come, while the sandbox is made and
+    /// they start one after the other (P-08).
+    pub(super) fn pull_ahead(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        sandbox: &PodSandboxConfig,
+    ) {
+        let soon = needed_soon(request.pod, &request.status, actions);
+        if soon.is_empty() {
+            return;
+        }
+        let wanted = soon.into_iter().map(|container| WantedImage {
+            object: ObjectRef::container(request.pod, &container.name),
+            image: container.image.clone().unwrap_or_default(),
+            policy: PullPolicy::of(container.image_pull_policy.as_deref()),
+        });
+        self.images
+            .pull_ahead(request.pod, wanted.collect(), sandbox);
+    }
+
     /// Starts one container and reports how that went; true when it runs.
     async fn start_one(
         &self,
@@ -240,9 +323,11 @@ impl KubeGenericRuntimeManager {
             return false;
         }
         tracing::debug!(container = start.name, reason = ?start.reason, "Starting a container");
-        match Box::pin(self.start_container(request, sandbox, container)).await {
+        match Box::pin(self.start_container(request, sandbox, container, &start.reason)).await {
             Ok(()) => {
                 report.acted = true;
+                let (action, why) = (Action::StartContainer, start.reason.to_string());
+                self.decide(request.pod, Decision::about(action, &start.name, why));
                 report.started.push(start.name.clone());
                 true
             }
@@ -252,6 +337,7 @@ impl KubeGenericRuntimeManager {
             }
             Err(Some(failure)) => {
                 report.acted |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
+                self.note_failure(request.pod, start, &failure);
                 report.fail(failure);
                 false
             }
@@ -284,7 +370,7 @@ impl KubeGenericRuntimeManager {
             let Some(container) = pod.container(&status.name) else {
                 continue;
             };
-            if status.state != crate::model::ContainerState::Running {
+            if status.state != ContainerState::Running {
                 continue;
             }
             report.acted = true;
@@ -297,6 +383,32 @@ impl KubeGenericRuntimeManager {
                 Err(Some(failure)) => report.fail(failure),
             }
         }
+    }
+}
+
+/// What is said on the board of decisions.
+impl KubeGenericRuntimeManager {
+    fn decide(&self, pod: &Pod, decision: Decision<'_>) {
+        self.decisions.note(&pod.uid(), decision);
+    }
+
+    /// The step that a turn is at.
+    pub(super) fn doing(&self, pod: &Pod, step: String) {
+        self.decisions.doing(&pod.uid(), Some(step));
+    }
+
+    fn note_failure(&self, pod: &Pod, start: &ContainerStart, failure: &StartFailure) {
+        let (reason, name) = (failure.reason, start.name.as_str());
+        let why = match reason {
+            // How long it is changes from time to time, and `until` says it better.
+            reasons::CRASH_LOOP_BACK_OFF => format!("{}, {reason}", start.reason),
+            reason => format!("{reason}: {}", failure.message),
+        };
+        let decision = match failure.retry_in {
+            Some(left) => Decision::about(Action::Hold, name, why).until(Timestamp::now() + left),
+            None => Decision::about(Action::Fail, name, why),
+        };
+        self.decide(pod, decision);
     }
 }
 

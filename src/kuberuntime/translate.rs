@@ -3,12 +3,12 @@
 //! Objects without a kubelet's labels belong to other users of the runtime: they are `None` here,
 //! so nothing above ever sees, counts or stops them.
 
-use super::labels;
+use super::{labels, spec::stop_signal::signal_name};
 use crate::base::Strings;
 use crate::cri::v1;
 use crate::model::{
-    ContainerId, ContainerState, ContainerStatus, NetworkMode, PodSource, PodUid, SandboxId,
-    SandboxStatus, keys,
+    ContainerId, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodSource, PodUid,
+    SandboxId, SandboxStatus, keys,
 };
 use std::{net::IpAddr, sync::Arc};
 
@@ -18,6 +18,8 @@ const MAX_MESSAGE: usize = 4096;
 const MAX_TEXT: usize = 1024;
 /// Most addresses of one sandbox.
 const MAX_ADDRESSES: usize = 16;
+/// Most groups kept of one container; the kernel has no more of a process.
+const MAX_GROUPS: usize = 65536;
 
 /// Which pod an object belongs to, with what is true of the object.
 #[derive(Clone, Debug, PartialEq)]
@@ -159,8 +161,20 @@ pub fn container_status(
             true => cut(&status.message, MAX_MESSAGE).into(),
             false => strings.share(""),
         },
+        user: user(status),
+        stop_signal: signal_name(status.stop_signal),
     };
     Owned::new(&status.labels, strings, object)
+}
+
+fn user(status: &v1::ContainerStatus) -> Option<Arc<ContainerUser>> {
+    let told = status.user.as_ref()?.linux.as_ref()?;
+    let groups = told.supplemental_groups.iter().take(MAX_GROUPS);
+    Some(Arc::new(ContainerUser {
+        uid: told.uid,
+        gid: told.gid,
+        supplemental_groups: groups.copied().collect(),
+    }))
 }
 
 fn state(state: i32) -> ContainerState {

@@ -80,3 +80,16 @@ pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Cont
             .flat_map(|part| part.bytes().chain([b'/'])),
     )
 }
+
+/// Whether the digests of two manifests ([`super::keys::SPEC_DIGEST`]) tell them apart. Only digests of
+/// one version can be compared; what has none, or one of another version, is taken for the same.
+pub fn is_other_manifest(one: Option<&str>, other: Option<&str>) -> bool {
+    let one = one.and_then(|digest| digest.split_once(':'));
+    let other = other.and_then(|digest| digest.split_once(':'));
+    match (one, other) {
+        (Some((version, digest)), Some((other_version, other))) => {
+            version == other_version && digest != other
+        }
+        _ => false,
+    }
+}

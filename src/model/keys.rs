@@ -40,5 +40,9 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// with a UID of its own is a new incarnation when only this differs.
 pub const SPEC_DIGEST: &str = "kubelet.rs/spec-digest";
 
+/// Pod annotation of ours: the longest delay between restarts of the pod's containers, in place of the
+/// node's (`crashLoopBackOff.maxContainerRestartPeriod`).
+pub const MAX_RESTART_PERIOD: &str = "kubelet.rs/max-container-restart-period";
+
 /// Annotation prefix by which old manifests name the AppArmor profile of the container that follows.
 pub const APP_ARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";

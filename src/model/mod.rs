@@ -5,6 +5,7 @@
 //! * Woken by nothing, publishes nothing; it must never do I/O.
 //! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 
+mod field_path;
 mod grace;
 mod hash;
 mod ids;
@@ -13,16 +14,21 @@ mod pod;
 mod probe;
 mod quantity;
 pub mod reasons;
+mod restart;
 mod status;
 mod update;
 
+pub use field_path::pod_field;
 pub use grace::GraceDeadline;
-pub use hash::{back_off_key, container_hash, fnv64a};
+pub use hash::{back_off_key, container_hash, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
-pub use pod::{Pod, PodExt, RestartPolicy, is_sidecar};
+pub use pod::{Pod, PodExt, RESTART_PERIODS, is_sidecar, parse_restart_period};
 pub use probe::{ProbeKind, ProbeVerdict};
 pub use quantity::{Quantity, QuantityError};
-pub use status::{ContainerState, ContainerStatus, NetworkMode, PodStatus, SandboxStatus, Seq};
+pub use restart::{RestartAction, RestartPolicy, may_restart_all, restart_action, runs_again};
+pub use status::{
+    ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus, SandboxStatus, Seq,
+};
 pub use update::{PodOp, PodSource, PodUpdate, SourceSet};
 
 #[cfg(test)]

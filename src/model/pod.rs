@@ -1,48 +1,22 @@
 //! Questions one asks a pod.
 
-use super::{PodFullName, PodSource, PodUid, keys};
+use super::{PodFullName, PodSource, PodUid, RestartPolicy, keys};
+use crate::base::GoDuration;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
+use std::{ops::RangeInclusive, time::Duration};
 
 /// The API's pod. Shared as `Arc<Pod>` and never changed once a source has delivered it.
 pub type Pod = k8s_openapi::api::core::v1::Pod;
 
-/// `restartPolicy` of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RestartPolicy {
-    /// Restart after every exit.
-    Always,
-    /// Restart after a failure.
-    OnFailure,
-    /// Never restart.
-    Never,
-}
+/// What a pod may ask for as its longest restart delay: what the node's configuration may say, too.
+pub const RESTART_PERIODS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(300);
 
-impl RestartPolicy {
-    /// Reads the API's spelling; anything else is `None`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "Always" => Some(Self::Always),
-            "OnFailure" => Some(Self::OnFailure),
-            "Never" => Some(Self::Never),
-            _ => None,
-        }
-    }
-
-    /// The policy that holds for one container: its own, else the pod's.
-    pub fn of(pod: &Pod, container: &Container) -> Self {
-        let own = container.restart_policy.as_deref();
-        own.and_then(Self::parse)
-            .unwrap_or_else(|| pod.restart_policy())
-    }
-
-    /// Whether an exit with this code is followed by a restart.
-    pub fn restarts_after(self, exit_code: i32) -> bool {
-        match self {
-            Self::Always => true,
-            Self::OnFailure => exit_code != 0,
-            Self::Never => false,
-        }
-    }
+/// Reads the value of [`keys::MAX_RESTART_PERIOD`]; `None` when it is no duration in
+/// [`RESTART_PERIODS`].
+pub fn parse_restart_period(text: &str) -> Option<Duration> {
+    let period = text.parse::<GoDuration>().ok()?.to_std();
+    RESTART_PERIODS.contains(&period).then_some(period)
 }
 
 /// Whether an init container is a sidecar (`restartPolicy: Always`).
@@ -72,6 +46,8 @@ pub trait PodExt {
     fn container(&self, name: &str) -> Option<&Container>;
     /// Pod-level policy; `Always` when absent.
     fn restart_policy(&self) -> RestartPolicy;
+    /// The pod's own longest restart delay ([`keys::MAX_RESTART_PERIOD`]), if it asks for one.
+    fn max_restart_period(&self) -> Option<Duration>;
     /// `hostNetwork: true`.
     fn host_network(&self) -> bool;
     /// Not from an API server.
@@ -136,6 +112,10 @@ impl PodExt for Pod {
             .as_ref()
             .and_then(|spec| RestartPolicy::parse(spec.restart_policy.as_deref()?))
             .unwrap_or(RestartPolicy::Always)
+    }
+
+    fn max_restart_period(&self) -> Option<Duration> {
+        parse_restart_period(self.annotation(keys::MAX_RESTART_PERIOD)?)
     }
 
     fn host_network(&self) -> bool {

@@ -97,6 +97,12 @@ pub mod event {
     pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
     /// The node agent started.
     pub const STARTING: &str = "Starting";
+    /// Unused images could not be removed, several times in a row.
+    pub const IMAGE_GC_FAILED: &str = "ImageGCFailed";
+    /// Removing unused images did not make enough space.
+    pub const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
+    /// A file system has no size.
+    pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
     /// A pod outlived its deadline.
     pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 }

@@ -102,6 +102,21 @@ pub struct ContainerStatus {
     pub reason: Arc<str>,
     /// The runtime's message, plus the termination message once exited.
     pub message: Arc<str>,
+    /// Who it runs as, by a runtime that tells.
+    pub user: Option<Arc<ContainerUser>>,
+    /// The signal that ends it, by its API name, by a runtime that tells.
+    pub stop_signal: Option<&'static str>,
+}
+
+/// Who the first process of a container was started as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerUser {
+    /// User.
+    pub uid: i64,
+    /// Primary group.
+    pub gid: i64,
+    /// Further groups, those of the image included.
+    pub supplemental_groups: Vec<i64>,
 }
 
 impl PodStatus {
@@ -118,6 +133,13 @@ impl PodStatus {
     /// One instance by id.
     pub fn container(&self, id: &ContainerId) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| c.id == *id)
+    }
+
+    /// The digest of the manifest that an instance was made from, if its sandbox tells.
+    pub fn digest_of(&self, container: &ContainerStatus) -> Option<&str> {
+        let mut sandboxes = self.sandboxes.iter();
+        let sandbox = sandboxes.find(|s| s.id == container.sandbox)?;
+        sandbox.spec_digest.as_deref()
     }
 
     /// Instances that run, or may run (state unknown).

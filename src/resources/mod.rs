@@ -7,11 +7,13 @@
 //! * Answers to upstream's `pkg/kubelet/qos`, the arithmetic of `pkg/kubelet/cm` and
 //!   `kuberuntime_container_linux.go`.
 
+mod field_ref;
 mod linux;
 mod node;
 mod qos;
 pub mod requests;
 
+pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares, sandbox_overhead,
     sandbox_resources,

@@ -20,11 +20,16 @@ pub struct NodeFacts {
     pub host_ips: Vec<String>,
     /// Paths that are masked in containers on this machine besides the usual ones.
     pub masked_paths: Vec<String>,
-    /// The runtime can mount recursively read-only (default handler).
-    pub recursive_read_only_mounts: bool,
+    /// The kernel enforces SELinux labels, so what the kubelet makes has to be labelled for pods.
+    pub selinux: bool,
 }
 
 impl NodeFacts {
+    /// Where containers on the node's own network are reached: its primary address, else loopback.
+    pub fn address(&self) -> &str {
+        self.host_ips.first().map_or("127.0.0.1", String::as_str)
+    }
+
     /// Facts of a machine of which nothing is reserved: allocatable is all there is.
     pub fn of(machine: &Machine, ephemeral_storage_bytes: u64, host_ips: Vec<String>) -> Self {
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -36,7 +41,7 @@ impl NodeFacts {
             hugepage_sizes: machine.hugepage_sizes.clone(),
             host_ips,
             masked_paths: machine.thermal_paths.clone(),
-            recursive_read_only_mounts: false,
+            selinux: machine.selinux,
         }
     }
 }

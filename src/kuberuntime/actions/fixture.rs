@@ -8,7 +8,10 @@ use crate::{
     },
     probe_results::Verdicts,
 };
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EphemeralContainer, PodSpec,
+    Probe,
+};
 use std::collections::HashMap;
 
 pub(super) fn container(name: &str) -> Container {
@@ -38,6 +41,7 @@ pub(super) trait Build: Sized {
     fn sidecar(self, name: &str) -> Self;
     fn ephemeral(self, name: &str) -> Self;
     fn own_policy(self, name: &str, policy: &str) -> Self;
+    fn rule(self, name: &str, action: &str, operator: &str, codes: &[i32]) -> Self;
     fn host_network(self) -> Self;
     fn deleted(self) -> Self;
     fn digest(self, digest: &str) -> Self;
@@ -85,6 +89,24 @@ impl Build for Pod {
             .chain(inits)
             .filter(|c| c.name == name)
             .for_each(|c| c.restart_policy = Some(policy.into()));
+        self
+    }
+
+    /// Adds a restart rule to a container, after those that it has.
+    fn rule(mut self, name: &str, action: &str, operator: &str, codes: &[i32]) -> Self {
+        let spec = self.spec_mut();
+        let inits = spec.init_containers.iter_mut().flatten();
+        let all = spec.containers.iter_mut().chain(inits);
+        for container in all.filter(|c| c.name == name) {
+            let rules = container.restart_policy_rules.get_or_insert_default();
+            rules.push(ContainerRestartRule {
+                action: action.into(),
+                exit_codes: Some(ContainerRestartRuleOnExitCodes {
+                    operator: operator.into(),
+                    values: Some(codes.to_vec()),
+                }),
+            });
+        }
         self
     }
 
@@ -214,6 +236,11 @@ impl Runtime {
         self
     }
 
+    pub(super) fn resetting(mut self, ids: &[&str]) -> Self {
+        self.facts.resetting = ids.iter().map(|id| ContainerId::from(*id)).collect();
+        self
+    }
+
     pub(super) fn plan(&self, pod: &Pod) -> PodActions {
         compute_pod_actions(&Inputs {
             pod,
@@ -224,8 +251,8 @@ impl Runtime {
     }
 }
 
-/// The plan in one line: `kill-pod`, `new-sandbox`, `kill:ID`, `ephemeral:NAME`, `init:NAME`,
-/// `start:NAME`, in the order of execution.
+/// The plan in one line: `kill-pod`, `new-sandbox`, `reset:ID` or `stop-and-reset:ID` (`|` between
+/// groups), `kill:ID`, `ephemeral:NAME`, `init:NAME`, `start:NAME`, in the order of execution.
 pub(super) fn line(plan: &PodActions) -> String {
     let mut words = Vec::new();
     if plan.kill_pod.is_some() {
@@ -233,6 +260,16 @@ pub(super) fn line(plan: &PodActions) -> String {
     }
     if plan.create_sandbox {
         words.push("new-sandbox".to_string());
+    }
+    let groups = plan.reset.iter().flat_map(|reset| &reset.groups);
+    for (n, group) in groups.enumerate() {
+        if n > 0 {
+            words.push("|".to_string());
+        }
+        words.extend(group.iter().map(|one| {
+            let word = if one.stop { "stop-and-reset" } else { "reset" };
+            format!("{word}:{}", one.id)
+        }));
     }
     words.extend(
         plan.containers_to_kill

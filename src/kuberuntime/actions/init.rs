@@ -5,7 +5,7 @@ use super::{
     view::{View, definition_changed, failed},
 };
 use crate::model::{
-    ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy, is_sidecar,
+    ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy, is_sidecar, runs_again,
 };
 use k8s_openapi::api::core::v1::Container;
 
@@ -96,8 +96,7 @@ fn apply_start(
 }
 
 fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Look {
-    let restartable = view.restart_policy(container) != RestartPolicy::Never;
-    let again = |reason| match restartable {
+    let again = |restartable, reason| match restartable {
         true => Look::start(reason),
         false => Look {
             failed: true,
@@ -107,12 +106,22 @@ fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatu
     match status.state {
         ContainerState::Created => Look::start(StartReason::NeverStarted),
         ContainerState::Running => Look::default(),
-        ContainerState::Exited if failed(status) => again(StartReason::Exited(status.exit_code)),
+        ContainerState::Exited if failed(status) => {
+            let code = status.exit_code;
+            // Killed for memory with a code of 0 is a failure all the same.
+            let policy = view.restart_policy(container) != RestartPolicy::Never;
+            let restartable = runs_again(view.inputs.pod, container, code) || (code == 0 && policy);
+            again(restartable, StartReason::Exited(code))
+        }
         ContainerState::Exited => Look {
             initialized: true,
             ..Look::default()
         },
-        ContainerState::Unknown => again(StartReason::Killed(KillReason::UnknownState)),
+        // It may not have exited, so there is no code for its rules.
+        ContainerState::Unknown => again(
+            view.restart_policy(container) != RestartPolicy::Never,
+            StartReason::Killed(KillReason::UnknownState),
+        ),
     }
 }
 

@@ -10,9 +10,11 @@
 //!   journaled fact where there is one, and what was left behind by an earlier sandbox is told from
 //!   what belongs to the present one by the sandbox's id.
 
+mod ahead;
 mod init;
 mod reasons;
 mod regular;
+mod restart_all;
 mod sandbox;
 mod view;
 
@@ -23,7 +25,9 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
+pub use ahead::needed_soon;
 pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
+pub use restart_all::{ContainerReset, Reset, Trigger};
 
 use crate::{
     model::{ContainerId, Pod, PodExt, PodStatus, SandboxId},
@@ -55,6 +59,8 @@ pub struct Facts {
     /// Last exit codes of regular containers by name, for those whose instances the runtime no
     /// longer has. A container with an instance is judged by the instance.
     pub exits: BTreeMap<Arc<str>, i32>,
+    /// Instances that go because all containers are being restarted.
+    pub resetting: Vec<ContainerId>,
 }
 
 /// A container to start.
@@ -139,6 +145,8 @@ pub struct PodActions {
     pub init_containers_to_start: Vec<ContainerStart>,
     /// Regular containers to start, in spec order.
     pub containers_to_start: Vec<ContainerStart>,
+    /// All containers start over: this is removed, and nothing else happens before that is done.
+    pub reset: Option<Reset>,
     /// Single instances to stop before anything is started.
     pub containers_to_kill: Vec<ContainerKill>,
 }
@@ -148,6 +156,7 @@ impl PodActions {
     pub fn is_empty(&self) -> bool {
         self.kill_pod.is_none()
             && !self.create_sandbox
+            && self.reset.is_none()
             && !self.starts_something()
             && self.containers_to_kill.is_empty()
     }
@@ -178,6 +187,10 @@ pub fn compute_pod_actions(inputs: &Inputs<'_>) -> PodActions {
     match actions.sandbox_change {
         Some(change) => sandbox::replace(&view, change, &mut actions),
         None => {
+            actions.reset = restart_all::compute(&view);
+            if actions.reset.is_some() {
+                return actions;
+            }
             regular::compute_ephemeral(&view, &mut actions);
             if init::compute(&view, &mut actions) {
                 regular::compute(&view, &mut actions);

@@ -28,6 +28,8 @@ prop_compose! {
         sidecars in vec(any::<bool>(), 0..=INIT.len()),
         ephemeral in any::<bool>(),
         own in prop::option::of(select(vec!["Always", "OnFailure", "Never"])),
+        rule in prop::option::of(select(vec!["Restart", "RestartAllContainers"])),
+        ruled in select(vec!["a", "i"]),
         digest in prop::option::of(select(vec!["v1:x", "v1:y"])),
         deleted in prop::bool::weighted(0.1),
     ) -> Pod {
@@ -40,6 +42,9 @@ prop_compose! {
         }
         if let Some(own) = own {
             made = made.own_policy("a", own);
+        }
+        if let Some(rule) = rule {
+            made = made.rule(ruled, rule, "In", &[88]);
         }
         if let Some(digest) = digest {
             made = made.digest(digest);
@@ -55,7 +60,7 @@ prop_compose! {
     fn any_instance()(
         name in select(vec!["a", "b", "c", "i", "j", "k", "e"]),
         state in select(vec![CREATED, RUNNING, UNKNOWN, ContainerState::Exited]),
-        exit_code in select(vec![0, 1]),
+        exit_code in select(vec![0, 1, 88]),
         sandbox in 0u32..3,
         same_hash in prop::bool::weighted(0.8),
         liveness in verdict(),
@@ -143,6 +148,15 @@ impl Model {
             let ids: HashSet<_> = plan.containers_to_kill.iter().map(|k| &k.id).collect();
             self.stop(|c| ids.contains(&c.id));
         }
+        let reset = plan
+            .reset
+            .iter()
+            .flat_map(|reset| reset.groups.iter().flatten());
+        let reset: HashSet<_> = reset.map(|one| &one.id).collect();
+        self.runtime
+            .status
+            .containers
+            .retain(|c| !reset.contains(&c.id));
         let mut used = plan.sandbox.clone().unwrap_or_default();
         if plan.create_sandbox {
             self.runtime
@@ -254,6 +268,20 @@ proptest! {
         for kill in &plan.containers_to_kill {
             prop_assert_eq!(kill.restart, started.contains(&kill.name), "{}", kill);
         }
+    }
+
+    #[test]
+    fn a_reset_takes_every_instance_once_and_nothing_happens_beside_it(pod in any_pod(), runtime in any_runtime()) {
+        let plan = runtime.plan(&pod);
+        let Some(reset) = &plan.reset else { return Ok(()) };
+        let ids: Vec<_> = reset.groups.iter().flatten().map(|one| &one.id).collect();
+        let known: HashSet<_> = ids.iter().collect();
+        prop_assert_eq!(ids.len(), known.len());
+        for c in runtime.status.containers.iter().filter(|c| pod.container(&c.name).is_some()) {
+            prop_assert!(known.contains(&&c.id), "{} stays", c.id);
+        }
+        let only = PodActions { reset: None, sandbox: None, attempt: 0, ..plan.clone() };
+        prop_assert_eq!(only, PodActions::default());
     }
 
     #[test]

@@ -4,7 +4,9 @@ use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason,
     view::{Seen, View, definition_changed},
 };
-use crate::model::{ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy};
+use crate::model::{
+    ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy, runs_again,
+};
 use k8s_openapi::api::core::v1::Container;
 
 /// What one regular container needs.
@@ -75,7 +77,7 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
 }
 
 fn need(view: &View<'_>, container: &Container, seen: &Seen<'_>) -> Need {
-    let after_exit = |code| match view.restart_policy(container).restarts_after(code) {
+    let after_exit = |code| match runs_again(view.inputs.pod, container, code) {
         true => Need::Start(StartReason::Exited(code)),
         false => Need::StayDead,
     };

@@ -4,7 +4,7 @@ use super::{
     ContainerStart, KillPodReason, PodActions, SandboxChange, StartReason,
     view::{Seen, View},
 };
-use crate::model::{NetworkMode, PodExt, RestartPolicy};
+use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, runs_again};
 use k8s_openapi::api::core::v1::Container;
 
 /// The sandbox check. `sandbox` and `attempt` of the result are those to use, or the one to replace
@@ -54,9 +54,15 @@ pub(super) fn replace(view: &View<'_>, change: SandboxChange, actions: &mut PodA
     let afresh = change == SandboxChange::SpecChanged;
     let pod = view.inputs.pod;
     actions.kill_pod = Some(KillPodReason::SandboxLost(change));
+    // A container with a policy of its own may come back although the pod's policy is Never.
+    let mut of_their_own = pod
+        .containers()
+        .iter()
+        .filter(|c| c.restart_policy.is_some());
     let never_again = pod.restart_policy() == RestartPolicy::Never
         && actions.attempt != 0
-        && view.any_container();
+        && view.any_container()
+        && !of_their_own.any(|container| comes_back(view, container));
     if pod.is_being_deleted() || (never_again && !afresh) {
         return;
     }
@@ -64,7 +70,7 @@ pub(super) fn replace(view: &View<'_>, change: SandboxChange, actions: &mut PodA
         .containers()
         .iter()
         .enumerate()
-        .filter(|(_, container)| afresh || !is_done(view, container))
+        .filter(|(_, container)| afresh || comes_back(view, container))
         .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NewSandbox))
         .collect();
     if candidates.is_empty() && view.any_regular_container() {
@@ -82,20 +88,21 @@ pub(super) fn replace(view: &View<'_>, change: SandboxChange, actions: &mut PodA
     }
 }
 
-/// Succeeded under OnFailure, or exited under a Never of its own: not a candidate for the new
-/// sandbox.
-fn is_done(view: &View<'_>, container: &Container) -> bool {
-    let (exited, succeeded) = match view.regular(&container.name) {
-        Seen::Never => return false,
-        Seen::Gone(code) => (true, code == 0),
-        Seen::Instance(status) => (
-            status.state == crate::model::ContainerState::Exited,
-            status.succeeded(),
-        ),
-    };
-    match view.restart_policy(container) {
-        RestartPolicy::Always => false,
-        RestartPolicy::OnFailure => succeeded,
-        RestartPolicy::Never => exited && container.restart_policy.is_some(),
+/// Whether a container that runs, or has run, in the lost sandbox runs again in the next one.
+fn comes_back(view: &View<'_>, container: &Container) -> bool {
+    let policy = view.restart_policy(container);
+    let after = |code| runs_again(view.inputs.pod, container, code);
+    match view.regular(&container.name) {
+        Seen::Never => true,
+        Seen::Gone(code) => after(code),
+        Seen::Instance(status) => match status.state {
+            ContainerState::Created => true,
+            // What runs is about to be killed; its rules have no exit code to judge by.
+            ContainerState::Running | ContainerState::Unknown => policy != RestartPolicy::Never,
+            ContainerState::Exited => {
+                let killed_for_memory = status.exit_code == 0 && !status.succeeded();
+                after(status.exit_code) || (killed_for_memory && policy != RestartPolicy::Never)
+            }
+        },
     }
 }

@@ -3,7 +3,8 @@
 
 use super::Inputs;
 use crate::model::{
-    ContainerState, ContainerStatus, PodExt, RestartPolicy, SandboxStatus, container_hash, keys,
+    ContainerState, ContainerStatus, PodExt, RestartPolicy, SandboxStatus, container_hash,
+    is_other_manifest, keys,
 };
 use k8s_openapi::api::core::v1::Container;
 
@@ -93,18 +94,8 @@ impl<'a> View<'a> {
     /// Whether a sandbox was made from another manifest than the pod's. Only digests of one version
     /// can be compared; anything else is adopted.
     pub(super) fn is_stale(&self, sandbox: &SandboxStatus) -> bool {
-        let theirs = sandbox.spec_digest.as_deref().and_then(version_and_digest);
-        let ours = self
-            .inputs
-            .pod
-            .annotation(keys::SPEC_DIGEST)
-            .and_then(version_and_digest);
-        match (theirs, ours) {
-            (Some((their_version, theirs)), Some((our_version, ours))) => {
-                their_version == our_version && theirs != ours
-            }
-            _ => false,
-        }
+        let ours = self.inputs.pod.annotation(keys::SPEC_DIGEST);
+        is_other_manifest(sandbox.spec_digest.as_deref(), ours)
     }
 
     fn is_of_this_incarnation(&self, container: &ContainerStatus) -> bool {
@@ -115,10 +106,6 @@ impl<'a> View<'a> {
             .find(|s| s.id == container.sandbox)
             .is_none_or(|s| !self.is_stale(s))
     }
-}
-
-fn version_and_digest(text: &str) -> Option<(&str, &str)> {
-    text.split_once(':')
 }
 
 /// Whether name and image are not those the container was created with. An instance without a hash

@@ -2,10 +2,10 @@
 
 use super::{
     super::KubeGenericRuntimeManager,
-    plan::{self, ContainerRemoval, DeadContainer, Sandbox},
+    plan::{self, ContainerRemoval, DeadContainer, Reason, Sandbox},
 };
 use crate::{
-    model::{ContainerState, Pod, PodStatus, PodUid},
+    model::{ContainerId, ContainerState, Pod, PodExt as _, PodStatus, PodUid},
     pod_cache::{Complete, ItemId, Owner, Read},
 };
 use jiff::Timestamp;
@@ -85,8 +85,40 @@ impl KubeGenericRuntimeManager {
             self.runtime.stop_container(id, plan_minimum()).await?;
         }
         if let Some(container) = status.container(&removal.id) {
+            if removal.reason != Reason::PodGone {
+                self.remember_exit(&owner.uid, container).await;
+            }
             self.links.remove_container_logs(&owner, container).await;
         }
+        self.remove_from_runtime(status, &removal.id).await
+    }
+
+    /// Removes a container that makes way for the pod's restart. The log of the newest instance stays
+    /// until its successor's successor comes: it says what happened, and its number goes on.
+    pub(in crate::kuberuntime) async fn remove_reset_container(
+        &self,
+        status: &PodStatus,
+        id: &ContainerId,
+        keep_log: bool,
+    ) -> anyhow::Result<()> {
+        let owner = Owner::of_status(status);
+        tracing::debug!(pod = %owner.name, container = %id, "Removing a container for a restart");
+        if let Some(container) = status.container(id) {
+            match keep_log {
+                true => self.links.retire_container_logs(&owner, container).await,
+                false => self.links.remove_container_logs(&owner, container).await,
+            }
+        }
+        self.remove_from_runtime(status, id).await
+    }
+
+    async fn remove_from_runtime(
+        &self,
+        status: &PodStatus,
+        container: &ContainerId,
+    ) -> anyhow::Result<()> {
+        let owner = Owner::of_status(status);
+        let id = container.as_str();
         match self.runtime.remove_container(id).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
@@ -95,7 +127,7 @@ impl KubeGenericRuntimeManager {
         let seq = self.cache.next_seq();
         self.cache.observed(
             &owner,
-            &ItemId::Container(removal.id.clone()),
+            &ItemId::Container(container.clone()),
             seq,
             Read::Gone,
         );
@@ -141,6 +173,9 @@ impl KubeGenericRuntimeManager {
     ) {
         let removals = plan::all_init_containers(pod, status);
         self.remove_quietly(status, removals).await;
+        self.forget_exits(&pod.uid(), |name| {
+            pod.init_containers().iter().any(|c| c.name == name)
+        });
     }
 
     async fn remove_quietly(&self, status: &PodStatus, removals: Vec<ContainerRemoval>) {

@@ -8,7 +8,9 @@
 //! * Answers to upstream's `killContainer`, `killPodWithSyncResult` and `terminationOrdering`
 //!   (`pkg/kubelet/kuberuntime`).
 
+mod begun;
 pub mod plan;
 mod stop;
 
+pub(super) use begun::{BegunStops, Scope};
 pub(super) use stop::Why;

@@ -2,13 +2,14 @@
 
 use super::{
     super::{KubeGenericRuntimeManager, actions::ContainerKill, labels::OrphanRecord},
+    begun::Scope,
     plan::{self, ContainerStop},
 };
 use crate::{
     base::chain,
     events::ObjectRef,
     lifecycle::{HookError, HookTarget},
-    model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, reasons::event},
+    model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, SandboxStatus, reasons::event},
     pod_cache::{ItemId, Owner},
 };
 use anyhow::Context as _;
@@ -30,13 +31,16 @@ pub(in crate::kuberuntime) enum Why {
     Plan(ContainerKill),
     /// Its postStart hook failed.
     FailedPostStartHook,
+    /// All containers of the pod are restarted: no hook, and no more grace than the least there is.
+    RestartAll,
 }
 
 impl Why {
-    fn message(&self) -> String {
+    fn message(&self, name: &str) -> String {
         match self {
             Self::Plan(kill) => kill.to_string(),
             Self::FailedPostStartHook => event::FAILED_POST_START_HOOK.into(),
+            Self::RestartAll => format!("Stopping container {name}, all containers are restarted"),
         }
     }
 }
@@ -48,7 +52,7 @@ struct Target<'a> {
     ports: &'a [ContainerPort],
     stop: ContainerStop,
     message: String,
-    pod_ip: Option<&'a str>,
+    pod_ip: Option<String>,
 }
 
 impl KubeGenericRuntimeManager {
@@ -62,15 +66,18 @@ impl KubeGenericRuntimeManager {
         why: Why,
     ) -> anyhow::Result<()> {
         let container = pod.container(name);
-        let reason = match &why {
-            Why::Plan(kill) => Some(kill.reason),
-            Why::FailedPostStartHook => None,
+        let (reason, grace) = match &why {
+            Why::Plan(kill) => (Some(kill.reason), None),
+            Why::FailedPostStartHook => (None, None),
+            Why::RestartAll => (None, Some(0)),
         };
-        let seconds = plan::container_grace_seconds(pod, container, reason, None);
-        let (_keep, grace) = watch::channel(GraceDeadline {
+        let seconds = plan::container_grace_seconds(pod, container, reason, grace);
+        let (uid, scope) = (pod.uid(), Scope::Container(id.clone()));
+        let grace = GraceDeadline {
             deadline: plan::deadline_after(seconds, Instant::now()),
             grace_seconds: seconds,
-        });
+        };
+        let (_keep, grace) = watch::channel(self.stops.begin(&uid, scope.clone(), grace));
         let running = status
             .container(id)
             .is_none_or(|c| c.state == crate::model::ContainerState::Running);
@@ -90,12 +97,14 @@ impl KubeGenericRuntimeManager {
                 .and_then(|c| c.ports.as_deref())
                 .unwrap_or_default(),
             stop,
-            message: why.message(),
-            pod_ip: status.ips().first().map(String::as_str),
+            message: why.message(name),
+            pod_ip: self.address(Some(pod), status),
         };
         self.stop_container(&target, grace, &HashMap::new())
             .await
-            .with_context(|| format!("cannot stop container {name}"))
+            .with_context(|| format!("cannot stop container {name}"))?;
+        self.stops.over(&uid, &scope);
+        Ok(())
     }
 
     /// Stops every container of a pod, then its sandboxes. Without a pod object (an orphan) hooks come
@@ -123,7 +132,7 @@ impl KubeGenericRuntimeManager {
                 owner: &owner,
                 ports: ports_of(pod, &records, &stop),
                 message: format!("Stopping container {}", stop.name),
-                pod_ip: status.ips().first().map(String::as_str),
+                pod_ip: self.address(pod, status),
                 stop,
             };
             let (grace, latches) = (grace.clone(), &latches);
@@ -159,11 +168,28 @@ impl KubeGenericRuntimeManager {
             "containers still run after they were stopped: {}",
             running.join(", ")
         );
+        // A dead sandbox is stopped as well, for its network may be left; but once is enough.
+        let stopped = self.journal.read(&owner.uid, |record| {
+            let terminal = record.terminal.as_ref();
+            terminal.map_or_else(Vec::new, |terminal| terminal.stopped_sandboxes.clone())
+        });
+        let left = |s: &&SandboxStatus| s.ready || !stopped.iter().any(|id| id == s.id.as_str());
         let stops = picture
             .sandboxes
             .iter()
+            .filter(left)
             .map(|s| self.stop_sandbox(owner, &s.id));
-        join_all(stops).await.into_iter().collect()
+        join_all(stops)
+            .await
+            .into_iter()
+            .collect::<Result<(), _>>()?;
+        self.journal.update(&owner.uid, |record| {
+            if let Some(terminal) = &mut record.terminal {
+                let ids = picture.sandboxes.iter().map(|s| s.id.to_string());
+                terminal.stopped_sandboxes = ids.collect();
+            }
+        });
+        Ok(())
     }
 
     async fn stop_container(
@@ -194,19 +220,26 @@ impl KubeGenericRuntimeManager {
         handler: &LifecycleHandler,
         mut grace: watch::Receiver<GraceDeadline>,
     ) {
+        let (uid, id) = (&target.owner.uid, &target.stop.id);
+        if self.stops.hook_ran(uid, id) {
+            return;
+        }
         let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now());
         let Some(budget) = budget else { return };
         let hook_target = HookTarget {
             pod: &target.object,
             container: &target.stop.name,
             container_id: &target.stop.id,
-            pod_ip: target.pod_ip,
+            pod_ip: target.pod_ip.as_deref(),
             ports: target.ports,
         };
         let result = tokio::select! {
             result = self.hooks.run_pre_stop(handler, &hook_target, budget) => result,
             () = deadline_over(&mut grace) => Err(HookError::DeadlineExceeded(budget)),
         };
+        if !matches!(result, Err(HookError::Unreachable(_))) {
+            self.stops.note_hook(uid, id);
+        }
         if let Err(error) = result {
             tracing::warn!(
                 pod = %target.owner.name,

@@ -72,8 +72,35 @@ fn an_exited_container_is_told_in_full() {
             hash: "8e45cbd0".into(),
             reason: "OOMKilled".into(),
             message: "too much".into(),
+            user: None,
+            stop_signal: None,
         }
     );
+}
+
+#[test]
+fn who_it_runs_as_and_what_ends_it_are_told_by_runtimes_that_know() {
+    let told = translated(&v1::ContainerStatus {
+        user: Some(v1::ContainerUser {
+            linux: Some(v1::LinuxContainerUser {
+                uid: 1000,
+                gid: 3000,
+                supplemental_groups: vec![3000, 4000],
+            }),
+        }),
+        stop_signal: v1::Signal::Sigrtminplus3.into(),
+        ..exited()
+    });
+    let user = told.user.unwrap();
+    assert_eq!((user.uid, user.gid), (1000, 3000));
+    assert_eq!(user.supplemental_groups, [3000, 4000]);
+    assert_eq!(told.stop_signal, Some("SIGRTMIN+3"));
+    let nothing = translated(&v1::ContainerStatus {
+        user: Some(v1::ContainerUser { linux: None }),
+        stop_signal: 99,
+        ..exited()
+    });
+    assert_eq!((nothing.user, nothing.stop_signal), (None, None));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod init;
 mod regular;
+mod restart_all;
+mod restart_rules;
 mod sandbox;
 
 use super::{fixture::*, *};

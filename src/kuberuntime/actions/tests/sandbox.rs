@@ -151,6 +151,12 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
             "kill-pod",
         ),
         (
+            "Never, the runtime lost everything and the journal knows one",
+            p("Never"),
+            Runtime::default().exit_fact("a", 0),
+            "kill-pod new-sandbox start:b",
+        ),
+        (
             "Always restarts all",
             p("Always"),
             dead().exited("a", 0),

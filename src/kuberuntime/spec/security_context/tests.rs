@@ -10,7 +10,7 @@ fn security(
     let dir = tempfile::tempdir().unwrap();
     let mut settings = settings(dir.path());
     settings.seccomp_default = seccomp_default;
-    container_security_context(pod, &pod.containers()[0], &user, &settings).unwrap()
+    container_security_context(pod, &pod.containers()[0], &user, &settings, None).unwrap()
 }
 
 #[test]
@@ -58,6 +58,7 @@ fn profiles_without_a_name_or_outside_their_directory_are_refused() {
             &pod.containers()[0],
             &ImageUser::Uid(1),
             &settings(dir.path()),
+            None,
         )
         .unwrap_err()
         .to_string()
@@ -89,7 +90,7 @@ fn sharing_a_process_namespace_is_the_pods_choice() {
         json!({"shareProcessNamespace": true, "containers": [{"name": "c"}],
         "securityContext": {"supplementalGroupsPolicy": "Strict"}}),
     );
-    let security = sandbox_security_context(&pod);
+    let security = sandbox_security_context(&pod, None);
     assert_eq!(
         security.namespace_options.unwrap().pid(),
         v1::NamespaceMode::Pod
@@ -150,7 +151,7 @@ fn run_as_non_root_is_verified_with_upstreams_words() {
 #[test]
 fn a_group_without_a_user_is_not_told_to_the_sandbox() {
     let pod = pod(json!({"securityContext": {"runAsGroup": 3000}, "containers": [{"name": "c"}]}));
-    assert_eq!(sandbox_security_context(&pod).run_as_group, None);
+    assert_eq!(sandbox_security_context(&pod, None).run_as_group, None);
     let container = security(&pod, ImageUser::Uid(0), false);
     assert_eq!(container.run_as_group.map(|group| group.value), Some(3000));
 }

@@ -4,7 +4,7 @@ use crate::model::{Pod, PodExt};
 
 /// The kernel holds 64 bytes with the terminating zero.
 const LONGEST_HOSTNAME: usize = 63;
-/// Longest name with `setHostnameAsFQDN` or `hostnameOverride`.
+/// Longest name with `setHostnameAsFQDN`.
 const LONGEST_FQDN: usize = 64;
 
 /// Host name and domain of a pod.
@@ -37,27 +37,21 @@ pub enum HostnameError {
     },
     /// Longer than the kernel allows, where shortening would change the meaning.
     #[error(
-        "Failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 characters is the max, {len} characters requested)",
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 characters is the max, {len} characters requested)",
         len = .0.len()
     )]
     FqdnTooLong(String),
-    /// `hostnameOverride` is longer than the kernel allows.
-    #[error("pod HostnameOverride {0:?} is longer than 64 characters")]
-    OverrideTooLong(String),
 }
 
 /// Name and domain of a pod (upstream's `GeneratePodHostNameAndDomain`): `hostnameOverride` alone,
-/// or `hostname` or else the pod's name, cut to 63 characters.
+/// or `hostname` or else the pod's name; each cut to 63 characters.
 pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostname, HostnameError> {
     let spec = pod.spec();
     if let Some(name) = spec.and_then(|s| s.hostname_override.as_deref()) {
-        return match name.len() > LONGEST_FQDN {
-            true => Err(HostnameError::OverrideTooLong(name.to_string())),
-            false => Ok(PodHostname {
-                name: name.to_string(),
-                domain: String::new(),
-            }),
-        };
+        return Ok(PodHostname {
+            name: shorten(pod, name.to_string())?,
+            domain: String::new(),
+        });
     }
     let given = |value: Option<&String>, field| match value {
         None => Ok(None),

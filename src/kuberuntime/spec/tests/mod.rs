@@ -1,27 +1,40 @@
 //! Whole configurations, and the pieces that are best seen in them.
 
-use super::container_config::{ContainerInputs, generate_container_config};
-use super::dns::ResolvConf;
-use super::env::{EnvInputs, make_environment};
-use super::fixtures::{pod, pod_with, settings};
-use super::hostname::{PodHostname, kernel_hostname, pod_hostname};
-use super::mounts::{self, ContainerFiles, MountError};
-use super::sandbox_config::{SandboxInputs, generate_pod_sandbox_config};
-use super::security_context::ImageUser;
-use super::settings::ConfigError;
+mod mounts;
+mod network;
+mod user_namespaces;
+
+use crate::cri::RuntimeFeatures;
 use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
+use crate::kuberuntime::fixtures::{pod, settings};
+use crate::kuberuntime::spec::container_config::{ContainerInputs, generate_container_config};
+use crate::kuberuntime::spec::env::{EnvFiles, EnvInputs, make_environment};
+use crate::kuberuntime::spec::mounts::{ContainerFiles, ImageVolumes, MountSources};
+use crate::kuberuntime::spec::network::dns::ResolvConf;
+use crate::kuberuntime::spec::sandbox_config::{SandboxInputs, generate_pod_sandbox_config};
+use crate::kuberuntime::spec::security_context::ImageUser;
+use crate::kuberuntime::spec::settings::ConfigError;
+use crate::kuberuntime::spec::user_namespaces::ranges::IdRange;
 use crate::model::{Pod, PodExt};
 use crate::volumes::{VolumePath, VolumePaths};
-use serde_json::{Value, json};
-use std::{collections::BTreeMap, path::Path};
+use serde_json::json;
+use std::sync::Arc;
 
 fn sandbox(pod: &Pod) -> Result<v1::PodSandboxConfig, ConfigError> {
+    sandbox_with_ids(pod, None)
+}
+
+fn sandbox_with_ids(
+    pod: &Pod,
+    user_namespace: Option<IdRange>,
+) -> Result<v1::PodSandboxConfig, ConfigError> {
     let dir = tempfile::tempdir().unwrap();
     let host = ResolvConf::default();
     let inputs = SandboxInputs {
         attempt: 2,
         host_resolv: Some(&host),
         cgroup_parent: "/kubepods/pod-u-1",
+        user_namespace,
     };
     generate_pod_sandbox_config(pod, &settings(dir.path()), &inputs).map(|(config, _)| config)
 }
@@ -30,6 +43,7 @@ fn volumes() -> VolumePaths {
     let at = |path: &str, managed| VolumePath {
         host_path: path.into(),
         managed,
+        read_only: false,
     };
     VolumePaths::from([
         ("scratch".to_string(), at("/k/scratch", true)),
@@ -38,24 +52,40 @@ fn volumes() -> VolumePaths {
 }
 
 fn container(pod: &Pod, user: ImageUser) -> Result<v1::ContainerConfig, ConfigError> {
+    container_with_ids(pod, user, None)
+}
+
+fn container_with_ids(
+    pod: &Pod,
+    user: ImageUser,
+    user_namespace: Option<IdRange>,
+) -> Result<v1::ContainerConfig, ConfigError> {
     let dir = tempfile::tempdir().unwrap();
-    let settings = settings(dir.path());
+    let mut settings = settings(dir.path());
+    Arc::make_mut(&mut settings.node).selinux = true;
     let container = &pod.containers()[0];
     let env_inputs = EnvInputs {
         pod_ips: &["10.1.0.5".into()],
         node: &settings.node,
+        files: &EnvFiles::new(),
+        objects: &Default::default(),
     };
     let inputs = ContainerInputs {
         restart_count: 3,
         image_ref: "sha256:abc",
         image_user: &user,
         environment: &make_environment(pod, container, &env_inputs)?,
-        volumes: &volumes(),
-        files: &ContainerFiles {
-            hosts_file: Some("/k/pods/u-1/etc-hosts".into()),
-            termination_log: Some("/k/pods/u-1/containers/c/0123abcd".into()),
-            ..ContainerFiles::default()
+        sources: MountSources {
+            volumes: &volumes(),
+            images: &ImageVolumes::new(),
+            files: &ContainerFiles {
+                hosts_file: Some("/k/pods/u-1/etc-hosts".into()),
+                termination_log: Some("/k/pods/u-1/containers/c/0123abcd".into()),
+                ..ContainerFiles::default()
+            },
         },
+        user_namespace,
+        features: RuntimeFeatures::default(),
     };
     generate_container_config(pod, container, &settings, &inputs)
 }
@@ -154,7 +184,9 @@ fn the_sandbox_of_an_ordinary_pod() {
     assert_eq!(namespaces.network(), NamespaceMode::Pod);
     assert_eq!(namespaces.pid(), NamespaceMode::Container);
     assert_eq!(namespaces.ipc(), NamespaceMode::Pod);
-    assert_eq!(namespaces.userns_options, None);
+    let users = namespaces.userns_options.unwrap();
+    assert_eq!(users.mode(), NamespaceMode::Node);
+    assert!(users.uids.is_empty() && users.gids.is_empty());
 }
 
 #[test]
@@ -306,191 +338,4 @@ fn the_container_of_a_privileged_node_agent() {
         (selinux.r#type.as_str(), selinux.level.as_str()),
         ("spc_t", "s0:c1")
     );
-}
-
-#[test]
-fn host_names_are_labels_of_at_most_63_characters() {
-    let name = |spec: Value| {
-        let pod = pod(spec);
-        pod_hostname(&pod, "cluster.local").and_then(|name| kernel_hostname(&pod, &name))
-    };
-    let long = format!("{}-.{}", "x".repeat(61), "y".repeat(20));
-    let mut named = pod(json!({"containers": []}));
-    named.metadata.name = Some(long);
-    assert_eq!(pod_hostname(&named, "").unwrap().name, "x".repeat(61));
-    named.metadata.name = Some("-".repeat(70));
-    assert!(pod_hostname(&named, "").is_err());
-    assert_eq!(name(json!({"containers": []})).unwrap(), "web");
-    assert_eq!(
-        name(json!({"containers": [], "hostname": "h"})).unwrap(),
-        "h"
-    );
-    let fqdn =
-        json!({"containers": [], "hostname": "h", "subdomain": "s", "setHostnameAsFQDN": true});
-    assert_eq!(name(fqdn).unwrap(), "h.s.shop.svc.cluster.local");
-    let fqdn = json!({"containers": [], "subdomain": "s".repeat(50), "setHostnameAsFQDN": true});
-    assert!(
-        name(fqdn)
-            .unwrap_err()
-            .to_string()
-            .contains("(64 characters is the max, 77 characters requested)")
-    );
-    assert_eq!(
-        name(json!({"containers": [], "hostnameOverride": "any.name"})).unwrap(),
-        "any.name"
-    );
-    for bad in ["A", "a.b", "-a", "a_b"] {
-        assert!(
-            name(json!({"containers": [], "hostname": bad})).is_err(),
-            "{bad}"
-        );
-    }
-}
-
-#[test]
-fn hosts_files_read_as_upstreams() {
-    let pod = node_agent_pod();
-    let name = PodHostname {
-        name: "web".into(),
-        domain: "sub.shop.svc.cluster.local".into(),
-    };
-    assert_eq!(
-        mounts::pod_hosts(&pod, &name, &["10.1.0.5".into(), "fd00::5".into()]),
-        "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
-         ::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n\
-         fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n\
-         10.1.0.5\tweb.sub.shop.svc.cluster.local\tweb\n\
-         fd00::5\tweb.sub.shop.svc.cluster.local\tweb\n\
-         \n# Entries added by HostAliases.\n10.9.9.9\ta\tb\n"
-    );
-    let plain = mounts::pod_hosts(
-        &web_pod(),
-        &PodHostname {
-            name: "web".into(),
-            domain: String::new(),
-        },
-        &["10.1.0.5".into()],
-    );
-    assert!(plain.ends_with("ip6-allrouters\n10.1.0.5\tweb\n"));
-    assert_eq!(
-        String::from_utf8(mounts::node_hosts(&pod, b"1.2.3.4 node\n")).unwrap(),
-        "# Kubernetes-managed hosts file (host network).\n1.2.3.4 node\n\
-         \n# Entries added by HostAliases.\n10.9.9.9\ta\tb\n"
-    );
-}
-
-#[test]
-fn the_hosts_file_is_for_pods_with_a_network_and_containers_without_their_own() {
-    let ips = ["10.1.0.5".to_string()];
-    let plain = pod_with(json!({}));
-    let own = pod_with(json!({"volumeMounts": [{"name": "etc", "mountPath": "/etc/hosts/"}]}));
-    let node = node_agent_pod();
-    let wants =
-        |pod: &Pod, ips: &[String]| mounts::wants_hosts_file(pod, &pod.containers()[0], ips);
-    assert!(wants(&plain, &ips));
-    assert!(!wants(&plain, &[]));
-    assert!(!wants(&own, &ips));
-    assert!(wants(&node, &[]));
-}
-
-fn mounts_of(mount: Value, rro: bool) -> Result<Vec<v1::Mount>, MountError> {
-    let pod = pod_with(json!({"volumeMounts": [mount]}));
-    let files = ContainerFiles {
-        sub_paths: BTreeMap::from([(0, "/k/bound".into())]),
-        ..ContainerFiles::default()
-    };
-    mounts::container_mounts(&pod.containers()[0], &volumes(), &files, rro)
-}
-
-#[test]
-fn mounts_that_make_no_sense_are_refused_with_upstreams_words() {
-    let on = |more: Value| {
-        let mut mount = json!({"name": "etc", "mountPath": "/x"});
-        mount
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        mount
-    };
-    for (mount, rro, refusal) in [
-        (
-            on(json!({"name": "nope"})),
-            true,
-            "cannot find volume \"nope\" to mount into container \"c\"",
-        ),
-        (
-            on(json!({"mountPropagation": "Both"})),
-            true,
-            "invalid MountPropagation mode: \"Both\"",
-        ),
-        (
-            on(json!({"recursiveReadOnly": "Enabled"})),
-            true,
-            "volume \"etc\" requested recursive read-only mode, but it is not read-only",
-        ),
-        (
-            on(
-                json!({"recursiveReadOnly": "Enabled", "readOnly": true, "mountPropagation": "HostToContainer"}),
-            ),
-            true,
-            "volume \"etc\" requested recursive read-only mode, but it is not compatible with propagation \"HostToContainer\"",
-        ),
-        (
-            on(json!({"recursiveReadOnly": "Enabled", "readOnly": true})),
-            false,
-            "volume \"etc\" requested recursive read-only mode, but it is not supported by the runtime",
-        ),
-        (
-            on(json!({"recursiveReadOnly": "Maybe", "readOnly": true})),
-            true,
-            "unknown recursive read-only mode \"Maybe\"",
-        ),
-    ] {
-        assert_eq!(mounts_of(mount, rro).unwrap_err().to_string(), refusal);
-    }
-    let recursive = |mode: &str, rro| {
-        let mount = on(json!({"recursiveReadOnly": mode, "readOnly": true}));
-        mounts_of(mount, rro).unwrap()[0].recursive_read_only
-    };
-    assert!(recursive("Enabled", true));
-    assert!(recursive("IfPossible", true));
-    assert!(!recursive("IfPossible", false));
-    assert!(!recursive("Disabled", true));
-}
-
-#[test]
-fn sub_paths_are_expanded_checked_and_mounted_from_where_they_were_bound() {
-    let ask = |mount: Value| {
-        let pod = pod_with(json!({"volumeMounts": [mount]}));
-        let environment = vec![("WHO".to_string(), "me".to_string())];
-        mounts::sub_path_requests(&pod.containers()[0], &volumes(), &environment)
-    };
-    let expr = json!({"name": "scratch", "mountPath": "/x", "subPathExpr": "a/$(WHO)"});
-    let requests = ask(expr.clone()).unwrap();
-    assert_eq!(requests[0].sub_path, "a/me");
-    assert_eq!(requests[0].volume_path, Path::new("/k/scratch"));
-    assert_eq!(mounts_of(expr, false).unwrap()[0].host_path, "/k/bound");
-    assert!(
-        ask(json!({"name": "scratch", "mountPath": "/x"}))
-            .unwrap()
-            .is_empty()
-    );
-    for (mount, refusal) in [
-        (json!({"subPath": "../x"}), "'..'"),
-        (json!({"subPath": "/x"}), "relative path"),
-        (
-            json!({"subPathExpr": "$(NOBODY)"}),
-            "missing value for \"NOBODY\"",
-        ),
-    ] {
-        let mut whole = json!({"name": "scratch", "mountPath": "/x"});
-        whole
-            .as_object_mut()
-            .unwrap()
-            .extend(mount.as_object().unwrap().clone());
-        assert!(
-            ask(whole).unwrap_err().to_string().contains(refusal),
-            "{refusal}"
-        );
-    }
 }

@@ -1,8 +1,8 @@
 //! What a container sees of the node's file system. Pure.
 
 use super::env::Environment;
-use super::expansion::expand_strictly;
-use super::hostname::PodHostname;
+use super::env::expansion::expand_strictly;
+use super::network::hostname::PodHostname;
 use crate::cri::v1;
 use crate::model::{Pod, PodExt};
 use crate::volumes::{SubPathRequest, VolumePaths, components};
@@ -31,14 +31,16 @@ pub enum MountError {
     #[error("invalid MountPropagation mode: {0:?}")]
     Propagation(String),
     /// `recursiveReadOnly` is none of the three.
-    #[error("unknown recursive read-only mode {0:?}")]
+    #[error("failed to resolve recursive read-only mode: unknown recursive read-only mode {0:?}")]
     RecursiveMode(String),
     /// Recursively read-only, but not read-only.
-    #[error("volume {0:?} requested recursive read-only mode, but it is not read-only")]
+    #[error(
+        "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not read-only"
+    )]
     NotReadOnly(String),
     /// Recursively read-only, but later mounts would appear.
     #[error(
-        "volume {volume:?} requested recursive read-only mode, but it is not compatible with propagation {propagation:?}"
+        "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, but it is not compatible with propagation {propagation:?}"
     )]
     RecursiveWithPropagation {
         /// Name of the volume.
@@ -48,16 +50,17 @@ pub enum MountError {
     },
     /// The runtime cannot.
     #[error(
-        "volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
+        "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
     )]
     RecursiveUnsupported(String),
     /// `subPathExpr` refers to a variable the container does not have.
     #[error("missing value for {0:?}")]
     MissingVariable(String),
+    /// A sub-path that is not relative to its volume.
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    AbsoluteSubPath(String),
     /// A sub-path that does not stay in its volume.
-    #[error(
-        "unable to provision SubPath `{0}`: must be a relative path that does not contain '..'"
-    )]
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
     SubPath(String),
     /// A sub-path was not prepared before the mounts were asked for.
     #[error("subPath of volume {0:?} was not prepared")]
@@ -75,10 +78,25 @@ pub struct ContainerFiles {
     pub termination_log: Option<PathBuf>,
 }
 
+/// Images that are volumes, by volume name; as the runtime calls them.
+pub type ImageVolumes = BTreeMap<String, v1::ImageSpec>;
+
+/// Where everything is that a container mounts.
+#[derive(Clone, Copy, Debug)]
+pub struct MountSources<'a> {
+    /// Volumes on the node.
+    pub volumes: &'a VolumePaths,
+    /// Volumes that are images: the runtime mounts them itself.
+    pub images: &'a ImageVolumes,
+    /// Files of the kubelet's own.
+    pub files: &'a ContainerFiles,
+}
+
 /// The sub-paths that have to be bound before the container can be created.
 pub fn sub_path_requests(
     container: &Container,
     volumes: &VolumePaths,
+    images: &ImageVolumes,
     environment: &Environment,
 ) -> Result<Vec<SubPathRequest>, MountError> {
     let mut requests = Vec::new();
@@ -86,8 +104,8 @@ pub fn sub_path_requests(
         let Some(sub_path) = sub_path(mount, environment)? else {
             continue;
         };
-        if components(&sub_path).is_err() {
-            return Err(MountError::SubPath(sub_path));
+        if images.contains_key(&mount.name) {
+            continue;
         }
         requests.push(SubPathRequest {
             mount_index,
@@ -111,28 +129,44 @@ pub fn wants_hosts_file(pod: &Pod, container: &Container, pod_ips: &[String]) ->
 /// The container's mounts in the order of the spec, then hosts file and termination log.
 pub fn container_mounts(
     container: &Container,
-    volumes: &VolumePaths,
-    files: &ContainerFiles,
+    sources: &MountSources<'_>,
+    environment: &Environment,
     recursive_read_only_supported: bool,
 ) -> Result<Vec<v1::Mount>, MountError> {
+    let files = sources.files;
     let mut mounts = Vec::new();
     for (index, mount) in volume_mounts(container).iter().enumerate() {
-        let volume = find(container, mount, volumes)?;
-        let host_path = match has_sub_path(mount) {
-            false => &volume.host_path,
-            true => files
-                .sub_paths
-                .get(&index)
-                .ok_or_else(|| MountError::NotPrepared(mount.name.clone()))?,
-        };
-        mounts.push(v1::Mount {
+        let common = v1::Mount {
             container_path: absolute(&mount.mount_path),
-            host_path: text(host_path),
             readonly: mount.read_only == Some(true),
-            selinux_relabel: volume.managed,
             propagation: propagation(mount)?.into(),
             recursive_read_only: recursive_read_only(mount, recursive_read_only_supported)?,
             ..Default::default()
+        };
+        let part = sub_path(mount, environment)?;
+        mounts.push(match sources.images.get(&mount.name) {
+            Some(image) => v1::Mount {
+                readonly: true,
+                image: Some(image.clone()),
+                image_sub_path: part.unwrap_or_default(),
+                ..common
+            },
+            None => {
+                let volume = find(container, mount, sources.volumes)?;
+                let host_path = match part {
+                    None => &volume.host_path,
+                    Some(_) => files
+                        .sub_paths
+                        .get(&index)
+                        .ok_or_else(|| MountError::NotPrepared(mount.name.clone()))?,
+                };
+                v1::Mount {
+                    host_path: text(host_path),
+                    selinux_relabel: volume.managed,
+                    readonly: common.readonly || volume.read_only,
+                    ..common
+                }
+            }
         });
     }
     let managed = |container_path: &str, host_path: &Path| v1::Mount {
@@ -214,19 +248,24 @@ fn find<'a>(
         })
 }
 
-fn has_sub_path(mount: &VolumeMount) -> bool {
-    [&mount.sub_path, &mount.sub_path_expr]
-        .into_iter()
-        .flatten()
-        .any(|path| !path.is_empty())
-}
-
+/// The part of the volume that is wanted, variables expanded; it stays within the volume.
 fn sub_path(mount: &VolumeMount, variables: &Environment) -> Result<Option<String>, MountError> {
-    if let Some(expression) = mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
-        let expanded = expand_strictly(expression, variables);
-        return expanded.map(Some).map_err(MountError::MissingVariable);
+    let part = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
+        Some(expression) => {
+            expand_strictly(expression, variables).map_err(MountError::MissingVariable)?
+        }
+        None => mount.sub_path.clone().unwrap_or_default(),
+    };
+    if part.is_empty() {
+        return Ok(None);
     }
-    Ok(mount.sub_path.clone().filter(|path| !path.is_empty()))
+    if part.starts_with('/') {
+        return Err(MountError::AbsoluteSubPath(part));
+    }
+    match components(&part) {
+        Ok(_) => Ok(Some(part)),
+        Err(_) => Err(MountError::SubPath(part)),
+    }
 }
 
 fn propagation(mount: &VolumeMount) -> Result<v1::MountPropagation, MountError> {
@@ -239,7 +278,8 @@ fn propagation(mount: &VolumeMount) -> Result<v1::MountPropagation, MountError> 
     }
 }
 
-fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, MountError> {
+/// Whether a mount is read-only with everything below it (upstream's `resolveRecursiveReadOnly`).
+pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, MountError> {
     let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
     if mode == "Disabled" {
         return Ok(false);

@@ -1,13 +1,21 @@
 //! Makes the files and directories that a container's configuration refers to. Executor of what
 //! the pure files beside it decide.
 
-use super::dns::{self, ResolvConf};
-use super::mounts::{self, ContainerFiles};
+use super::mounts::{self, ContainerFiles, ImageVolumes};
+use super::network::dns::{self, ResolvConf};
 use super::settings::{ConfigError, SpecSettings};
-use super::termination::{FileRead, LastWords, MAX_MESSAGE};
-use super::{env::Environment, hostname::pod_hostname, log_paths};
+use super::{
+    env::{
+        EnvFile, EnvFiles, Environment,
+        env_file::{EnvFileError, MAX_FILE},
+        wanted_files,
+    },
+    network::hostname::pod_hostname,
+};
 use crate::base::with_own_files;
 use crate::host::files;
+use crate::kuberuntime::log_paths;
+use crate::kuberuntime::termination::{FileRead, LastWords, MAX_MESSAGE};
 use crate::model::{Pod, PodExt};
 use crate::pod_cache::Owner;
 use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
@@ -16,6 +24,7 @@ use std::{
     fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// How much of the node's hosts file is passed on, bytes.
@@ -80,24 +89,43 @@ impl Hosts {
     }
 }
 
+/// What a container's files depend on besides the node.
+#[derive(Clone, Copy)]
+pub struct FilesRequest<'a> {
+    /// The pod.
+    pub pod: &'a Arc<Pod>,
+    /// The container.
+    pub container: &'a Container,
+    /// Addresses of the pod.
+    pub pod_ips: &'a [String],
+    /// Where its volumes are on the node.
+    pub volumes: &'a VolumePaths,
+    /// Its volumes that are images.
+    pub images: &'a ImageVolumes,
+    /// Its variables.
+    pub environment: &'a Environment,
+}
+
 /// Makes what one container needs before it is created: log directory, sub-paths, hosts file and a
 /// fresh termination log.
 pub async fn make_container_files(
     volumes: &VolumeManager,
     settings: &SpecSettings,
-    pod: &std::sync::Arc<Pod>,
-    container: &Container,
-    pod_ips: &[String],
-    paths: &VolumePaths,
-    environment: &Environment,
+    request: FilesRequest<'_>,
 ) -> Result<ContainerFiles, FilesError> {
-    let requests =
-        mounts::sub_path_requests(container, paths, environment).map_err(ConfigError::from)?;
+    let FilesRequest { pod, container, .. } = request;
+    let requests = mounts::sub_path_requests(
+        container,
+        request.volumes,
+        request.images,
+        request.environment,
+    )
+    .map_err(ConfigError::from)?;
     let uid = pod.uid();
     let sub_paths = volumes
         .prepare_sub_paths(&uid, &container.name, requests)
         .await?;
-    let hosts = plan_hosts(settings, pod, container, pod_ips)?;
+    let hosts = plan_hosts(settings, pod, container, request.pod_ips)?;
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
     let logs =
@@ -123,6 +151,34 @@ pub async fn make_container_files(
     with_own_files(make).await?
 }
 
+/// Where [`make_container_files`] would put what it makes. Pure.
+pub fn planned_container_files(
+    settings: &SpecSettings,
+    request: FilesRequest<'_>,
+) -> Result<ContainerFiles, ConfigError> {
+    let FilesRequest { pod, container, .. } = request;
+    let directory = settings.root.pod(&pod.uid())?;
+    let requests = mounts::sub_path_requests(
+        container,
+        request.volumes,
+        request.images,
+        request.environment,
+    )?;
+    let mut files = ContainerFiles::default();
+    for wanted in requests {
+        let path = directory.sub_path(&wanted.volume, &container.name, wanted.mount_index)?;
+        files.sub_paths.insert(wanted.mount_index, path);
+    }
+    let hosts = mounts::wants_hosts_file(pod, container, request.pod_ips);
+    files.hosts_file = hosts.then(|| directory.hosts_file());
+    let message_path = container.termination_message_path.as_deref();
+    if message_path.is_some_and(|path| !path.is_empty()) {
+        let own = directory.container(&container.name)?;
+        files.termination_log = Some(own.join("<8 hex digits>"));
+    }
+    Ok(files)
+}
+
 /// Makes a log directory and its parents (0755). Blocking.
 pub fn make_log_dir(path: &Path) -> Result<(), FilesError> {
     fs::DirBuilder::new()
@@ -130,6 +186,26 @@ pub fn make_log_dir(path: &Path) -> Result<(), FilesError> {
         .mode(0o755)
         .create(path)
         .map_err(|e| FilesError::LogDirectory(path.to_path_buf(), e))
+}
+
+/// Makes a pod's log directory and its parents. True when it was not there. Blocking.
+pub fn make_pod_log_dir(path: &Path) -> io::Result<bool> {
+    let one = || fs::DirBuilder::new().mode(0o755).create(path);
+    let made = match one() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().unwrap_or(path);
+            let all = fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(parent);
+            all.and_then(|()| one())
+        }
+        made => made,
+    };
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+        made => made.map(|()| true),
+    }
 }
 
 /// The restart count that the log files of a container's earlier instances prove; 0 without any.
@@ -163,6 +239,43 @@ pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(log, link)
 }
 
+/// Reads the files that a container's variables come from. One whose volume the pod does not have is
+/// left out.
+pub async fn read_env_files(
+    container: &Container,
+    volumes: &VolumePaths,
+) -> Result<EnvFiles, FilesError> {
+    let wanted = wanted_files(container).filter_map(|(volume, path)| {
+        let place = (volume.to_string(), path.to_string());
+        Some((place, volumes.get(volume)?.host_path.clone()))
+    });
+    let wanted: Vec<_> = wanted.collect();
+    if wanted.is_empty() {
+        return Ok(EnvFiles::new());
+    }
+    let read = move || {
+        let read = |((volume, path), directory): ((String, String), PathBuf)| {
+            let host_path = directory.join(path.trim_start_matches('/'));
+            let file = EnvFile {
+                host_path: host_path.to_string_lossy().into_owned(),
+                content: read_env_file(&directory, Path::new(&path)),
+            };
+            ((volume, path), file)
+        };
+        wanted.into_iter().map(read).collect()
+    };
+    Ok(with_own_files(read).await?)
+}
+
+fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError> {
+    match files::read_within(directory, path, MAX_FILE + 1) {
+        Ok(bytes) if bytes.len() > MAX_FILE => Err(EnvFileError::TooLong),
+        Ok(bytes) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(EnvFileError::Missing),
+        Err(error) => Err(EnvFileError::Unreadable(error.to_string())),
+    }
+}
+
 /// Reads the end of an exited container's termination log. Blocking.
 pub fn read_last_words(words: &LastWords) -> FileRead {
     let Some(path) = &words.file else {
@@ -191,14 +304,18 @@ mod tests {
     use crate::kuberuntime::fixtures::{node, pod, settings};
     use crate::volumes::HostMounter;
     use serde_json::json;
-    use std::sync::Arc;
 
     #[tokio::test]
     async fn everything_a_container_refers_to_is_there_before_it_is_created() {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = settings(&dir.path().join("kubelet"));
         settings.pod_logs_dir = dir.path().join("logs");
-        let volumes = VolumeManager::new(settings.root.clone(), Arc::new(node()), HostMounter);
+        let volumes = VolumeManager::new(
+            settings.root.clone(),
+            Arc::new(node()),
+            crate::objects::Objects::default(),
+            HostMounter,
+        );
         let pod = Arc::new(pod(json!({"containers": [
             {"name": "c", "terminationMessagePath": "/dev/termination-log"}
         ]})));
@@ -207,17 +324,17 @@ mod tests {
         let make = async || {
             let paths = VolumePaths::new();
             let environment = Environment::new();
-            make_container_files(
-                &volumes,
-                &settings,
-                &pod,
+            let request = FilesRequest {
+                pod: &pod,
                 container,
-                &ips,
-                &paths,
-                &environment,
-            )
-            .await
-            .unwrap()
+                pod_ips: &ips,
+                volumes: &paths,
+                images: &ImageVolumes::new(),
+                environment: &environment,
+            };
+            make_container_files(&volumes, &settings, request)
+                .await
+                .unwrap()
         };
         let first = make().await;
         let second = make().await;

@@ -1,7 +1,7 @@
 //! What every sandbox and container configuration depends on besides the pod.
 
 use super::security_context::SecurityError;
-use super::{env::EnvError, hostname::HostnameError, mounts::MountError};
+use super::{env::EnvError, mounts::MountError, network::hostname::HostnameError};
 use crate::resources::{BadAmount, CpuEnforcement, NodeFacts};
 use crate::volumes::{KubeletRoot, UnsafeName};
 use std::{net::IpAddr, path::PathBuf, sync::Arc};

@@ -1,13 +1,16 @@
 //! The configuration of a sandbox. Pure.
 
-use super::dns::{self, DnsInputs, DnsWarning, ResolvConf};
-use super::hostname::{kernel_hostname, pod_hostname};
+use super::network::dns::{self, DnsInputs, DnsWarning, ResolvConf};
+use super::network::hostname::{kernel_hostname, pod_hostname};
+use super::security_context;
 use super::settings::{ConfigError, SpecSettings};
-use super::{labels, log_paths, security_context};
+use super::user_namespaces::ranges::IdRange;
 use crate::cri::v1;
+use crate::kuberuntime::{labels, log_paths};
 use crate::model::{Pod, PodExt};
 use crate::pod_cache::Owner;
 use crate::resources;
+use crate::validation::sysctl::dotted;
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{HashMap, HashSet};
 
@@ -20,6 +23,8 @@ pub struct SandboxInputs<'a> {
     pub host_resolv: Option<&'a ResolvConf>,
     /// The pod's cgroup; empty to leave it to the runtime.
     pub cgroup_parent: &'a str,
+    /// The pod's own ids; `None` for the node's.
+    pub user_namespace: Option<IdRange>,
 }
 
 /// Everything RunPodSandbox needs (upstream's `generatePodSandboxConfig`), and what to warn about.
@@ -58,7 +63,10 @@ pub fn generate_pod_sandbox_config(
         annotations: labels::sandbox_annotations(pod),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: inputs.cgroup_parent.to_string(),
-            security_context: Some(security_context::sandbox_security_context(pod)),
+            security_context: Some(security_context::sandbox_security_context(
+                pod,
+                inputs.user_namespace,
+            )),
             sysctls: sysctls(pod),
             overhead: resources::sandbox_overhead(pod, &settings.cpu)?,
             resources: Some(resources::sandbox_resources(pod, &settings.cpu)?),
@@ -99,27 +107,12 @@ fn port_mappings(container: &Container) -> Vec<v1::PortMapping> {
         .collect()
 }
 
-/// Sysctls by their dotted names: `net/ipv4/tcp_syncookies` is `net.ipv4.tcp_syncookies`. A name
-/// whose first separator is a dot is dotted already, and its slashes stand for dots (sysctl(8)).
+/// Sysctls by their dotted names: runtimes know no others.
 fn sysctls(pod: &Pod) -> HashMap<String, String> {
     let context = pod.spec().and_then(|spec| spec.security_context.as_ref());
     let list = context.and_then(|context| context.sysctls.as_deref());
     list.unwrap_or_default()
         .iter()
-        .map(|sysctl| (dotted(&sysctl.name), sysctl.value.clone()))
+        .map(|sysctl| (dotted(&sysctl.name).into_owned(), sysctl.value.clone()))
         .collect()
-}
-
-fn dotted(name: &str) -> String {
-    match name.find(['.', '/']).and_then(|at| name.get(at..)) {
-        Some(rest) if rest.starts_with('/') => name
-            .chars()
-            .map(|c| match c {
-                '/' => '.',
-                '.' => '/',
-                other => other,
-            })
-            .collect(),
-        _ => name.to_string(),
-    }
 }

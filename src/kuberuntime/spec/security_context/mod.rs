@@ -1,8 +1,8 @@
 //! Who a container runs as and what it may do. Pure.
 
-use super::settings::SpecSettings;
 use crate::cri::v1;
 use crate::images::ReadyImage;
+use crate::kuberuntime::spec::{settings::SpecSettings, user_namespaces::ranges::IdRange};
 use crate::model::{Pod, PodExt, keys};
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Container, PodSecurityContext, SELinuxOptions, SeccompProfile,
@@ -178,6 +178,7 @@ pub fn container_security_context(
     container: &Container,
     image_user: &ImageUser,
     settings: &SpecSettings,
+    user_namespace: Option<IdRange>,
 ) -> Result<v1::LinuxContainerSecurityContext, SecurityError> {
     let effective = Effective::of(pod, container);
     let own = effective.own;
@@ -200,7 +201,7 @@ pub fn container_security_context(
     Ok(v1::LinuxContainerSecurityContext {
         capabilities: own.and_then(|c| c.capabilities.as_ref()).map(capabilities),
         privileged: is_privileged(container),
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, user_namespace)),
         selinux_options: effective.selinux().map(selinux),
         run_as_user: run_as_user.map(number),
         run_as_group: effective.run_as_group().map(number),
@@ -221,11 +222,14 @@ pub fn container_security_context(
 
 /// The sandbox's security context (upstream's `generatePodSandboxLinuxConfig`). Its seccomp profile
 /// is always the runtime's: the sandbox process is not the user's.
-pub fn sandbox_security_context(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
+pub fn sandbox_security_context(
+    pod: &Pod,
+    user_namespace: Option<IdRange>,
+) -> v1::LinuxSandboxSecurityContext {
     let context = pod_context(pod);
     #[allow(deprecated)]
     v1::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, user_namespace)),
         selinux_options: context
             .and_then(|c| c.se_linux_options.as_ref())
             .map(selinux),
@@ -250,7 +254,7 @@ pub fn sandbox_security_context(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
 }
 
 /// Which namespaces the pod's containers share with each other and with the node.
-pub fn namespaces(pod: &Pod) -> v1::NamespaceOption {
+pub fn namespaces(pod: &Pod, user_namespace: Option<IdRange>) -> v1::NamespaceOption {
     use v1::NamespaceMode as Mode;
     let asks = |flag: Option<bool>| flag == Some(true);
     let spec = pod.spec();
@@ -267,8 +271,30 @@ pub fn namespaces(pod: &Pod) -> v1::NamespaceOption {
         pid: pid.into(),
         ipc: node_or_pod(asks(spec.and_then(|s| s.host_ipc))).into(),
         target_id: String::new(),
-        userns_options: None,
+        userns_options: Some(user_namespace_options(user_namespace)),
     }
+}
+
+fn user_namespace_options(range: Option<IdRange>) -> v1::UserNamespace {
+    let mappings = id_mappings(range);
+    v1::UserNamespace {
+        mode: match range {
+            Some(_) => v1::NamespaceMode::Pod.into(),
+            None => v1::NamespaceMode::Node.into(),
+        },
+        uids: mappings.clone(),
+        gids: mappings,
+    }
+}
+
+/// How the pod's ids are called on the node; empty for a pod that uses the node's own.
+pub fn id_mappings(range: Option<IdRange>) -> Vec<v1::IdMapping> {
+    let mapping = |range: IdRange| v1::IdMapping {
+        host_id: range.host_id,
+        container_id: 0,
+        length: range.length,
+    };
+    range.into_iter().map(mapping).collect()
 }
 
 fn is_privileged(container: &Container) -> bool {

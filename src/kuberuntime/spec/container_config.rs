@@ -1,15 +1,16 @@
 //! The configuration of a container. Pure.
 
 use super::env::Environment;
-use super::expansion::expand_all;
-use super::mounts::{self, ContainerFiles};
+use super::env::expansion::expand_all;
+use super::mounts::{self, MountSources};
 use super::security_context::{self, ImageUser};
 use super::settings::{ConfigError, SpecSettings};
-use super::{labels, log_paths};
-use crate::cri::v1;
+use super::stop_signal::stop_signal;
+use super::user_namespaces::ranges::IdRange;
+use crate::cri::{RuntimeFeatures, v1};
+use crate::kuberuntime::{labels, log_paths};
 use crate::model::Pod;
 use crate::resources;
-use crate::volumes::VolumePaths;
 use k8s_openapi::api::core::v1::Container;
 
 /// What a container's configuration depends on besides the pod and the node.
@@ -23,10 +24,12 @@ pub struct ContainerInputs<'a> {
     pub image_user: &'a ImageUser,
     /// Its variables ([`super::env::make_environment`]).
     pub environment: &'a Environment,
-    /// Where the pod's volumes are.
-    pub volumes: &'a VolumePaths,
-    /// Where its other files are.
-    pub files: &'a ContainerFiles,
+    /// Where its volumes and files are.
+    pub sources: MountSources<'a>,
+    /// The pod's own ids; `None` for the node's.
+    pub user_namespace: Option<IdRange>,
+    /// What the runtime can do.
+    pub features: RuntimeFeatures,
 }
 
 /// Everything CreateContainer needs (upstream's `generateContainerConfig`). An error is what users
@@ -38,11 +41,29 @@ pub fn generate_container_config(
     inputs: &ContainerInputs<'_>,
 ) -> Result<v1::ContainerConfig, ConfigError> {
     security_context::verify_run_as_non_root(pod, container, inputs.image_user)?;
-    let security =
-        security_context::container_security_context(pod, container, inputs.image_user, settings)?;
+    let security = security_context::container_security_context(
+        pod,
+        container,
+        inputs.image_user,
+        settings,
+        inputs.user_namespace,
+    )?;
     let node = &settings.node;
     let resources = resources::container_resources(pod, container, node, &settings.cpu)?;
     let environment = inputs.environment;
+    let mut mounts = mounts::container_mounts(
+        container,
+        &inputs.sources,
+        environment,
+        inputs.features.recursive_read_only_mounts,
+    )?;
+    // Files keep their owners, as the pod's ids call them.
+    let mappings = security_context::id_mappings(inputs.user_namespace);
+    for mount in &mut mounts {
+        mount.uid_mappings.clone_from(&mappings);
+        mount.gid_mappings.clone_from(&mappings);
+        mount.selinux_relabel &= node.selinux;
+    }
     Ok(v1::ContainerConfig {
         metadata: Some(v1::ContainerMetadata {
             name: container.name.clone(),
@@ -57,18 +78,14 @@ pub fn generate_container_config(
         args: expand_all(container.args.as_deref(), environment),
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: environment.iter().map(key_value).collect(),
-        mounts: mounts::container_mounts(
-            container,
-            inputs.volumes,
-            inputs.files,
-            node.recursive_read_only_mounts,
-        )?,
+        mounts,
         labels: labels::container_labels(pod, container),
         annotations: labels::container_annotations(pod, container, inputs.restart_count),
         log_path: log_paths::container_log_path(&container.name, inputs.restart_count)?,
         stdin: container.stdin == Some(true),
         stdin_once: container.stdin_once == Some(true),
         tty: container.tty == Some(true),
+        stop_signal: stop_signal(container).into(),
         linux: Some(v1::LinuxContainerConfig {
             resources: Some(resources),
             security_context: Some(security),

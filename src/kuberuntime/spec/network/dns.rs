@@ -24,7 +24,7 @@ pub struct ResolvConf {
     pub nameservers: Vec<String>,
     /// The last `search` line.
     pub searches: Vec<String>,
-    /// The last `options` line.
+    /// All `options` lines; the last word about an option counts.
     pub options: Vec<String>,
 }
 
@@ -68,14 +68,13 @@ pub fn parse_resolv_conf(text: &[u8]) -> ResolvConf {
         match fields.next().as_deref() {
             Some("nameserver") => conf.nameservers.extend(fields.next()),
             Some("search") => {
+                // One name with and without its last dot counts once, and the root not at all.
                 conf.searches = fields
-                    .map(|domain| match domain.strip_suffix('.') {
-                        Some(short) if !short.is_empty() => short.to_string(),
-                        _ => domain,
-                    })
+                    .filter(|domain| domain != ".")
+                    .map(|domain| domain.strip_suffix('.').unwrap_or(&domain).to_string())
                     .collect();
             }
-            Some("options") => conf.options = fields.collect(),
+            Some("options") => fields.for_each(|option| set_option(&mut conf.options, option)),
             _ => {}
         }
     }
@@ -191,17 +190,23 @@ fn without_duplicates(items: Vec<String>) -> Vec<String> {
 
 /// The pod's options win over inherited ones of the same name; the order stays.
 fn merge_options(options: &mut Vec<String>, own: &[PodDNSConfigOption]) {
-    let name_of = |option: &str| option.split(':').next().unwrap_or_default().to_string();
     for option in own {
         let name = option.name.as_deref().unwrap_or_default();
         let text = match option.value.as_deref() {
             Some(value) if !value.is_empty() => format!("{name}:{value}"),
             _ => name.to_string(),
         };
-        match options.iter_mut().find(|known| name_of(known) == name) {
-            Some(known) => *known = text,
-            None => options.push(text),
-        }
+        set_option(options, text);
+    }
+}
+
+/// Replaces the option of this name, or adds one.
+fn set_option(options: &mut Vec<String>, option: String) {
+    let name_of = |option: &str| option.split(':').next().unwrap_or_default().to_string();
+    let name = name_of(&option);
+    match options.iter_mut().find(|known| name_of(known) == name) {
+        Some(known) => *known = option,
+        None => options.push(option),
     }
 }
 
@@ -272,11 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn resolv_conf_keeps_all_servers_and_the_last_search_and_options() {
+    fn resolv_conf_keeps_all_servers_and_options_and_the_last_search() {
         let host = host();
         assert_eq!(host.nameservers, ["1.1.1.1", "2.2.2.2"]);
-        assert_eq!(host.searches, ["corp.example", "."]);
-        assert_eq!(host.options, ["ndots:2", "rotate"]);
+        assert_eq!(host.searches, ["corp.example"]);
+        assert_eq!(host.options, ["a", "b", "ndots:2", "rotate"]);
+        let again = parse_resolv_conf(b"options ndots:1 rotate\noptions ndots:3 ndots:5 edns0\n");
+        assert_eq!(again.options, ["ndots:5", "rotate", "edns0"]);
         assert_eq!(parse_resolv_conf(b""), ResolvConf::default());
         assert_eq!(parse_resolv_conf(b"\xff\0\n;"), ResolvConf::default());
     }
@@ -288,7 +295,6 @@ mod tests {
             "svc.cluster.local",
             "cluster.local",
             "corp.example",
-            ".",
         ];
         for (spec, servers, searches, options) in [
             (
@@ -312,14 +318,14 @@ mod tests {
             (
                 json!({"dnsPolicy": "ClusterFirst", "hostNetwork": true}),
                 &["1.1.1.1", "2.2.2.2"],
-                &["corp.example", "."],
-                &["ndots:2", "rotate"],
+                &["corp.example"],
+                &["a", "b", "ndots:2", "rotate"],
             ),
             (
                 json!({"dnsPolicy": "Default"}),
                 &["1.1.1.1", "2.2.2.2"],
-                &["corp.example", "."],
-                &["ndots:2", "rotate"],
+                &["corp.example"],
+                &["a", "b", "ndots:2", "rotate"],
             ),
             (json!({"dnsPolicy": "None"}), &[], &[], &[]),
         ] {
@@ -361,8 +367,8 @@ mod tests {
         }});
         let (config, warnings) = dns(own, Some(&host()), &[]);
         assert_eq!(config.servers, ["1.1.1.1", "2.2.2.2", "3.3.3.3"]);
-        assert_eq!(config.searches, ["corp.example", ".", "mine.example"]);
-        assert_eq!(config.options, ["ndots:3", "rotate", "edns0"]);
+        assert_eq!(config.searches, ["corp.example", "mine.example"]);
+        assert_eq!(config.options, ["a", "b", "ndots:3", "rotate", "edns0"]);
         assert!(warnings.is_empty());
     }
 

@@ -1,0 +1,138 @@
+//! Whose images a pod will need next.
+
+use super::{ContainerStart, PodActions};
+use crate::model::{Pod, PodExt, PodStatus};
+use k8s_openapi::api::core::v1::Container;
+
+/// The containers that start now or as soon as others have done their part, in the order in which they
+/// start; none if the only one is that which starts first, in a sandbox that is there. Only those count that the runtime has no
+/// instance of: what ran before has its image, and waits for its restart as long as it has to.
+pub fn needed_soon<'p>(
+    pod: &'p Pod,
+    status: &PodStatus,
+    actions: &PodActions,
+) -> Vec<&'p Container> {
+    let starts = &actions.init_containers_to_start;
+    let planned = |starts: &[ContainerStart], index| starts.iter().any(|s| s.index == index);
+    let new = |container: &&Container| status.newest(&container.name).is_none();
+    // Once a regular container was there, init containers without an instance have been done.
+    let initialized =
+        !actions.containers_to_start.is_empty() || !pod.containers().iter().all(|c| new(&c));
+    let first = starts.first().map(|start| start.index);
+    let to_come = !initialized && first.is_some();
+    let inits = pod.init_containers().iter().enumerate();
+    let inits = inits.filter(|(index, _)| {
+        planned(starts, *index) || (to_come && first.is_some_and(|first| *index > first))
+    });
+    let regular = pod.containers().iter().enumerate();
+    let regular =
+        regular.filter(|(index, _)| to_come || planned(&actions.containers_to_start, *index));
+    let soon: Vec<&Container> = inits.chain(regular).map(|(_, c)| c).filter(new).collect();
+    let now = starts
+        .first()
+        .or_else(|| actions.containers_to_start.first());
+    let only_now = |c: &&Container| now.is_some_and(|now| now.name == c.name);
+    match !actions.create_sandbox && soon.iter().all(only_now) {
+        true => Vec::new(),
+        false => soon,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{Build as _, CREATED, RUNNING, Runtime, pod};
+    use super::*;
+
+    #[test]
+    fn images_are_needed_by_what_starts_now_and_by_what_waits_for_it() {
+        let good = Runtime::good;
+        let plain = || pod("Always", &["a", "b", "c"]);
+        let inits = || pod("Always", &["a", "b"]).init("i").sidecar("s").init("j");
+        let table = [
+            ("all start", plain(), good(), "a b c"),
+            (
+                "a single container asks for itself",
+                pod("Always", &["a"]),
+                good(),
+                "",
+            ),
+            (
+                "a single container, while its sandbox is made",
+                pod("Always", &["a"]),
+                Runtime::default(),
+                "a",
+            ),
+            ("the rest starts", plain(), good().with("a", RUNNING), "b c"),
+            (
+                "the last one starts",
+                plain(),
+                good().with("a", RUNNING).with("b", RUNNING),
+                "",
+            ),
+            (
+                "a restart",
+                plain(),
+                good().exited("a", 1).with("b", RUNNING).exited("c", 1),
+                "",
+            ),
+            (
+                "a restart beside a first start",
+                plain(),
+                good().exited("a", 1).with("b", RUNNING),
+                "c",
+            ),
+            (
+                "created is an instance",
+                plain(),
+                good().with("a", CREATED),
+                "b c",
+            ),
+            (
+                "everything waits for the first",
+                inits(),
+                good(),
+                "i s j a b",
+            ),
+            ("the first runs", inits(), good().with("i", RUNNING), ""),
+            (
+                "the first failed",
+                inits(),
+                good().exited("i", 1),
+                "s j a b",
+            ),
+            (
+                "the second starts",
+                inits(),
+                good().exited("i", 0),
+                "s j a b",
+            ),
+            (
+                "a sidecar is started again before the rest",
+                inits(),
+                good().exited("i", 0).exited("s", 1),
+                "j a b",
+            ),
+            (
+                "a sidecar is started again in a pod that runs; what it ran before may be gone",
+                inits(),
+                good().exited("s", 1).with("a", RUNNING).with("b", RUNNING),
+                "",
+            ),
+            (
+                "nothing starts",
+                plain(),
+                good()
+                    .with("a", RUNNING)
+                    .with("b", RUNNING)
+                    .with("c", RUNNING),
+                "",
+            ),
+            ("in a new sandbox", inits(), Runtime::default(), "i s j a b"),
+        ];
+        for (case, pod, runtime, expected) in table {
+            let soon = needed_soon(&pod, &runtime.status, &runtime.plan(&pod));
+            let names: Vec<_> = soon.iter().map(|c| c.name.as_str()).collect();
+            assert_eq!(names.join(" "), expected, "{case}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `RestartAllContainers`: the exit of one container makes the whole pod start over in its sandbox.
+//!
+//! While it is under way there is no state but what the runtime shows and the journal's list of the
+//! instances that have to go: so long as one of them is there, they are what is next.
+
+use super::view::View;
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, RestartAction, restart_action,
+};
+use k8s_openapi::api::core::v1::Container;
+use std::fmt;
+
+/// The exit that asks for all containers to be restarted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// Name of the container.
+    pub name: String,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// Nanoseconds since the epoch.
+    pub finished_at: i64,
+}
+
+/// An instance that goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerReset {
+    /// The instance.
+    pub id: ContainerId,
+    /// Name of its container.
+    pub name: String,
+    /// It may run: stop it first.
+    pub stop: bool,
+    /// It is the newest instance of its container, whose log stays.
+    pub newest: bool,
+}
+
+/// Instances to stop and remove before anything is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// Why; `None` when what an earlier turn began is brought to its end.
+    pub trigger: Option<Trigger>,
+    /// One group after the other: first regular containers, then init containers, and at the very end
+    /// those whose exit asked for it. So the reason is there as long as anything is left to do.
+    pub groups: Vec<Vec<ContainerReset>>,
+}
+
+impl fmt::Display for Reset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.trigger {
+            Some(Trigger {
+                name, exit_code, ..
+            }) => write!(
+                f,
+                "{name} exited with code {exit_code}, and its rules ask for it"
+            ),
+            None => f.write_str("what was begun earlier is brought to its end"),
+        }
+    }
+}
+
+/// The reset that is due, if one is.
+pub(super) fn compute(view: &View<'_>) -> Option<Reset> {
+    let pod = view.inputs.pod;
+    if pod.is_being_deleted() {
+        return None;
+    }
+    let left = |status: &ContainerStatus| view.inputs.facts.resetting.contains(&status.id);
+    if view.inputs.status.containers.iter().any(left) {
+        let groups = groups(view, &left);
+        return Some(Reset {
+            trigger: None,
+            groups,
+        });
+    }
+    let trigger = all(pod).find_map(|c| trigger(c, view.newest_here(&c.name)?))?;
+    Some(Reset {
+        trigger: Some(trigger),
+        groups: groups(view, &|_| true),
+    })
+}
+
+fn all(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.init_containers().iter().chain(pod.containers())
+}
+
+fn trigger(container: &Container, status: &ContainerStatus) -> Option<Trigger> {
+    asks_for_it(container, status).then(|| Trigger {
+        name: container.name.clone(),
+        exit_code: status.exit_code,
+        finished_at: status.finished_at,
+    })
+}
+
+fn asks_for_it(container: &Container, status: &ContainerStatus) -> bool {
+    status.state == ContainerState::Exited
+        && restart_action(container, status.exit_code) == Some(RestartAction::RestartAllContainers)
+}
+
+/// The chosen instances of containers of the spec, in upstream's order of removal.
+fn groups(view: &View<'_>, chosen: &dyn Fn(&ContainerStatus) -> bool) -> Vec<Vec<ContainerReset>> {
+    let pod = view.inputs.pod;
+    let of = |containers: &[Container], sources: bool| -> Vec<ContainerReset> {
+        let instances = containers.iter().flat_map(|container| {
+            let instances = view.inputs.status.instances(&container.name);
+            instances.enumerate().filter_map(move |(age, status)| {
+                let wanted = chosen(status) && asks_for_it(container, status) == sources;
+                wanted.then(|| ContainerReset {
+                    id: status.id.clone(),
+                    name: container.name.clone(),
+                    stop: status.state != ContainerState::Exited,
+                    newest: age == 0,
+                })
+            })
+        });
+        instances.collect()
+    };
+    let groups = [
+        of(pod.containers(), false),
+        of(pod.init_containers(), false),
+        of(pod.containers(), true),
+        of(pod.init_containers(), true),
+    ];
+    groups
+        .into_iter()
+        .filter(|group| !group.is_empty())
+        .collect()
+}

@@ -1,0 +1,30 @@
+//! From a pod to what the runtime is asked for: the configuration of its sandbox and of its containers.
+//!
+//! * Owns: every generator of configuration, and the files of the kubelet's own that a configuration
+//!   refers to (`/etc/hosts`, termination logs).
+//! * Woken by: a turn of the runtime manager that creates a sandbox or a container.
+//! * Publishes: nothing; it returns configurations, warnings and errors.
+//! * Must never ask the runtime for anything. Only `builder` and `container_files` touch the world.
+//! * Answers to upstream's `kuberuntime_sandbox.go`, `kuberuntime_container.go`, `security_context.go`,
+//!   `pkg/kubelet/kubelet_pods.go` and `pkg/kubelet/network/dns`.
+
+mod builder;
+pub mod container_config;
+pub mod container_files;
+pub mod env;
+pub mod masked;
+pub mod mounts;
+pub mod network;
+pub mod sandbox_config;
+pub mod security_context;
+pub mod settings;
+pub mod stop_signal;
+pub mod user_namespaces;
+
+#[cfg(test)]
+mod tests;
+
+pub use settings::SpecSettings;
+pub use user_namespaces::UserNamespaces;
+
+pub(super) use builder::{Builder, ContainerRequest, NewSandbox, PreviewRequest};

@@ -1,0 +1,386 @@
+//! Which ids of the node each pod's user namespace has. Pure.
+
+use crate::model::PodUid;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap};
+
+/// Ids of one pod, unless `userNamespaces.idsPerPod` says otherwise; every number of ids is a
+/// multiple of this (upstream's `userNsUnitLength`).
+pub const UNIT: u32 = 65536;
+
+/// Why the node's ids cannot be cut into ranges; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdSpaceError {
+    /// Ranges have an odd length.
+    #[error("kubelet user namespace length {0} is not a multiple of {UNIT}")]
+    Length(u32),
+    /// The first id is in the middle of a range.
+    #[error("kubelet user assigned ID {0} is not a multiple of {1}")]
+    First(u32, u32),
+    /// Root would be mapped to root.
+    #[error("kubelet user assigned ID {0} must be greater or equal to {1}")]
+    TooLow(u32, u32),
+    /// The last range would be cut short.
+    #[error("kubelet user assigned IDs length {0} is not a multiple of {1}")]
+    Total(u32, u32),
+    /// Fewer ranges than pods.
+    #[error("kubelet user assigned IDs are not enough to support {0} pods")]
+    TooFew(u32),
+}
+
+/// The ids that ranges are cut from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdSpace {
+    first_slot: u32,
+    slots: u32,
+    per_pod: u32,
+}
+
+impl IdSpace {
+    /// `length` ids from `first`, cut into ranges of `per_pod` for at most `max_pods` pods.
+    pub fn new(
+        (first, length): (u32, u32),
+        per_pod: u32,
+        max_pods: u32,
+    ) -> Result<Self, IdSpaceError> {
+        if per_pod == 0 || !per_pod.is_multiple_of(UNIT) {
+            return Err(IdSpaceError::Length(per_pod));
+        }
+        if !first.is_multiple_of(per_pod) {
+            return Err(IdSpaceError::First(first, per_pod));
+        }
+        if first < per_pod {
+            return Err(IdSpaceError::TooLow(first, per_pod));
+        }
+        if !length.is_multiple_of(per_pod) {
+            return Err(IdSpaceError::Total(length, per_pod));
+        }
+        if length / per_pod < max_pods {
+            return Err(IdSpaceError::TooFew(max_pods));
+        }
+        Ok(Self {
+            first_slot: first / per_pod,
+            slots: length / per_pod,
+            per_pod,
+        })
+    }
+
+    /// Everything above the ids that the node's own users are expected in: what a node gives where
+    /// nobody set ids aside for the kubelet.
+    pub fn whole(per_pod: u32) -> (u32, u32) {
+        (per_pod, 0u32.wrapping_sub(per_pod))
+    }
+}
+
+/// A pod's ids on the node; inside, they begin at 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first.
+    pub host_id: u32,
+    /// How many.
+    pub length: u32,
+}
+
+/// Why a pod cannot have a range, or not the one it is said to have; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// Every range is taken.
+    #[error("could not find an empty slot to allocate a user namespace")]
+    NoneFree,
+    /// Of another length than this node's ranges.
+    #[error("wrong user namespace length {0}")]
+    Length(u32),
+    /// In the middle of a range.
+    #[error("wrong user namespace offset specified {0}")]
+    Offset(u32),
+    /// The pod has another one.
+    #[error("different user namespace range already used by pod {0:?}")]
+    Different(String),
+    /// Not among the node's ids.
+    #[error("id {0} is out of range")]
+    OutOfRange(u32),
+    /// Another pod has it.
+    #[error("range picked for pod {0:?} already taken")]
+    Taken(String),
+}
+
+/// Who has which range.
+#[derive(Clone, Debug)]
+pub struct Ranges {
+    space: IdSpace,
+    by_pod: HashMap<PodUid, u32>,
+    used: BTreeSet<u32>,
+    next: u32,
+}
+
+impl Ranges {
+    /// Nobody has one yet.
+    pub fn new(space: IdSpace) -> Self {
+        Self {
+            space,
+            by_pod: HashMap::new(),
+            used: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    /// The pod's range, if it has one.
+    pub fn of(&self, uid: &PodUid) -> Option<IdRange> {
+        self.by_pod.get(uid).map(|slot| self.range(*slot))
+    }
+
+    /// Gives the pod a range that nobody has; one that was given back is not the first to be given
+    /// again.
+    pub fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
+        if let Some(known) = self.of(uid) {
+            return Ok(known);
+        }
+        let slot = (self.next..self.space.slots)
+            .chain(0..self.next)
+            .find(|slot| !self.used.contains(slot))
+            .ok_or(RangeError::NoneFree)?;
+        self.next = (slot + 1) % self.space.slots;
+        self.take(uid, slot);
+        Ok(self.range(slot))
+    }
+
+    /// Notes a range that the pod has had since before this process.
+    pub fn record(&mut self, uid: &PodUid, range: IdRange) -> Result<(), RangeError> {
+        let per_pod = self.space.per_pod;
+        if range.length != per_pod {
+            return Err(RangeError::Length(range.length));
+        }
+        if !range.host_id.is_multiple_of(per_pod) {
+            return Err(RangeError::Offset(range.host_id));
+        }
+        let slot = (range.host_id / per_pod)
+            .checked_sub(self.space.first_slot)
+            .filter(|slot| *slot < self.space.slots)
+            .ok_or(RangeError::OutOfRange(range.host_id))?;
+        match self.by_pod.get(uid) {
+            Some(known) if *known == slot => return Ok(()),
+            Some(_) => return Err(RangeError::Different(uid.to_string())),
+            None if self.used.contains(&slot) => return Err(RangeError::Taken(uid.to_string())),
+            None => self.take(uid, slot),
+        }
+        Ok(())
+    }
+
+    /// Takes the pod's range back; whether it had one.
+    pub fn release(&mut self, uid: &PodUid) -> bool {
+        match self.by_pod.remove(uid) {
+            Some(slot) => self.used.remove(&slot),
+            None => false,
+        }
+    }
+
+    fn take(&mut self, uid: &PodUid, slot: u32) {
+        self.by_pod.insert(uid.clone(), slot);
+        self.used.insert(slot);
+    }
+
+    fn range(&self, slot: u32) -> IdRange {
+        IdRange {
+            host_id: (self.space.first_slot + slot).wrapping_mul(self.space.per_pod),
+            length: self.space.per_pod,
+        }
+    }
+}
+
+/// What a pod's file says; upstream's format, so that either kubelet reads the other's.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    uid_mappings: Vec<Mapping>,
+    gid_mappings: Vec<Mapping>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mapping {
+    host_id: u32,
+    container_id: u32,
+    length: u32,
+}
+
+/// Why a pod's file makes no sense; texts as upstream's.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Not what this or upstream's kubelet writes.
+    #[error("invalid user namespace mappings file")]
+    Syntax(#[source] serde_json::Error),
+    /// None, or several mappings.
+    #[error("invalid user namespace configuration: no more than one mapping allowed.")]
+    NotOne,
+    /// Users and groups differ.
+    #[error("invalid user namespace configuration: GID and UID mapping should be identical")]
+    Different,
+    /// Root is not mapped.
+    #[error("invalid user namespace configuration: UID 0 must be mapped")]
+    NoRoot,
+}
+
+/// Reads a pod's file.
+pub fn parse_record(bytes: &[u8]) -> Result<IdRange, RecordError> {
+    let record: Record = serde_json::from_slice(bytes).map_err(RecordError::Syntax)?;
+    let [mapping] = record.uid_mappings.as_slice() else {
+        return Err(RecordError::NotOne);
+    };
+    if record.gid_mappings != [*mapping] {
+        return Err(RecordError::Different);
+    }
+    if mapping.container_id != 0 {
+        return Err(RecordError::NoRoot);
+    }
+    Ok(IdRange {
+        host_id: mapping.host_id,
+        length: mapping.length,
+    })
+}
+
+/// What to write into a pod's file.
+pub fn record_text(range: IdRange) -> String {
+    let IdRange { host_id, length } = range;
+    let mapping = format!("[{{\"hostId\":{host_id},\"containerId\":0,\"length\":{length}}}]");
+    format!("{{\"uidMappings\":{mapping},\"gidMappings\":{mapping}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uid(name: &str) -> PodUid {
+        PodUid::from(name)
+    }
+
+    fn small() -> Ranges {
+        // Three ranges: 131072, 196608 and 262144.
+        Ranges::new(IdSpace::new((2 * UNIT, 3 * UNIT), UNIT, 3).unwrap())
+    }
+
+    #[test]
+    fn the_whole_space_begins_above_the_nodes_own_users_and_has_65535_ranges() {
+        let whole = IdSpace::whole(UNIT);
+        assert_eq!(whole, (65536, 4_294_901_760));
+        let space = IdSpace::new(whole, UNIT, 110).unwrap();
+        assert_eq!((space.first_slot, space.slots), (1, 65535));
+        let mut ranges = Ranges::new(space);
+        assert_eq!(ranges.allocate(&uid("a")).unwrap().host_id, 65536);
+        ranges.next = 65534;
+        let last = ranges.allocate(&uid("z")).unwrap();
+        assert_eq!(last.host_id, 4_294_901_760);
+        assert_eq!(u64::from(last.host_id) + u64::from(last.length), 1 << 32);
+    }
+
+    #[test]
+    fn a_space_that_cannot_be_cut_is_refused_with_upstreams_words() {
+        let table = [
+            (
+                (65536, 65536 * 200),
+                1000,
+                "length 1000 is not a multiple of 65536",
+            ),
+            (
+                (65536, 65536 * 200),
+                0,
+                "length 0 is not a multiple of 65536",
+            ),
+            (
+                (70000, 65536 * 200),
+                UNIT,
+                "ID 70000 is not a multiple of 65536",
+            ),
+            (
+                (0, 65536 * 200),
+                UNIT,
+                "ID 0 must be greater or equal to 65536",
+            ),
+            (
+                (65536, 65536 * 200 + 1),
+                UNIT,
+                "length 13107201 is not a multiple",
+            ),
+            ((65536, 65536 * 109), UNIT, "not enough to support 110 pods"),
+        ];
+        for (ids, per_pod, expected) in table {
+            let text = IdSpace::new(ids, per_pod, 110).unwrap_err().to_string();
+            assert!(text.contains(expected), "{text}");
+        }
+        assert!(IdSpace::new((65536 * 2, 65536 * 220), 2 * UNIT, 110).is_ok());
+    }
+
+    #[test]
+    fn each_pod_has_a_range_of_its_own_until_it_gives_it_back() {
+        let mut ranges = small();
+        let first = ranges.allocate(&uid("a")).unwrap();
+        assert_eq!((first.host_id, first.length), (131_072, 65536));
+        assert_eq!(ranges.allocate(&uid("a")), Ok(first), "asked again");
+        assert_eq!(ranges.allocate(&uid("b")).unwrap().host_id, 196_608);
+        assert!(ranges.release(&uid("a")) && !ranges.release(&uid("a")));
+        assert_eq!(ranges.of(&uid("a")), None);
+        // The one given back last is the last to be given again.
+        assert_eq!(ranges.allocate(&uid("c")).unwrap().host_id, 262_144);
+        assert_eq!(ranges.allocate(&uid("d")).unwrap().host_id, 131_072);
+        assert_eq!(ranges.allocate(&uid("e")), Err(RangeError::NoneFree));
+    }
+
+    #[test]
+    fn a_range_from_before_is_taken_over_unless_it_contradicts() {
+        let range = |host_id| IdRange {
+            host_id,
+            length: UNIT,
+        };
+        let mut ranges = small();
+        ranges.record(&uid("a"), range(196_608)).unwrap();
+        ranges.record(&uid("a"), range(196_608)).unwrap();
+        let odd = IdRange {
+            host_id: 131_072,
+            length: 1000,
+        };
+        let table = [
+            ("a", range(131_072), RangeError::Different("a".into())),
+            ("b", range(196_608), RangeError::Taken("b".into())),
+            ("b", range(65536), RangeError::OutOfRange(65536)),
+            ("b", range(327_680), RangeError::OutOfRange(327_680)),
+            ("b", range(131_073), RangeError::Offset(131_073)),
+            ("b", odd, RangeError::Length(1000)),
+        ];
+        for (pod, range, expected) in table {
+            assert_eq!(ranges.record(&uid(pod), range), Err(expected));
+        }
+        assert_eq!(ranges.allocate(&uid("b")).unwrap().host_id, 131_072);
+        assert_eq!(ranges.allocate(&uid("c")).unwrap().host_id, 262_144);
+    }
+
+    #[test]
+    fn files_are_those_of_the_go_kubelet() {
+        let text = r#"{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}"#;
+        let range = IdRange {
+            host_id: 65536,
+            length: 65536,
+        };
+        assert_eq!(parse_record(text.as_bytes()).unwrap(), range);
+        assert_eq!(record_text(range), text);
+        let mapping = |container, length| {
+            format!(r#"[{{"hostId":1,"containerId":{container},"length":{length}}}]"#)
+        };
+        let record =
+            |uids: &str, gids: &str| format!(r#"{{"uidMappings":{uids},"gidMappings":{gids}}}"#);
+        let one = mapping(0, 1);
+        let table = [
+            (String::new(), "invalid user namespace mappings file"),
+            ("[]".into(), "invalid user namespace mappings file"),
+            (record("[]", "[]"), "no more than one mapping"),
+            (record(&one, "[]"), "should be identical"),
+            (record(&one, &mapping(0, 2)), "should be identical"),
+            (
+                record(&mapping(5, 1), &mapping(5, 1)),
+                "UID 0 must be mapped",
+            ),
+        ];
+        for (text, expected) in table {
+            let error = parse_record(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

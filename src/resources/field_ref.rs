@@ -1,0 +1,83 @@
+//! Amounts of a container's resources as the downward API shows them. Pure.
+
+use super::{BadAmount, NodeFacts, requests};
+use crate::model::{Pod, PodExt, Quantity, QuantityError};
+use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
+
+/// Why an amount cannot be shown; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldRefError {
+    /// A resource that the downward API does not have.
+    #[error("unsupported container resource : {0}")]
+    Resource(String),
+    /// `containerName` names nobody.
+    #[error("container {0} not found")]
+    Container(String),
+    /// `divisor` is not a quantity.
+    #[error("divisor of resourceFieldRef for {0}")]
+    Divisor(String, #[source] QuantityError),
+    /// A resource amount of the pod cannot be read.
+    #[error(transparent)]
+    Amount(#[from] BadAmount),
+}
+
+/// How many divisors make up the amount, rounded up. `own` is the container that asks, which a
+/// reference without a name is about. A limit that is not set is the pod's, else all that the node
+/// has for pods.
+pub fn field_ref_value(
+    pod: &Pod,
+    own: Option<&Container>,
+    wanted: &ResourceFieldSelector,
+    node: &NodeFacts,
+) -> Result<String, FieldRefError> {
+    let name = wanted.container_name.as_deref().unwrap_or_default();
+    let target = match name {
+        "" => own,
+        name => pod.container(name),
+    };
+    let target = target.ok_or_else(|| FieldRefError::Container(name.to_string()))?;
+    let divisor = match &wanted.divisor {
+        Some(divisor) => Quantity::from_api(divisor)
+            .map_err(|e| FieldRefError::Divisor(wanted.resource.clone(), e))?,
+        None => Quantity::ZERO,
+    };
+    let divisor = match divisor.is_zero() {
+        true => Quantity::from_units(1),
+        false => divisor,
+    };
+    let resources = requests::of_container(target)?;
+    let unknown = || FieldRefError::Resource(wanted.resource.clone());
+    let (list, name) = wanted.resource.split_once('.').ok_or_else(unknown)?;
+    let countable = matches!(
+        name,
+        requests::CPU | requests::MEMORY | requests::EPHEMERAL_STORAGE
+    ) || name.starts_with(requests::HUGEPAGES_PREFIX);
+    let amount = match list {
+        "requests" if countable => resources.request(name).unwrap_or_default(),
+        "limits" if countable => match resources.limit(name) {
+            Some(limit) if !limit.is_zero() => limit,
+            _ => ceiling(pod, name, node)?,
+        },
+        _ => return Err(unknown()),
+    };
+    let count = match name {
+        requests::CPU => amount.milli_quotient(divisor),
+        _ => amount.unit_quotient(divisor),
+    };
+    Ok(count.to_string())
+}
+
+/// What bounds a container that has no limit of its own: the pod's limit, else the node.
+fn ceiling(pod: &Pod, resource: &str, node: &NodeFacts) -> Result<Quantity, BadAmount> {
+    if let Some(limit) = requests::of_pod_level(pod)?.limit(resource) {
+        return Ok(limit);
+    }
+    Ok(match resource {
+        requests::CPU => Quantity::from_milli(node.allocatable_milli_cpu),
+        requests::MEMORY => Quantity::from_units(node.allocatable_memory_bytes),
+        requests::EPHEMERAL_STORAGE => {
+            Quantity::from_units(node.allocatable_ephemeral_storage_bytes)
+        }
+        _ => Quantity::ZERO,
+    })
+}

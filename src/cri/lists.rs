@@ -114,7 +114,7 @@ impl RuntimeClient {
         };
         let stream = self.raw().stream_pod_sandboxes(request).await;
         let streamed = collect(Rpc::StreamPodSandboxes, stream, |part| part.pod_sandboxes).await;
-        if !matches!(streamed, Err(CriError::Unimplemented { .. })) {
+        if !in_parts_instead(&streamed) {
             return streamed;
         }
         let filter = filter.unwrap_or_default();
@@ -153,7 +153,7 @@ impl RuntimeClient {
         };
         let stream = self.raw().stream_containers(request).await;
         let streamed = collect(Rpc::StreamContainers, stream, |part| part.containers).await;
-        if !matches!(streamed, Err(CriError::Unimplemented { .. })) {
+        if !in_parts_instead(&streamed) {
             return streamed;
         }
         let filter = filter.unwrap_or_default();
@@ -216,6 +216,15 @@ fn decode_containers(reply: Bytes) -> Result<Vec<Container>, CriError> {
         Ok(reply) => Ok(reply.containers),
         Err(error) => Err(CriError::invalid(rpc, error.to_string())),
     }
+}
+
+/// Whether a list has to be read in parts although it was asked for as a stream: the runtime has no
+/// streams, or what it puts into one message of a stream (containerd: 5,000 entries) is too large as well.
+fn in_parts_instead<T>(streamed: &Result<T, CriError>) -> bool {
+    matches!(
+        streamed,
+        Err(CriError::Unimplemented { .. } | CriError::Exhausted { .. })
+    )
 }
 
 /// All parts of a streamed list; a stream that breaks off is an error.

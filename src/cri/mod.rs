@@ -14,6 +14,7 @@ mod connection;
 mod endpoint;
 mod error;
 pub mod events;
+mod features;
 mod image;
 pub mod limit;
 mod lists;
@@ -35,12 +36,21 @@ pub use codec::SmallBuffers;
 pub use connection::CriConnection;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::CriError;
+pub use features::{FeaturesReader, FeaturesWriter, RuntimeFeatures, features_board};
 pub use image::ImageClient;
 pub use metrics::CriMetrics;
 pub use relist::{Relist, RelistMemory};
 pub use rpc::{Lane, Rpc};
 pub use runtime::{ExecOutput, RuntimeClient, SandboxStatus};
 pub use wait::{RuntimeInfo, wait_for_runtime};
+
+/// How bytes that are text are shown as JSON.
+pub(crate) fn as_text<S: serde::Serializer>(
+    bytes: &[u8],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&String::from_utf8_lossy(bytes))
+}
 
 /// The generated CRI v1 messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]

@@ -1,6 +1,6 @@
 //! What may be shown of messages that hold secrets.
 
-use super::v1::AuthConfig;
+use super::v1::{AuthConfig, KeyValue};
 use std::fmt;
 
 /// Shows who logs in where, and which kinds of secrets are there, but none of them.
@@ -21,9 +21,32 @@ impl fmt::Debug for AuthConfig {
     }
 }
 
+/// An environment variable: its name.
+impl fmt::Debug for KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyValue")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::cri::v1::{AuthConfig, PullImageRequest};
+    use crate::cri::v1::{AuthConfig, ContainerConfig, KeyValue, PullImageRequest};
+
+    #[test]
+    fn the_value_of_a_variable_is_not_shown() {
+        let config = ContainerConfig {
+            envs: vec![KeyValue {
+                key: "PASSWORD".into(),
+                value: "hunter2".into(),
+            }],
+            ..ContainerConfig::default()
+        };
+        let shown = format!("{config:?} {config:#?}");
+        assert!(shown.contains("PASSWORD") && !shown.contains("hunter2"));
+        assert!(!shown.contains("104, 117"), "{shown}");
+    }
 
     #[test]
     fn no_secret_is_shown_not_even_inside_of_a_request() {

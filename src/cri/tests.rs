@@ -399,6 +399,12 @@ async fn a_list_over_the_limit_of_a_runtime_that_cannot_stream_comes_in_parts() 
         .unwrap();
     assert_eq!(first.state(), ContainerState::ContainerExited);
     assert_eq!(ids(containers), ["c1", "c2", "c3"]);
+    // A stream whose messages are too large as well is no better than none.
+    runtime.script.on("StreamContainers", |_| {
+        Reply::Fail(Code::ResourceExhausted, "message larger than max")
+    });
+    let containers = client.list_containers(None).await.unwrap();
+    assert_eq!(ids(containers), ["c1", "c2", "c3"]);
     // A filtered list that cannot be split further is an error, not an empty list.
     let filter = ContainerFilter {
         state: Some(super::v1::ContainerStateValue { state: 2 }),

@@ -26,18 +26,6 @@ pub struct RuntimeInfo {
     pub status: StatusResponse,
 }
 
-impl RuntimeInfo {
-    /// Whether the runtime's default handler, the one without a name that pods without a runtime
-    /// class get, can mount a whole tree read-only.
-    pub fn recursive_read_only_mounts(&self) -> bool {
-        let handlers = &self.status.runtime_handlers;
-        let default = handlers.iter().find(|handler| handler.name.is_empty());
-        default
-            .and_then(|handler| handler.features.as_ref())
-            .is_some_and(|features| features.recursive_read_only_mounts)
-    }
-}
-
 /// Waits, for ever if need be, until the runtime answers Version and Status and says that it is ready.
 /// What is missing is logged when it changes, and otherwise once a minute. A network that is not
 /// ready does not hold the start up: pods on the host's network need none.
@@ -130,7 +118,7 @@ fn not_ready(status: &StatusResponse, condition: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::cri::rpc::Rpc;
-    use crate::cri::v1::{RuntimeHandler, RuntimeHandlerFeatures, RuntimeStatus};
+    use crate::cri::v1::RuntimeStatus;
 
     #[test]
     fn each_kind_of_absence_has_its_own_advice() {
@@ -188,28 +176,5 @@ mod tests {
         );
         assert!(not_ready(&reply(vec![]), RUNTIME_READY).is_some());
         assert!(not_ready(&StatusResponse::default(), RUNTIME_READY).is_some());
-    }
-
-    #[test]
-    fn only_the_default_handlers_features_count() {
-        let handler = |name: &str, recursive_read_only_mounts| RuntimeHandler {
-            name: name.into(),
-            features: Some(RuntimeHandlerFeatures {
-                recursive_read_only_mounts,
-                ..RuntimeHandlerFeatures::default()
-            }),
-        };
-        let told = |runtime_handlers| {
-            let status = StatusResponse {
-                runtime_handlers,
-                ..StatusResponse::default()
-            };
-            let version = VersionResponse::default();
-            RuntimeInfo { version, status }.recursive_read_only_mounts()
-        };
-        assert!(!told(vec![]));
-        assert!(!told(vec![handler("other", true)]));
-        assert!(!told(vec![handler("other", true), handler("", false)]));
-        assert!(told(vec![handler("other", false), handler("", true)]));
     }
 }

@@ -7,16 +7,17 @@
 //!   disk is full: a fact that cannot be written is kept in memory and tried again.
 //! * Upstream has no counterpart for static pods; there a restart forgets all of this.
 
+mod exits;
+mod record;
+
 use crate::{
     base::{DirtySet, atomic_file, chain},
-    model::{ContainerId, PodUid, ProbeKind, ProbeVerdict, SandboxId},
+    model::PodUid,
 };
 use anyhow::Context as _;
-use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,140 +25,19 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use exits::{Exit, says_the_last_word};
+pub use record::{BackOffStep, ConditionSince, PodRecord, RestartAll, SavedVerdicts, Terminal};
+
 /// Written into every file; a file with another number is left alone and ignored.
 const VERSION: u32 = 1;
 /// How long a failed write waits before the next try.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long changes are gathered after a batch of at least [`MANY`]. Few changes are written at once:
-/// what is shown to people should be on disk when they act on it.
-const GATHER: Duration = Duration::from_millis(20);
+/// How long changes are gathered, so that the steps of one start make one write: shorter than anyone
+/// takes to act on what is shown.
+const GATHER: Duration = Duration::from_millis(5);
+/// The same after a batch of at least [`MANY`].
+const GATHER_MANY: Duration = Duration::from_millis(20);
 const MANY: usize = 16;
-
-/// Everything remembered of one pod.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct PodRecord {
-    version: u32,
-    /// The pod reached a terminal phase and must never run again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub terminal: Option<Terminal>,
-    /// The sandbox in which the pod's init containers are known to have finished.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub initialized_in: Option<String>,
-    /// Restart back-off per container name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub back_off: BTreeMap<String, BackOffStep>,
-    /// Settled probe verdicts per container instance.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub verdicts: BTreeMap<String, SavedVerdicts>,
-    /// Since when the pod's conditions are as they are, by type.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub conditions: BTreeMap<String, ConditionSince>,
-    /// Container instances whose postStart hook has not been seen to finish.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub post_start_pending: Vec<String>,
-}
-
-/// A condition of a pod's status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConditionSince {
-    /// True or False.
-    pub status: bool,
-    /// When it became so.
-    pub since: Timestamp,
-}
-
-/// How a pod ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Terminal {
-    /// The pod's last API status, whole: phase, conditions and container states with exit codes.
-    pub status: serde_json::Value,
-}
-
-/// One container's restart back-off.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BackOffStep {
-    /// [`crate::model::back_off_key`].
-    pub key: u64,
-    /// Current delay in seconds.
-    pub delay_seconds: u64,
-    /// When the step was taken.
-    pub since: Timestamp,
-}
-
-/// The verdicts of one container instance; true is success.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct SavedVerdicts {
-    /// Liveness.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub liveness: Option<bool>,
-    /// Readiness.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub readiness: Option<bool>,
-    /// Startup.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub startup: Option<bool>,
-}
-
-impl SavedVerdicts {
-    fn slot(&mut self, kind: ProbeKind) -> &mut Option<bool> {
-        match kind {
-            ProbeKind::Liveness => &mut self.liveness,
-            ProbeKind::Readiness => &mut self.readiness,
-            ProbeKind::Startup => &mut self.startup,
-        }
-    }
-}
-
-impl PodRecord {
-    /// Remembers a verdict; `Unknown` forgets it.
-    pub fn set_verdict(&mut self, id: &ContainerId, kind: ProbeKind, verdict: ProbeVerdict) {
-        let saved = self.verdicts.entry(id.to_string()).or_default();
-        *saved.slot(kind) = match verdict {
-            ProbeVerdict::Success => Some(true),
-            ProbeVerdict::Failure => Some(false),
-            ProbeVerdict::Unknown => None,
-        };
-        if *saved == SavedVerdicts::default() {
-            self.verdicts.remove(id.as_str());
-        }
-    }
-
-    /// The remembered verdict of one probe.
-    pub fn verdict(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeVerdict> {
-        let mut saved = self.verdicts.get(id.as_str())?.clone();
-        saved.slot(kind).map(|ok| {
-            if ok {
-                ProbeVerdict::Success
-            } else {
-                ProbeVerdict::Failure
-            }
-        })
-    }
-
-    /// The sandbox of [`PodRecord::initialized_in`], typed.
-    pub fn initialized_sandbox(&self) -> Option<SandboxId> {
-        self.initialized_in.as_deref().map(SandboxId::from)
-    }
-
-    /// Forgets container instances that the predicate does not keep.
-    pub fn retain_containers(&mut self, mut keep: impl FnMut(&str) -> bool) {
-        self.verdicts.retain(|id, _| keep(id));
-        self.post_start_pending.retain(|id| keep(id));
-    }
-
-    fn is_worth_a_file(&self) -> bool {
-        *self
-            != Self {
-                version: self.version,
-                ..Self::default()
-            }
-    }
-}
 
 /// The journal; cheap to clone.
 #[derive(Clone, Debug)]
@@ -179,34 +59,31 @@ impl Journal {
     pub fn open(directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot create the journal {}", directory.display()))?;
-        let mut records = HashMap::new();
-        let entries = fs::read_dir(&directory)
-            .with_context(|| format!("cannot read the journal {}", directory.display()))?;
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if atomic_file::is_leftover(&name) {
-                let _ = fs::remove_file(entry.path());
-            } else if let Some(uid) = name.strip_suffix(".json") {
-                match read_record(&entry.path()) {
-                    Ok(record) => {
-                        records.insert(PodUid::from(uid), record);
-                    }
-                    Err(error) => tracing::warn!(
-                        path = %entry.path().display(),
-                        err = %chain(error.as_ref()),
-                        "Ignoring a journal file"
-                    ),
-                }
-            }
-        }
-        Ok(Self {
+        let records = read_records(&directory, |leftover| {
+            let _ = fs::remove_file(leftover);
+        })?;
+        Ok(Self::of(directory, records))
+    }
+
+    /// What is there, without creating or removing anything; empty when nothing is. For looking: what
+    /// is changed in it is written nowhere as long as nobody runs it. Blocking.
+    pub fn look(directory: PathBuf) -> anyhow::Result<Self> {
+        let records = match directory.is_dir() {
+            true => read_records(&directory, |_| ())?,
+            false => HashMap::new(),
+        };
+        Ok(Self::of(directory, records))
+    }
+
+    fn of(directory: PathBuf, records: HashMap<PodUid, PodRecord>) -> Self {
+        Self {
             shared: Arc::new(Shared {
                 directory,
                 records: Mutex::new(records),
                 dirty: DirtySet::default(),
                 writing: tokio::sync::Mutex::new(()),
             }),
-        })
+        }
     }
 
     /// What is remembered of a pod.
@@ -235,11 +112,12 @@ impl Journal {
     }
 
     /// Changes a pod's record and waits until it is on disk. A failed write is logged and tried again
-    /// later; it does not hold the caller back.
+    /// later; it does not hold the caller back. A caller that stops waiting changes nothing: the
+    /// record is written all the same.
     pub async fn record(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
         if self.change(uid, change) {
-            let failed = self.write([uid.clone()]).await;
-            self.shared.dirty.mark_all(failed);
+            self.shared.dirty.mark(uid.clone());
+            self.write(Some(uid.clone())).await;
         }
     }
 
@@ -257,33 +135,35 @@ impl Journal {
 
     /// Writes what has been changed so far. Costs nothing when nothing has.
     pub async fn flush(&self) {
-        let dirty = self.shared.dirty.take_now();
-        if dirty.is_empty() && self.shared.writing.try_lock().is_ok() {
-            return;
+        let idle = self.shared.dirty.is_empty() && self.shared.writing.try_lock().is_ok();
+        if !idle {
+            self.write(None).await;
         }
-        let failed = self.write(dirty).await;
-        self.shared.dirty.mark_all(failed);
     }
 
     /// Writes changes until shutdown, then what is left. Changes that come together are written
     /// together.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
-            let (dirty, last) = tokio::select! {
-                dirty = self.shared.dirty.take() => (dirty, false),
-                () = shutdown.cancelled() => (self.shared.dirty.take_now(), true),
-            };
-            let many = dirty.len() >= MANY;
-            let failed = self.write(dirty).await;
+            // They stay marked while they wait, so that a flush finds them.
+            tokio::select! {
+                () = self.shared.dirty.marked() => {}
+                () = shutdown.cancelled() => {}
+            }
+            tokio::select! {
+                () = tokio::time::sleep(GATHER) => {}
+                () = shutdown.cancelled() => {}
+            }
+            let last = shutdown.is_cancelled();
+            let written = self.write(None).await;
             if last {
                 return Ok(());
             }
-            let pause = match (failed.is_empty(), many) {
+            let pause = match (written.all, written.number >= MANY) {
                 (true, false) => continue,
-                (true, true) => GATHER,
+                (true, true) => GATHER_MANY,
                 (false, _) => RETRY,
             };
-            self.shared.dirty.mark_all(failed);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = shutdown.cancelled() => {}
@@ -308,20 +188,45 @@ impl Journal {
         true
     }
 
-    /// Writes or removes the files of some pods; returns those for which that failed.
-    async fn write(&self, uids: impl IntoIterator<Item = PodUid>) -> Vec<PodUid> {
+    /// Writes what is marked, of one pod or of all. It runs as a task of its own: once begun it is
+    /// carried through, whoever stops waiting for it, so no later write can overtake it.
+    async fn write(&self, only: Option<PodUid>) -> Written {
+        let journal = self.clone();
+        let writing = tokio::spawn(async move { journal.write_marked(only).await });
+        // It is only ever lost with the runtime that it runs on.
+        writing.await.unwrap_or_default()
+    }
+
+    async fn write_marked(&self, only: Option<PodUid>) -> Written {
+        let dirty = &self.shared.dirty;
         let _one_at_a_time = self.shared.writing.lock().await;
+        // Only now: what somebody else has written meanwhile need not be written again.
+        let uids: Vec<PodUid> = match only {
+            Some(uid) => dirty.unmark(&uid).then_some(uid).into_iter().collect(),
+            None => dirty.take_now().into_iter().collect(),
+        };
+        let number = uids.len();
+        if number == 0 {
+            return Written { number, all: true };
+        }
         let batch: Vec<_> = {
             let records = self.shared.records.lock();
-            let entry = |uid: PodUid| Some((self.path(&uid)?, records.get(&uid).cloned(), uid));
-            uids.into_iter().filter_map(entry).collect()
+            let entry = |uid: &PodUid| {
+                let path = self.path(uid)?;
+                Some((path, records.get(uid).cloned(), uid.clone()))
+            };
+            uids.iter().filter_map(entry).collect()
         };
-        if batch.is_empty() {
-            return Vec::new();
-        }
-        tokio::task::spawn_blocking(move || write_all(batch))
-            .await
-            .unwrap_or_default()
+        let failed = match tokio::task::spawn_blocking(move || write_all(batch)).await {
+            Ok(failed) => failed,
+            Err(error) => {
+                tracing::error!(err = %error, "A write of the journal ended badly");
+                uids
+            }
+        };
+        let all = failed.is_empty();
+        dirty.mark_all(failed);
+        Written { number, all }
     }
 
     /// A UID is outside input: one that is no plain file name is remembered in memory only.
@@ -334,6 +239,15 @@ impl Journal {
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         plain.then(|| self.shared.directory.join(format!("{uid}.json")))
     }
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    /// Of how many pods.
+    number: usize,
+    /// Nothing failed; what did is marked again.
+    all: bool,
 }
 
 /// Blocking. Returns the pods whose file could not be written or removed.
@@ -356,6 +270,35 @@ fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<PodUid> {
         }
     }
     failed
+}
+
+/// Reads all records. A file that cannot be understood is logged and skipped; what a killed kubelet
+/// left half written is given to `leftover`.
+fn read_records(
+    directory: &Path,
+    leftover: impl Fn(&Path),
+) -> anyhow::Result<HashMap<PodUid, PodRecord>> {
+    let mut records = HashMap::new();
+    let entries = fs::read_dir(directory)
+        .with_context(|| format!("cannot read the journal {}", directory.display()))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if atomic_file::is_leftover(&name) {
+            leftover(&entry.path());
+        } else if let Some(uid) = name.strip_suffix(".json") {
+            match read_record(&entry.path()) {
+                Ok(record) => {
+                    records.insert(PodUid::from(uid), record);
+                }
+                Err(error) => tracing::warn!(
+                    path = %entry.path().display(),
+                    err = %chain(error.as_ref()),
+                    "Ignoring a journal file"
+                ),
+            }
+        }
+    }
+    Ok(records)
 }
 
 fn read_record(path: &Path) -> anyhow::Result<PodRecord> {

@@ -1,4 +1,7 @@
 use super::*;
+use crate::model::{ProbeKind, ProbeVerdict};
+use futures::FutureExt as _;
+use jiff::Timestamp;
 
 fn journal(directory: &Path) -> Journal {
     Journal::open(directory.to_path_buf()).unwrap()
@@ -106,4 +109,48 @@ async fn what_changes_after_the_writer_has_ended_is_written_by_a_flush() {
     journal.flush().await;
     let record = reopened().get(&"u".into());
     assert_eq!(record.initialized_in.as_deref(), Some("s"));
+}
+
+#[tokio::test]
+async fn a_record_that_nobody_waits_for_any_more_is_written_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, uid) = (journal(dir.path()), PodUid::from("abc"));
+    let busy = journal.shared.writing.lock().await;
+    let recording = journal.record(&uid, |r| r.initialized_in = Some("s".into()));
+    assert!(recording.now_or_never().is_none(), "it waits for its turn");
+    drop(busy);
+    journal.flush().await;
+    let again = self::journal(dir.path()).get(&uid);
+    assert_eq!(again.initialized_in.as_deref(), Some("s"));
+}
+
+#[test]
+fn a_write_is_not_overtaken_by_a_later_one_when_nobody_waits_for_it() {
+    // One thread for blocking work, and that is busy: the first write cannot end.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, uid) = (journal(dir.path()), PodUid::from("abc"));
+        let (free, busy) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || busy.recv());
+        let set =
+            |text: &'static str| move |r: &mut PodRecord| r.initialized_in = Some(text.into());
+        let mut first = Box::pin(journal.record(&uid, set("first")));
+        assert!(futures::poll!(&mut first).is_pending());
+        tokio::task::yield_now().await;
+        drop(first);
+        assert!(
+            journal.shared.writing.try_lock().is_err(),
+            "it is still being written"
+        );
+        let second = journal.record(&uid, set("second"));
+        free.send(()).unwrap();
+        second.await;
+        busy.await.unwrap().unwrap();
+        let again = self::journal(dir.path()).get(&uid);
+        assert_eq!(again.initialized_in.as_deref(), Some("second"));
+    });
 }

@@ -49,10 +49,11 @@ impl HintTask {
     }
 
     fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Seq>) {
-        self.poke.set_mode(hints.mode);
+        // In this order, so that a new mode and its resync are one list.
         if hints.resync {
             self.poke.poke();
         }
+        self.poke.set_mode(hints.mode);
         for (id, _) in hints.containers {
             match self.known(&id) {
                 Some(item) => self.watch.cache.inspect(item),
@@ -64,19 +65,25 @@ impl HintTask {
     }
 
     /// The ids are known by now, or only a list can tell whose they are. What was read since the last
-    /// hint about it, as the kubelet reads what it creates itself, needs no other look.
+    /// hint about it, as the kubelet reads what it creates itself, needs no other look, and neither does
+    /// what it removed itself.
     fn look_for(&self, unknown: HashMap<String, Seq>) {
         let mut missing = false;
         for (id, hinted) in unknown {
             match self.known(&id) {
                 Some(item) if self.watch.cache.was_read_since(&item, hinted) => {}
                 Some(item) => self.watch.cache.inspect(item),
-                None => missing = true,
+                None => missing |= !self.gone(&id),
             }
         }
         if missing {
             self.poke.poke();
         }
+    }
+
+    fn gone(&self, id: &str) -> bool {
+        let cache = &self.watch.cache;
+        cache.is_gone(&ItemId::Container(id.into())) || cache.is_gone(&ItemId::Sandbox(id.into()))
     }
 
     fn known(&self, id: &str) -> Option<ItemId> {

@@ -3,7 +3,7 @@
 use crate::{
     cri::v1,
     kuberuntime::{
-        container_files::read_last_words,
+        spec::container_files::read_last_words,
         termination::{compose_message, last_words, needs_log},
     },
     logs::tail,

@@ -21,8 +21,11 @@ mod relist;
 mod state;
 mod status_poll;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
-    cri::{RuntimeClient, v1::StatusResponse},
+    cri::{FeaturesWriter, RuntimeClient, v1::StatusResponse},
     pod_cache::PodCacheWriter,
 };
 use std::{sync::Arc, time::Duration};
@@ -75,13 +78,14 @@ pub struct Pleg {
 }
 
 /// Builds the tasks; nothing runs yet. `said` is what the runtime has just said of itself: pods need
-/// not wait until it is asked again.
+/// not wait until it is asked again. What it can do is kept up to date on `features`.
 pub fn build(
     runtime: RuntimeClient,
     cache: PodCacheWriter,
     hints: crate::cri::events::HintReader,
     config: Config,
     said: &StatusResponse,
+    features: FeaturesWriter,
 ) -> (Pleg, RuntimeStateReader) {
     let watch = Watch {
         runtime,
@@ -94,7 +98,7 @@ pub fn build(
         relist,
         hints: HintTask::new(watch.clone(), hints, poke),
         inspect: InspectTask::new(watch.clone()),
-        status: StatusTask::new(watch, state),
+        status: StatusTask::new(watch, state, features),
     };
     (pleg, state_reader)
 }

@@ -103,10 +103,13 @@ impl RelistTask {
             };
             let at = Instant::now() + wait;
             tokio::select! {
-                () = tokio::time::sleep_until(at) => {}
-                () = self.poke.notify.notified(), if !failing => {}
-                Ok(()) = mode.changed(), if !failing => {}
+                // The poke first: the list after it serves a new mode as well.
+                biased;
                 () = shutdown.cancelled() => return Ok(()),
+                () = self.poke.notify.notified(), if !failing => {}
+                // Also while lists fail: a stream that stands again means that the runtime is back.
+                Ok(()) = mode.changed() => {}
+                () = tokio::time::sleep_until(at) => {}
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Asks the runtime how it is, every few seconds.
 
 use super::{RuntimeState, Watch};
-use crate::cri::{CriError, v1::StatusResponse};
+use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures, v1::StatusResponse};
 use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -10,11 +10,20 @@ use tokio_util::sync::CancellationToken;
 pub struct StatusTask {
     watch: Watch,
     board: watch::Sender<RuntimeState>,
+    features: FeaturesWriter,
 }
 
 impl StatusTask {
-    pub(super) fn new(watch: Watch, board: watch::Sender<RuntimeState>) -> Self {
-        Self { watch, board }
+    pub(super) fn new(
+        watch: Watch,
+        board: watch::Sender<RuntimeState>,
+        features: FeaturesWriter,
+    ) -> Self {
+        Self {
+            watch,
+            board,
+            features,
+        }
     }
 
     /// Polls until shutdown.
@@ -33,7 +42,12 @@ impl StatusTask {
     }
 
     fn publish(&self, reply: Result<StatusResponse, CriError>) {
+        if let Ok(reply) = &reply {
+            self.publish_features(RuntimeFeatures::of(reply));
+        }
         self.board.send_if_modified(|state| {
+            let now = Instant::now();
+            let was_well = state.runtime_error(now).is_none();
             let mut next = match reply {
                 Ok(reply) => read(&reply),
                 Err(error) => RuntimeState {
@@ -49,7 +63,9 @@ impl StatusTask {
                 state.runtime_ready,
                 state.network_ready,
                 &state.runtime_message,
-            ) || state.answered.is_none();
+            );
+            // Whoever waits for the runtime has to hear that it answers again, whatever it answers.
+            let notable = notable || was_well != next.runtime_error(now).is_none();
             next.changed = if notable {
                 Some(Timestamp::now())
             } else {
@@ -66,6 +82,17 @@ impl StatusTask {
             }
             *state = next;
             notable
+        });
+    }
+
+    fn publish_features(&self, said: RuntimeFeatures) {
+        self.features.send_if_modified(|known| {
+            let changed = *known != said;
+            if changed {
+                tracing::info!(?said, "The container runtime's features changed");
+                *known = said;
+            }
+            changed
         });
     }
 }

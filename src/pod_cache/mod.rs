@@ -90,6 +90,7 @@ pub struct Complete(());
 struct Shared {
     picture: Mutex<Picture>,
     waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
+    watchers: Mutex<HashMap<PodUid, Arc<Notify>>>,
     seq: AtomicU64,
     changed: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
@@ -151,6 +152,23 @@ impl PodCache {
             if self.shared.will_be_woken(uid, &notify) {
                 woken.await;
             }
+        }
+    }
+
+    /// Waits until the picture of a pod is as `fact` wants it. The caller may drop the future.
+    pub async fn when(&self, uid: &PodUid, fact: impl Fn(&PodStatus) -> bool) {
+        while !fact(&self.latest(uid)) {
+            let changed = {
+                let mut watchers = self.shared.watchers.lock();
+                let notify = watchers.entry(uid.clone()).or_default().clone();
+                notify.notified_owned()
+            };
+            // It may have changed before anybody knew that it is watched.
+            if fact(&self.latest(uid)) {
+                self.shared.wake_watchers(std::slice::from_ref(uid));
+                return;
+            }
+            changed.await;
         }
     }
 
@@ -244,6 +262,12 @@ impl PodCacheWriter {
         self.shared.picture.lock().was_read_since(item, seq)
     }
 
+    /// Whether the item was read as gone since the last list that changed anything. Ids are never used
+    /// again.
+    pub fn is_gone(&self, item: &ItemId) -> bool {
+        self.shared.picture.lock().is_gone(item)
+    }
+
     /// A place in the order of reads; take it *before* the read begins.
     pub fn next_seq(&self) -> Seq {
         self.shared.next_seq()
@@ -269,7 +293,7 @@ impl PodCacheWriter {
             .apply_list(seq, sandboxes, containers);
         self.shared.inspect.mark_all(outcome.inspect);
         self.shared.wake(&outcome.settled);
-        self.shared.changed.mark_all(outcome.changed);
+        self.shared.mark_changed(outcome.changed);
         self.shared.listed.notify_waiters();
     }
 
@@ -291,7 +315,21 @@ impl Shared {
             self.wake(std::slice::from_ref(&owner.uid));
         }
         if applied.changed {
-            self.changed.mark(owner.uid.clone());
+            self.mark_changed(vec![owner.uid.clone()]);
+        }
+    }
+
+    fn mark_changed(&self, uids: Vec<PodUid>) {
+        self.wake_watchers(&uids);
+        self.changed.mark_all(uids);
+    }
+
+    fn wake_watchers(&self, uids: &[PodUid]) {
+        let mut watchers = self.watchers.lock();
+        if !watchers.is_empty() {
+            for notify in uids.iter().filter_map(|uid| watchers.remove(uid)) {
+                notify.notify_waiters();
+            }
         }
     }
 

@@ -102,6 +102,10 @@ impl Picture {
         self.items.get(item).is_some_and(|item| item.read > seq)
     }
 
+    pub(super) fn is_gone(&self, item: &ItemId) -> bool {
+        self.graves.contains_key(item)
+    }
+
     pub(super) fn was_listed(&self) -> bool {
         self.listed.is_some()
     }

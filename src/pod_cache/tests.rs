@@ -238,3 +238,50 @@ async fn nobody_sleeps_through_a_pod_that_settles_and_is_touched_again_at_once()
         "waiters stay behind"
     );
 }
+
+#[tokio::test]
+async fn whoever_waits_for_a_picture_is_woken_by_it_and_leaves_nothing_behind() {
+    let (writer, cache) = board();
+    let exited = |status: &PodStatus| {
+        let container = status.newest("c");
+        container.is_some_and(|c| c.state == ContainerState::Exited)
+    };
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let cache = cache.clone();
+            tokio::spawn(async move { cache.when(&"u".into(), exited).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let picture = |state| listed("u", "a", state);
+    for state in [ContainerState::Created, ContainerState::Running] {
+        let seq = writer.next_seq();
+        let read = Read::Container(picture(state).status);
+        writer.apply(&owner("u"), &item("a"), seq, read);
+        tokio::task::yield_now().await;
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
+    }
+    let seq = writer.next_seq();
+    let read = Read::Container(picture(ContainerState::Exited).status);
+    writer.apply(&owner("u"), &item("a"), seq, read);
+    for waiting in waiting {
+        waiting.await.unwrap();
+    }
+    cache.when(&"u".into(), exited).await;
+    assert!(cache.shared.watchers.lock().is_empty());
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_pod_to_go_is_woken_by_the_list_without_it() {
+    let (writer, cache) = board();
+    let seq = writer.next_seq();
+    let status = container("a", ContainerState::Running);
+    writer.apply(&owner("u"), &item("a"), seq, Read::Container(status));
+    let gone = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.when(&"u".into(), PodStatus::is_empty).await }
+    });
+    tokio::task::yield_now().await;
+    writer.apply_list(writer.next_seq(), vec![], vec![]);
+    gone.await.unwrap();
+}

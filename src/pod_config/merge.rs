@@ -1,9 +1,12 @@
 //! From complete lists to what changed. Pure.
 
-use crate::model::{Pod, PodExt, PodOp, PodSource, PodUid, PodUpdate, keys};
+use crate::model::{Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate, keys};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
+
+/// A part of a list with more pods than this is not a small one.
+const FEW: usize = 8;
 
 /// Annotations that say nothing about what the user wants.
 const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
@@ -22,6 +25,10 @@ pub struct Merged {
 pub struct SourcePods {
     source: PodSource,
     pods: HashMap<PodUid, Arc<Pod>>,
+    /// The list as it came, when every pod of it counted.
+    last: Vec<Arc<Pod>>,
+    /// The names in it.
+    names: HashSet<PodFullName>,
     delivered: bool,
 }
 
@@ -31,6 +38,8 @@ impl SourcePods {
         Self {
             source,
             pods: HashMap::new(),
+            last: Vec::new(),
+            names: HashSet::new(),
             delivered: false,
         }
     }
@@ -40,40 +49,88 @@ impl SourcePods {
     pub fn merge(&mut self, list: Vec<Arc<Pod>>, now: Timestamp) -> Merged {
         let mut merged = Merged::default();
         let mut changes = Changes::default();
-        let mut gone = Vec::new();
-        let mut next = HashMap::with_capacity(list.len());
-        for pod in without_duplicates(list, &mut merged.duplicates) {
+        let gone = match self.changed_part(&list) {
+            Some((before, after)) => {
+                let mut old = self.take_part(&before);
+                let new = list.get(after).unwrap_or_default();
+                self.names.extend(new.iter().map(|pod| pod.full_name()));
+                self.compare_all(new.to_vec(), &mut old, &mut changes, now);
+                self.last = list;
+                old
+            }
+            None => {
+                let good = without_duplicates(list, &mut merged.duplicates);
+                let whole = merged.duplicates.is_empty();
+                self.last = if whole { good.clone() } else { Vec::new() };
+                self.names = self.last.iter().map(|pod| pod.full_name()).collect();
+                let mut old = std::mem::take(&mut self.pods);
+                self.compare_all(good, &mut old, &mut changes, now);
+                old
+            }
+        };
+        changes.gone.extend(gone.into_values());
+        changes.gone.sort_by_cached_key(|pod| pod.full_name());
+        let first = !std::mem::replace(&mut self.delivered, true);
+        merged.updates = changes.into_updates(self.source, first);
+        merged
+    }
+
+    /// Where the last list and this one differ, as ranges of the one and the other, if it is a small
+    /// part and no pod in it has a name or UID of one outside: then nothing else has to be compared.
+    fn changed_part(&self, list: &[Arc<Pod>]) -> Option<(Range<usize>, Range<usize>)> {
+        let same = |(one, other): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(one, other);
+        let start = self.last.iter().zip(list).take_while(same).count();
+        let rest = self.last.len().min(list.len()) - start;
+        let ends = self.last.iter().rev().zip(list.iter().rev());
+        let end = ends.take(rest).take_while(same).count();
+        let (before, after) = (start..self.last.len() - end, start..list.len() - end);
+        if !self.delivered || start + end == 0 || before.len().max(after.len()) > FEW {
+            return None;
+        }
+        let (old, new) = (self.last.get(before.clone())?, list.get(after.clone())?);
+        let is_old = |same: &dyn Fn(&Pod) -> bool| old.iter().any(|pod| same(pod));
+        let alone = new.iter().enumerate().all(|(index, pod)| {
+            let (uid, name) = (pod.uid(), pod.full_name());
+            let unlike = |other: &Pod| other.uid() != uid && other.full_name() != name;
+            new.iter().take(index).all(|other| unlike(other))
+                && (!self.pods.contains_key(&uid) || is_old(&|other| other.uid() == uid))
+                && (!self.names.contains(&name) || is_old(&|other| other.full_name() == name))
+        });
+        alone.then_some((before, after))
+    }
+
+    /// Takes the known pods of a part of the last list.
+    fn take_part(&mut self, part: &Range<usize>) -> HashMap<PodUid, Arc<Pod>> {
+        let part = self.last.get(part.clone()).unwrap_or_default();
+        for pod in part {
+            self.names.remove(&pod.full_name());
+        }
+        part.iter()
+            .filter_map(|pod| self.pods.remove_entry(&pod.uid()))
+            .collect()
+    }
+
+    /// Compares pods with what is known of them, takes those out of `old`, and remembers the new ones.
+    fn compare_all(
+        &mut self,
+        new: Vec<Arc<Pod>>,
+        old: &mut HashMap<PodUid, Arc<Pod>>,
+        changes: &mut Changes,
+        now: Timestamp,
+    ) {
+        for pod in new {
             let uid = pod.uid();
-            let pod = match self.pods.remove(&uid) {
+            let pod = match old.remove(&uid) {
                 None => changes.add(stamped(pod, self.source, None, now)),
                 // A UID that the user chose now names another pod.
                 Some(old) if old.full_name() != pod.full_name() => {
-                    gone.push(old);
+                    changes.gone.push(old);
                     changes.add(stamped(pod, self.source, None, now))
                 }
                 Some(old) => changes.compare(old, pod, self.source, now),
             };
-            next.insert(uid, pod);
+            self.pods.insert(uid, pod);
         }
-        gone.extend(self.pods.drain().map(|(_, pod)| pod));
-        gone.sort_by_cached_key(|pod| pod.full_name());
-        self.pods = next;
-        let first = !std::mem::replace(&mut self.delivered, true);
-        let quiet =
-            changes.add.is_empty() && changes.update.is_empty() && changes.delete.is_empty();
-        for (op, pods, even_empty) in [
-            (PodOp::Remove, gone, false),
-            (PodOp::Add, changes.add, first && quiet),
-            (PodOp::Update, changes.update, false),
-            (PodOp::Delete, changes.delete, false),
-            (PodOp::Reconcile, changes.reconcile, false),
-        ] {
-            if even_empty || !pods.is_empty() {
-                let source = self.source;
-                merged.updates.push(PodUpdate { source, op, pods });
-            }
-        }
-        merged
     }
 }
 
@@ -96,6 +153,7 @@ fn without_duplicates(list: Vec<Arc<Pod>>, duplicates: &mut Vec<Arc<Pod>>) -> Ve
 
 #[derive(Default)]
 struct Changes {
+    gone: Vec<Arc<Pod>>,
     add: Vec<Arc<Pod>>,
     update: Vec<Arc<Pod>>,
     delete: Vec<Arc<Pod>>,
@@ -103,6 +161,24 @@ struct Changes {
 }
 
 impl Changes {
+    /// The messages, in order.
+    fn into_updates(self, source: PodSource, first: bool) -> Vec<PodUpdate> {
+        let quiet = self.add.is_empty() && self.update.is_empty() && self.delete.is_empty();
+        let messages = [
+            (PodOp::Remove, self.gone, false),
+            (PodOp::Add, self.add, first && quiet),
+            (PodOp::Update, self.update, false),
+            (PodOp::Delete, self.delete, false),
+            (PodOp::Reconcile, self.reconcile, false),
+        ];
+        let needed = messages
+            .into_iter()
+            .filter(|(_, pods, even_empty)| *even_empty || !pods.is_empty());
+        needed
+            .map(|(op, pods, _)| PodUpdate { source, op, pods })
+            .collect()
+    }
+
     fn add(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
         self.add.push(pod.clone());
         pod

@@ -26,8 +26,9 @@ mod merge;
 mod ready;
 mod static_pod;
 
-pub use file::FileConfig;
+pub use file::{Clash, FileConfig, ReadError, manifests_at, one_of_each_name, read_manifest};
 pub use http::HttpConfig;
+pub use manifest::{BadManifest, InvalidItem, Manifest, Remark, read_file, read_url};
 pub use merge::{Merged, SourcePods};
 pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, Origin, static_pod};

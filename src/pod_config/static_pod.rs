@@ -3,7 +3,8 @@
 
 use crate::model::{Pod, PodSource, keys};
 use crate::validation::{
-    FieldError, default_pod, static_pod_references, unsupported_fields, validate_pod,
+    FieldError, LocalObjects, default_pod, own_annotations, static_pod_references,
+    unsupported_fields, validate_pod,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodStatus, Toleration};
@@ -24,6 +25,8 @@ pub struct Origin<'a> {
     pub source: PodSource,
     /// Path of the file, or the URL.
     pub location: &'a str,
+    /// Which objects its pods may refer to.
+    pub objects: LocalObjects,
 }
 
 /// Everything wrong with a pod. Displays on one line.
@@ -54,7 +57,8 @@ pub fn static_pod(written: Pod, origin: Origin<'_>, seen: Timestamp) -> Result<P
     identify(&mut pod, &canonical, origin, seen);
     default_pod(&mut pod);
     let mut errors = validate_pod(&pod);
-    errors.extend(static_pod_references(&pod));
+    errors.extend(static_pod_references(&pod, origin.objects));
+    errors.extend(own_annotations(&pod));
     errors.extend(unsupported_fields(&pod));
     match errors.is_empty() {
         true => Ok(pod),

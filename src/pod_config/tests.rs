@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::{PodOp, SourceSet};
+use crate::validation::LocalObjects;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -27,6 +28,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
         file: Some(FileConfig {
             path: dir.path().into(),
             check_period: Duration::from_secs(3600),
+            objects: LocalObjects::None,
         }),
         http: None,
     };
@@ -58,6 +60,7 @@ async fn a_given_uid_makes_an_edit_an_update() {
         file: Some(FileConfig {
             path: path.clone(),
             check_period: Duration::from_secs(3600),
+            objects: LocalObjects::None,
         }),
         http: None,
     };
@@ -95,6 +98,7 @@ async fn a_url_that_is_none_is_refused_before_anything_starts() {
             url: "nonsense".into(),
             headers: vec![],
             check_period: Duration::from_secs(20),
+            objects: LocalObjects::None,
         }),
     };
     assert!(PodConfig::start(config, EventRecorder::new(), &mut tasks).is_err());

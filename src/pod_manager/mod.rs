@@ -31,6 +31,11 @@ impl PodManager {
         self.pods.read().get(uid).cloned()
     }
 
+    /// Whether this pod should run here.
+    pub fn contains(&self, uid: &PodUid) -> bool {
+        self.pods.read().contains_key(uid)
+    }
+
     /// All pods, in no order.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.pods.read().values().cloned().collect()

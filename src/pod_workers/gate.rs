@@ -61,6 +61,12 @@ impl StartGate {
         next
     }
 
+    /// The pods of a name that run, or may run.
+    pub(super) fn inside(&self, name: &PodFullName) -> Vec<PodUid> {
+        let lane = self.lanes.get(name);
+        lane.map(|lane| lane.inside.clone()).unwrap_or_default()
+    }
+
     /// Nobody runs and nobody waits.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {

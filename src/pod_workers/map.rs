@@ -1,10 +1,9 @@
 //! The map from UID to worker, and the executor of what the state machine asks for.
 
 use super::{
-    KnownPod, Shared,
-    delay::Next,
+    KnownPod, Look, Shared, delay,
     gate::StartGate,
-    phase::Subject,
+    phase::{Phase, Subject},
     state::{Effect, Input, Outcome, PodState, Turn},
     task,
     update::{Undelivered, UpdateOptions, Work},
@@ -53,6 +52,15 @@ struct Link {
     cancel: Option<CancellationToken>,
     /// Shortens the running turn of stopping.
     grace: Option<watch::Sender<GraceDeadline>>,
+    /// Since when the running turn runs, or when the next one is due.
+    clock: Option<Clock>,
+}
+
+/// What a worker's own clock says.
+#[derive(Clone, Copy)]
+enum Clock {
+    Turning(Instant),
+    Due(Instant),
 }
 
 /// A turn with its strings attached.
@@ -68,7 +76,7 @@ pub(super) enum Job {
 /// What a worker does after a turn.
 pub(super) enum After {
     Continue,
-    Rest(Next),
+    Rest(Instant),
     /// Listen; there is a message already.
     Listen,
     Exit,
@@ -79,7 +87,7 @@ pub(super) enum After {
 pub(super) struct Answers {
     run: Option<Turn>,
     proceed: bool,
-    rest: Option<Next>,
+    rest: Option<delay::Next>,
 }
 
 impl Map {
@@ -103,6 +111,29 @@ impl Map {
             has_spec: matches!(entry.state.subject(), Subject::Pod(_)),
         };
         self.entries.iter().map(known).collect()
+    }
+
+    /// What the worker of a pod is at.
+    pub(super) fn look(&self, uid: &PodUid) -> Option<Look> {
+        let entry = self.entries.get(uid)?;
+        let clock = entry.link.as_ref().and_then(|link| link.clock);
+        let phase = entry.state.phase().clone();
+        let behind = match phase {
+            Phase::Waiting { .. } => self.gate.inside(&entry.full_name),
+            _ => Vec::new(),
+        };
+        Some(Look {
+            phase,
+            turn_since: clock.and_then(|clock| match clock {
+                Clock::Turning(since) => Some(since),
+                Clock::Due(_) => None,
+            }),
+            due: clock.and_then(|clock| match clock {
+                Clock::Turning(_) => None,
+                Clock::Due(due) => Some(due),
+            }),
+            behind,
+        })
     }
 
     /// Holds the names of static pods that run without a worker and releases those that do not run
@@ -277,6 +308,7 @@ impl Shared {
                 busy: false,
                 cancel: None,
                 grace: None,
+                clock: None,
             })
         });
         link.send(work);
@@ -302,6 +334,7 @@ impl Shared {
             return None;
         };
         let link = map.link(uid, generation)?;
+        link.clock = Some(Clock::Turning(now));
         Some(match turn {
             Turn::Sync(..) => {
                 let cancel = self.shutdown.child_token();
@@ -343,12 +376,17 @@ impl Shared {
             return After::Exit;
         };
         link.busy = false;
+        link.clock = None;
         match link.undelivered.take() {
             Some(work) => {
                 link.send(work);
                 After::Listen
             }
-            None => After::Rest(next),
+            None => {
+                let due = delay::due(next, &self.delays, now, fastrand::f64());
+                link.clock = Some(Clock::Due(due));
+                After::Rest(due)
+            }
         }
     }
 }

@@ -66,6 +66,19 @@ pub struct KnownPod {
     pub has_spec: bool,
 }
 
+/// What the worker of a pod is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Where the pod is in its life.
+    pub phase: Phase,
+    /// Since when a turn has been running, if one is.
+    pub turn_since: Option<Instant>,
+    /// When the next turn begins if nothing happens before, if none is running.
+    pub due: Option<Instant>,
+    /// The pods of the same name that have to be over before this one may start.
+    pub behind: Vec<PodUid>,
+}
+
 /// What became of a pod that was to be collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collected {
@@ -183,6 +196,11 @@ impl PodWorkers {
     /// Every pod that has a worker, in no order.
     pub fn known(&self) -> Vec<KnownPod> {
         self.shared.map.lock().known()
+    }
+
+    /// What the pod's worker is at; `None` without one.
+    pub fn look(&self, uid: &PodUid) -> Option<Look> {
+        self.shared.map.lock().look(uid)
     }
 
     /// Whether the pod has a worker.

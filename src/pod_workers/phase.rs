@@ -83,7 +83,7 @@ impl End {
 
 impl Grace {
     /// At least a second.
-    pub(super) fn new(seconds: i64) -> Self {
+    pub(crate) fn new(seconds: i64) -> Self {
         Self {
             seconds: seconds.max(1),
             deadline: None,
@@ -102,7 +102,7 @@ impl Grace {
     }
 
     /// The deadline, which starts to run with the first call.
-    pub(super) fn begin(&mut self, now: Instant) -> GraceDeadline {
+    pub(crate) fn begin(&mut self, now: Instant) -> GraceDeadline {
         let starting = GraceDeadline::starting(now, self.seconds);
         *self.deadline.get_or_insert(starting)
     }
@@ -110,6 +110,11 @@ impl Grace {
     /// Stopping has begun.
     pub fn is_running(&self) -> bool {
         self.deadline.is_some()
+    }
+
+    /// Until when the pod may take, once stopping has begun.
+    pub fn deadline(&self) -> Option<GraceDeadline> {
+        self.deadline
     }
 
     /// Seconds of grace as they were agreed on.

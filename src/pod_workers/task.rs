@@ -2,7 +2,7 @@
 
 use super::{
     Shared,
-    delay::{self, Next},
+    delay::Next,
     map::{After, Job},
     state::{Outcome, Turn},
     update::Work,
@@ -48,10 +48,7 @@ pub(super) async fn run(
             match shared.end(&uid, generation, outcome, Instant::now()) {
                 After::Continue => {}
                 After::Listen => break None,
-                After::Rest(next) => {
-                    let roll = fastrand::f64();
-                    break Some(delay::due(next, &shared.delays, Instant::now(), roll));
-                }
+                After::Rest(due) => break Some(due),
                 After::Exit => return,
             }
         };

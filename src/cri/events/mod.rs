@@ -8,18 +8,20 @@
 mod containerd;
 mod exits;
 mod hints;
+mod metrics;
 mod task;
 
 #[cfg(test)]
 mod tests;
 
 pub use hints::{EventsMode, HintReader, Hints};
+pub use metrics::EventMetrics;
 pub use task::EventStream;
 
 use super::runtime::RuntimeClient;
 
 /// The task that listens to `runtime`, to be spawned, and the reader of its hints.
-pub fn event_stream(runtime: RuntimeClient) -> (EventStream, HintReader) {
+pub fn event_stream(runtime: RuntimeClient, metrics: EventMetrics) -> (EventStream, HintReader) {
     let (writer, reader) = hints::board();
-    (EventStream::new(runtime, writer), reader)
+    (EventStream::new(runtime, writer, metrics), reader)
 }

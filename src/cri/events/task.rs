@@ -1,7 +1,7 @@
 //! The task that owns the event stream.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -10,6 +10,7 @@ use tonic::{Response, Status, Streaming};
 use super::containerd::{self, wire::events_client::EventsClient};
 use super::exits::Exits;
 use super::hints::{EventsMode, HintWriter};
+use super::metrics::EventMetrics;
 use crate::cri::connection::{MAX_REPLY, finish};
 use crate::cri::error::CriError;
 use crate::cri::rpc::Rpc;
@@ -34,11 +35,20 @@ const GOOD: Duration = Duration::from_secs(10);
 pub struct EventStream {
     runtime: RuntimeClient,
     hints: HintWriter,
+    metrics: EventMetrics,
 }
 
 impl EventStream {
-    pub(super) fn new(runtime: RuntimeClient, hints: HintWriter) -> EventStream {
-        EventStream { runtime, hints }
+    pub(super) fn new(
+        runtime: RuntimeClient,
+        hints: HintWriter,
+        metrics: EventMetrics,
+    ) -> EventStream {
+        EventStream {
+            runtime,
+            hints,
+            metrics,
+        }
     }
 
     /// Runs until `shutdown`; never fails.
@@ -62,6 +72,9 @@ impl EventStream {
                 }
             };
             self.hints.disconnected();
+            if source == EventsMode::Cri {
+                self.metrics.lost();
+            }
             if let CriError::Unimplemented { .. } = error {
                 source = self.next_source(source);
                 continue;
@@ -110,6 +123,7 @@ impl EventStream {
     }
 
     fn cri_event(&self, event: ContainerEventResponse) {
+        self.metrics.came(event.created_at, SystemTime::now());
         let metadata = event
             .pod_sandbox_status
             .and_then(|sandbox| sandbox.metadata);
@@ -170,6 +184,9 @@ impl EventStream {
 
     fn connected(&self, mode: EventsMode) {
         tracing::info!(?mode, "listening to events of the runtime");
+        if mode == EventsMode::Cri {
+            self.metrics.connected();
+        }
         self.hints.connected(mode);
     }
 }

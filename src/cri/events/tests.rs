@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::containerd::wire::Envelope;
-use super::{EventsMode, HintReader, event_stream};
+use super::{EventMetrics, EventsMode, HintReader, event_stream};
 use crate::cri::test_server::{Reply, TestRuntime, until};
 use crate::cri::v1::{
     ContainerEventResponse, ContainerMetadata, ContainerState, ContainerStatus,
@@ -18,7 +18,8 @@ use crate::model::PodUid;
 const LONG: Duration = Duration::from_secs(60);
 
 fn listen(runtime: &TestRuntime) -> (HintReader, tokio_util::sync::DropGuard) {
-    let (stream, reader) = event_stream(runtime.client(LONG));
+    let metrics = EventMetrics::new(&runtime.metrics);
+    let (stream, reader) = event_stream(runtime.client(LONG), metrics);
     let shutdown = CancellationToken::new();
     tokio::spawn(stream.run(shutdown.clone()));
     (reader, shutdown.drop_guard())
@@ -71,6 +72,7 @@ fn cri_event(container: &str, pod: &str) -> Vec<u8> {
     };
     ContainerEventResponse {
         container_id: container.into(),
+        created_at: i64::from(!pod.is_empty()),
         pod_sandbox_status: Some(PodSandboxStatus {
             metadata: Some(metadata),
             ..Default::default()
@@ -112,6 +114,15 @@ async fn cri_events_become_hints_with_their_pod_and_a_lost_stream_a_resync() {
     let second = streams.recv().await.unwrap();
     second.send(cri_event("c2", "")).await.unwrap();
     assert_eq!(hinted(&reader, "c2").await, None);
+    let text = runtime.metrics.text();
+    for line in [
+        "kubelet_evented_pleg_connection_success_count 2",
+        "kubelet_evented_pleg_connection_error_count 1",
+        // Only one of the two events said when it was made.
+        "kubelet_evented_pleg_connection_latency_seconds_count 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
+    }
 
     runtime.stop().await;
     until("the loss is noticed", || reader.mode() == EventsMode::None).await;

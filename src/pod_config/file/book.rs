@@ -1,10 +1,12 @@
 //! What is known of every manifest file. Pure: the scanner tells what it read, the book says what
 //! should run and what people must hear, each thing once.
 
+use super::scan::Scope;
 use crate::model::{Pod, PodExt, PodFullName};
 use crate::pod_config::manifest::Manifest;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -87,6 +89,10 @@ enum Telling {
 pub(super) struct Book {
     /// Keyed by the path as text, which compares faster than its steps do.
     files: BTreeMap<OsString, Record>,
+    /// How many files have a pod of a name.
+    names: HashMap<PodFullName, usize>,
+    /// The pods as last told, unless a file has another one since.
+    pods: Option<Vec<Arc<Pod>>>,
     notices: Vec<Notice>,
     /// Files left out because an earlier file has a pod of the same name, as told to people.
     told_clashes: HashSet<(PathBuf, PathBuf)>,
@@ -123,7 +129,9 @@ impl Book {
             Reading::Good(digest, manifest) => {
                 record.digest = Some(digest);
                 record.fault = None;
-                record.good = manifest.pods.into_iter().next();
+                let good = manifest.pods.into_iter().next();
+                let before = std::mem::replace(&mut record.good, good.clone());
+                replaced(&mut self.names, &mut self.pods, before, good);
                 let shown = path.display();
                 let notice = |remark| Notice::Remark(format!("{shown}: {remark}"));
                 self.notices
@@ -140,24 +148,37 @@ impl Book {
             }
             Reading::NotAFile(what) => {
                 record.digest = None;
-                record.good = None;
+                let before = record.good.take();
                 record.find_fault(what, true);
+                replaced(&mut self.names, &mut self.pods, before, None);
             }
         }
     }
 
     /// Forgets files that are no longer there.
     pub(super) fn keep_only(&mut self, present: &HashSet<OsString>) {
-        self.files.retain(|path, _| present.contains(path));
+        let gone = self.files.extract_if(.., |path, _| !present.contains(path));
+        for (_, record) in gone {
+            replaced(&mut self.names, &mut self.pods, record.good, None);
+        }
     }
 
-    /// Whether something must be looked at again soon: a file that was changing, or a fault that
-    /// may have been a half-written file.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.files.values().any(|record| {
-            let untold = |fault: &Fault| fault.telling != Telling::Done;
+    /// Forgets one file.
+    pub(super) fn forget(&mut self, path: &Path) {
+        if let Some(record) = self.files.remove(path.as_os_str()) {
+            replaced(&mut self.names, &mut self.pods, record.good, None);
+        }
+    }
+
+    /// Names of files that must be looked at again soon: those that were changing, and those with a
+    /// fault that may have been a half-written file.
+    pub(super) fn unsettled(&self) -> BTreeSet<OsString> {
+        let untold = |fault: &Fault| fault.telling != Telling::Done;
+        let unsettled = self.files.iter().filter(|(_, record)| {
             record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(untold)
-        })
+        });
+        let names = unsettled.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
+        names.collect()
     }
 
     /// Whether there may be pods here that nobody can read: a manifest that was never seen good.
@@ -168,17 +189,31 @@ impl Book {
     }
 
     /// The pods that should run, in order of their files' names, and what to tell people.
-    pub(super) fn outcome(&mut self) -> (Vec<Arc<Pod>>, Vec<Notice>) {
-        self.tell_faults();
-        let pods = self.pods();
+    pub(super) fn outcome(&mut self, looked_at: &Scope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
+        self.tell_faults(looked_at);
+        let pods = match self.pods.take() {
+            Some(pods) => pods,
+            None if self.names.values().all(|count| *count == 1) => {
+                self.told_clashes.clear();
+                let good = self.files.values().filter_map(|record| record.good.clone());
+                good.collect()
+            }
+            None => self.first_of_each_name(),
+        };
+        self.pods = Some(pods.clone());
         (pods, std::mem::take(&mut self.notices))
     }
 
-    fn tell_faults(&mut self) {
+    fn tell_faults(&mut self, looked_at: &Scope) {
         for (path, record) in &mut self.files {
             let Some(fault) = &mut record.fault else {
                 continue;
             };
+            if let Scope::Entries(names) = looked_at
+                && !name(path).is_some_and(|name| names.contains(name))
+            {
+                continue;
+            }
             match fault.telling {
                 Telling::Fresh => fault.telling = Telling::Due,
                 Telling::Due => {
@@ -197,36 +232,98 @@ impl Book {
     }
 
     /// Of two files with a pod of one name, the one whose own name comes first counts.
-    fn pods(&mut self) -> Vec<Arc<Pod>> {
-        let mut owners: HashMap<PodFullName, &Path> = HashMap::new();
-        let mut clashes = HashSet::new();
-        let mut pods = Vec::with_capacity(self.files.len());
-        for (path, record) in &self.files {
-            let path = Path::new(path);
-            let Some(pod) = &record.good else {
-                continue;
-            };
-            let name = pod.full_name();
-            let Some(owner) = owners.get(&name) else {
-                owners.insert(name, path);
-                pods.push(pod.clone());
-                continue;
-            };
-            let clash = (path.to_path_buf(), owner.to_path_buf());
-            if !self.told_clashes.contains(&clash) {
-                self.notices.push(Notice::Refused(format!(
-                    "{}: pod {}/{} is already in {}; this file is ignored",
-                    path.display(),
-                    pod.namespace(),
-                    pod.name(),
-                    owner.display()
-                )));
+    fn first_of_each_name(&mut self) -> Vec<Arc<Pod>> {
+        let files = self.files.iter();
+        let good =
+            files.filter_map(|(path, record)| Some((Path::new(path), record.good.as_ref()?)));
+        let (pods, clashes) = one_of_each_name(good);
+        let told = std::mem::take(&mut self.told_clashes);
+        for clash in clashes {
+            let file = clash.file.display();
+            let files = (clash.file.clone(), clash.owner.clone());
+            if !told.contains(&files) {
+                self.notices
+                    .push(Notice::Refused(format!("{file}: {clash}")));
             }
-            clashes.insert(clash);
+            self.told_clashes.insert(files);
         }
-        self.told_clashes = clashes;
         pods
     }
+}
+
+/// A file's pod is another one now.
+fn replaced(
+    names: &mut HashMap<PodFullName, usize>,
+    told: &mut Option<Vec<Arc<Pod>>>,
+    before: Option<Arc<Pod>>,
+    now: Option<Arc<Pod>>,
+) {
+    *told = None;
+    if let Some(name) = before.map(|pod| pod.full_name())
+        && let Some(count) = names.get_mut(&name)
+    {
+        *count -= 1;
+        if *count == 0 {
+            names.remove(&name);
+        }
+    }
+    if let Some(now) = now {
+        *names.entry(now.full_name()).or_default() += 1;
+    }
+}
+
+/// The name of a file in the directory.
+fn name(path: &OsStr) -> Option<&OsStr> {
+    Path::new(path).file_name()
+}
+
+/// A file that is left out, because an earlier one has a pod of the same name. Displays why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clash {
+    /// The file that is left out.
+    pub file: PathBuf,
+    /// The file that counts.
+    pub owner: PathBuf,
+    /// The pod that is left out.
+    pub pod: Arc<Pod>,
+}
+
+impl fmt::Display for Clash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "pod {}/{} is already in {}; this file is ignored",
+            self.pod.namespace(),
+            self.pod.name(),
+            self.owner.display()
+        )
+    }
+}
+
+/// Of two files of one source with a pod of one name, the one that comes first counts. Files are to
+/// come in order of their own names.
+pub fn one_of_each_name<'a>(
+    files: impl IntoIterator<Item = (&'a Path, &'a Arc<Pod>)>,
+) -> (Vec<Arc<Pod>>, Vec<Clash>) {
+    let files = files.into_iter();
+    let (_, most) = files.size_hint();
+    let most = most.unwrap_or(0);
+    let mut owners: HashMap<(&str, &str), &Path> = HashMap::with_capacity(most);
+    let (mut pods, mut clashes) = (Vec::with_capacity(most), Vec::new());
+    for (file, pod) in files {
+        match owners.entry((pod.namespace(), pod.name())) {
+            Entry::Vacant(free) => {
+                free.insert(file);
+                pods.push(pod.clone());
+            }
+            Entry::Occupied(taken) => clashes.push(Clash {
+                file: file.to_path_buf(),
+                owner: taken.get().to_path_buf(),
+                pod: pod.clone(),
+            }),
+        }
+    }
+    (pods, clashes)
 }
 
 impl Record {

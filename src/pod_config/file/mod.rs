@@ -1,9 +1,9 @@
 //! The file source: one manifest, or a flat directory of them.
 //!
 //! An event never says what changed, only "look again": at once, then while events go on with a
-//! pause that grows with what a look costs ([`EVENT_PAUSE`]). A look costs a stat per file and reads
-//! what changed. The periodic re-list catches what no event tells (network file systems, too few
-//! watches).
+//! pause that grows with what a look costs ([`EVENT_PAUSE`]). A look reads what changed; after events
+//! about entries of the directory it looks at those entries only, else at every file. The periodic
+//! re-list catches what no event tells (network file systems, too few watches).
 
 mod book;
 mod scan;
@@ -11,17 +11,21 @@ mod scan;
 mod tests;
 mod watch;
 
+pub use book::{Clash, one_of_each_name};
+pub use scan::{ReadError, manifests_at, read_manifest};
+
 use super::SourceList;
 use crate::events::{EventRecorder, ObjectRef};
 use crate::model::{Pod, PodSource, reasons};
+use crate::validation::LocalObjects;
 use anyhow::Context as _;
 use book::Notice;
 use futures::{FutureExt as _, StreamExt as _};
-use scan::{Scan, Scanner};
+use scan::{Scan, Scanner, Scope};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
-use watch::{Events, Watcher};
+use watch::{Events, Hint, Watcher};
 
 /// Shortest and longest time between the beginnings of two looks while events go on.
 const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -31,6 +35,9 @@ const PAUSE_PER_LOOK: u32 = 4;
 
 /// When to look again after something was in motion.
 const SETTLE: Duration = Duration::from_millis(100);
+
+/// So many events together call for a look at everything.
+const MANY_HINTS: usize = 4096;
 
 /// How often one look may be repeated because watches were new.
 const FRESH_WATCH_LOOKS: usize = 3;
@@ -42,6 +49,8 @@ pub struct FileConfig {
     pub path: PathBuf,
     /// `fileCheckFrequency`: how often to look without any event.
     pub check_period: Duration,
+    /// Which objects its pods may refer to.
+    pub objects: LocalObjects,
 }
 
 /// The source's task; ends at shutdown only.
@@ -54,21 +63,28 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let work = async {
         let mut source = FileSource {
-            scanner: Scanner::new(config.path, node_name.clone()),
+            scanner: Scanner::new(config.path, node_name.clone(), config.objects),
             watcher: None,
             watch_fault: None,
         };
         let node = ObjectRef::node(&node_name);
         let mut events = None;
         let mut told: Option<(Vec<Arc<Pod>>, bool)> = None;
+        let mut scope = Scope::Everything;
+        let mut relist = Instant::now() + config.check_period;
         loop {
             let started = Instant::now();
-            source.open_watcher(&mut events);
-            let (returned, scan) = tokio::task::spawn_blocking(move || source.look())
+            if source.open_watcher(&mut events) {
+                scope = Scope::Everything;
+            }
+            if scope == Scope::Everything {
+                relist = started + config.check_period;
+            }
+            let (returned, scan) = tokio::task::spawn_blocking(move || source.look(&scope))
                 .await
                 .context("looking at the static pod path")?;
             source = returned;
-            let event_pause = event_pause(started.elapsed());
+            let event_pause = started + event_pause(started.elapsed());
             tell(&scan.notices, &recorder, &node);
             if let Some(pods) = scan.pods
                 && !told
@@ -83,17 +99,22 @@ pub(super) async fn run(
                 };
                 lists.send(list).await.context("nobody takes static pods")?;
             }
-            let pause = match scan.unsettled {
-                true => SETTLE.min(config.check_period),
-                false => config.check_period,
+            let again = match scan.unsettled.is_empty() {
+                true => relist,
+                false => relist.min(started + SETTLE),
             };
-            tokio::select! {
-                () = tokio::time::sleep_until(started + pause.max(event_pause)) => {}
-                () = next_event(&mut events, source.watcher.as_ref()) => {
-                    tokio::time::sleep_until(started + event_pause).await;
-                }
+            let first = tokio::select! {
+                () = tokio::time::sleep_until(again.max(event_pause)) => None,
+                hint = next_event(&mut events, source.watcher.as_ref()) => Some(hint),
+            };
+            if first.is_some() {
+                tokio::time::sleep_until(event_pause).await;
             }
-            drain(&mut events);
+            let more = drain(&mut events, source.watcher.as_ref());
+            scope = match Instant::now() < relist {
+                true => Scope::of(scan.unsettled, first.into_iter().chain(more)),
+                false => Scope::Everything,
+            };
         }
     };
     tokio::select! {
@@ -114,25 +135,39 @@ struct FileSource {
 }
 
 impl FileSource {
-    /// Makes sure there is a watcher with its events, if the system gives one.
-    fn open_watcher(&mut self, events: &mut Option<Events>) {
+    /// Makes sure there is a watcher with its events, if the system gives one. True when it is new.
+    fn open_watcher(&mut self, events: &mut Option<Events>) -> bool {
         if self.watcher.is_some() && events.is_some() {
-            return;
+            return false;
         }
         match Watcher::new() {
             Ok((watcher, stream)) => {
                 self.watcher = Some(watcher);
                 *events = Some(stream);
+                true
             }
             Err(error) => {
                 self.watcher = None;
                 self.watch_fault(error.to_string());
+                false
             }
         }
     }
 
+    /// One look. Blocking.
+    fn look(mut self, scope: &Scope) -> (Self, Scan) {
+        let entries = match scope {
+            Scope::Entries(names) => self.scanner.scan_entries(names),
+            Scope::Everything => None,
+        };
+        match entries {
+            Some(scan) => (self, scan),
+            None => self.look_at_everything(),
+        }
+    }
+
     /// Watches, looks, and looks again as long as watches are new. Blocking.
-    fn look(mut self) -> (Self, Scan) {
+    fn look_at_everything(mut self) -> (Self, Scan) {
         self.watch(&[]);
         let mut scan = self.scanner.scan();
         for _ in 0..FRESH_WATCH_LOOKS {
@@ -188,32 +223,44 @@ fn tell(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
     }
 }
 
-/// Waits for an event that calls for a look; for ever when there is no watcher. A broken stream is
-/// dropped and counts as an event.
-async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) {
+/// Waits for an event that calls for a look. A broken stream is dropped and counts as one; without
+/// a watcher there is none.
+async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Hint {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return std::future::pending().await;
     };
     loop {
         match stream.next().await {
-            Some(Ok(event)) if watcher.concerns(&event) => return,
-            Some(Ok(_)) => {}
+            Some(Ok(event)) => {
+                if let Some(hint) = watcher.hint(&event) {
+                    return hint;
+                }
+            }
             Some(Err(error)) => {
                 tracing::warn!(%error, "Watching static pod manifests failed; starting over");
                 *events = None;
-                return;
+                return Hint::Anything;
             }
             None => {
                 *events = None;
-                return;
+                return Hint::Anything;
             }
         }
     }
 }
 
 /// Takes the events that one look answers all together.
-fn drain(events: &mut Option<Events>) {
-    if let Some(stream) = events {
-        while let Some(Some(Ok(_))) = stream.next().now_or_never() {}
+fn drain(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Vec<Hint> {
+    let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
+        return Vec::new();
+    };
+    let mut hints = Vec::new();
+    while let Some(Some(Ok(event))) = stream.next().now_or_never() {
+        match watcher.hint(&event) {
+            Some(hint) if hints.len() < MANY_HINTS => hints.push(hint),
+            Some(_) => hints = vec![Hint::Anything],
+            None => {}
+        }
     }
+    hints
 }

@@ -1,12 +1,15 @@
 //! One look at the manifest path. Blocking.
 
 use super::book::{Book, Digest, Freshness, Notice, Reading, Stamp};
+use super::watch::Hint;
 use crate::model::{Pod, PodSource};
 use crate::pod_config::manifest::read_file;
 use crate::pod_config::static_pod::Origin;
-use crate::validation::MAX_MANIFEST_BYTES;
+use crate::validation::{LocalObjects, MAX_MANIFEST_BYTES};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _, fs::OpenOptionsExt as _};
@@ -17,12 +20,42 @@ use std::sync::Arc;
 /// clock, so its stamp proves nothing yet. In nanoseconds.
 const RACY: i128 = 50_000_000;
 
+/// What is said of a path at which nothing is.
+const NO_FILE: &str = "leads to no file";
+
+/// How much of the path is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The list of the directory and every file in it.
+    Everything,
+    /// Entries of these names; the others are as they were.
+    Entries(BTreeSet<OsString>),
+}
+
+impl Scope {
+    /// These entries and what events say.
+    pub(super) fn of(mut names: BTreeSet<OsString>, hints: impl Iterator<Item = Hint>) -> Self {
+        for hint in hints {
+            match hint {
+                Hint::Entry(name) => names.insert(name),
+                Hint::Anything => return Self::Everything,
+            };
+        }
+        Self::Entries(names)
+    }
+}
+
 /// Looks at the path again and again, reading only what changed.
 pub(super) struct Scanner {
     root: PathBuf,
     node_name: String,
+    objects: LocalObjects,
     book: Book,
     root_fault: Option<String>,
+    /// Whether the path was a directory when it was listed last.
+    is_directory: bool,
+    /// Manifests that are symbolic links. What they lead to may change without them.
+    links: Vec<PathBuf>,
 }
 
 /// What a scan showed.
@@ -33,19 +66,22 @@ pub(super) struct Scan {
     pub(super) notices: Vec<Notice>,
     /// Some manifest could not be read, now or ever: the pods are not all there are.
     pub(super) partial: bool,
-    /// Look again soon, event or not.
-    pub(super) unsettled: bool,
+    /// Names of files to look at again soon, event or not.
+    pub(super) unsettled: BTreeSet<OsString>,
     /// Manifests that are symbolic links.
     pub(super) links: Vec<PathBuf>,
 }
 
 impl Scanner {
-    pub(super) fn new(root: PathBuf, node_name: String) -> Self {
+    pub(super) fn new(root: PathBuf, node_name: String, objects: LocalObjects) -> Self {
         Self {
             root,
             node_name,
+            objects,
             book: Book::default(),
             root_fault: None,
+            is_directory: false,
+            links: Vec::new(),
         }
     }
 
@@ -53,9 +89,9 @@ impl Scanner {
         &self.root
     }
 
+    /// Looks at everything.
     pub(super) fn scan(&mut self) -> Scan {
-        let mut links = Vec::new();
-        match self.list(&mut links) {
+        match self.list() {
             Ok(paths) => {
                 self.root_fault = None;
                 for path in &paths {
@@ -63,46 +99,53 @@ impl Scanner {
                 }
                 self.book
                     .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
-                let (pods, notices) = self.book.outcome();
-                Scan {
-                    pods: Some(pods),
-                    notices,
-                    partial: self.book.is_partial(),
-                    unsettled: self.book.is_unsettled(),
-                    links,
-                }
+                self.outcome(&Scope::Everything)
             }
             Err(error) => Scan {
                 pods: None,
                 notices: self.root_notice(&error),
                 partial: true,
-                unsettled: false,
-                links,
+                unsettled: BTreeSet::new(),
+                links: self.links.clone(),
             },
         }
     }
 
-    /// The manifests there are; none when the path does not exist.
-    fn list(&self, links: &mut Vec<PathBuf>) -> io::Result<Vec<PathBuf>> {
-        let root = match self.root.metadata() {
-            Err(error) if is_missing(&error) => return Ok(Vec::new()),
-            root => root?,
-        };
-        if !root.is_dir() {
-            return Ok(vec![self.root.clone()]);
+    /// Looks at entries of these names, which costs nothing for the others. `None` when that does not
+    /// do: the path is no directory, or there are links, which may lead to any of them.
+    pub(super) fn scan_entries(&mut self, names: &BTreeSet<OsString>) -> Option<Scan> {
+        if !self.is_directory || !self.links.is_empty() {
+            return None;
         }
-        let mut paths = Vec::new();
-        for entry in self.root.read_dir()? {
-            let entry = entry?;
-            if entry.file_name().as_bytes().starts_with(b".") {
-                continue;
+        for name in names.iter().filter(|name| !is_hidden(name)) {
+            let path = self.root.join(name);
+            match path.symlink_metadata() {
+                Ok(meta) if meta.is_symlink() => return None,
+                Ok(_) => self.visit(&path),
+                Err(error) if is_missing(&error) => self.book.forget(&path),
+                Err(_) => return None,
             }
-            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                links.push(entry.path());
-            }
-            paths.push(entry.path());
         }
-        Ok(paths)
+        Some(self.outcome(&Scope::Entries(names.clone())))
+    }
+
+    fn outcome(&mut self, looked_at: &Scope) -> Scan {
+        let (pods, notices) = self.book.outcome(looked_at);
+        Scan {
+            pods: Some(pods),
+            notices,
+            partial: self.book.is_partial(),
+            unsettled: self.book.unsettled(),
+            links: self.links.clone(),
+        }
+    }
+
+    fn list(&mut self) -> io::Result<Vec<PathBuf>> {
+        // Of a path that cannot be listed nothing is known.
+        (self.links, self.is_directory) = (Vec::new(), false);
+        let listing = list(&self.root)?;
+        (self.links, self.is_directory) = (listing.links, listing.is_directory);
+        Ok(listing.paths)
     }
 
     fn root_notice(&mut self, error: &io::Error) -> Vec<Notice> {
@@ -129,21 +172,19 @@ impl Scanner {
             Ok(Opened::Other(what)) => (Freshness::Unreadable, Reading::NotAFile(what)),
             // Gone since the listing, or a link that leads nowhere.
             Err(error) if is_missing(&error) => {
-                let what = "leads to no file".to_string();
-                (Freshness::Unreadable, Reading::NotAFile(what))
+                (Freshness::Unreadable, Reading::NotAFile(NO_FILE.into()))
             }
             Err(error) => (Freshness::Unreadable, Reading::Unread(error.to_string())),
         };
         self.book.note(path, freshness, reading);
     }
 
-    fn look_into(&self, path: &Path, mut file: File, meta: &Metadata) -> (Freshness, Reading) {
+    fn look_into(&self, path: &Path, file: File, meta: &Metadata) -> (Freshness, Reading) {
         let before = stamp(meta);
-        let mut bytes = Vec::new();
-        let limit = MAX_MANIFEST_BYTES as u64 + 1;
-        if let Err(error) = (&mut file).take(limit).read_to_end(&mut bytes) {
-            return (Freshness::Unreadable, Reading::Unread(error.to_string()));
-        }
+        let bytes = match read(&file) {
+            Ok(bytes) => bytes,
+            Err(error) => return (Freshness::Unreadable, Reading::Unread(error.to_string())),
+        };
         let now = Timestamp::now();
         let steady = file.metadata().is_ok_and(|after| stamp(&after) == before);
         let age = now.as_nanosecond() - before.changed;
@@ -163,12 +204,86 @@ impl Scanner {
             node_name: &self.node_name,
             source: PodSource::File,
             location: &path.to_string_lossy(),
+            objects: self.objects,
         };
         match read_file(bytes, origin, now) {
             Ok(manifest) => Reading::Good(digest, manifest),
-            Err(why) => Reading::Bad(digest, why),
+            Err(why) => Reading::Bad(digest, why.to_string()),
         }
     }
+}
+
+/// The manifests that a source with this path looks at; none when nothing is there. A directory is
+/// read one level deep, without the names that begin with a dot. Blocking.
+///
+/// # Errors
+/// The path cannot be listed.
+pub fn manifests_at(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = list(root)?.paths;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Why there are no bytes to judge.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is no file, and passed over as such: what it is instead.
+    #[error("{0}")]
+    NotAFile(String),
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Io(io::Error),
+}
+
+/// The bytes of a manifest, cut off just above the size that is refused. Blocking, but never for
+/// ever, as opening a pipe would.
+pub fn read_manifest(path: &Path) -> Result<Vec<u8>, ReadError> {
+    match open(path) {
+        Ok(Opened::File(file, _)) => read(&file).map_err(ReadError::Io),
+        Ok(Opened::Other(what)) => Err(ReadError::NotAFile(what)),
+        Err(error) if is_missing(&error) => Err(ReadError::NotAFile(NO_FILE.into())),
+        Err(error) => Err(ReadError::Io(error)),
+    }
+}
+
+/// What is at the manifest path.
+#[derive(Default)]
+struct Listing {
+    paths: Vec<PathBuf>,
+    links: Vec<PathBuf>,
+    is_directory: bool,
+}
+
+/// The manifests there are; none when the path does not exist.
+fn list(root: &Path) -> io::Result<Listing> {
+    let mut listing = Listing::default();
+    let meta = match root.metadata() {
+        Err(error) if is_missing(&error) => return Ok(listing),
+        meta => meta?,
+    };
+    if !meta.is_dir() {
+        listing.paths.push(root.to_path_buf());
+        return Ok(listing);
+    }
+    for entry in root.read_dir()? {
+        let entry = entry?;
+        if is_hidden(&entry.file_name()) {
+            continue;
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            listing.links.push(entry.path());
+        }
+        listing.paths.push(entry.path());
+    }
+    listing.is_directory = true;
+    Ok(listing)
+}
+
+fn read(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = MAX_MANIFEST_BYTES as u64 + 1;
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 enum Opened {
@@ -192,6 +307,10 @@ fn open(path: &Path) -> io::Result<Opened> {
         false => "is not a regular file",
     };
     Ok(Opened::Other(what.into()))
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".")
 }
 
 fn is_missing(error: &io::Error) -> bool {

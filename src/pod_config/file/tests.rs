@@ -33,6 +33,7 @@ impl Fixture {
         let config = FileConfig {
             path: path.into(),
             check_period,
+            objects: LocalObjects::None,
         };
         let task = run(
             config,
@@ -297,7 +298,7 @@ async fn a_path_that_cannot_be_listed_changes_nothing() {
 async fn the_periodic_look_finds_what_no_event_tells() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), manifest("a", "1")).unwrap();
-    let mut scanner = Scanner::new(dir.path().into(), "n".into());
+    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
     assert_eq!(scanner.scan().pods.unwrap().len(), 1);
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
     assert_eq!(scanner.scan().pods.unwrap().len(), 2);
@@ -316,10 +317,10 @@ fn a_look_at_many_unchanged_files_reads_none_of_them() {
         )
         .unwrap();
     }
-    let mut scanner = Scanner::new(dir.path().into(), "n".into());
+    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
     let first = scanner.scan().pods.unwrap();
     assert_eq!(first.len(), 2000);
-    while scanner.scan().unsettled {
+    while !scanner.scan().unsettled.is_empty() {
         std::thread::yield_now();
     }
     let before = bytes_read();
@@ -328,7 +329,7 @@ fn a_look_at_many_unchanged_files_reads_none_of_them() {
         bytes_read() - before < 100 * 1024,
         "2000 manifests have 200 KB"
     );
-    assert!(again.notices.is_empty() && !again.unsettled);
+    assert!(again.notices.is_empty() && again.unsettled.is_empty());
     assert!(
         same(&first, &again.pods.unwrap()),
         "the same pods, not copies"
@@ -347,7 +348,7 @@ fn a_list_is_partial_while_a_file_was_never_seen_good() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("directory.yaml")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("a", "1")).unwrap();
-    let mut scanner = Scanner::new(dir.path().into(), "n".into());
+    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
     assert!(!scanner.scan().partial, "a directory is no manifest");
     fs::write(dir.path().join("good.yaml"), "{ broken").unwrap();
     assert!(!scanner.scan().partial, "the last good version is known");
@@ -355,4 +356,38 @@ fn a_list_is_partial_while_a_file_was_never_seen_good() {
     assert!(scanner.scan().partial);
     fs::write(dir.path().join("never.yaml"), manifest("b", "1")).unwrap();
     assert!(!scanner.scan().partial);
+}
+
+#[test]
+fn a_look_at_entries_sees_those_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, image: &str| {
+        fs::write(
+            dir.path().join(format!("{name}.yaml")),
+            manifest(name, image),
+        )
+        .unwrap();
+    };
+    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
+    let list =
+        |scan: Scan| -> Vec<String> { scan.pods.unwrap().iter().map(|p| shown(p)).collect() };
+    let names = |names: &[&str]| names.iter().map(std::ffi::OsString::from).collect();
+    assert!(scanner.scan_entries(&names(&["a.yaml"])).is_none());
+    write("a", "1");
+    write("b", "1");
+    assert_eq!(list(scanner.scan()), ["a=1", "b=1"]);
+    write("a", "2");
+    write("b", "2");
+    write("c", "2");
+    fs::write(dir.path().join(".d.yaml"), manifest("d", "2")).unwrap();
+    let scan = scanner.scan_entries(&names(&["b.yaml", "c.yaml", ".d.yaml"]));
+    assert_eq!(list(scan.unwrap()), ["a=1", "b=2", "c=2"]);
+    fs::remove_file(dir.path().join("b.yaml")).unwrap();
+    let scan = scanner.scan_entries(&names(&["b.yaml", "unheard-of"]));
+    assert_eq!(list(scan.unwrap()), ["a=1", "c=2"]);
+    assert_eq!(list(scanner.scan()), ["a=2", "c=2"]);
+    symlink(dir.path().join("c.yaml"), dir.path().join("l.yaml")).unwrap();
+    assert!(scanner.scan_entries(&names(&["l.yaml"])).is_none());
+    assert_eq!(list(scanner.scan()), ["a=2", "c=2"]);
+    assert!(scanner.scan_entries(&names(&["c.yaml"])).is_none());
 }

@@ -20,8 +20,26 @@ pub(super) type Events = EventStream<[u8; 4096]>;
 pub(super) enum Interest {
     /// All of them.
     Everything,
-    /// Those about entries of these names, or about the directory itself.
+    /// Those about entries of these names coming and going, or about the directory itself.
+    Steps(HashSet<OsString>),
+    /// Those about entries of these names, one of which may be a manifest, or about the directory.
     Names(HashSet<OsString>),
+}
+
+impl Interest {
+    /// What to ask the kernel for. Who else writes into a directory on the way is nobody's business.
+    fn mask(&self) -> WatchMask {
+        let steps = WatchMask::CREATE
+            | WatchMask::MOVE
+            | WatchMask::DELETE
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF
+            | WatchMask::ONLYDIR;
+        match self {
+            Self::Steps(_) => steps | WatchMask::ATTRIB,
+            _ => steps | WatchMask::ATTRIB | WatchMask::MODIFY | WatchMask::CLOSE_WRITE,
+        }
+    }
 }
 
 /// Directories to watch.
@@ -55,7 +73,8 @@ pub(super) fn want_path(path: &Path, wanted: &mut Wanted) {
         let meta = next.symlink_metadata();
         let is_link = meta.as_ref().is_ok_and(std::fs::Metadata::is_symlink);
         if is_link || meta.is_err() || rest.is_empty() {
-            want(wanted, &at, &step);
+            let may_be_manifest = !is_link && !meta.as_ref().is_ok_and(std::fs::Metadata::is_dir);
+            want(wanted, &at, &step, may_be_manifest);
         }
         if meta.is_err() {
             return;
@@ -86,17 +105,23 @@ fn steps(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(step).collect()
 }
 
-fn want(wanted: &mut Wanted, directory: &Path, name: &OsStr) {
-    let interest = match wanted.get_mut(directory) {
-        Some(interest) => interest,
-        None => {
-            let nothing = Interest::Names(HashSet::new());
-            wanted.entry(directory.to_path_buf()).or_insert(nothing)
-        }
+fn want(wanted: &mut Wanted, directory: &Path, name: &OsStr, may_be_manifest: bool) {
+    let names = HashSet::from([name.to_os_string()]);
+    let more = match may_be_manifest {
+        true => Interest::Names(names),
+        false => Interest::Steps(names),
     };
-    if let Interest::Names(names) = interest {
-        names.insert(name.to_os_string());
-    }
+    let both = joined(wanted.remove(directory), &more);
+    wanted.insert(directory.to_path_buf(), both);
+}
+
+/// What an event says about where to look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Hint {
+    /// At this entry of the directory of manifests.
+    Entry(OsString),
+    /// Anywhere.
+    Anything,
 }
 
 /// The watches there are.
@@ -118,21 +143,13 @@ impl Watcher {
     /// may have happened before it. A directory that cannot be watched is left to the re-list; the
     /// error of the last such is returned, too.
     pub(super) fn watch(&mut self, wanted: &Wanted) -> (bool, Option<(PathBuf, io::Error)>) {
-        let mask = WatchMask::CREATE
-            | WatchMask::MODIFY
-            | WatchMask::CLOSE_WRITE
-            | WatchMask::ATTRIB
-            | WatchMask::MOVE
-            | WatchMask::DELETE
-            | WatchMask::DELETE_SELF
-            | WatchMask::MOVE_SELF
-            | WatchMask::ONLYDIR;
         let mut interests: HashMap<WatchDescriptor, Interest> = HashMap::new();
         let mut failed = None;
         for (directory, interest) in wanted {
+            // Two paths may lead to one directory: what either asks for is watched.
+            let mask = interest.mask() | WatchMask::MASK_ADD;
             match self.watches.add(directory, mask) {
                 Ok(watch) => {
-                    // Two paths may lead to one directory.
                     let both = joined(interests.remove(&watch), interest);
                     interests.insert(watch, both);
                 }
@@ -155,26 +172,28 @@ impl Watcher {
         (fresh, failed)
     }
 
-    /// Whether an event calls for a look.
-    pub(super) fn concerns(&self, event: &EventOwned) -> bool {
+    /// Where an event says to look, if it calls for a look at all.
+    pub(super) fn hint(&self, event: &EventOwned) -> Option<Hint> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            return true;
+            return Some(Hint::Anything);
         }
-        match (self.interests.get(&event.wd), &event.name) {
-            (None, _) => false,
-            (Some(Interest::Names(names)), Some(name)) => names.contains(name),
-            (Some(_), _) => true,
+        match (self.interests.get(&event.wd)?, &event.name) {
+            (Interest::Steps(names) | Interest::Names(names), Some(name)) => {
+                names.contains(name).then_some(Hint::Anything)
+            }
+            (Interest::Everything, Some(name)) => Some(Hint::Entry(name.clone())),
+            (_, None) => Some(Hint::Anything),
         }
     }
 }
 
 fn joined(one: Option<Interest>, other: &Interest) -> Interest {
+    use Interest::{Names, Steps};
+    let all = |a: HashSet<OsString>, b: &HashSet<OsString>| a.union(b).cloned().collect();
     match (one, other) {
-        (Some(Interest::Names(mut names)), Interest::Names(more)) => {
-            names.extend(more.iter().cloned());
-            Interest::Names(names)
-        }
-        (None, Interest::Names(names)) => Interest::Names(names.clone()),
+        (None, other) => other.clone(),
+        (Some(Steps(names)), Steps(more)) => Steps(all(names, more)),
+        (Some(Steps(names) | Names(names)), Steps(more) | Names(more)) => Names(all(names, more)),
         _ => Interest::Everything,
     }
 }
@@ -186,7 +205,7 @@ mod tests {
 
     fn names(wanted: &Wanted, directory: &Path) -> Vec<String> {
         match wanted.get(directory) {
-            Some(Interest::Names(names)) => {
+            Some(Interest::Steps(names) | Interest::Names(names)) => {
                 let mut names: Vec<_> = names.iter().map(|n| n.to_string_lossy().into()).collect();
                 names.sort();
                 names

@@ -13,6 +13,7 @@ use super::manifest::read_url;
 use super::static_pod::Origin;
 use crate::events::{EventRecorder, ObjectRef};
 use crate::model::{PodSource, reasons};
+use crate::validation::LocalObjects;
 use anyhow::Context as _;
 use fetch::Fetcher;
 use hyper::body::Bytes;
@@ -37,6 +38,8 @@ pub struct HttpConfig {
     pub headers: Vec<(String, String)>,
     /// `httpCheckFrequency`.
     pub check_period: Duration,
+    /// Which objects its pods may refer to.
+    pub objects: LocalObjects,
 }
 
 /// Secrets may stand in the URL and the headers.
@@ -78,6 +81,7 @@ pub(super) async fn run(
         node_name,
         lists,
         recorder,
+        objects: config.objects,
         url: config.url,
     };
     let work = async {
@@ -102,6 +106,7 @@ struct HttpSource {
     /// Failures in a row.
     failures: u32,
     node_name: String,
+    objects: LocalObjects,
     lists: mpsc::Sender<SourceList>,
     recorder: EventRecorder,
 }
@@ -162,11 +167,13 @@ impl HttpSource {
             return self.deliver(Vec::new()).await;
         }
         let (url, node_name) = (self.url.clone(), self.node_name.clone());
+        let objects = self.objects;
         let judged = tokio::task::spawn_blocking(move || {
             let origin = Origin {
                 node_name: &node_name,
                 source: PodSource::Http,
                 location: &url,
+                objects,
             };
             read_url(&bytes, origin, Timestamp::now())
         });
@@ -174,7 +181,7 @@ impl HttpSource {
         match judged.await.context("reading pods from a URL")? {
             Ok(manifest) => {
                 for remark in &manifest.remarks {
-                    tracing::warn!(url, remark, "Static pod manifest");
+                    tracing::warn!(url, %remark, "Static pod manifest");
                 }
                 self.deliver(manifest.pods).await
             }

@@ -86,6 +86,7 @@ impl Source {
             url: url.into(),
             headers: vec![("X-Token".into(), "t".into())],
             check_period: Duration::from_millis(10),
+            objects: LocalObjects::None,
         };
         let task = run(
             config,
@@ -228,6 +229,7 @@ async fn a_server_that_never_answers_costs_ten_seconds() {
         url,
         last: None,
         failures: 0,
+        objects: LocalObjects::None,
         node_name: "n".into(),
         lists: sender,
         recorder: EventRecorder::new(),
@@ -257,6 +259,7 @@ fn a_configuration_shows_no_secrets() {
         url: "https://user:hush@host/pods?token=hush".into(),
         headers: vec![("Authorization".into(), "Bearer hush".into())],
         check_period: Duration::from_secs(20),
+        objects: LocalObjects::None,
     };
     assert!(config.validate().is_ok());
     assert!(!format!("{config:?}").contains("hush"));

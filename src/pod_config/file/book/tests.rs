@@ -23,7 +23,7 @@ fn note(book: &mut Book, path: &str, reading: Reading) {
 }
 
 fn names(book: &mut Book) -> Vec<String> {
-    book.outcome()
+    book.outcome(&Scope::Everything)
         .0
         .iter()
         .map(|pod| pod.name().to_string())
@@ -34,7 +34,11 @@ fn told(book: &mut Book) -> Vec<String> {
     let text = |notice| match notice {
         Notice::Refused(text) | Notice::Remark(text) => text,
     };
-    book.outcome().1.into_iter().map(text).collect()
+    book.outcome(&Scope::Everything)
+        .1
+        .into_iter()
+        .map(text)
+        .collect()
 }
 
 #[test]
@@ -60,7 +64,7 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
         assert!(book.must_read(path, change));
     }
     book.note(path, Freshness::Changing, Reading::SameBytes);
-    assert!(book.must_read(path, STAMP) && book.is_unsettled());
+    assert!(book.must_read(path, STAMP) && !book.unsettled().is_empty());
     book.note(path, Freshness::Unreadable, Reading::Unread("no".into()));
     assert!(book.must_read(path, STAMP));
 }
@@ -71,14 +75,14 @@ fn a_file_turned_bad_keeps_its_last_good_pod_and_says_so_once() {
     note(&mut book, "a", good("a"));
     assert_eq!(names(&mut book), ["a"]);
     note(&mut book, "a", Reading::Bad([2; 16], "line 1: bad".into()));
-    assert!(book.is_unsettled());
+    assert!(!book.unsettled().is_empty());
     assert_eq!(told(&mut book), [""; 0], "perhaps it is being written");
-    assert!(book.is_unsettled());
+    assert!(!book.unsettled().is_empty());
     assert_eq!(
         told(&mut book),
         ["a: line 1: bad; the last good version runs on"]
     );
-    assert!(!book.is_unsettled());
+    assert!(book.unsettled().is_empty());
     assert_eq!(told(&mut book), [""; 0]);
     assert_eq!(names(&mut book), ["a"]);
     note(&mut book, "a", Reading::Bad([3; 16], "line 1: bad".into()));
@@ -156,7 +160,20 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
         "judged anew when it can be read"
     );
     assert!(
-        !book.is_unsettled(),
+        book.unsettled().is_empty(),
         "tried again by the next scan, not by a tight loop"
     );
+}
+
+#[test]
+fn a_fault_is_told_when_its_own_file_was_looked_at_again() {
+    let mut book = Book::default();
+    note(&mut book, "dir/a", Reading::Bad([1; 16], "half".into()));
+    let entries = |name: &str| Scope::Entries([name.into()].into());
+    assert_eq!(book.outcome(&entries("a")).1, []);
+    assert_eq!(book.unsettled(), ["a".into()].into());
+    assert_eq!(book.outcome(&entries("b")).1, []);
+    let told = vec![Notice::Refused("dir/a: half".into())];
+    assert_eq!(book.outcome(&entries("a")).1, told);
+    assert!(book.unsettled().is_empty());
 }

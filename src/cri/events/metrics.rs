@@ -1,0 +1,57 @@
+//! The metric families of the event stream, named as upstream names them.
+
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+use crate::metrics::Metrics;
+
+/// Handles to the families. Clones share them.
+#[derive(Clone)]
+pub struct EventMetrics {
+    connections: Counter,
+    errors: Counter,
+    latency: Histogram,
+}
+
+impl EventMetrics {
+    /// Declares the families in `metrics`.
+    pub fn new(metrics: &Metrics) -> EventMetrics {
+        EventMetrics {
+            connections: metrics.register(
+                "kubelet_evented_pleg_connection_success_count",
+                "The number of times a stream of CRI events was obtained",
+                Counter::default(),
+            ),
+            errors: metrics.register(
+                "kubelet_evented_pleg_connection_error_count",
+                "The number of times a stream of CRI events could not be obtained or was lost",
+                Counter::default(),
+            ),
+            latency: metrics.register(
+                "kubelet_evented_pleg_connection_latency_seconds",
+                "Time in seconds between the making of a CRI event and its arrival",
+                Histogram::new(exponential_buckets(0.001, 2.5, 14)),
+            ),
+        }
+    }
+
+    pub(super) fn connected(&self) {
+        self.connections.inc();
+    }
+
+    pub(super) fn lost(&self) {
+        self.errors.inc();
+    }
+
+    /// An event that was made at `created_at` (nanoseconds since 1970, the runtime's clock) has come.
+    /// One without a time, or from the future, tells nothing.
+    pub(super) fn came(&self, created_at: i64, now: SystemTime) {
+        let made = u64::try_from(created_at).ok().filter(|nanos| *nanos > 0);
+        let made = made.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos));
+        if let Some(age) = made.and_then(|made| now.duration_since(made).ok()) {
+            self.latency.observe(age.as_secs_f64());
+        }
+    }
+}

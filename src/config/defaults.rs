@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::document::{Node, Value};
+use super::feature_gates::{ENSURE_SECRET_PULLED_IMAGES, beta_is_off};
 use super::kubelet_configuration::*;
 use crate::base::GoDuration;
 
@@ -155,19 +156,19 @@ fn apply_auth(config: &mut KubeletConfiguration) {
 fn apply_images_and_events(config: &mut KubeletConfiguration) {
     fill(&mut config.registry_pull_qps, 5);
     fill(&mut config.registry_burst, 10);
-    let policy = &mut config.image_pull_credentials_verification_policy;
-    fill(policy, "NeverVerifyPreloadedImages");
+    if !beta_is_off(config.feature_gates.as_ref(), ENSURE_SECRET_PULLED_IMAGES) {
+        let policy = &mut config.image_pull_credentials_verification_policy;
+        fill(policy, "NeverVerifyPreloadedImages");
+    }
     fill(&mut config.event_record_qps, 50);
     fill(&mut config.event_burst, 100);
     fill(&mut config.image_minimum_gc_age, secs(120));
     fill(&mut config.image_maximum_gc_age, secs(0));
     fill(&mut config.image_gc_high_threshold_percent, 85);
     fill(&mut config.image_gc_low_threshold_percent, 80);
-    // One setting is enough to pull in parallel.
-    let parallel = config
-        .max_parallel_image_pulls
-        .is_some_and(|pulls| pulls >= 2);
-    fill(&mut config.serialize_image_pulls, !parallel);
+    // Ours: a few at a time unless one at a time is asked for, in either way.
+    let serial = config.max_parallel_image_pulls == Some(1);
+    fill(&mut config.serialize_image_pulls, serial);
     fill(
         &mut config.container_runtime_endpoint,
         CONTAINER_RUNTIME_ENDPOINT,

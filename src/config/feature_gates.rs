@@ -3,7 +3,12 @@
 //! A kubelet knows the gates of every Kubernetes component, because one set serves all of them.
 //! An unknown name is refused as upstream refuses it: a misspelt gate must not look accepted.
 
+use std::collections::BTreeMap;
+
 use super::document::closest;
+
+/// Whether it is recorded and verified who may use an image.
+pub(super) const ENSURE_SECRET_PULLED_IMAGES: &str = "KubeletEnsureSecretPulledImages";
 
 /// Every known name, sorted; `AllAlpha` and `AllBeta` set whole groups.
 const KNOWN: &[&str] = &[
@@ -259,6 +264,13 @@ const KNOWN: &[&str] = &[
 /// Whether `name` is a gate of v1.36.
 pub(super) fn is_known(name: &str) -> bool {
     KNOWN.binary_search(&name).is_ok()
+}
+
+/// Whether a gate that is on by default as a beta feature has been switched off, by itself or with all
+/// others of its kind.
+pub(super) fn beta_is_off(gates: Option<&BTreeMap<String, bool>>, name: &str) -> bool {
+    let given = |name: &str| gates.and_then(|gates| gates.get(name)).copied();
+    given(name).or_else(|| given("AllBeta")) == Some(false)
 }
 
 /// What to say about an unknown gate.

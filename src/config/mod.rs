@@ -34,9 +34,9 @@ mod supported;
 mod tests;
 mod validate;
 
-pub use document::{Problem, Problems};
-pub use flags::{ArgsError, Flags, Invocation, parse_args, version};
-pub use resolve::resolve;
+pub use document::{Problem, Problems, closest};
+pub use flags::{ArgsError, Flags, Invocation, VERBS, parse_args, parse_verb_args, version};
+pub use resolve::{name_of_node, resolve};
 pub use resolved::*;
 
 /// What the configuration needs to know about the host.

@@ -14,6 +14,8 @@ use super::resolved::*;
 use super::supported::unsupported;
 use super::validate::validate;
 use crate::base::GoDuration;
+use crate::images::gc::Policy as ImageGcPolicy;
+use crate::images::records::VerificationPolicy;
 use crate::model::Quantity;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
@@ -41,6 +43,12 @@ pub fn resolve(
     let node_name = node_name(flags, facts, &mut problems);
     let node_ips = node_ips(flags, &mut problems);
     refuse_cluster_flags(flags, &mut problems);
+    check_provider_flags(flags, &mut problems);
+    let objects = flags.local_objects_dir.as_ref();
+    if let Some(relative) = objects.filter(|path| path.is_relative()) {
+        let message = format!("must be an absolute path; got {:?}", relative.display());
+        problems.push(flag_problem("local-objects-dir", message));
+    }
     if !problems.is_empty() {
         return Err(Problems(problems));
     }
@@ -50,14 +58,17 @@ pub fn resolve(
         node_name,
         node_ips,
         root_dir: flags.root_dir.clone(),
+        local_objects_dir: flags.local_objects_dir.clone(),
         lock_file: flags.lock_file.clone(),
         exit_on_lock_contention: flags.exit_on_lock_contention,
         sync_frequency: time(effective.sync_frequency),
         static_pods: static_pods(&effective),
         server: server(&effective),
         runtime: runtime(&effective),
-        images: images(&effective),
+        images: images(&effective, flags),
+        image_gc: image_gc(&effective),
         containers: containers(&effective, flags),
+        user_namespaces: user_namespaces(&effective),
         container_logs: container_logs(&effective),
         dns: dns(&effective),
         oom_score_adj: effective.oom_score_adj.unwrap_or_default(),
@@ -104,6 +115,19 @@ fn flag_problem(flag: &'static str, message: String) -> Problem {
         field: String::new(),
         origin: Some(Origin::Flag(flag)),
         message,
+    }
+}
+
+/// The node's name by flags and facts alone.
+///
+/// # Errors
+/// There is none, or it cannot name a node.
+pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems> {
+    let mut problems = Vec::new();
+    let name = node_name(flags, facts, &mut problems);
+    match problems.is_empty() {
+        true => Ok(name),
+        false => Err(Problems(problems)),
     }
 }
 
@@ -155,6 +179,27 @@ fn refuse_cluster_flags(flags: &Flags, problems: &mut Vec<Problem>) {
                 "joining a cluster is not supported yet: remove --{flag} to run static pods"
             );
             problems.push(flag_problem(flag, message));
+        }
+    }
+}
+
+fn check_provider_flags(flags: &Flags, problems: &mut Vec<Problem>) {
+    let (config, programs) = (
+        (
+            "image-credential-provider-config",
+            &flags.image_credential_provider_config,
+        ),
+        (
+            "image-credential-provider-bin-dir",
+            &flags.image_credential_provider_bin_dir,
+        ),
+    );
+    for ((given, value), (missing, other)) in [(config, programs), (programs, config)] {
+        if value.is_some() && other.is_none() {
+            problems.push(flag_problem(
+                given,
+                format!("it needs --{missing} beside it"),
+            ));
         }
     }
 }
@@ -214,8 +259,13 @@ fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
     }
 }
 
-fn images(config: &KubeletConfiguration) -> ImagePullConfig {
+fn images(config: &KubeletConfiguration, flags: &Flags) -> ImagePullConfig {
+    let providers = flags.image_credential_provider_config.clone();
+    let providers = providers.zip(flags.image_credential_provider_bin_dir.clone());
     ImagePullConfig {
+        verification: verification(config),
+        credential_providers: providers
+            .map(|(config, programs)| CredentialProviders { config, programs }),
         qps: Some(count(config.registry_pull_qps)).filter(|qps| *qps > 0),
         burst: count(config.registry_burst),
         serialize: config.serialize_image_pulls.unwrap_or(true),
@@ -223,6 +273,28 @@ fn images(config: &KubeletConfiguration) -> ImagePullConfig {
             .max_parallel_image_pulls
             .map(|pulls| count(Some(pulls))),
     }
+}
+
+fn image_gc(config: &KubeletConfiguration) -> ImageGcPolicy {
+    let percent = |value| u8::try_from(count(value)).unwrap_or(100);
+    ImageGcPolicy {
+        high_percent: percent(config.image_gc_high_threshold_percent),
+        low_percent: percent(config.image_gc_low_threshold_percent),
+        min_age: time(config.image_minimum_gc_age),
+        max_age: time(config.image_maximum_gc_age),
+    }
+}
+
+/// Without the feature gate there is no policy, not even a default one.
+fn verification(config: &KubeletConfiguration) -> Option<VerificationPolicy> {
+    let policy = config
+        .image_pull_credentials_verification_policy
+        .as_deref()?;
+    let allowlist = config.preloaded_images_verification_allowlist.as_deref();
+    Some(VerificationPolicy::of(
+        policy,
+        allowlist.unwrap_or_default(),
+    ))
 }
 
 fn containers(config: &KubeletConfiguration, flags: &Flags) -> ContainersConfig {
@@ -235,21 +307,28 @@ fn containers(config: &KubeletConfiguration, flags: &Flags) -> ContainersConfig 
         min_dead_age: flags.minimum_container_ttl.to_std(),
         max_dead_per_container: u32::try_from(flags.maximum_dead_containers_per_container).ok(),
         max_dead_total: u32::try_from(flags.maximum_dead_containers).ok(),
+        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone().unwrap_or_default(),
+    }
+}
+
+fn user_namespaces(config: &KubeletConfiguration) -> UserNamespacesConfig {
+    let ids = config.user_namespaces.as_ref().and_then(|u| u.ids_per_pod);
+    UserNamespacesConfig {
+        ids_per_pod: ids.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(65536),
+        max_pods: count(config.max_pods),
     }
 }
 
 fn container_logs(config: &KubeletConfiguration) -> ContainerLogsConfig {
     let size = config.container_log_max_size.as_deref();
-    let bytes = size
-        .and_then(|size| Quantity::parse(size).ok())
-        .and_then(|size| u64::try_from(size.value()).ok());
+    let size = size.and_then(|size| Quantity::parse(size).ok());
     let directory = config
         .pod_logs_dir
         .as_deref()
         .unwrap_or(defaults::POD_LOGS_DIR);
     ContainerLogsConfig {
         pod_logs_dir: PathBuf::from(directory.strip_suffix('/').unwrap_or(directory)),
-        max_size: bytes.unwrap_or_default(),
+        max_size: size.and_then(|size| u64::try_from(size.value()).ok()),
         max_files: count(config.container_log_max_files),
         max_workers: count(config.container_log_max_workers),
         monitor_interval: time(config.container_log_monitor_interval),

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
+use crate::images::gc::Policy as ImageGcPolicy;
+use crate::images::records::VerificationPolicy;
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
 #[derive(Debug, Clone)]
@@ -17,6 +19,8 @@ pub struct KubeletConfig {
     pub node_ips: Vec<IpAddr>,
     /// Where pod volumes and state live.
     pub root_dir: PathBuf,
+    /// Where ConfigMaps and Secrets of static pods are; `None` when static pods may not refer to any.
+    pub local_objects_dir: Option<PathBuf>,
     /// File to hold a lock on while running.
     pub lock_file: Option<PathBuf>,
     /// Exit when another process wants that lock.
@@ -31,8 +35,12 @@ pub struct KubeletConfig {
     pub runtime: RuntimeConfig,
     /// Image pulls.
     pub images: ImagePullConfig,
+    /// Removal of unused images.
+    pub image_gc: ImageGcPolicy,
     /// Containers.
     pub containers: ContainersConfig,
+    /// User namespaces of pods.
+    pub user_namespaces: UserNamespacesConfig,
     /// Container log files.
     pub container_logs: ContainerLogsConfig,
     /// DNS of pods.
@@ -95,7 +103,7 @@ pub struct RuntimeConfig {
 }
 
 /// Image pulls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagePullConfig {
     /// Pulls per second; `None` is unlimited.
     pub qps: Option<u32>,
@@ -103,12 +111,25 @@ pub struct ImagePullConfig {
     pub burst: u32,
     /// One pull at a time.
     pub serialize: bool,
-    /// Most pulls at once when not serialized; `None` is no limit.
+    /// Most pulls at once when not serialized; `None` leaves it to the puller.
     pub max_parallel: Option<u32>,
+    /// Whose right to an image that is here is verified; `None` if nothing is recorded at all.
+    pub verification: Option<VerificationPolicy>,
+    /// Programs that provide logins.
+    pub credential_providers: Option<CredentialProviders>,
+}
+
+/// Where programs that provide logins are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialProviders {
+    /// Their configuration: a file, or a directory of files.
+    pub config: PathBuf,
+    /// The directory of the programs.
+    pub programs: PathBuf,
 }
 
 /// Containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainersConfig {
     /// Longest wait between restarts, 1 to 300 seconds.
     pub max_restart_back_off: Duration,
@@ -124,6 +145,18 @@ pub struct ContainersConfig {
     pub max_dead_per_container: Option<u32>,
     /// Dead instances kept on the node; `None` is no limit.
     pub max_dead_total: Option<u32>,
+    /// Sysctls that pods may set besides the safe ones; one that ends in `*` stands for all that begin
+    /// so.
+    pub allowed_unsafe_sysctls: Vec<String>,
+}
+
+/// User namespaces of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserNamespacesConfig {
+    /// Ids of one pod; a multiple of 65536.
+    pub ids_per_pod: u32,
+    /// Most pods that may need ids of their own.
+    pub max_pods: u32,
 }
 
 /// Container log files.
@@ -131,8 +164,8 @@ pub struct ContainersConfig {
 pub struct ContainerLogsConfig {
     /// Root of the per-pod directories.
     pub pod_logs_dir: PathBuf,
-    /// Size in bytes that triggers rotation.
-    pub max_size: u64,
+    /// Size in bytes that triggers rotation; `None` for no rotation (a negative size, as upstream has it).
+    pub max_size: Option<u64>,
     /// Files kept per container, 2 or more.
     pub max_files: u32,
     /// Rotations at once.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::kubelet_configuration::read;
 use super::*;
+use crate::images::records::VerificationPolicy;
 
 const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -68,8 +69,10 @@ fn nothing_given_means_the_defaults() {
     let pulls = ImagePullConfig {
         qps: Some(5),
         burst: 10,
-        serialize: true,
+        serialize: false,
         max_parallel: None,
+        verification: Some(VerificationPolicy::NeverVerifyPreloadedImages),
+        credential_providers: None,
     };
     assert_eq!(config.images, pulls);
     assert_eq!(
@@ -82,13 +85,14 @@ fn nothing_given_means_the_defaults() {
             min_dead_age: Duration::ZERO,
             max_dead_per_container: Some(1),
             max_dead_total: None,
+            allowed_unsafe_sysctls: vec![],
         }
     );
     assert_eq!(
         config.container_logs,
         ContainerLogsConfig {
             pod_logs_dir: PathBuf::from("/var/log/pods"),
-            max_size: 10 << 20,
+            max_size: Some(10 << 20),
             max_files: 5,
             max_workers: 1,
             monitor_interval: Duration::from_secs(10),
@@ -207,11 +211,58 @@ authorization: {webhook: {cacheAuthorizedTTL: 0s}}
 }
 
 #[test]
-fn one_setting_is_enough_for_parallel_pulls() {
+fn images_are_verified_as_configured_and_not_at_all_without_the_feature_gate() {
+    let verification = |body: &str| resolved(&[], &[body]).map(|c| c.images.verification);
+    let allow = "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
+                 preloadedImagesVerificationAllowlist: [\"r.io/*\"]\n";
+    let patterns = vec!["r.io/*".to_owned()];
+    assert_eq!(
+        verification(allow).unwrap(),
+        Some(VerificationPolicy::NeverVerifyAllowlistedImages(patterns))
+    );
+    for off in ["KubeletEnsureSecretPulledImages: false", "AllBeta: false"] {
+        let gates = format!("featureGates: {{ {off} }}\n");
+        assert_eq!(verification(&gates).unwrap(), None);
+        let error = verification(&format!("{gates}{allow}"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("KubeletEnsureSecretPulledImages is off"),
+            "{error}"
+        );
+    }
+    let bad = allow.replace("r.io/*", "r.io/x:1");
+    let error = verification(&bad).unwrap_err().to_string();
+    assert!(
+        error.contains("neither tag nor digest is accepted"),
+        "{error}"
+    );
+}
+
+#[test]
+fn credential_providers_need_both_flags() {
+    let config_flag = "--image-credential-provider-config=/etc/providers.yaml";
+    let programs_flag = "--image-credential-provider-bin-dir=/usr/libexec/providers";
+    let config = resolved(&[config_flag, programs_flag], &[]).unwrap();
+    let providers = config.images.credential_providers.unwrap();
+    assert_eq!(providers.config, PathBuf::from("/etc/providers.yaml"));
+    assert_eq!(providers.programs, PathBuf::from("/usr/libexec/providers"));
+    assert!(config.unsupported.is_empty(), "{:?}", config.unsupported);
+    for (given, missing) in [(config_flag, "bin-dir"), (programs_flag, "config")] {
+        let error = resolved(&[given], &[]).unwrap_err().to_string();
+        let expected = format!("it needs --image-credential-provider-{missing} beside it");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn pulls_are_serial_only_when_asked_for() {
     let config = resolved(&[], &["maxParallelImagePulls: 3\n"]).unwrap();
     assert!(!config.images.serialize);
     assert_eq!(config.images.max_parallel, Some(3));
     let config = resolved(&[], &["maxParallelImagePulls: 1\n"]).unwrap();
+    assert!(config.images.serialize);
+    let config = resolved(&[], &["serializeImagePulls: true\n"]).unwrap();
     assert!(config.images.serialize);
 }
 

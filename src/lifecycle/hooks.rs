@@ -50,6 +50,9 @@ pub enum HookError {
     /// The hook failed.
     #[error("{0}")]
     Failed(String),
+    /// The runtime could not be reached: the hook has not run.
+    #[error("{0}")]
+    Unreachable(String),
     /// There is no such hook.
     #[error("Cannot run handler: {0}")]
     Invalid(String),
@@ -128,19 +131,27 @@ impl Hooks {
         target: &HookTarget<'_>,
         timeout: Duration,
     ) -> Result<(), HookError> {
-        let (error, output) =
+        let text = |error: String, output: String| {
+            format!(
+                "Exec lifecycle hook ([{}]) for Container {:?} in Pod {:?} failed - error: {error}, message: {output:?}",
+                command.join(" "),
+                target.container,
+                target.pod_text(),
+            )
+        };
+        Err(
             match exec::run(&self.exec, target.container_id, command, timeout).await {
                 Ended::Exited(output) if output.exit_code == 0 => return Ok(()),
-                Ended::Exited(output) => (exit_text(command, &output), exec::both(&output)),
-                Ended::TimedOut => return Err(HookError::DeadlineExceeded(timeout)),
-                Ended::Error(error) => (error.grpc_text(), String::new()),
-            };
-        Err(HookError::Failed(format!(
-            "Exec lifecycle hook ([{}]) for Container {:?} in Pod {:?} failed - error: {error}, message: {output:?}",
-            command.join(" "),
-            target.container,
-            target.pod_text(),
-        )))
+                Ended::Exited(output) => {
+                    HookError::Failed(text(exit_text(command, &output), exec::both(&output)))
+                }
+                Ended::TimedOut => HookError::DeadlineExceeded(timeout),
+                Ended::Error(error) if error.is_unavailable() => {
+                    HookError::Unreachable(text(error.grpc_text(), String::new()))
+                }
+                Ended::Error(error) => HookError::Failed(text(error.grpc_text(), String::new())),
+            },
+        )
     }
 
     /// Any answer will do, whatever its status: upstream judges none.

@@ -29,6 +29,7 @@ impl PodSync {
         }
         let content = self.runtime.collect_pod(&picture, &owner, true).await;
         let disk = self.remove_from_disk(uid).await;
+        self.runtime.release_user_namespace(uid).await;
         let mut clean = true;
         for error in [content.err(), disk.err()].into_iter().flatten() {
             clean = false;

@@ -12,6 +12,7 @@ pub mod syncer;
 
 use crate::{
     base::chain,
+    decisions::{Action, Decision, Decisions},
     events::{EventRecorder, ObjectRef},
     journal::Journal,
     kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
@@ -20,7 +21,7 @@ use crate::{
     pod_cache::{Owner, PodCache},
     prober::ProbeManager,
     status::generate::FailedBecause,
-    volumes::VolumeManager,
+    volumes::{VolumeError, VolumeManager},
 };
 use anyhow::Context as _;
 use futures::future::BoxFuture;
@@ -55,6 +56,8 @@ pub struct PodSync {
     pub journal: Journal,
     /// Events.
     pub events: EventRecorder,
+    /// What is decided about pods, and why.
+    pub decisions: Decisions,
     /// The runtime's health.
     pub state: RuntimeStateReader,
 }
@@ -81,7 +84,19 @@ impl PodSync {
         let status = self.statuses.statuses().get(&uid).unwrap_or(status);
         if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
             self.statuses.record_terminal(&uid, &status).await;
+            let phase = status.phase.clone().unwrap_or_default();
+            self.decide(&pod, Action::Finish, format!("phase {phase}"));
             return turn(Ok(true), RetryDelay::Resync);
+        }
+        let down = self.state.borrow().runtime_error(Instant::now());
+        if let Some(text) = down {
+            self.decide(&pod, Action::Hold, text);
+            if !self.runtime_recovered(left, &cancel).await {
+                return SyncTurn {
+                    again: Some(Instant::now()),
+                    ..turn(Ok(false), RetryDelay::Resync)
+                };
+            }
         }
         let network = if pod.host_network() {
             None
@@ -92,13 +107,46 @@ impl PodSync {
             let object = ObjectRef::pod(&pod);
             self.events
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
+            self.decide(&pod, Action::Hold, text.clone());
             return turn(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
         let report = match Box::pin(self.set_up(&pod, picture, &cancel)).await {
             Ok(report) => report,
-            Err(error) => return turn(Err(error), RetryDelay::Error),
+            Err(error) => {
+                self.decisions.doing(&uid, None);
+                return turn(Err(error), RetryDelay::Error);
+            }
         };
+        self.decisions.doing(&uid, None);
         self.finish_turn(&pod, report, left).await
+    }
+
+    fn decide(&self, pod: &Pod, action: Action, why: String) {
+        self.decisions
+            .note(&pod.uid(), Decision::about_pod(action, why));
+    }
+
+    /// Waits until the runtime can be counted on (upstream's loop as a whole stands still as long as it
+    /// cannot). False when the pod is to be looked at again before that: it is to end, or `deadline`,
+    /// what is left of its active deadline, has passed.
+    async fn runtime_recovered(
+        &self,
+        deadline: Option<Duration>,
+        cancel: &CancellationToken,
+    ) -> bool {
+        let mut state = self.state.clone();
+        let deadline = async {
+            match deadline {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            known = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => known.is_ok(),
+            () = cancel.cancelled() => false,
+            () = deadline => false,
+        }
     }
 
     async fn set_up(
@@ -107,20 +155,27 @@ impl PodSync {
         picture: Arc<PodStatus>,
         cancel: &CancellationToken,
     ) -> anyhow::Result<SyncReport> {
+        self.decisions
+            .doing(&pod.uid(), Some("setting up volumes".into()));
+        let failed = |error: &VolumeError| {
+            let text = chain(error);
+            self.decide(pod, Action::Fail, text.clone());
+            self.events
+                .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
+        };
         let volumes = match self.volumes.prepare(pod).await {
             Ok(volumes) => volumes,
             Err(error) => {
-                let text = chain(&error);
-                self.events
-                    .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
+                failed(&error);
                 return Err(error.into());
             }
         };
+        volumes.stale.iter().for_each(failed);
         self.probes.add_pod(pod);
         let request = SyncRequest {
             pod,
             status: picture,
-            volumes: &volumes,
+            volumes: &volumes.paths,
             cancel,
         };
         let report = Box::pin(self.runtime.sync_pod(request)).await;
@@ -152,6 +207,9 @@ impl PodSync {
         report: SyncReport,
         deadline: Option<Duration>,
     ) -> SyncTurn {
+        if report.is_clean() && !report.cancelled {
+            self.decisions.all_well(&pod.uid());
+        }
         self.statuses.note_report(&pod.uid(), &report);
         self.statuses.publish(pod);
         let again = [report.again_in, deadline].into_iter().flatten().min();
@@ -170,8 +228,28 @@ impl PodSync {
         }
     }
 
+    /// Whether the pod has ended for good, by what this or an earlier kubelet remembers.
+    pub fn has_ended(&self, uid: &PodUid) -> bool {
+        self.journal.read(uid, |record| record.terminal.is_some())
+    }
+
+    /// Fails a pod that the node refuses, before anything of it is set up. Its worker has nothing more to
+    /// do than to end it. Another kubelet, or this one after a restart, judges it anew.
+    pub fn reject(&self, pod: &Arc<Pod>, reason: &'static str, message: &str) {
+        tracing::info!(pod = %pod.full_name(), reason, event_message = message, "A pod was rejected");
+        self.events.warning(&ObjectRef::pod(pod), reason, message);
+        let refused = format!("the node refuses the pod: {reason}: {message}");
+        self.decide(pod, Action::Fail, refused);
+        let because = FailedBecause {
+            reason: reason.into(),
+            message: format!("Pod was rejected: {message}"),
+        };
+        self.statuses.reject(pod, because);
+    }
+
     fn fail_for_deadline(&self, pod: &Arc<Pod>) {
         let message = "Pod was active on the node longer than the specified deadline";
+        self.decide(pod, Action::StopPod, message.into());
         self.events
             .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
         let because = FailedBecause {
@@ -189,19 +267,27 @@ impl PodSync {
         reason: TerminationReason,
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
+        let until = grace.borrow().left(Instant::now());
+        let stop = Decision::about_pod(Action::StopPod, reason.to_string());
+        self.decisions
+            .note(&uid, stop.until(Timestamp::now() + until));
+        self.decisions.doing(&uid, Some("stopping the pod".into()));
         if let TerminationReason::Evicted { reason, message } = reason {
             self.statuses
                 .note_failed(&uid, FailedBecause { reason, message });
         }
+        self.runtime.stop_pulls_ahead(&uid);
         self.statuses.note_stage(&uid, Stage::Ending);
         self.statuses.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let picture = self.picture_to_stop(&uid).await;
         let killed = self.runtime.kill_pod(Some(&pod), &picture, grace).await;
+        self.decisions.doing(&uid, None);
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", chain(error.as_ref()));
             self.events
-                .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, text);
+                .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
+            self.decide(&pod, Action::Fail, text);
             return Err(error);
         }
         self.probes.remove_pod(&uid);
@@ -244,6 +330,7 @@ impl PodSync {
         let uid = pod.uid();
         self.statuses.publish(&pod);
         self.volumes.teardown(&uid).await?;
+        self.runtime.release_user_namespace(&uid).await;
         self.statuses.finish(&pod);
         if let Some(status) = self.statuses.statuses().get(&uid)
             && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))

@@ -1,9 +1,10 @@
 //! Publishing a pod's API status from what is known of it at the moment.
 
 use crate::{
+    cri::FeaturesReader,
     journal::{ConditionSince, Journal, PodRecord, Terminal},
     kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
-    model::{ContainerId, Pod, PodExt, PodStatus, PodUid, ProbeKind, reasons},
+    model::{ContainerId, Pod, PodExt, PodStatus, PodUid, ProbeKind, keys, reasons},
     pod_cache::PodCache,
     probe_results::{ProbeResults, Verdicts},
     resources,
@@ -36,6 +37,8 @@ struct Notes {
     failures: Vec<StartFailure>,
     stage: Stage,
     failed_because: Option<FailedBecause>,
+    /// The node refused it: what it says is all there is to say, unless something of it runs.
+    rejected: bool,
 }
 
 /// Makes and publishes statuses; whoever sees an input change may ask for it.
@@ -46,6 +49,7 @@ pub struct StatusPublisher {
     cache: PodCache,
     results: ProbeResults,
     journal: Journal,
+    features: FeaturesReader,
     notes: Mutex<HashMap<PodUid, Notes>>,
 }
 
@@ -58,6 +62,7 @@ impl StatusPublisher {
         cache: PodCache,
         results: ProbeResults,
         journal: Journal,
+        features: FeaturesReader,
     ) -> Self {
         let notes = Mutex::default();
         Self {
@@ -67,6 +72,7 @@ impl StatusPublisher {
             cache,
             results,
             journal,
+            features,
             notes,
         }
     }
@@ -86,8 +92,12 @@ impl StatusPublisher {
         let Some(picture) = self.cache.try_settled(&uid) else {
             return self.statuses().get(&uid);
         };
+        if notes.rejected && picture.is_empty() {
+            return self.statuses().get(&uid);
+        }
         let old = self.old_status(&uid);
         let picture = self.without_pending_hooks(picture);
+        let picture = self.with_exits(pod, picture);
         match self.generate(pod, &picture, old.as_deref(), notes) {
             Ok(status) => {
                 if self.manager.set_pod_status(pod, status) {
@@ -116,6 +126,15 @@ impl StatusPublisher {
             .containers
             .retain(|c| !pending.iter().any(|id| *id == *c.id.as_str()));
         Arc::new(shown)
+    }
+
+    /// What the runtime has, and how containers ended of which it has nothing (any more).
+    fn with_exits(&self, pod: &Pod, picture: Arc<PodStatus>) -> Arc<PodStatus> {
+        let digest = pod.annotation(keys::SPEC_DIGEST);
+        let shown = self
+            .journal
+            .read(&picture.uid, |record| record.with_exits(&picture, digest));
+        shown.map_or(picture, Arc::new)
     }
 
     /// Transition times survive a restart: a Ready that stayed True has not changed (P-26).
@@ -149,16 +168,19 @@ impl StatusPublisher {
         let uid = pod.uid();
         let verdicts = |id: &_| self.verdicts(&uid, id);
         let live = notes.stage == Stage::Live;
+        let outlook = self.runtime.outlook(pod, picture);
         let mut inputs = Inputs {
             runtime_name: &self.runtime_name,
-            qos_class: resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str()),
+            qos_class: qos_class(pod),
             verdicts: &verdicts,
             start_failure: &failure,
             back_off: &back_off,
             old,
-            needs_new_sandbox: self.runtime.needs_new_sandbox(pod, picture),
+            needs_new_sandbox: outlook.needs_new_sandbox,
+            restart_all: outlook.restart_all,
             pod_is_terminal: notes.stage == Stage::Ended,
             failed_because: notes.failed_because.as_ref(),
+            recursive_read_only_mounts: self.features.borrow().recursive_read_only_mounts,
             ..Inputs::new(pod, picture, now)
         };
         if !live {
@@ -206,6 +228,22 @@ impl StatusPublisher {
         self.notes.lock().entry(uid.clone()).or_default().stage = stage;
     }
 
+    /// Shows a pod as refused by the node.
+    pub(super) fn reject(&self, pod: &Arc<Pod>, because: FailedBecause) {
+        let mut notes = self.notes.lock();
+        let notes = notes.entry(pod.uid()).or_default();
+        notes.rejected = true;
+        let status = api::PodStatus {
+            phase: Some("Failed".into()),
+            reason: Some(because.reason.clone()),
+            message: Some(because.message.clone()),
+            qos_class: Some(qos_class(pod).into()),
+            ..api::PodStatus::default()
+        };
+        notes.failed_because = Some(because);
+        self.manager.set_pod_status(pod, status);
+    }
+
     pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) {
         self.notes
             .lock()
@@ -215,13 +253,27 @@ impl StatusPublisher {
             .get_or_insert(because);
     }
 
-    /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15).
+    /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15). That the
+    /// node refused it is not an end: another configuration may allow it.
     pub(super) async fn record_terminal(&self, uid: &PodUid, status: &api::PodStatus) {
+        if self
+            .notes
+            .lock()
+            .get(uid)
+            .is_some_and(|notes| notes.rejected)
+        {
+            return;
+        }
         match serde_json::to_value(status) {
             Ok(status) => {
-                self.journal
-                    .record(uid, |r| r.terminal = Some(Terminal { status }))
-                    .await
+                let change = |record: &mut PodRecord| {
+                    let known = record.terminal.take();
+                    record.terminal = Some(Terminal {
+                        status,
+                        stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
+                    });
+                };
+                self.journal.record(uid, change).await
             }
             Err(error) => tracing::error!(pod = %uid, err = %error, "Cannot record a pod's end"),
         }
@@ -237,6 +289,10 @@ impl StatusPublisher {
         self.notes.lock().remove(uid);
         self.manager.remove(uid);
     }
+}
+
+fn qos_class(pod: &Pod) -> &'static str {
+    resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
 }
 
 /// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else since

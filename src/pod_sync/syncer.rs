@@ -2,7 +2,7 @@
 
 use crate::model::{GraceDeadline, Pod, PodStatus};
 use futures::future::BoxFuture;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,17 @@ pub enum TerminationReason {
     },
     /// The kubelet does not know the pod.
     Orphaned,
+}
+
+impl fmt::Display for TerminationReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deleted => f.write_str("no source wants it any more"),
+            Self::Finished => f.write_str("it has reached its end"),
+            Self::Evicted { reason, message } => write!(f, "{reason}: {message}"),
+            Self::Orphaned => f.write_str("only the runtime knows it"),
+        }
+    }
 }
 
 /// How soon to look again when the turn itself named no instant.

@@ -29,14 +29,19 @@ use crate::{
     journal::Journal,
     lifecycle::ExecFn,
     metrics::Metrics,
-    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind},
+    model::{
+        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeVerdict,
+    },
     probe_results::ProbeResultsWriter,
 };
 use jiff::Timestamp;
 use metrics::ProberMetrics;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
+
+/// How much of what a probe said is kept, in bytes.
+const SHOWN_OUTPUT: usize = 240;
 
 /// What is known of a container and its pod at this moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -106,6 +111,40 @@ struct Slot {
     container: Arc<str>,
     kind: ProbeKind,
     task: SlotTask,
+    seen: Seen,
+}
+
+/// What a probe shows of itself.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    last: Option<LastRun>,
+    due: Option<Instant>,
+}
+
+/// How a probe ran last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastRun {
+    /// When it ended.
+    pub at: Timestamp,
+    /// How it counts.
+    pub result: ProbeVerdict,
+    /// How many in a row were so, this one included.
+    pub in_a_row: u32,
+    /// What it said, unless it succeeded; cut to a sane length.
+    pub message: Box<str>,
+}
+
+/// A probe, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeLook {
+    /// Name of the container.
+    pub container: Arc<str>,
+    /// Which probe.
+    pub kind: ProbeKind,
+    /// How it ran last.
+    pub last: Option<LastRun>,
+    /// When it runs next, if that is only a matter of time.
+    pub due: Option<Instant>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,6 +221,21 @@ impl ProbeManager {
         }
     }
 
+    /// The probes of a pod as they are.
+    pub fn look(&self, uid: &PodUid) -> Vec<ProbeLook> {
+        let Some(probes) = self.pods.lock().get(uid).cloned() else {
+            return Vec::new();
+        };
+        let look = |slot: &Slot| ProbeLook {
+            container: slot.container.clone(),
+            kind: slot.kind,
+            last: slot.seen.last.clone(),
+            due: slot.seen.due,
+        };
+        let slots = probes.slots.lock();
+        slots.iter().map(look).collect()
+    }
+
     /// How many pods have probes.
     pub fn len(&self) -> usize {
         self.pods.lock().len()
@@ -218,6 +272,20 @@ impl Shared {
     }
 }
 
+impl Seen {
+    /// A run ended at `at`.
+    fn ran(&mut self, result: ProbeVerdict, message: &str, at: Timestamp) {
+        let before = self.last.as_ref().filter(|last| last.result == result);
+        let message = message.get(..message.floor_char_boundary(SHOWN_OUTPUT));
+        self.last = Some(LastRun {
+            at,
+            result,
+            in_a_row: before.map_or(0, |last| last.in_a_row).saturating_add(1),
+            message: message.unwrap_or_default().into(),
+        });
+    }
+}
+
 impl PodProbes {
     fn wake(&self) {
         self.signal.send_modify(|_| ());
@@ -235,12 +303,16 @@ impl PodProbes {
     }
 
     fn set_task(&self, container: &str, kind: ProbeKind, task: SlotTask) {
+        self.with_slot(container, kind, |slot| slot.task = task);
+    }
+
+    fn with_slot(&self, container: &str, kind: ProbeKind, change: impl FnOnce(&mut Slot)) {
         let mut slots = self.slots.lock();
         let slot = slots
             .iter_mut()
             .find(|slot| slot.kind == kind && &*slot.container == container);
         if let Some(slot) = slot {
-            slot.task = task;
+            change(slot);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What a pod's spec says about its probes. Pure.
 
-use super::{Slot, SlotTask, state::Rules};
+use super::{Seen, Slot, SlotTask, state::Rules};
 use crate::{
-    kuberuntime::expansion::expand,
+    kuberuntime::spec::env::expansion::expand,
     lifecycle::Handler,
     model::{Pod, PodExt, ProbeKind, RestartPolicy, is_sidecar},
 };
@@ -27,6 +27,7 @@ pub(super) fn probes_of(pod: &Pod) -> Vec<Slot> {
             container: container.name.as_str().into(),
             kind,
             task: SlotTask::Running { started: None },
+            seen: Seen::default(),
         }));
     }
     slots

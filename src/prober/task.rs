@@ -1,7 +1,7 @@
 //! The loop of one probe: look, do what [`super::state`] says, wait.
 
 use super::{
-    PodProbes, Shared, Signal, Slot, SlotTask, View,
+    PodProbes, Seen, Shared, Signal, Slot, SlotTask, View,
     metrics::ProbeSeries,
     spec,
     state::{Facts, Instance, Life, Next, State},
@@ -98,6 +98,11 @@ impl ProbeTask {
             if let Some((id, verdict)) = turn.set {
                 self.settle(&id, verdict);
             }
+            let due = match turn.next {
+                Next::Until(at) => Some(at),
+                Next::Run(_) | Next::Idle | Next::Exit => None,
+            };
+            self.show(|seen| seen.due = due);
             match turn.next {
                 Next::Exit => return self.end(),
                 Next::Run(id) if self.overdue.is_none() => self.probe(id).await,
@@ -198,6 +203,8 @@ impl ProbeTask {
         if !facts.runs(id) {
             return;
         }
+        let (result, said) = said(outcome);
+        self.show(|seen| seen.ran(result, said, Timestamp::now()));
         self.series
             .count(&self.probes, &self.container, self.kind, outcome);
         if let Some((reason, message)) = event(self.kind, outcome) {
@@ -228,8 +235,14 @@ impl ProbeTask {
         }
     }
 
+    fn show(&self, change: impl FnOnce(&mut Seen)) {
+        self.probes
+            .with_slot(&self.container, self.kind, |slot| change(&mut slot.seen));
+    }
+
     fn forget(&self, id: &ContainerId) {
         let (uid, kind) = (&self.probes.uid, self.kind);
+        self.show(|seen| *seen = Seen::default());
         self.shared.parts.results.clear(id, kind);
         self.shared.parts.journal.update(uid, |record| {
             record.set_verdict(id, kind, ProbeVerdict::Unknown);
@@ -304,6 +317,16 @@ fn stops(signal: Signal, kind: ProbeKind) -> bool {
         Signal::Run => false,
         Signal::ReadinessOnly => kind != ProbeKind::Readiness,
         Signal::Removed => true,
+    }
+}
+
+/// How an outcome counts, and what there is to say about it.
+fn said(outcome: &ProbeOutcome) -> (ProbeVerdict, &str) {
+    match outcome {
+        ProbeOutcome::Success { .. } => (ProbeVerdict::Success, ""),
+        ProbeOutcome::Warning { output } => (ProbeVerdict::Success, output),
+        ProbeOutcome::Failure { output } => (ProbeVerdict::Failure, output),
+        ProbeOutcome::Unknown { error } => (ProbeVerdict::Unknown, error),
     }
 }
 

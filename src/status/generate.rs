@@ -7,6 +7,7 @@
 mod conditions;
 mod container_states;
 mod phase;
+mod mounts;
 mod restart;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub use phase::Phase;
 pub use transition::IllegalTransition;
 
 use crate::{
+    kuberuntime::RestartAllStage,
     model::{self, ContainerId, Pod, PodExt},
     probe_results::Verdicts,
 };
@@ -63,12 +65,16 @@ pub struct Inputs<'a> {
     pub old: Option<&'a PodStatus>,
     /// The sandbox check's verdict: the pod has no sandbox fit for use.
     pub needs_new_sandbox: bool,
+    /// How far the pod is with restarting all of its containers.
+    pub restart_all: RestartAllStage,
     /// The pod is known to be ending: its containers will not be started again.
     pub pod_is_terminal: bool,
     /// The node's addresses; empty without an API server.
     pub host_ips: &'a [String],
     /// Set when something else than a container failed the pod.
     pub failed_because: Option<&'a FailedBecause>,
+    /// The runtime can mount a whole tree read-only.
+    pub recursive_read_only_mounts: bool,
     /// Wall clock.
     pub now: Timestamp,
 }
@@ -87,9 +93,11 @@ impl<'a> Inputs<'a> {
             back_off: &|_| None,
             old: None,
             needs_new_sandbox: false,
+            restart_all: RestartAllStage::None,
             pod_is_terminal: false,
             host_ips: &[],
             failed_because: None,
+            recursive_read_only_mounts: false,
             now,
         }
     }

@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     base::chain,
-    model::{Pod, PodExt, PodStatus, PodUid},
+    model::{Pod, PodExt, PodSource, PodStatus, PodUid},
     pod_cache::Complete,
-    pod_sync::syncer::{TerminationReason, UpdateKind},
+    pod_sync::syncer::TerminationReason,
     pod_workers::{Collected, UpdateOptions},
 };
 use std::{collections::HashSet, sync::Arc};
@@ -48,8 +48,7 @@ impl SyncLoop {
             let wanted = manager.get(&uid);
             let collected = self.workers.collect(&uid, wanted.is_some());
             if let (Collected::Forgotten, Some(pod)) = (collected, wanted) {
-                self.workers
-                    .update_pod(UpdateOptions::sync(UpdateKind::Create, pod));
+                self.create(pod);
             }
         }
         all_gone
@@ -82,6 +81,7 @@ impl SyncLoop {
     /// pods whose source has delivered.
     pub(super) fn audit(&mut self, complete: Complete) {
         let pods = self.cache.pods();
+        self.workers.observe_runtime(&pods);
         let pods: Vec<_> = pods
             .into_iter()
             .filter(|p| self.cache.try_settled(&p.uid).is_some())
@@ -108,32 +108,69 @@ impl SyncLoop {
         for remains in orphans.remains {
             self.clean(remains.uid.clone());
         }
+        // Before anything is compared with what is wanted, all of that has to be known.
+        let all_delivered = self.sources.all_ready().is_some();
+        if self.audits.done(all_delivered) {
+            self.compare(&wanted);
+        }
         self.collect(pods, wanted, complete);
     }
 
+    /// Makes up for updates of workers that were lost somewhere: what is wanted and has no worker gets
+    /// one, and what is not wanted any more is stopped, or told to try again.
+    fn compare(&mut self, wanted: &HashSet<PodUid>) {
+        let found = self.workers.sync_known_pods(wanted);
+        let manager = self.manager.reader();
+        for uid in found.to_create {
+            // Those that were forgotten just now are cleaned up after first.
+            if found.forgotten.contains(&uid) || self.cleaning.contains(&uid) {
+                continue;
+            }
+            if let Some(pod) = manager.get(&uid) {
+                tracing::warn!(pod = %pod.full_name(), "A pod had no worker; it gets one");
+                self.create(pod);
+            }
+        }
+    }
+
     /// What is superseded of pods that stay, and strays on disk.
-    fn collect(&self, pods: Vec<Arc<PodStatus>>, mut claimed: HashSet<PodUid>, complete: Complete) {
+    fn collect(
+        &mut self,
+        pods: Vec<Arc<PodStatus>>,
+        mut claimed: HashSet<PodUid>,
+        complete: Complete,
+    ) {
         claimed.extend(self.cleaning.iter().cloned());
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
         let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
-        tokio::spawn(async move {
-            if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
-                tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
-            }
+        self.audits.start(async move {
             if all_delivered {
                 strays.mark_all(pod_sync.strays(&claimed, complete).await);
+            }
+            if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
+                tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
             }
         });
     }
 
     /// What an earlier kubelet ran under the same full name has to end before a new static pod starts
-    /// (P-12): its worker holds the start gate of that name.
-    pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) {
+    /// (P-12): its worker holds the start gate of that name. One of another source that has not
+    /// delivered yet may still be wanted: it holds the name itself, until an audit judges it.
+    pub(super) fn end_predecessors(
+        &self,
+        pod: &Pod,
+        pods: &[Arc<PodStatus>],
+        delivering: PodSource,
+    ) {
         let (uid, manager) = (pod.uid(), self.manager.reader());
         for other in pods {
             let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
-            if same_name && other.uid != uid && manager.get(&other.uid).is_none() {
+            let source = other.newest_sandbox().and_then(|sandbox| sandbox.source);
+            let may_be_wanted =
+                source.is_some_and(|source| source != delivering && !self.sources.ready(source));
+            if same_name && !may_be_wanted && other.uid != uid && manager.get(&other.uid).is_none()
+            {
                 self.workers
                     .update_pod(UpdateOptions::orphan(other.clone()));
             }

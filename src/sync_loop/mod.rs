@@ -8,12 +8,17 @@
 //!   up without proof that the picture is complete and that the source in question has delivered.
 //! * Answers to upstream's `syncLoopIteration` and `HandlePodCleanups`.
 
-pub mod dispatch;
+pub mod admission;
+mod audit;
 mod cleanup;
+pub mod dispatch;
 pub mod orphans;
+
+pub use audit::{Audits, PERIOD as AUDIT_PERIOD};
 
 use crate::{
     base::DirtySet,
+    cri::FeaturesReader,
     model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
     pod_cache::PodCache,
     pod_config::SourcesReady,
@@ -22,6 +27,7 @@ use crate::{
     pod_workers::{PodWorkers, UpdateOptions},
     probe_results::ProbeResults,
 };
+use admission::{NodeView, admit, sysctls::Allowlist};
 use dispatch::{Step, dispatch};
 use std::{
     collections::HashSet,
@@ -37,12 +43,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How often what nobody claims is looked for. Everything else is event-driven.
-const AUDIT: Duration = Duration::from_secs(60);
-/// How soon an audit runs after something that may have left remains.
-const SOON: Duration = Duration::from_millis(100);
-/// How soon it runs after remains that could not be removed.
-const AGAIN: Duration = Duration::from_secs(10);
+/// How long the first look at everything may take before sources are heard all the same.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 /// The heartbeat's resolution: a loop that has not turned for long is reported by `/healthz`.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
@@ -80,6 +82,16 @@ impl Default for Heartbeat {
     }
 }
 
+/// What decides whether a pod may run here.
+pub struct Admission {
+    /// Kernel parameters that pods may set.
+    pub sysctls: Allowlist,
+    /// The kernel enforces AppArmor profiles.
+    pub app_armor: bool,
+    /// What the runtime can do.
+    pub features: FeaturesReader,
+}
+
 /// The loop and everything it tells.
 pub struct SyncLoop {
     /// Messages of the sources.
@@ -96,6 +108,8 @@ pub struct SyncLoop {
     pub results: ProbeResults,
     /// What workers drive; here for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
+    /// Which pods this node refuses.
+    pub admission: Admission,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
     /// Pods whose remains are being removed.
@@ -104,6 +118,8 @@ pub struct SyncLoop {
     pub cleaned: Arc<DirtySet<(PodUid, bool)>>,
     /// Pods of which an audit found something on disk, and nothing else.
     pub strays: Arc<DirtySet<PodUid>>,
+    /// When to look for what nobody claims.
+    pub audits: Audits,
 }
 
 impl SyncLoop {
@@ -113,7 +129,11 @@ impl SyncLoop {
             complete = self.cache.complete() => complete,
             () = shutdown.cancelled() => return Ok(()),
         };
-        let mut audit_at = Instant::now() + SOON;
+        tokio::select! {
+            () = self.first_look() => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        self.workers.observe_runtime(&self.cache.pods());
         loop {
             self.heartbeat.beat();
             let next_beat = Instant::now() + HEARTBEAT;
@@ -121,29 +141,40 @@ impl SyncLoop {
                 update = self.updates.recv() => match update {
                     Some(update) => {
                         self.on_update(update);
-                        audit_at = audit_at.min(Instant::now() + SOON);
+                        self.audits.soon();
                     }
                     None => anyhow::bail!("all pod sources ended"),
                 },
                 uids = self.cache.changed() => {
                     if self.on_changed(uids) {
-                        audit_at = audit_at.min(Instant::now() + SOON);
+                        self.audits.soon();
                     }
                 }
                 uids = self.results.changed() => self.on_verdicts(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
-                uids = self.cleaned.take() => {
-                    let pause = if self.on_cleaned(uids) { SOON } else { AGAIN };
-                    audit_at = audit_at.min(Instant::now() + pause);
-                }
+                uids = self.cleaned.take() => match self.on_cleaned(uids) {
+                    true => self.audits.soon(),
+                    false => self.audits.again(),
+                },
                 uids = self.strays.take() => self.on_strays(uids),
-                () = sleep_until(audit_at) => {
-                    self.audit(complete);
-                    audit_at = Instant::now() + AUDIT;
-                }
+                () = self.audits.due() => self.audit(complete),
                 () = sleep_until(next_beat) => {}
                 () = shutdown.cancelled() => return Ok(()),
             }
+        }
+    }
+
+    /// Waits until everything that the first list named has been read. What sources bring after that
+    /// is shown as it is from its first moment on. Something that hangs holds nobody up for long: it
+    /// is as unread as it would be later.
+    async fn first_look(&self) {
+        let all_read = async {
+            for pod in self.cache.pods() {
+                self.cache.settled(&pod.uid).await;
+            }
+        };
+        if tokio::time::timeout(FIRST_LOOK, all_read).await.is_err() {
+            tracing::warn!("Not everything that the runtime has can be read soon; going on");
         }
     }
 
@@ -153,40 +184,56 @@ impl SyncLoop {
         let predecessors = self.predecessors(&update);
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
-                Step::Set(pod) => self.manager.set(pod),
+                Step::Set(pod) => {
+                    self.show(&pod);
+                    self.manager.set(pod);
+                }
                 Step::Unset(uid) => {
                     self.manager.remove(&uid);
                 }
                 Step::Create(pod) => {
-                    self.end_predecessors(&pod, &predecessors);
-                    let seen = self.cache.latest(&pod.uid());
-                    let uid = pod.uid();
-                    self.tell(
-                        &uid,
-                        UpdateOptions::sync(UpdateKind::Create, pod).seen(seen),
-                    );
+                    self.end_predecessors(&pod, &predecessors, update.source);
+                    self.create(pod);
                 }
                 Step::Update(pod) => {
                     let uid = pod.uid();
                     self.tell(&uid, UpdateOptions::sync(UpdateKind::Update, pod));
                 }
+                Step::Replace(pod) => self.replace(pod),
                 Step::Kill(pod) => self.end(pod),
             }
         }
         self.sources.mark_seen(update.source);
     }
 
-    /// Active pods that no source wants (any more), if the message may bring their successors. One that
+    /// A pod has a status before it is shown for the first time. While another one of its UID is being
+    /// ended or removed, that one's stays.
+    fn show(&self, pod: &Arc<Pod>) {
+        let uid = pod.uid();
+        let ending = self.workers.is_pod_termination_requested(&uid);
+        if self.manager.reader().get(&uid).is_none() && !ending && !self.cleaning.contains(&uid) {
+            self.pod_sync.statuses.publish(pod);
+        }
+    }
+
+    /// Active pods that no source wants (any more), and whose successors the message may bring. One that
     /// was listed and not read yet may be active.
     fn predecessors(&self, update: &PodUpdate) -> Vec<Arc<PodStatus>> {
         if update.op != PodOp::Add || update.source == PodSource::Api {
             return Vec::new();
         }
-        let wanted = self.manager.reader().uids();
+        let names: HashSet<(&str, &str)> = update
+            .pods
+            .iter()
+            .map(|pod| (pod.namespace(), pod.name()))
+            .collect();
+        let wanted = self.manager.reader();
         let mut pods = self.cache.pods();
         pods.retain(|pod| {
-            let may_run = pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
-            may_run && !wanted.contains(&pod.uid)
+            let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
+            names.contains(&(&*pod.namespace, &*pod.name))
+                && !wanted.contains(&pod.uid)
+                && may_run()
         });
         pods
     }
@@ -219,6 +266,44 @@ impl SyncLoop {
         self.pod_sync.statuses.publish(&pod);
         let uid = pod.uid();
         self.tell(&uid, UpdateOptions::sync(UpdateKind::Sync, pod));
+    }
+
+    /// Gives a pod a worker, which ends it at once if the node refuses it. One whose predecessor of the
+    /// same UID is still ending is judged when that is gone.
+    fn create(&self, pod: Arc<Pod>) {
+        let uid = pod.uid();
+        let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
+        if !waits && !pod.is_terminal() && !self.pod_sync.has_ended(&uid) {
+            self.judge(&pod);
+        }
+        let seen = self.cache.latest(&uid);
+        let options = UpdateOptions::sync(UpdateKind::Create, pod).seen(seen);
+        self.tell(&uid, options);
+    }
+
+    /// Another pod under the same UID: it takes the place of one that runs, and starts afresh after one
+    /// that has ended or is about to.
+    fn replace(&self, pod: Arc<Pod>) {
+        let uid = pod.uid();
+        if self.workers.is_pod_termination_requested(&uid) {
+            return self.create(pod);
+        }
+        self.judge(&pod);
+        self.tell(&uid, UpdateOptions::sync(UpdateKind::Update, pod));
+    }
+
+    /// Shows the pod as failed if the node refuses it; its worker then ends it.
+    fn judge(&self, pod: &Arc<Pod>) {
+        let admission = &self.admission;
+        let node = NodeView {
+            sysctls: &admission.sysctls,
+            app_armor: admission.app_armor,
+            features: *admission.features.borrow(),
+        };
+        if let Err(rejection) = admit(pod, &node) {
+            self.pod_sync
+                .reject(pod, rejection.reason, &rejection.message);
+        }
     }
 
     /// Tells the pod's worker. While the remains of an earlier pod of this UID are being removed there

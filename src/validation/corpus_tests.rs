@@ -152,7 +152,7 @@ fn judged(text: &str) -> Pod {
     let mut pod = decoded.value;
     default_pod(&mut pod);
     assert_eq!(validate_pod(&pod), []);
-    assert_eq!(static_pod_references(&pod), []);
+    assert_eq!(static_pod_references(&pod, LocalObjects::None), []);
     assert_eq!(unsupported_fields(&pod), []);
     assert_eq!(unsupported_warnings(&pod), [""; 0]);
     pod

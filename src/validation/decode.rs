@@ -64,6 +64,8 @@ impl std::error::Error for DecodeError {}
 pub struct Decoded<T> {
     /// The pod, or the pods of a list.
     pub value: T,
+    /// It was a list, and not a pod by itself.
+    pub is_list: bool,
     /// Paths of fields that this version of the API does not have. They are ignored, and a person
     /// should know.
     pub unknown_fields: Vec<String>,
@@ -84,6 +86,7 @@ pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
     let value = document.into_pod();
     Ok(Decoded {
         value,
+        is_list: false,
         unknown_fields,
     })
 }
@@ -94,12 +97,14 @@ pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
 /// Everything else, with line and field where known.
 pub fn decode_pod_or_list(bytes: &[u8]) -> Result<Decoded<Vec<Pod>>, DecodeError> {
     let (document, unknown_fields) = read(bytes)?;
-    let value = match document.kind.as_deref() {
-        Some("Pod") => vec![document.into_pod()],
-        _ => pods_of_list(document.items.unwrap_or_default())?,
+    let is_list = document.kind.as_deref() != Some("Pod");
+    let value = match is_list {
+        false => vec![document.into_pod()],
+        true => pods_of_list(document.items.unwrap_or_default())?,
     };
     Ok(Decoded {
         value,
+        is_list,
         unknown_fields,
     })
 }

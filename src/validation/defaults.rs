@@ -5,7 +5,8 @@
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, EnvVar, HTTPGetAction, LifecycleHandler,
-    ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, ResourceRequirements, Volume,
+    ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, ResourceFieldSelector,
+    ResourceRequirements, Volume,
 };
 
 /// Fills in the API's defaults, namespace `default` included.
@@ -43,14 +44,7 @@ fn default_spec(spec: &mut PodSpec) {
 }
 
 fn default_container(container: &mut Container, host_network: bool) {
-    if is_unset(container.image_pull_policy.as_ref()) {
-        let image = container.image.as_deref().unwrap_or_default();
-        let policy = match names_latest(image) {
-            true => "Always",
-            false => "IfNotPresent",
-        };
-        container.image_pull_policy = Some(policy.into());
-    }
+    default_pull_policy(&mut container.image_pull_policy, container.image.as_deref());
     fill(
         &mut container.termination_message_path,
         "/dev/termination-log",
@@ -73,6 +67,16 @@ fn default_container(container: &mut Container, host_network: bool) {
         let hooks = [&mut lifecycle.post_start, &mut lifecycle.pre_stop];
         hooks.into_iter().flatten().for_each(default_handler);
     }
+}
+
+fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
+    fill(
+        policy,
+        match names_latest(image.unwrap_or_default()) {
+            true => "Always",
+            false => "IfNotPresent",
+        },
+    );
 }
 
 /// A limit is a request where none is made.
@@ -100,11 +104,11 @@ fn default_variable(variable: &mut EnvVar) {
         if let Some(ObjectFieldSelector { api_version, .. }) = &mut from.field_ref {
             fill(api_version, "v1");
         }
+        if let Some(file) = &mut from.file_key_ref {
+            file.optional.get_or_insert(false);
+        }
         if let Some(resource) = &mut from.resource_field_ref {
-            let divisor = resource.divisor.get_or_insert_default();
-            if divisor.0.is_empty() {
-                divisor.0 = "0".into();
-            }
+            default_divisor(resource);
         }
     }
 }
@@ -140,6 +144,9 @@ fn default_volume(volume: &mut Volume) {
     if let Some(host_path) = &mut volume.host_path {
         host_path.type_.get_or_insert_default();
     }
+    if let Some(image) = &mut volume.image {
+        default_pull_policy(&mut image.pull_policy, image.reference.as_deref());
+    }
     for mode in [
         volume.config_map.as_mut().map(|v| &mut v.default_mode),
         volume.secret.as_mut().map(|v| &mut v.default_mode),
@@ -151,14 +158,29 @@ fn default_volume(volume: &mut Volume) {
     {
         mode.get_or_insert(0o644);
     }
-    for item in volume
+    let projections = volume
+        .projected
+        .iter_mut()
+        .flat_map(|p| p.sources.iter_mut().flatten());
+    let projected = projections.filter_map(|source| source.downward_api.as_mut()?.items.as_mut());
+    let own = volume
         .downward_api
         .iter_mut()
-        .flat_map(|source| source.items.iter_mut().flatten())
-    {
+        .filter_map(|source| source.items.as_mut());
+    for item in own.chain(projected).flatten() {
         if let Some(field) = &mut item.field_ref {
             fill(&mut field.api_version, "v1");
         }
+        if let Some(resource) = &mut item.resource_field_ref {
+            default_divisor(resource);
+        }
+    }
+}
+
+fn default_divisor(resource: &mut ResourceFieldSelector) {
+    let divisor = resource.divisor.get_or_insert_default();
+    if divisor.0.is_empty() {
+        divisor.0 = "0".into();
     }
 }
 

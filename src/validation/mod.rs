@@ -12,13 +12,18 @@ mod decode;
 mod defaults;
 mod field;
 mod names;
+pub mod signals;
+pub mod sysctl;
 mod tracked;
 mod validate;
 
 pub use decode::{DecodeError, Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list};
 pub use defaults::default_pod;
 pub use field::{ErrorKind, FieldError};
-pub use validate::{static_pod_references, unsupported_fields, unsupported_warnings, validate_pod};
+pub use validate::{
+    LocalObjects, own_annotations, static_pod_references, unsupported_fields, unsupported_warnings,
+    validate_pod,
+};
 
 #[cfg(test)]
 mod corpus_tests;

@@ -13,6 +13,8 @@ const LABEL_VALUE: &str = "must be empty or at most 63 letters, digits, '-', '_'
 const PORT_NAME: &str = "must be at most 15 lower-case letters, digits and '-', with at least one \
                          letter, no leading, trailing or doubled '-'";
 const ENV_NAME: &str = "must consist of printable ASCII characters other than '='";
+const OBJECT_KEY: &str = "must be at most 253 letters, digits, '-', '_' and '.', and neither '.' nor \
+                          begin with '..'";
 const UID: &str = "must be at most 63 letters, digits and '-', starting with a letter or digit";
 
 fn lower_alnum(c: char) -> bool {
@@ -84,6 +86,13 @@ pub(super) fn port_name(text: &str) -> Option<&'static str> {
 pub(super) fn env_name(text: &str) -> Option<&'static str> {
     let good = text.chars().all(|c| matches!(c, ' '..='~') && c != '=');
     (!good).then_some(ENV_NAME)
+}
+
+/// Key of a ConfigMap or Secret.
+pub(super) fn object_key(text: &str) -> Option<&'static str> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = !text.is_empty() && text.len() <= 253 && text.chars().all(allowed);
+    (!good || text == "." || text.starts_with("..")).then_some(OBJECT_KEY)
 }
 
 /// UID that a manifest may bring. It becomes part of paths and cgroup names, so it is held to what
@@ -164,6 +173,15 @@ mod tests {
     #[test]
     fn env_names_are_relaxed() {
         check(env_name, &["A", "a.b-c", "1", "a b"], &["a=b", "é", "\t"]);
+    }
+
+    #[test]
+    fn keys_of_objects() {
+        check(
+            object_key,
+            &["a", ".dockerconfigjson", "A_b-c.d", "a..b"],
+            &["", ".", "..", "..a", "a/b", "a b", "é", &"a".repeat(254)],
+        );
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl de::Error for DecodeError {
 }
 
 /// The candidate most like `name`, when one is alike enough to be a slip of the pen.
-pub(in crate::config) fn closest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+pub fn closest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let wanted = name.to_lowercase();
     let limit = (wanted.len() / 4).clamp(1, 4);
     candidates

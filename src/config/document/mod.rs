@@ -16,8 +16,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-pub(super) use decode::closest;
-pub use decode::decode;
+pub use decode::{closest, decode};
 pub use parse::parse;
 
 /// Where a value was given.
@@ -137,8 +136,8 @@ impl Node {
         path.split('.').try_fold(self, |node, key| node.get(key))
     }
 
-    /// The origin of the value at `path` (`a.b[2].c`; keys may have dots in them), or of the nearest
-    /// parent that was given.
+    /// The origin of the value at `path` (`a.b[2].c` or `a.b[key]`; keys may have dots in them), or of
+    /// the nearest parent that was given.
     pub fn origin_of(&self, path: &str) -> Option<Origin> {
         let (mut node, mut rest, mut found) = (self, path, None);
         while let Some((child, tail)) = node.step(rest) {
@@ -152,7 +151,7 @@ impl Node {
         match &self.value {
             Value::Map(entries) => entries
                 .iter()
-                .filter_map(|entry| Some((entry, path.strip_prefix(&entry.key)?)))
+                .filter_map(|entry| Some((entry, after_key(path, &entry.key)?)))
                 .filter(|(_, rest)| rest.is_empty() || rest.starts_with(['.', '[']))
                 .max_by_key(|(entry, _)| entry.key.len())
                 .map(|(entry, rest)| (&entry.node, rest.strip_prefix('.').unwrap_or(rest))),
@@ -233,6 +232,14 @@ impl Node {
             None => entries.retain(|e| e.key != key),
         }
     }
+}
+
+/// What follows a key, or a key in brackets, at the beginning of a path.
+fn after_key<'p>(path: &'p str, key: &str) -> Option<&'p str> {
+    let bracketed = path
+        .strip_prefix('[')
+        .and_then(|path| path.strip_prefix(key)?.strip_prefix(']'));
+    bracketed.or_else(|| path.strip_prefix(key))
 }
 
 fn merge_entry(entries: &mut Vec<Entry>, addition: Entry) {

@@ -14,12 +14,17 @@ pub(super) fn text() -> String {
     let mut out = format!(
         "{}\n\n\
          The node agent: takes pods from files or a URL and makes a container runtime run them.\n\n\
-         Usage: kubelet [FLAGS]\n\n\
+         Usage: kubelet [FLAGS]\n       kubelet VERB [ARGUMENTS]\n\n\
          Settings come from the configuration file, its drop-ins and these flags; a flag wins over a\n\
          drop-in, a drop-in over the file, the file over the default. Underscores in flag names are\n\
          read as dashes. Durations are written like 300ms, 20s or 1h30m.\n",
         version()
     );
+    out.push_str("\nVerbs, which look and change nothing:\n");
+    for (verb, arguments, help) in super::VERBS {
+        let left = format!("  {verb} {arguments}");
+        entry(&mut out, left.trim_end(), help, "");
+    }
     for group in Group::ALL {
         let _ = write!(out, "\n{}:\n", group.title());
         for spec in all_flags().filter(|spec| spec.group == *group) {

@@ -1,6 +1,7 @@
 //! The command line.
 //!
-//! - **Owns**: the table of every flag of the v1.36 kubelet, their parsing, `--help`, `--version`.
+//! - **Owns**: the table of every flag of the v1.36 kubelet and of our own, their parsing, `--help`,
+//!   `--version`.
 //! - **Woken by**: one call of [`parse_args`] at start.
 //! - **Publishes**: [`Flags`]: what only flags can say, and a layer of configuration fields that is
 //!   laid over the file and its drop-ins.
@@ -56,6 +57,8 @@ pub struct Flags {
     pub hostname_override: Option<String>,
     /// `--node-ip`, as given.
     pub node_ip: Option<String>,
+    /// `--local-objects-dir`.
+    pub local_objects_dir: Option<PathBuf>,
     /// `--kubeconfig`.
     pub kubeconfig: Option<PathBuf>,
     /// `--bootstrap-kubeconfig`.
@@ -125,6 +128,49 @@ pub fn version() -> String {
     )
 }
 
+/// What `kubelet` can be asked to do instead of running the node agent: the verb, its arguments, and
+/// what it does.
+pub const VERBS: &[(&str, &str, &str)] = &[
+    (
+        "validate",
+        "FILE...",
+        "Judge manifests as the running kubelet would; \"-\" is standard input",
+    ),
+    (
+        "plan",
+        "FILE",
+        "Show what the runtime would be asked for, without asking",
+    ),
+    (
+        "pods",
+        "",
+        "Show the pods of the kubelet that runs here; --watch follows them",
+    ),
+    (
+        "explain",
+        "POD",
+        "Tell why a pod is as it is, what it waits for and what comes next",
+    ),
+    ("help", "[VERB]", "Show this text, or that of a verb"),
+];
+
+/// Parses the arguments that follow a verb: those that are its own, and every flag of the kubelet, so
+/// that a verb understands the command line of the kubelet that it is about.
+///
+/// # Errors
+/// As of [`parse_args`].
+pub fn parse_verb_args(
+    args: impl IntoIterator<Item = OsString>,
+    own: impl IntoIterator<Item = Arg>,
+) -> Result<(Flags, ArgMatches), ArgsError> {
+    let matches = command()
+        .args(own)
+        .try_get_matches_from(args.into_iter().map(normalize))
+        .map_err(|error| ArgsError(vec![describe(&error)]))?;
+    let flags = Flags::from_matches(&matches)?;
+    Ok((flags, matches))
+}
+
 /// Parses the arguments that follow the program's name.
 ///
 /// # Errors
@@ -135,9 +181,15 @@ pub fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Invocation
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         return Ok(Invocation::Help(help::text()));
     }
-    let matches = command()
-        .try_get_matches_from(args)
-        .map_err(|error| ArgsError(vec![describe(&error)]))?;
+    let matches = command().try_get_matches_from(args).map_err(|error| {
+        let only_flags = match error.kind() {
+            ErrorKind::UnknownArgument if !describe(&error).starts_with("unknown flag") => {
+                ": the kubelet takes only flags, or a verb before them"
+            }
+            _ => "",
+        };
+        ArgsError(vec![describe(&error) + only_flags])
+    })?;
     if matches.get_many::<String>("version").is_some() {
         return Ok(Invocation::Version(version()));
     }
@@ -205,7 +257,7 @@ fn describe(error: &clap::Error) -> String {
             }
         }
         ErrorKind::UnknownArgument => {
-            format!("unexpected argument {argument:?}: the kubelet takes only flags")
+            format!("unexpected argument {argument:?}")
         }
         ErrorKind::InvalidValue | ErrorKind::NoEquals | ErrorKind::WrongNumberOfValues => {
             format!("{name}: needs a value")
@@ -229,6 +281,7 @@ impl Default for Flags {
             root_dir: PathBuf::from(ROOT_DIR),
             hostname_override: None,
             node_ip: None,
+            local_objects_dir: None,
             kubeconfig: None,
             bootstrap_kubeconfig: None,
             cert_dir: None,
@@ -249,6 +302,12 @@ impl Default for Flags {
 }
 
 impl Flags {
+    /// Whether they say where the runtime is, or which file does.
+    pub fn name_a_runtime(&self) -> bool {
+        let field = |(path, _): &(&str, Node)| *path == "containerRuntimeEndpoint";
+        self.config.is_some() || self.config_dir.is_some() || self.fields.0.iter().any(field)
+    }
+
     fn from_matches(matches: &ArgMatches) -> Result<Self, ArgsError> {
         let mut flags = Self::default();
         let mut problems = Vec::new();
@@ -319,6 +378,7 @@ impl Flags {
             "root-dir" => self.root_dir = text.into(),
             "hostname-override" => self.hostname_override = Some(text),
             "node-ip" => self.node_ip = Some(text),
+            "local-objects-dir" => self.local_objects_dir = Some(text.into()),
             "kubeconfig" => self.kubeconfig = Some(text.into()),
             "bootstrap-kubeconfig" => self.bootstrap_kubeconfig = Some(text.into()),
             "cert-dir" => self.cert_dir = Some(text.into()),

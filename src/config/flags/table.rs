@@ -1,4 +1,4 @@
-//! Every flag of the v1.36 kubelet.
+//! Every flag of the v1.36 kubelet, and one of our own: `--local-objects-dir`.
 
 use super::spec::Group::{ApiServer, Essential, Logging, Pods, Runtime};
 use super::spec::Kind::*;
@@ -17,7 +17,7 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     field(Runtime, "container-runtime-endpoint", Text, "containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock", "Socket of the container runtime"),
     field(Runtime, "image-service-endpoint", Text, "imageServiceEndpoint", "the runtime's", "Socket of the image service"),
     field(Runtime, "runtime-request-timeout", Duration, "runtimeRequestTimeout", "2m0s", "Deadline of runtime calls, pulls and streams apart"),
-    field(Runtime, "serialize-image-pulls", Bool, "serializeImagePulls", "true", "Pull one image at a time"),
+    field(Runtime, "serialize-image-pulls", Bool, "serializeImagePulls", "false", "Pull one image at a time"),
     field(Runtime, "registry-qps", Int32, "registryPullQPS", "5", "Image pulls per second; 0 is unlimited"),
     field(Runtime, "registry-burst", Int32, "registryBurst", "10", "Burst of image pulls"),
     process(Runtime, "image-credential-provider-config", Path, "", "Configuration of image credential providers"),
@@ -28,6 +28,7 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     field(Pods, "sync-frequency", Duration, "syncFrequency", "1m0s", "Longest time between two syncs of a pod"),
     field(Pods, "file-check-frequency", Duration, "fileCheckFrequency", "20s", "Re-list interval of the manifest path"),
     field(Pods, "http-check-frequency", Duration, "httpCheckFrequency", "20s", "Poll interval of the manifest URL"),
+    process(Pods, "local-objects-dir", Path, "", "Directory of ConfigMaps and Secrets for static pods; an extension of this kubelet"),
     field(Pods, "cluster-dns", List, "clusterDNS", "", "DNS servers for pods of dnsPolicy ClusterFirst"),
     field(Pods, "cluster-domain", Text, "clusterDomain", "", "DNS domain pods search first"),
     field(Pods, "resolv-conf", Path, "resolvConf", "/etc/resolv.conf", "Resolver file pods start from; \"\" for none"),

@@ -218,11 +218,11 @@ fn a_wrong_command_line_names_the_flag() {
         (&["-x"], "unknown flag: -x"),
         (
             &["start"],
-            "unexpected argument \"start\": the kubelet takes only flags",
+            "unexpected argument \"start\": the kubelet takes only flags, or a verb before them",
         ),
         (
             &["--fail-swap-on", "true"],
-            "unexpected argument \"true\": the kubelet takes only flags",
+            "unexpected argument \"true\": the kubelet takes only flags, or a verb before them",
         ),
         (&["--config"], "--config: needs a value"),
         (

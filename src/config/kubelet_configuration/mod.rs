@@ -195,9 +195,10 @@ config_section! {
         "kubeAPIQPS" kube_api_qps: i32,
         /// Burst of requests to the API server. Default 100.
         "kubeAPIBurst" kube_api_burst: i32,
-        /// Pull one image at a time. Default true, false when `maxParallelImagePulls` is 2 or more.
+        /// Pull one image at a time. Default false unless `maxParallelImagePulls` is 1 (upstream: true
+        /// unless that is 2 or more).
         "serializeImagePulls" serialize_image_pulls: bool,
-        /// Most pulls at once; absent is no limit.
+        /// Most pulls at once. Default 8 (upstream: no limit).
         "maxParallelImagePulls" max_parallel_image_pulls: i32,
         /// Hard eviction thresholds by signal.
         "evictionHard" eviction_hard: BTreeMap<String, String>,

@@ -1,5 +1,6 @@
 //! Quoting of text in log lines: whatever a value contains, it stays inside its quotes and line.
 
+use crate::base::push_go_escaped;
 use std::fmt::{self, Write};
 
 /// Longer values are cut, so that one hostile value cannot flood the log. In characters.
@@ -43,37 +44,12 @@ impl Write for Quoter<'_> {
             }
             self.left -= 1;
             match self.style {
-                Style::Go => push_go(self.out, c),
+                Style::Go => push_go_escaped(self.out, c),
                 Style::Json => push_json(self.out, c),
             }
         }
         Ok(())
     }
-}
-
-fn push_go(out: &mut String, c: char) {
-    let short = match c {
-        '"' | '\\' => Some(c),
-        '\u{7}' => Some('a'),
-        '\u{8}' => Some('b'),
-        '\u{c}' => Some('f'),
-        '\n' => Some('n'),
-        '\r' => Some('r'),
-        '\t' => Some('t'),
-        '\u{b}' => Some('v'),
-        _ => None,
-    };
-    let code = u32::from(c);
-    let _ = match short {
-        Some(letter) => write!(out, "\\{letter}"),
-        None if c.is_ascii_graphic() || c == ' ' => out.write_char(c),
-        None if code < 0x80 => write!(out, "\\x{code:02x}"),
-        // What the standard library would escape is not printable: controls, format characters
-        // (bidirectional overrides too), odd spaces, unassigned and private code points.
-        None if c.escape_debug().count() == 1 => out.write_char(c),
-        None if code < 0x10000 => write!(out, "\\u{code:04x}"),
-        None => write!(out, "\\U{code:08x}"),
-    };
 }
 
 fn push_json(out: &mut String, c: char) {

@@ -3,6 +3,7 @@
 //! Upstream: `pkg/kubelet/apis/config/validation`. Stricter in three places: ports may not clash,
 //! durations may not be negative, and eviction values must parse here, not when first used.
 
+mod images;
 mod nodes;
 mod pods;
 #[cfg(test)]
@@ -77,7 +78,8 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<(String, String)> {
     let mut found = Violations::default();
     addresses(config, &mut found);
     durations(config, &mut found);
-    images(config, &mut found);
+    images::check(config, &mut found);
+    endpoints(config, &mut found);
     limits(config, &mut found);
     container_logs(config, &mut found);
     logging(config, &mut found);
@@ -201,52 +203,7 @@ fn durations(config: &KubeletConfiguration, found: &mut Violations) {
     }
 }
 
-fn images(config: &KubeletConfiguration, found: &mut Violations) {
-    found.at_least("registryPullQPS", config.registry_pull_qps, 0);
-    found.at_least("registryBurst", config.registry_burst, 0);
-    found.at_least("maxParallelImagePulls", config.max_parallel_image_pulls, 1);
-    let parallel = config.max_parallel_image_pulls.unwrap_or(1) > 1;
-    if parallel && config.serialize_image_pulls == Some(true) {
-        let message = "must be 1 while serializeImagePulls is true";
-        found.add("maxParallelImagePulls", message);
-    }
-    let (low, high) = (
-        config.image_gc_low_threshold_percent,
-        config.image_gc_high_threshold_percent,
-    );
-    found.in_range("imageGCHighThresholdPercent", high, 0, 100);
-    found.in_range("imageGCLowThresholdPercent", low, 0, 100);
-    if let (Some(low), Some(high)) = (low, high)
-        && low >= high
-    {
-        let message = format!("must be less than imageGCHighThresholdPercent ({high}), got {low}");
-        found.add("imageGCLowThresholdPercent", message);
-    }
-    let oldest = config.image_maximum_gc_age.filter(|age| age.as_nanos() > 0);
-    if let (Some(oldest), Some(youngest)) = (oldest, config.image_minimum_gc_age)
-        && oldest <= youngest
-    {
-        let message = format!("must be greater than imageMinimumGCAge ({youngest}), got {oldest}");
-        found.add("imageMaximumGCAge", message);
-    }
-    const POLICIES: &[&str] = &[
-        "NeverVerify",
-        "NeverVerifyPreloadedImages",
-        "NeverVerifyAllowlistedImages",
-        "AlwaysVerify",
-    ];
-    let policy = config.image_pull_credentials_verification_policy.as_ref();
-    found.one_of("imagePullCredentialsVerificationPolicy", policy, POLICIES);
-    let allowlist = config
-        .preloaded_images_verification_allowlist
-        .as_deref()
-        .unwrap_or_default();
-    if !allowlist.is_empty() && policy.is_none_or(|p| p != "NeverVerifyAllowlistedImages") {
-        found.add(
-            "preloadedImagesVerificationAllowlist",
-            "needs imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages",
-        );
-    }
+fn endpoints(config: &KubeletConfiguration, found: &mut Violations) {
     for (field, endpoint) in [
         (
             "containerRuntimeEndpoint",
@@ -314,10 +271,15 @@ fn limits(config: &KubeletConfiguration, found: &mut Violations) {
 }
 
 fn container_logs(config: &KubeletConfiguration, found: &mut Violations) {
-    if let Some(text) = &config.container_log_max_size
-        && found.quantity("containerLogMaxSize", text) == Some(0)
-    {
-        found.add("containerLogMaxSize", "must be greater than 0");
+    // A negative size is no rotation.
+    if let Some(text) = &config.container_log_max_size {
+        match Quantity::parse(text) {
+            Ok(size) if size.value() == 0 => {
+                found.add("containerLogMaxSize", "must not be 0");
+            }
+            Ok(_) => {}
+            Err(error) => found.add("containerLogMaxSize", error.to_string()),
+        }
     }
     if let Some(files) = config.container_log_max_files.filter(|files| *files <= 1) {
         found.add(

@@ -3,6 +3,7 @@
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
 use crate::model::Quantity;
+use crate::sync_loop::admission::sysctls::Allowlist;
 
 const EVICTION_SIGNALS: &[&str] = &[
     "memory.available",
@@ -29,6 +30,10 @@ pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     {
         let message = format!("must be a multiple of 65536 above 0 and below 2^32, got {ids}");
         found.add("userNamespaces.idsPerPod", message);
+    }
+    let patterns = config.allowed_unsafe_sysctls.as_deref();
+    if let Err(error) = Allowlist::new("", patterns.unwrap_or_default()) {
+        found.add("allowedUnsafeSysctls", error.to_string());
     }
     if config.run_once == Some(true) {
         found.add(

@@ -57,7 +57,7 @@ fn each_rule_is_broken_by_its_own_example() {
         ),
         (
             "containerLogMaxSize: \"0\"",
-            "containerLogMaxSize: must be greater than 0",
+            "containerLogMaxSize: must not be 0",
         ),
         (
             "containerLogMonitorInterval: 1s",

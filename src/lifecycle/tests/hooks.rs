@@ -3,6 +3,7 @@ use super::{
     *,
 };
 use crate::{
+    cri::{CriError, Rpc},
     events::{EventRecorder, ObjectRef},
     metrics::Metrics,
     model::Pod,
@@ -86,6 +87,20 @@ async fn a_command_that_fails_tells_everything_in_one_line() {
         "Exec lifecycle hook ([sh x]) for Container \"c\" in Pod \"p_ns(u1)\" failed - error: \
          command 'sh x' exited with 2: err, message: \"out err\""
     );
+}
+
+#[tokio::test]
+async fn a_hook_that_never_reached_the_runtime_says_that_it_has_not_run() {
+    let unreachable: ExecFn = Arc::new(|_, _, _| {
+        let error = CriError::Unavailable {
+            rpc: Rpc::ExecSync,
+            kind: None,
+            message: "no such socket".into(),
+        };
+        Box::pin(async move { Err(error) })
+    });
+    let error = bench(unreachable).pre_stop(command(&["x"]), SECOND).await;
+    assert!(matches!(error, Err(HookError::Unreachable(_))), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

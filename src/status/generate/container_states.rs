@@ -1,7 +1,7 @@
 //! One container's status: the runtime's instances laid over what was shown before.
 
 use super::{
-    Inputs,
+    Inputs, mounts,
     restart::{restarts_after, starts_next},
     whole_seconds,
 };
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-        ContainerStateWaiting, ContainerStatus,
+        ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -73,10 +73,7 @@ fn one(
             status.last_state = instances
                 .next()
                 .and_then(|earlier| ended_state(inputs, earlier, old))
-                .or_else(|| {
-                    old.filter(|old| old.container_id == status.container_id)
-                        .and_then(|old| old.last_state.clone())
-                });
+                .or_else(|| last_state_before(&status, old));
             status
         }
         None => without_instance(inputs, container, kind, old),
@@ -92,7 +89,21 @@ fn one(
         status.state = Some(waiting);
     }
     mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
+    status.volume_mounts = mounts::of(container, inputs.recursive_read_only_mounts);
     status
+}
+
+/// The last state that was shown: of the very same instance, or of one that vanished and has this
+/// one for a successor.
+fn last_state_before(
+    status: &ContainerStatus,
+    old: Option<&ContainerStatus>,
+) -> Option<ContainerState> {
+    let old = old?;
+    let vanished = old.container_id.is_none();
+    (vanished || old.container_id == status.container_id)
+        .then(|| old.last_state.clone())
+        .flatten()
 }
 
 /// How an earlier instance ended, if it is known to have.
@@ -125,7 +136,20 @@ fn from_instance(
         image_id: instance.image_ref.to_string(),
         container_id: Some(container_id(inputs.runtime_name, &instance.id)),
         state: Some(state),
+        user: instance.user.as_deref().map(user),
+        stop_signal: instance.stop_signal.map(str::to_string),
         ..ContainerStatus::default()
+    }
+}
+
+fn user(told: &model::ContainerUser) -> ContainerUser {
+    let groups = &told.supplemental_groups;
+    ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: told.uid,
+            gid: told.gid,
+            supplemental_groups: (!groups.is_empty()).then(|| groups.clone()),
+        }),
     }
 }
 

@@ -1,6 +1,7 @@
 mod conditions;
 mod containers;
 mod invariants;
+mod mounts;
 mod phases;
 mod whole;
 

@@ -4,6 +4,7 @@ use super::pod::unique;
 use super::probes::{Role, port_number, validate_hook, validate_probe};
 use super::volumes::validate_mounts;
 use super::{Errors, Path, env, names, resources, security, text};
+use crate::validation::signals;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -67,7 +68,7 @@ fn validate_container(
     enumerations(container, path, errors);
     let host_network = spec.host_network == Some(true);
     ports(container, host_network, &path.child("ports"), errors);
-    env::validate(container, path, errors);
+    env::validate(spec, container, path, errors);
     validate_mounts(container, volumes, path, errors);
     if let Some(wanted) = &container.resources {
         let claims = spec.resource_claims.as_deref().unwrap_or_default();
@@ -78,14 +79,7 @@ fn validate_container(
 
 fn enumerations(container: &Container, path: &Path<'_>, errors: &mut Errors) {
     let policy = text(container.image_pull_policy.as_ref());
-    match policy {
-        "" => errors.required(&path.child("imagePullPolicy"), ""),
-        _ => errors.one_of(
-            &path.child("imagePullPolicy"),
-            Some(policy),
-            &["Always", "IfNotPresent", "Never"],
-        ),
-    }
+    pull_policy(policy, &path.child("imagePullPolicy"), errors);
     let policy = text(container.termination_message_policy.as_ref());
     let at = path.child("terminationMessagePolicy");
     match policy {
@@ -101,6 +95,14 @@ fn enumerations(container: &Container, path: &Path<'_>, errors: &mut Errors) {
     if !rules.is_empty() && policy.is_none() {
         let detail = "must be specified when `restartPolicyRules` is";
         errors.required(&path.child("restartPolicy"), detail);
+    }
+}
+
+/// Whether images may be pulled; filled in by defaults.
+pub(super) fn pull_policy(policy: &str, path: &Path<'_>, errors: &mut Errors) {
+    match policy {
+        "" => errors.required(path, ""),
+        _ => errors.one_of(path, Some(policy), &["Always", "IfNotPresent", "Never"]),
     }
 }
 
@@ -128,6 +130,22 @@ fn lifecycle(spec: &PodSpec, container: &Container, path: &Path<'_>, errors: &mu
     }
     if let Some(hook) = &lifecycle.pre_stop {
         validate_hook(hook, grace, &at.child("preStop"), errors);
+    }
+    if let Some(signal) = &lifecycle.stop_signal {
+        stop_signal(spec, signal, &at.child("stopSignal"), errors);
+    }
+}
+
+/// Signals have the names that the pod's operating system gives them.
+fn stop_signal(spec: &PodSpec, signal: &str, path: &Path<'_>, errors: &mut Errors) {
+    match spec.os.as_ref().map(|os| os.name.as_str()) {
+        None => {
+            let detail = "may not be set for containers with empty `spec.os.name`";
+            errors.forbidden(path, detail);
+        }
+        Some("linux") => errors.one_of(path, Some(signal), &signals::LINUX),
+        Some("windows") => errors.one_of(path, Some(signal), &["SIGKILL", "SIGTERM"]),
+        Some(_) => {}
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::{Errors, Path, names, text};
 use crate::model::Quantity;
-use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, FileKeySelector, ObjectFieldSelector, PodSpec, ResourceFieldSelector,
+};
 
 const FIELDS: &[&str] = &[
     "metadata.name",
@@ -25,10 +27,21 @@ const RESOURCES: &[&str] = &[
     "requests.ephemeral-storage",
 ];
 
-pub(super) fn validate(container: &Container, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate(
+    spec: &PodSpec,
+    container: &Container,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let list = path.child("env");
     for (index, variable) in container.env.iter().flatten().enumerate() {
-        validate_variable(variable, &list.index(index), errors);
+        let at = list.index(index);
+        validate_variable(variable, &at, errors);
+        let from = variable.value_from.as_ref();
+        if let Some(file) = from.and_then(|from| from.file_key_ref.as_ref()) {
+            let at = at.child("valueFrom");
+            validate_file(spec, file, &at.child("fileKeyRef"), errors);
+        }
     }
     let list = path.child("envFrom");
     for (index, source) in container.env_from.iter().flatten().enumerate() {
@@ -39,6 +52,12 @@ pub(super) fn validate(container: &Container, path: &Path<'_>, errors: &mut Erro
         }
         let sources = [source.config_map_ref.is_some(), source.secret_ref.is_some()];
         exactly_one(&sources, &at, "`configMapRef` or `secretRef`", errors);
+        if let Some(wanted) = &source.config_map_ref {
+            object_name(&wanted.name, &at.child("configMapRef"), errors);
+        }
+        if let Some(wanted) = &source.secret_ref {
+            object_name(&wanted.name, &at.child("secretRef"), errors);
+        }
     }
 }
 
@@ -69,10 +88,34 @@ fn validate_variable(variable: &EnvVar, path: &Path<'_>, errors: &mut Errors) {
     let names = "`fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
     exactly_one(&sources, &at, names, errors);
     if let Some(field) = &from.field_ref {
-        validate_field(field, &at.child("fieldRef"), errors);
+        validate_field(field, FIELDS, &at.child("fieldRef"), errors);
     }
     if let Some(resource) = &from.resource_field_ref {
         validate_resource(resource, &at.child("resourceFieldRef"), errors);
+    }
+    if let Some(wanted) = &from.config_map_key_ref {
+        let at = at.child("configMapKeyRef");
+        object_name(&wanted.name, &at, errors);
+        object_key(&wanted.key, &at.child("key"), errors);
+    }
+    if let Some(wanted) = &from.secret_key_ref {
+        let at = at.child("secretKeyRef");
+        object_name(&wanted.name, &at, errors);
+        object_key(&wanted.key, &at.child("key"), errors);
+    }
+}
+
+fn object_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if name.is_empty() {
+        errors.required(&path.child("name"), "");
+    }
+}
+
+fn object_key(key: &str, path: &Path<'_>, errors: &mut Errors) {
+    match names::object_key(key) {
+        _ if key.is_empty() => errors.required(path, ""),
+        Some(wrong) => errors.invalid(path, key, wrong),
+        None => {}
     }
 }
 
@@ -88,7 +131,48 @@ fn exactly_one(given: &[bool], path: &Path<'_>, names: &str, errors: &mut Errors
     }
 }
 
-fn validate_field(field: &ObjectFieldSelector, path: &Path<'_>, errors: &mut Errors) {
+/// A file is in an emptyDir: only there is it known who wrote it, and that it is a plain file.
+fn validate_file(spec: &PodSpec, file: &FileKeySelector, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("key");
+    match names::env_name(&file.key) {
+        _ if file.key.is_empty() => errors.required(&at, ""),
+        Some(wrong) => errors.invalid(&at, &file.key, wrong),
+        None => {}
+    }
+    let at = path.child("path");
+    if file.path.is_empty() {
+        errors.required(&at, "");
+    } else if names::has_backstep(&file.path) {
+        errors.invalid(&at, &file.path, "must not contain '..'");
+    }
+    let at = path.child("volumeName");
+    let name = file.volume_name.as_str();
+    match names::dns_label(name) {
+        _ if name.is_empty() => errors.required(&at, ""),
+        Some(wrong) => errors.invalid(&at, name, wrong),
+        None => {}
+    }
+    let volume = spec
+        .volumes
+        .iter()
+        .flatten()
+        .find(|volume| volume.name == name);
+    match volume {
+        None => errors.not_found(&at, name),
+        Some(volume) if volume.empty_dir.is_none() => {
+            errors.invalid(&at, name, "referenced volume must be of type emptyDir");
+        }
+        Some(_) => {}
+    }
+}
+
+/// `allowed` are the fields besides single labels and annotations.
+pub(super) fn validate_field(
+    field: &ObjectFieldSelector,
+    allowed: &[&str],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let version = text(field.api_version.as_ref());
     if !matches!(version, "" | "v1") {
         errors.unsupported(&path.child("apiVersion"), version, &["v1"]);
@@ -111,11 +195,15 @@ fn validate_field(field: &ObjectFieldSelector, path: &Path<'_>, errors: &mut Err
                 errors.invalid(&at, wanted, wrong);
             }
         }
-        None => errors.one_of(&at, Some(wanted), FIELDS),
+        None => errors.one_of(&at, Some(wanted), allowed),
     }
 }
 
-fn validate_resource(field: &ResourceFieldSelector, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate_resource(
+    field: &ResourceFieldSelector,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let at = path.child("resource");
     let resource = field.resource.as_str();
     let huge_pages = ["limits.hugepages-", "requests.hugepages-"];

@@ -4,6 +4,7 @@ mod containers;
 mod dns;
 mod env;
 mod metadata;
+mod own_annotations;
 mod pod;
 mod probes;
 mod references;
@@ -12,8 +13,9 @@ mod security;
 mod unsupported;
 mod volumes;
 
+pub use own_annotations::own_annotations;
 pub use pod::validate_pod;
-pub use references::static_pod_references;
+pub use references::{LocalObjects, static_pod_references};
 pub use unsupported::{unsupported_fields, unsupported_warnings};
 pub(super) use volumes::volume_sources;
 

@@ -18,6 +18,7 @@ pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
         Some(spec) => {
             validate_spec(spec, &path, &mut errors);
             security::app_armor_annotations(&pod.metadata, spec, &mut errors);
+            security::app_armor_agrees(&pod.metadata, spec, &path, &mut errors);
         }
         None => errors.required(&path, ""),
     }
@@ -150,7 +151,7 @@ fn hostname_override(spec: &PodSpec, name: &str, path: &Path<'_>, errors: &mut E
         ("setHostnameAsFQDN", spec.set_hostname_as_fqdn),
     ] {
         if given == Some(true) {
-            errors.forbidden(path, format!("may not be set together with {field}"));
+            errors.forbidden(path, format!("may not be specified when {field} is true"));
         }
     }
 }

@@ -5,12 +5,32 @@ use super::{Errors, Path, text};
 use crate::validation::FieldError;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ProjectedVolumeSource, Volume};
 
-/// Fields of a static pod that reference API objects.
-pub fn static_pod_references(pod: &Pod) -> Vec<FieldError> {
+/// Where the ConfigMaps and Secrets of static pods come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalObjects {
+    /// There are none, as upstream has it.
+    #[default]
+    None,
+    /// Volumes and variables may refer to objects that are files of the node.
+    Files,
+}
+
+impl LocalObjects {
+    /// Those of a node with or without a directory of objects.
+    pub fn given(directory: bool) -> Self {
+        match directory {
+            true => Self::Files,
+            false => Self::None,
+        }
+    }
+}
+
+/// Fields of a static pod that reference API objects, those left out that the node has as files.
+pub fn static_pod_references(pod: &Pod, objects: LocalObjects) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
-        spec_references(spec, &path, &mut errors);
+        spec_references(spec, objects, &path, &mut errors);
     }
     errors.into_vec()
 }
@@ -19,7 +39,7 @@ fn refuse(path: &Path<'_>, what: &str, errors: &mut Errors) {
     errors.forbidden(path, format!("static pods may not reference {what}"));
 }
 
-fn spec_references(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
+fn spec_references(spec: &PodSpec, objects: LocalObjects, path: &Path<'_>, errors: &mut Errors) {
     for (field, name) in [
         ("serviceAccountName", &spec.service_account_name),
         ("serviceAccount", &spec.service_account),
@@ -43,12 +63,14 @@ fn spec_references(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
         let list = path.child(field);
         for (index, container) in containers.iter().enumerate() {
-            container_references(container, &list.index(index), errors);
+            if objects == LocalObjects::None {
+                container_references(container, &list.index(index), errors);
+            }
         }
     }
     let list = path.child("volumes");
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        volume_references(volume, &list.index(index), errors);
+        volume_references(volume, objects, &list.index(index), errors);
     }
 }
 
@@ -79,10 +101,15 @@ fn container_references(container: &Container, path: &Path<'_>, errors: &mut Err
     }
 }
 
-fn volume_references(volume: &Volume, path: &Path<'_>, errors: &mut Errors) {
+fn volume_references(volume: &Volume, objects: LocalObjects, path: &Path<'_>, errors: &mut Errors) {
+    let nowhere = objects == LocalObjects::None;
     for (field, given, what) in [
-        ("configMap", volume.config_map.is_some(), "configmaps"),
-        ("secret", volume.secret.is_some(), "secrets"),
+        (
+            "configMap",
+            nowhere && volume.config_map.is_some(),
+            "configmaps",
+        ),
+        ("secret", nowhere && volume.secret.is_some(), "secrets"),
         ("csi", volume.csi.is_some(), "csidrivers"),
         ("glusterfs", volume.glusterfs.is_some(), "endpoints"),
         ("azureFile", volume.azure_file.is_some(), "secrets"),
@@ -102,17 +129,27 @@ fn volume_references(volume: &Volume, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     if let Some(projected) = &volume.projected {
-        projected_references(projected, &path.child("projected"), errors);
+        projected_references(projected, objects, &path.child("projected"), errors);
     }
 }
 
-fn projected_references(projected: &ProjectedVolumeSource, path: &Path<'_>, errors: &mut Errors) {
+fn projected_references(
+    projected: &ProjectedVolumeSource,
+    objects: LocalObjects,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let nowhere = objects == LocalObjects::None;
     let list = path.child("sources");
     for (index, source) in projected.sources.iter().flatten().enumerate() {
         let at = list.index(index);
         for (field, given, what) in [
-            ("configMap", source.config_map.is_some(), "configmaps"),
-            ("secret", source.secret.is_some(), "secrets"),
+            (
+                "configMap",
+                nowhere && source.config_map.is_some(),
+                "configmaps",
+            ),
+            ("secret", nowhere && source.secret.is_some(), "secrets"),
             (
                 "serviceAccountToken",
                 source.service_account_token.is_some(),

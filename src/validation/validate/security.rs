@@ -1,7 +1,9 @@
 //! Rules for security contexts and shared namespaces.
 
-use super::{Errors, Path, names, text};
+use super::volumes::local_path;
+use super::{Errors, Path, text};
 use crate::model::keys;
+use crate::validation::sysctl::{self, Namespace};
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl,
 };
@@ -9,6 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::HashSet;
 
 const MAX_ID: i64 = i32::MAX as i64;
+/// Longest path of the kernel without its zero, bytes.
+const MAX_PROFILE: usize = 4095;
 
 /// The former way to name AppArmor profiles: for a container of this pod, and in one of three forms.
 pub(super) fn app_armor_annotations(meta: &ObjectMeta, spec: &PodSpec, errors: &mut Errors) {
@@ -104,36 +108,128 @@ fn id(path: &Path<'_>, value: Option<i64>, errors: &mut Errors) {
 }
 
 fn seccomp(profile: &SeccompProfile, path: &Path<'_>, errors: &mut Errors) {
-    let values = ["Localhost", "RuntimeDefault", "Unconfined"];
     let local = text(profile.localhost_profile.as_ref());
-    local_profile(&profile.type_, &values, local, path, errors);
-    if local.starts_with('/') || names::has_backstep(local) {
-        let detail = "must be a relative path without '..'";
-        errors.invalid(&path.child("localhostProfile"), local, detail);
+    let given = profile.localhost_profile.is_some();
+    local_profile(
+        &profile.type_,
+        profile.localhost_profile.as_ref(),
+        ("seccomp", "seccompProfile"),
+        path,
+        errors,
+    );
+    if profile.type_ == "Localhost" && given {
+        local_path(local, &path.child("localhostProfile"), errors);
     }
 }
 
 fn app_armor(profile: &AppArmorProfile, path: &Path<'_>, errors: &mut Errors) {
-    let values = ["Localhost", "RuntimeDefault", "Unconfined"];
     let local = text(profile.localhost_profile.as_ref());
-    local_profile(&profile.type_, &values, local, path, errors);
+    let given = profile.localhost_profile.is_some();
+    local_profile(
+        &profile.type_,
+        profile.localhost_profile.as_ref(),
+        ("AppArmor", "appArmorProfile"),
+        path,
+        errors,
+    );
+    if profile.type_ != "Localhost" || !given {
+        return;
+    }
+    let at = path.child("localhostProfile");
     if local.trim() != local {
-        let detail = "must not be padded with whitespace";
-        errors.invalid(&path.child("localhostProfile"), local, detail);
+        errors.invalid(&at, local, "must not be padded with whitespace");
+    } else if local.is_empty() {
+        errors.required(&at, "must be set when AppArmor type is Localhost");
+    }
+    if local.len() > MAX_PROFILE {
+        errors.too_long(&at, MAX_PROFILE);
     }
 }
 
-fn local_profile(kind: &str, values: &[&str], local: &str, path: &Path<'_>, errors: &mut Errors) {
+/// What the two kinds of profiles have in common: a type, and a name with one of the types only.
+fn local_profile(
+    kind: &str,
+    local: Option<&String>,
+    (what, field): (&str, &str),
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let values = ["Localhost", "RuntimeDefault", "Unconfined"];
     match kind {
-        "" => errors.required(&path.child("type"), "type is required"),
-        _ => errors.one_of(&path.child("type"), Some(kind), values),
+        "" => errors.required(
+            &path.child("type"),
+            format!("type is required when {field} is set"),
+        ),
+        _ => errors.one_of(&path.child("type"), Some(kind), &values),
     }
     let at = path.child("localhostProfile");
-    if kind == "Localhost" && local.is_empty() {
-        errors.required(&at, "must be set when type is Localhost");
+    match (kind, local) {
+        ("Localhost", None) => {
+            errors.required(&at, format!("must be set when {what} type is Localhost"));
+        }
+        ("RuntimeDefault" | "Unconfined", Some(local)) => {
+            let detail = format!("can only be set when {what} type is Localhost");
+            errors.invalid(&at, local, detail);
+        }
+        _ => {}
     }
-    if kind != "Localhost" && !local.is_empty() {
-        errors.invalid(&at, local, "can only be set when type is Localhost");
+}
+
+/// The former way to name profiles may stand beside the fields if it says the same.
+pub(super) fn app_armor_agrees(
+    meta: &ObjectMeta,
+    spec: &PodSpec,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let annotations = meta.annotations.as_ref();
+    let at_pod = spec.security_context.as_ref();
+    let at_pod = at_pod.and_then(|context| context.app_armor_profile.as_ref());
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    for (field, containers) in [
+        ("containers", spec.containers.as_slice()),
+        ("initContainers", init),
+    ] {
+        for (index, container) in containers.iter().enumerate() {
+            let own = container.security_context.as_ref();
+            let own = own.and_then(|context| context.app_armor_profile.as_ref());
+            let key = format!("{}{}", keys::APP_ARMOR_PREFIX, container.name);
+            let annotation = annotations.and_then(|annotations| annotations.get(&key));
+            let (Some(profile), Some(annotation)) = (own.or(at_pod), annotation) else {
+                continue;
+            };
+            let list = path.child(field);
+            let container = list.index(index);
+            let context = container.child("securityContext");
+            profiles_agree(
+                profile,
+                annotation,
+                &context.child("appArmorProfile"),
+                errors,
+            );
+        }
+    }
+}
+
+fn profiles_agree(
+    profile: &AppArmorProfile,
+    annotation: &str,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let local = annotation.strip_prefix("localhost/");
+    let same_type = match profile.type_.as_str() {
+        "Unconfined" => annotation == "unconfined",
+        "RuntimeDefault" => annotation == "runtime/default",
+        "Localhost" => local.is_some(),
+        _ => return,
+    };
+    if !same_type {
+        let detail = "apparmor type in annotation and field must match";
+        errors.forbidden(&path.child("type"), detail);
+    } else if local.is_some() && local != profile.localhost_profile.as_deref() {
+        let detail = "apparmor profile in annotation and field must match";
+        errors.forbidden(&path.child("localhostProfile"), detail);
     }
 }
 
@@ -141,47 +237,29 @@ fn validate_sysctls(spec: &PodSpec, sysctls: &[Sysctl], path: &Path<'_>, errors:
     let mut seen = HashSet::new();
     for (index, sysctl) in sysctls.iter().enumerate() {
         let at = path.index(index);
-        let name = sysctl.name.replace('/', ".");
         let at_name = at.child("name");
+        let name = sysctl.name.as_str();
+        let dotted = sysctl::dotted(name);
         if name.is_empty() {
             errors.required(&at_name, "");
-            continue;
+        } else if !sysctl::is_name(name) {
+            errors.invalid(&at_name, name, sysctl::NAME_RULE);
+        } else if seen.contains(&dotted) {
+            errors.duplicate(&at_name, name);
         }
-        if !is_sysctl(&name) {
-            errors.invalid(
-                &at_name,
-                &sysctl.name,
-                "must be a sysctl name, e.g. net.core.somaxconn",
-            );
+        match sysctl::namespace_of(&dotted) {
+            Some(Namespace::Net) if spec.host_network == Some(true) => {
+                let detail = "may not be specified when 'hostNetwork' is true";
+                errors.invalid(&at_name, name, detail);
+            }
+            Some(Namespace::Ipc) if spec.host_ipc == Some(true) => {
+                let detail = "may not be specified when 'hostIPC' is true";
+                errors.invalid(&at_name, name, detail);
+            }
+            _ => {}
         }
-        let shared = |on: Option<bool>, prefixes: &[&str]| {
-            on == Some(true) && prefixes.iter().any(|prefix| name.starts_with(prefix))
-        };
-        if shared(spec.host_network, &["net."]) {
-            let detail = "may not be specified when 'hostNetwork' is true";
-            errors.invalid(&at_name, &sysctl.name, detail);
-        }
-        if shared(
-            spec.host_ipc,
-            &["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."],
-        ) {
-            let detail = "may not be specified when 'hostIPC' is true";
-            errors.invalid(&at_name, &sysctl.name, detail);
-        }
-        if !seen.insert(name) {
-            errors.duplicate(&at_name, &sysctl.name);
-        }
+        seen.insert(dotted);
     }
-}
-
-fn is_sysctl(name: &str) -> bool {
-    let part = |part: &str| {
-        let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        part.starts_with(inside)
-            && part.ends_with(inside)
-            && part.chars().all(|c| inside(c) || matches!(c, '-' | '_'))
-    };
-    name.len() <= 253 && name.split('.').all(part)
 }
 
 /// `path` is the container's `securityContext`.
@@ -222,7 +300,7 @@ pub(super) fn validate_container(
             .iter()
             .flat_map(|c| c.add.iter().flatten());
         if added.into_iter().any(|name| name == "CAP_SYS_ADMIN") {
-            let detail = "cannot set `allowPrivilegeEscalation` to false and add CAP_SYS_ADMIN";
+            let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             errors.invalid_raw(path, "CAP_SYS_ADMIN", detail);
         }
     }

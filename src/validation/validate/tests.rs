@@ -1,9 +1,13 @@
 mod containers;
 mod pod;
 mod refusals;
+mod sandboxing;
+mod sources;
 
 use super::*;
-use crate::validation::{FieldError, default_pod, static_pod_references, unsupported_fields};
+use crate::validation::{
+    FieldError, LocalObjects, default_pod, static_pod_references, unsupported_fields,
+};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

@@ -11,7 +11,15 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements, 
 const NOT_YET: &str = "not supported yet by this kubelet";
 
 /// Volume kinds that can be mounted.
-const VOLUME_KINDS: [&str; 2] = ["emptyDir", "hostPath"];
+const VOLUME_KINDS: [&str; 7] = [
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "hostPath",
+    "image",
+    "projected",
+    "secret",
+];
 
 /// Fields that ask for something this kubelet cannot give.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
@@ -94,8 +102,6 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
         });
     for (field, given) in [
         ("affinity.nodeAffinity", required_affinity),
-        ("hostUsers", spec.host_users == Some(false)),
-        ("os", spec.os.as_ref().is_some_and(|os| os.name != "linux")),
         (
             "overhead",
             spec.overhead.as_ref().is_some_and(|map| !map.is_empty()),
@@ -151,17 +157,6 @@ fn container_fields(container: &Container, path: &Path<'_>, errors: &mut Errors)
     refuse(rules, &path.child("restartPolicyRules"), errors);
     let devices = some(container.volume_devices.as_ref());
     refuse(devices, &path.child("volumeDevices"), errors);
-    let lifecycle = container.lifecycle.as_ref();
-    let signal = lifecycle.is_some_and(|l| l.stop_signal.is_some());
-    let at = path.child("lifecycle");
-    refuse(signal, &at.child("stopSignal"), errors);
-    let list = path.child("env");
-    for (index, variable) in container.env.iter().flatten().enumerate() {
-        let from = variable.value_from.as_ref();
-        let file = from.is_some_and(|from| from.file_key_ref.is_some());
-        let at = list.index(index);
-        refuse(file, &at.child("valueFrom.fileKeyRef"), errors);
-    }
     if let Some(wanted) = &container.resources {
         resource_fields(wanted, &path.child("resources"), errors);
     }
@@ -180,10 +175,5 @@ fn resource_fields(wanted: &ResourceRequirements, path: &Path<'_>, errors: &mut 
 fn volume_fields(volume: &Volume, path: &Path<'_>, errors: &mut Errors) {
     for source in volume_sources(volume) {
         refuse(!VOLUME_KINDS.contains(&source), &path.child(source), errors);
-    }
-    if let Some(dir) = &volume.empty_dir {
-        let huge = text(dir.medium.as_ref()).starts_with("HugePages");
-        let at = path.child("emptyDir");
-        refuse(huge, &at.child("medium"), errors);
     }
 }

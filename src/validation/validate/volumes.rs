@@ -1,10 +1,13 @@
 //! Rules for volumes and their mounts.
 
+mod sources;
+
 use super::pod::unique;
 use super::{Errors, Path, names, text};
 use crate::model::Quantity;
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, PodSpec, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, PodSpec, Volume,
+    VolumeMount,
 };
 use std::collections::HashSet;
 
@@ -81,11 +84,11 @@ pub(super) fn validate<'a>(
             None => {}
         }
         unique(&mut seen, &volume.name, &at.child("name"), errors);
-        let sources = volume_sources(volume);
-        if sources.is_empty() {
+        let given = volume_sources(volume);
+        if given.is_empty() {
             errors.required(&at, "must specify a volume type");
         }
-        for source in sources.iter().skip(1) {
+        for source in given.iter().skip(1) {
             errors.forbidden(&at.child(source), "may not specify more than 1 volume type");
         }
         if let Some(source) = &volume.host_path {
@@ -93,6 +96,21 @@ pub(super) fn validate<'a>(
         }
         if let Some(source) = &volume.empty_dir {
             empty_dir(source, &at.child("emptyDir"), errors);
+        }
+        if let Some(source) = &volume.image {
+            image(source, &at.child("image"), errors);
+        }
+        if let Some(source) = &volume.config_map {
+            sources::config_map(source, &at.child("configMap"), errors);
+        }
+        if let Some(source) = &volume.secret {
+            sources::secret(source, &at.child("secret"), errors);
+        }
+        if let Some(source) = &volume.downward_api {
+            sources::downward_api(source, &at.child("downwardAPI"), errors);
+        }
+        if let Some(source) = &volume.projected {
+            sources::projected(source, &at.child("projected"), errors);
         }
     }
     seen
@@ -126,6 +144,17 @@ fn empty_dir(source: &EmptyDirVolumeSource, path: &Path<'_>, errors: &mut Errors
         let detail = "must be a quantity that is not negative";
         errors.invalid(&path.child("sizeLimit"), &limit.0, detail);
     }
+}
+
+fn image(source: &ImageVolumeSource, path: &Path<'_>, errors: &mut Errors) {
+    if text(source.reference.as_ref()).is_empty() {
+        errors.required(&path.child("reference"), "");
+    }
+    super::containers::pull_policy(
+        text(source.pull_policy.as_ref()),
+        &path.child("pullPolicy"),
+        errors,
+    );
 }
 
 /// Judges a container's mounts; `volumes` are the names of the pod's volumes.
@@ -180,7 +209,7 @@ fn validate_mount(
 }
 
 /// A path below the volume's root.
-fn local_path(value: &str, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn local_path(value: &str, path: &Path<'_>, errors: &mut Errors) {
     if value.starts_with('/') {
         errors.invalid(path, value, "must be a relative path");
     }

@@ -137,6 +137,20 @@ fn a_running_container_that_vanished_is_counted_as_restarted_with_137() {
 }
 
 #[test]
+fn the_successor_of_a_vanished_container_shows_how_that_ended() {
+    let pod = pod("Always", &[], &["a"]);
+    let old = generate(&pod, &[instance("a", "c1", Cri::Running, 4)]);
+    let vanished = after(&pod, &[], Some(&old));
+    let successor = [instance("a", "c2", Cri::Running, 5)];
+    let status = after(&pod, &successor, Some(&vanished));
+    let last = |status| word(&of(status, "a").last_state);
+    assert_eq!(last(&status), "terminated:ContainerStatusUnknown:137");
+    assert_eq!(of(&status, "a").restart_count, 5);
+    let again = after(&pod, &successor, Some(&status));
+    assert_eq!(last(&again), "terminated:ContainerStatusUnknown:137");
+}
+
+#[test]
 fn a_vanished_container_of_a_deleted_or_ending_pod_was_not_restarted() {
     let mut pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[instance("a", "c1", Cri::Running, 4)]);

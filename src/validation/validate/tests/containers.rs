@@ -167,7 +167,7 @@ fn environment_is_checked() {
         ),
         (
             env(
-                json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}, "secretKeyRef": {"key": "k"}}}),
+                json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}, "secretKeyRef": {"name": "s", "key": "k"}}}),
             ),
             &format!("{path}.valueFrom: Invalid value: \"\": may not have more than one field"),
         ),

@@ -305,11 +305,11 @@ fn the_pod_as_a_whole_is_checked() {
         ),
         (
             json!({"hostnameOverride": "h", "hostNetwork": true}),
-            "spec.hostnameOverride: Forbidden: may not be set together with hostNetwork",
+            "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
         ),
         (
             json!({"hostnameOverride": "h", "setHostnameAsFQDN": true}),
-            "spec.hostnameOverride: Forbidden: may not be set together with setHostnameAsFQDN",
+            "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is true",
         ),
         (
             json!({"hostAliases": [{"ip": "1.2.3", "hostnames": ["a"]}]}),

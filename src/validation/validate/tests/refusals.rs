@@ -48,13 +48,59 @@ fn static_pods_name_no_api_objects() {
             "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: static pods may not reference serviceaccounts",
         ),
     ] {
-        assert_eq!(lines(&static_pod_references(&pod(&patch))), [expected]);
+        assert_eq!(
+            lines(&static_pod_references(&pod(&patch), LocalObjects::None)),
+            [expected]
+        );
     }
-    let old_name = lines(&static_pod_references(&pod(
-        &json!({"serviceAccount": "s"}),
-    )));
+    let old_name = lines(&static_pod_references(
+        &pod(&json!({"serviceAccount": "s"})),
+        LocalObjects::None,
+    ));
     assert!(old_name.iter().all(|line| line.contains("serviceaccounts")) && !old_name.is_empty());
-    assert_eq!(static_pod_references(&pod(&json!({}))), []);
+    assert_eq!(
+        static_pod_references(&pod(&json!({})), LocalObjects::None),
+        []
+    );
+}
+
+#[test]
+fn a_node_with_local_objects_has_config_maps_and_secrets_and_nothing_else() {
+    let local = |patch: &Value| lines(&static_pod_references(&pod(patch), LocalObjects::Files));
+    for patch in [
+        container(&json!({"envFrom": [{"configMapRef": {"name": "m"}}]})),
+        container(&json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"key": "k"}}}]})),
+        json!({"volumes": [{"name": "v", "configMap": {"name": "m"}}]}),
+        json!({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}),
+        json!({"volumes": [{"name": "v", "projected": {"sources": [
+            {"secret": {"name": "s"}}, {"configMap": {"name": "m"}}]}}]}),
+    ] {
+        assert_eq!(local(&patch), [""; 0]);
+        assert_eq!(lines(&unsupported_fields(&pod(&patch))), [""; 0]);
+    }
+    for (patch, field) in [
+        (
+            json!({"imagePullSecrets": [{"name": "s"}]}),
+            "spec.imagePullSecrets[0]",
+        ),
+        (
+            json!({"serviceAccountName": "s"}),
+            "spec.serviceAccountName",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "projected": {"sources": [
+                {"serviceAccountToken": {"path": "p"}}]}}]}),
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+        ),
+        (
+            json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}),
+            "spec.volumes[0].csi",
+        ),
+    ] {
+        let refused = local(&patch);
+        assert_eq!(refused.len(), 1);
+        assert!(refused[0].starts_with(field), "{refused:?}");
+    }
 }
 
 #[test]
@@ -62,29 +108,11 @@ fn what_is_not_built_yet_is_refused_by_name() {
     let not_yet = "Forbidden: not supported yet by this kubelet";
     for (patch, path) in [
         (
-            json!({"volumes": [{"name": "v", "projected": {}}]}),
-            "spec.volumes[0].projected",
-        ),
-        (
-            json!({"volumes": [{"name": "v", "downwardAPI": {}}]}),
-            "spec.volumes[0].downwardAPI",
-        ),
-        (
-            json!({"volumes": [{"name": "v", "image": {}}]}),
-            "spec.volumes[0].image",
-        ),
-        (
             json!({"volumes": [{"name": "v", "nfs": {"path": "p", "server": "s"}}]}),
             "spec.volumes[0].nfs",
         ),
-        (
-            json!({"volumes": [{"name": "v", "emptyDir": {"medium": "HugePages-2Mi"}}]}),
-            "spec.volumes[0].emptyDir.medium",
-        ),
-        (json!({"hostUsers": false}), "spec.hostUsers"),
         (json!({"runtimeClassName": "r"}), "spec.runtimeClassName"),
         (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),
-        (json!({"os": {"name": "windows"}}), "spec.os"),
         (
             json!({"readinessGates": [{"conditionType": "x"}]}),
             "spec.readinessGates",
@@ -108,16 +136,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
         (
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),
             "spec.containers[0].volumeDevices",
-        ),
-        (
-            container(&json!({"lifecycle": {"stopSignal": "SIGINT"}})),
-            "spec.containers[0].lifecycle.stopSignal",
-        ),
-        (
-            container(
-                &json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "v"}}}]}),
-            ),
-            "spec.containers[0].env[0].valueFrom.fileKeyRef",
         ),
         (
             container(&json!({"resources": {"claims": [{"name": "r"}]}})),

@@ -1,0 +1,71 @@
+use super::*;
+use crate::model::ContainerUser;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+fn with_mounts() -> Pod {
+    let mut pod = pod("Always", &["i"], &["a"]);
+    let mounts = json!([
+        {"name": "v", "mountPath": "/rw"},
+        {"name": "v", "mountPath": "/ro", "readOnly": true},
+        {"name": "v", "mountPath": "/maybe", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+        {"name": "v", "mountPath": "/must", "readOnly": true, "recursiveReadOnly": "Enabled"},
+    ]);
+    edit(&mut pod, "a", |container| {
+        container.volume_mounts = serde_json::from_value(mounts).unwrap();
+    });
+    pod
+}
+
+fn shown(supported: bool, instances: &[model::ContainerStatus]) -> Value {
+    let pod = with_mounts();
+    let runtime = model::PodStatus {
+        containers: instances.to_vec(),
+        ..model::PodStatus::default()
+    };
+    let inputs = Inputs {
+        recursive_read_only_mounts: supported,
+        ..Inputs::new(&pod, &runtime, now())
+    };
+    let status = generate_api_pod_status(&inputs).unwrap();
+    assert_eq!(of(&status, "i").volume_mounts, None);
+    serde_json::to_value(&of(&status, "a").volume_mounts).unwrap()
+}
+
+#[test]
+fn mounts_are_shown_as_asked_for_and_recursion_as_the_runtime_can() {
+    let expected = |maybe: &str| {
+        json!([
+            {"name": "v", "mountPath": "/rw"},
+            {"name": "v", "mountPath": "/ro", "readOnly": true, "recursiveReadOnly": "Disabled"},
+            {"name": "v", "mountPath": "/maybe", "readOnly": true, "recursiveReadOnly": maybe},
+            {"name": "v", "mountPath": "/must", "readOnly": true, "recursiveReadOnly": maybe},
+        ])
+    };
+    for instances in [vec![], vec![running("a", "c1")], vec![exited("a", "c1", 1)]] {
+        assert_eq!(shown(true, &instances), expected("Enabled"));
+        assert_eq!(shown(false, &instances), expected("Disabled"));
+    }
+}
+
+#[test]
+fn user_and_stop_signal_are_those_of_the_newest_instance() {
+    let mut newest = running("a", "c2");
+    newest.user = Some(Arc::new(ContainerUser {
+        uid: 7,
+        gid: 8,
+        supplemental_groups: vec![8, 9],
+    }));
+    newest.stop_signal = Some("SIGUSR1");
+    let status = generate(&pod("Always", &[], &["a"]), &[newest, exited("a", "c1", 1)]);
+    let a = of(&status, "a");
+    assert_eq!(a.stop_signal.as_deref(), Some("SIGUSR1"));
+    let user = a.user.as_ref().unwrap().linux.as_ref().unwrap();
+    assert_eq!((user.uid, user.gid), (7, 8));
+    assert_eq!(user.supplemental_groups.as_deref(), Some(&[8, 9][..]));
+    let status = generate(&pod("Always", &[], &["a"]), &[running("a", "c1")]);
+    assert_eq!(
+        (&of(&status, "a").user, &of(&status, "a").stop_signal),
+        (&None, &None)
+    );
+}

@@ -30,6 +30,7 @@ pub mod cri;
 
 // Boards.
 pub mod events;
+pub mod decisions;
 pub mod journal;
 pub mod pod_cache;
 pub mod pod_manager;
@@ -40,6 +41,7 @@ pub mod logs;
 pub mod images;
 pub mod lifecycle;
 pub mod resources;
+pub mod objects;
 pub mod volumes;
 pub mod kuberuntime;
 
@@ -55,8 +57,10 @@ pub mod pod_workers;
 pub mod sync_loop;
 
 // Surface.
+pub mod explain;
 pub mod server;
 
 // Roof: wiring only.
 pub mod config;
 pub mod app;
+pub mod cli;

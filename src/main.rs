@@ -1,23 +1,25 @@
-//! The kubelet binary: parse, load, build, run.
+//! The kubelet binary: parse, then run the node agent or do what a verb says.
 
 use kubelet::{
     app::App,
     base::chain,
-    config::{self, Flags, HostFacts, Invocation},
+    cli::{self, Command},
+    config::{self, Flags, HostFacts},
 };
 use std::{env, io::Write, process::ExitCode};
 
 fn main() -> ExitCode {
     kubelet::host::memory::share_one_heap();
-    match config::parse_args(env::args_os().skip(1)) {
-        Ok(Invocation::Run(flags)) => match run(&flags) {
+    match cli::parse(env::args_os().skip(1)) {
+        Ok(Command::Run(flags)) => match run(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&chain(error.as_ref())),
         },
-        Ok(Invocation::Help(text) | Invocation::Version(text)) => {
+        Ok(Command::Print(text)) => {
             let _ = writeln!(std::io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
+        Ok(Command::Verb(verb)) => cli::run(verb),
         Err(error) => complain(&error.to_string()),
     }
 }

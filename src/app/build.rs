@@ -1,21 +1,28 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::memory;
+use super::{Periods, images, live::Live, memory, reclaim};
 use crate::{
     base::Tasks,
     config::{KubeletConfig, StaticPodSources},
     cri::{
-        CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient, RuntimeInfo,
-        events::event_stream,
+        CriConnection, CriMetrics, Endpoint, FeaturesReader, ImageClient, RuntimeClient,
+        RuntimeFeatures, RuntimeInfo,
+        events::{EventMetrics, event_stream},
+        features_board,
     },
+    decisions::Decisions,
     events::EventRecorder,
     host::Machine,
-    images::{ImageManager, PullConfig},
+    images::{credentials::Keyring, records::PullRecords},
     journal::Journal,
-    kuberuntime::{self, GcPolicy, KubeGenericRuntimeManager, SpecSettings},
+    kuberuntime::{
+        self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, UserNamespaces, log_paths,
+    },
     lifecycle::{Hooks, runtime_exec},
+    logs::{LogPath, rotation},
     metrics::Metrics,
     model::{Pod, PodExt, PodUid},
+    objects::Objects,
     pleg::{self, Pleg},
     pod_cache::{self, PodCache, PodCacheWriter},
     pod_config::{self, FileConfig, HttpConfig, PodConfig},
@@ -27,12 +34,18 @@ use crate::{
     resources::{CpuEnforcement, NodeFacts},
     server::HealthChecks,
     status::{StatusManager, Statuses},
-    sync_loop::{Heartbeat, SyncLoop},
+    sync_loop::{Admission, Audits, Heartbeat, SyncLoop, admission::sysctls::Allowlist},
+    validation::LocalObjects,
     volumes::{HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 /// Where collectors look for logs while pod logs are in their usual place.
 const LOG_LINKS: &str = "/var/log/containers";
@@ -41,6 +54,7 @@ const LOG_LINKS: &str = "/var/log/containers";
 pub struct Boards {
     pub(super) metrics: Metrics,
     pub(super) events: EventRecorder,
+    pub(super) decisions: Decisions,
     pub(super) runtime: RuntimeClient,
     pub(super) images: ImageClient,
     pub(super) journal: Journal,
@@ -52,11 +66,35 @@ pub struct Boards {
     pub(super) heartbeat: Heartbeat,
     pub(super) started_at: Timestamp,
     pub(super) machine: Machine,
+    pub(super) keyring: Keyring,
+    /// What exists once the runtime has answered.
+    pub(super) live: Arc<OnceLock<Live>>,
+    pub(super) records: PullRecords,
 }
 
 impl Boards {
     /// Reads what is on disk and prepares connections.
     pub(super) fn open(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
+        let root = KubeletRoot::create(&config.root_dir)
+            .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
+        let journal = Journal::open(journal_dir(config))?;
+        Self::of(config, machine, root, journal)
+    }
+
+    /// Reads what is on disk and touches nothing.
+    pub(super) fn look(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
+        let root = KubeletRoot::look(&config.root_dir)
+            .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
+        let journal = Journal::look(journal_dir(config))?;
+        Self::of(config, machine, root, journal)
+    }
+
+    fn of(
+        config: &KubeletConfig,
+        machine: Machine,
+        root: KubeletRoot,
+        journal: Journal,
+    ) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let cri_metrics = CriMetrics::new(&metrics);
         let timeout = config.runtime.request_timeout;
@@ -69,13 +107,15 @@ impl Boards {
             true => connection.clone(),
             false => CriConnection::new(image_endpoint, timeout, &cri_metrics),
         };
-        let root = KubeletRoot::create(&config.root_dir)
-            .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
-        let journal = Journal::open(config.root_dir.join("journal"))?;
         let (cache_writer, cache) = pod_cache::board();
+        let keyring = images::keyring(config, &metrics)?;
+        let records = images::records(config)?;
         Ok(Self {
+            keyring,
+            records,
             metrics,
             events: EventRecorder::new(),
+            decisions: Decisions::new(),
             runtime: RuntimeClient::new(connection),
             images: ImageClient::new(image_connection),
             journal,
@@ -87,6 +127,7 @@ impl Boards {
             heartbeat: Heartbeat::new(),
             started_at: Timestamp::now(),
             machine,
+            live: Arc::default(),
         })
     }
 
@@ -109,31 +150,63 @@ impl Boards {
     }
 }
 
+fn journal_dir(config: &KubeletConfig) -> PathBuf {
+    config.root_dir.join("journal")
+}
+
 /// Builds what needs the runtime's word and starts every task.
 pub(super) async fn start(
     config: &KubeletConfig,
+    periods: Periods,
     boards: Boards,
     info: &RuntimeInfo,
     tasks: &mut Tasks,
 ) -> anyhow::Result<PodWorkers> {
-    let node = Arc::new(node_facts(config, &boards.machine, info)?);
-    let volumes = VolumeManager::new(boards.root.clone(), node.clone(), HostMounter);
+    images::recover_pulls(&boards).await;
+    let collector = images::collector(config, &boards);
+    let node = Arc::new(node_facts(config, &boards.machine)?);
+    let (features_writer, features) = features_board(RuntimeFeatures::of(&info.status));
+    let user_namespaces = user_namespaces(config, &boards.root).await?;
+    let objects = Objects::new(config.local_objects_dir.clone());
+    let volumes = VolumeManager::new(
+        boards.root.clone(),
+        node.clone(),
+        objects.clone(),
+        HostMounter,
+    );
     let (results_writer, results) = probe_results::board();
-    let runtime = runtime_manager(config, &boards, &node, &volumes, &results);
-    let (stream, hints) = event_stream(boards.runtime.clone());
-    let pleg_config = pleg::Config::default();
+    let admission = Admission {
+        sysctls: Allowlist::new(
+            &boards.machine.kernel_release,
+            &config.containers.allowed_unsafe_sysctls,
+        )?,
+        app_armor: boards.machine.app_armor,
+        features: features.clone(),
+    };
+    let status_features = features.clone();
+    let shared = Shared {
+        node: node.clone(),
+        volumes: volumes.clone(),
+        objects,
+        results: results.clone(),
+        features,
+        user_namespaces,
+    };
+    let runtime = runtime_manager(config, &boards, shared);
+    let (stream, hints) = event_stream(boards.runtime.clone(), EventMetrics::new(&boards.metrics));
     let (pleg, state) = pleg::build(
         boards.runtime.clone(),
         boards.cache_writer,
         hints,
-        pleg_config,
+        periods.pleg,
         &info.status,
+        features_writer,
     );
     let view = container_view(
         boards.cache.clone(),
         boards.manager.reader(),
         boards.statuses.reader(),
-        node.host_ips.first().cloned(),
+        node.address().into(),
     );
     let probe_parts = prober::Parts {
         started_at: boards.started_at,
@@ -152,22 +225,43 @@ pub(super) async fn start(
         boards.cache.clone(),
         results.clone(),
         boards.journal.clone(),
+        status_features,
     ));
+    let reclaim = reclaim::Reclaim {
+        collector,
+        runtime: runtime.clone(),
+        cache: boards.cache.clone(),
+        events: boards.events.clone(),
+        node_name: config.node_name.clone(),
+    };
     let pod_sync = Arc::new(PodSync {
-        runtime,
+        runtime: runtime.clone(),
         cache: boards.cache.clone(),
         statuses,
-        probes,
+        probes: probes.clone(),
         volumes,
         journal: boards.journal.clone(),
         events: boards.events.clone(),
-        state,
+        decisions: boards.decisions.clone(),
+        state: state.clone(),
     });
+    let rotation = log_rotation(config, &boards.runtime, &boards.cache);
     let delays = Delays {
         resync: config.sync_frequency,
         ..Delays::default()
     };
     let workers = PodWorkers::new(pod_sync.clone(), delays);
+    let live = Live {
+        workers: workers.clone(),
+        runtime,
+        probes,
+        results: results.clone(),
+        cache: boards.cache.clone(),
+        state,
+        decisions: boards.decisions.clone(),
+        events: boards.events.clone(),
+    };
+    let _ = boards.live.set(live);
     let (updates, sources) = PodConfig::start(source_config(config), boards.events.clone(), tasks)?;
     let sync_loop = SyncLoop {
         updates,
@@ -177,12 +271,17 @@ pub(super) async fn start(
         cache: boards.cache,
         results,
         pod_sync,
+        admission,
         heartbeat: boards.heartbeat,
         cleaning: HashSet::new(),
         cleaned: Arc::default(),
         strays: Arc::default(),
+        audits: Audits::every(periods.audit),
     };
-    let shutdown = tasks.shutdown();
+    let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());
+    if !config.image_gc.is_off() {
+        tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
+    }
     let Pleg {
         relist,
         hints,
@@ -196,22 +295,28 @@ pub(super) async fn start(
     tasks.spawn("pleg.events", hints.run(shutdown.clone()));
     tasks.spawn("pleg.inspect", inspect.run(shutdown.clone()));
     tasks.spawn("pleg.status", status.run(shutdown.clone()));
+    if let Some(rotation) = rotation {
+        tasks.spawn("logs.rotation", rotation.run(shutdown.clone()));
+    }
     tasks.spawn("sync_loop", sync_loop.run(shutdown));
     Ok(workers)
 }
 
 fn source_config(config: &KubeletConfig) -> pod_config::Config {
     let sources = &config.static_pods;
+    let objects = LocalObjects::given(config.local_objects_dir.is_some());
     pod_config::Config {
         node_name: config.node_name.clone(),
         file: sources.path.clone().map(|path| FileConfig {
             path,
             check_period: sources.file_check_frequency,
+            objects,
         }),
         http: sources.url.clone().map(|url| HttpConfig {
             url,
             headers: headers(sources),
             check_period: sources.http_check_frequency,
+            objects,
         }),
     }
 }
@@ -224,48 +329,62 @@ fn headers(sources: &StaticPodSources) -> Vec<(String, String)> {
 }
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).
-fn node_facts(
-    config: &KubeletConfig,
-    machine: &Machine,
-    info: &RuntimeInfo,
-) -> anyhow::Result<NodeFacts> {
+pub(super) fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
     let host_ips = config.node_ips.iter().map(ToString::to_string).collect();
-    let storage = crate::host::filesystem_bytes(&config.root_dir)
+    let there = config.root_dir.ancestors().find(|path| path.exists());
+    let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    let mut facts = NodeFacts::of(machine, storage, host_ips);
-    facts.recursive_read_only_mounts = info.recursive_read_only_mounts();
-    Ok(facts)
+    Ok(NodeFacts::of(machine, storage, host_ips))
 }
 
-fn runtime_manager(
+/// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.
+pub(super) async fn user_namespaces(
+    config: &KubeletConfig,
+    root: &KubeletRoot,
+) -> anyhow::Result<UserNamespaces> {
+    let space = super::user_ids::space(&config.user_namespaces)
+        .await
+        .context("create user namespace manager")?;
+    let root = root.clone();
+    let open = move || UserNamespaces::open(root, space);
+    Ok(tokio::task::spawn_blocking(open).await?)
+}
+
+/// What the manager shares with other parts.
+pub(super) struct Shared {
+    pub(super) node: Arc<NodeFacts>,
+    pub(super) volumes: VolumeManager,
+    pub(super) objects: Objects,
+    pub(super) results: ProbeResults,
+    pub(super) features: FeaturesReader,
+    pub(super) user_namespaces: UserNamespaces,
+}
+
+pub(super) fn runtime_manager(
     config: &KubeletConfig,
     boards: &Boards,
-    node: &Arc<NodeFacts>,
-    volumes: &VolumeManager,
-    results: &ProbeResults,
+    shared: Shared,
 ) -> KubeGenericRuntimeManager {
-    let pulls = PullConfig {
-        serialize: config.images.serialize,
-        max_parallel: config.images.max_parallel,
-        qps: config.images.qps.map_or(0.0, f64::from),
-        burst: config.images.burst,
-    };
     let containers = &config.containers;
     let period = containers.cpu_cfs_quota_period.as_micros();
     let logs = config.container_logs.pod_logs_dir.clone();
     KubeGenericRuntimeManager::new(kuberuntime::Deps {
         runtime: boards.runtime.clone(),
-        images: ImageManager::new(boards.images.clone(), boards.events.clone(), &pulls),
+        images: images::manager(config, boards),
         cache: boards.cache.clone(),
         events: boards.events.clone(),
+        decisions: boards.decisions.clone(),
         journal: boards.journal.clone(),
-        results: results.clone(),
+        results: shared.results,
         hooks: Hooks::new(
             runtime_exec(boards.runtime.clone()),
             boards.events.clone(),
             &boards.metrics,
         ),
-        volumes: volumes.clone(),
+        volumes: shared.volumes,
+        objects: shared.objects,
+        user_namespaces: shared.user_namespaces,
+        features: shared.features,
         config: kuberuntime::Config {
             max_restart_back_off: containers.max_restart_back_off,
             gc_policy: GcPolicy {
@@ -288,9 +407,42 @@ fn runtime_manager(
                 oom_group: boards.machine.cgroup_v2
                     && config.effective.single_process_oom_kill != Some(true),
             },
-            node: node.clone(),
+            node: shared.node,
         },
     })
+}
+
+/// Where the logs of containers are.
+fn log_path(config: &KubeletConfig) -> LogPath {
+    let root = config.container_logs.pod_logs_dir.clone();
+    Arc::new(move |owner, container| {
+        log_paths::container_log_file(&root, owner, &container.name, container.restart_count).ok()
+    })
+}
+
+/// Rotation of the logs, unless it is off.
+fn log_rotation(
+    config: &KubeletConfig,
+    runtime: &RuntimeClient,
+    cache: &PodCache,
+) -> Option<rotation::Rotation> {
+    let logs = &config.container_logs;
+    let policy = rotation::Policy {
+        max_size: logs.max_size?,
+        max_files: logs.max_files,
+    };
+    let settings = rotation::Config {
+        policy,
+        workers: logs.max_workers,
+        interval: logs.monitor_interval,
+    };
+    let path = log_path(config);
+    Some(rotation::Rotation::new(
+        runtime.clone(),
+        cache.clone(),
+        path,
+        settings,
+    ))
 }
 
 /// Links for collectors are beside the pod logs when those are not in their usual place.
@@ -307,9 +459,8 @@ fn container_view(
     cache: PodCache,
     manager: PodManager,
     statuses: Statuses,
-    node_ip: Option<String>,
+    node_ip: String,
 ) -> ContainerView {
-    let node_ip = node_ip.unwrap_or_else(|| "127.0.0.1".into());
     Arc::new(move |uid: &PodUid, name: &str| {
         let picture = cache.latest(uid);
         let pod: Option<Arc<Pod>> = manager.get(uid);

@@ -10,8 +10,13 @@
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;
+mod images;
+mod live;
+pub mod look;
 mod memory;
 mod node;
+mod reclaim;
+mod user_ids;
 mod views;
 
 use crate::{
@@ -20,11 +25,16 @@ use crate::{
     cri,
     host::Machine,
     journal::Journal,
+    pleg,
     pod_workers::PodWorkers,
     server::{Handlers, HealthChecks, Listener},
+    sync_loop::AUDIT_PERIOD,
 };
 use anyhow::Context as _;
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use build::Boards;
@@ -40,7 +50,28 @@ pub struct App {
     boards: Boards,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
+    local: Option<Listener>,
+    periods: Periods,
     _lock: Option<node::Lock>,
+}
+
+/// How often the kubelet looks by itself where nothing tells it to. Nobody configures these; tests
+/// that wait for such a look make them short.
+#[derive(Clone, Debug)]
+pub struct Periods {
+    /// Looks at the runtime.
+    pub pleg: pleg::Config,
+    /// Looks for what nobody claims.
+    pub audit: Duration,
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        Self {
+            pleg: pleg::Config::default(),
+            audit: AUDIT_PERIOD,
+        }
+    }
 }
 
 impl App {
@@ -53,14 +84,33 @@ impl App {
         node::set_oom_score_adj(config.oom_score_adj);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
+        if let Some(missing) = config
+            .local_objects_dir
+            .as_ref()
+            .filter(|dir| !dir.is_dir())
+        {
+            tracing::warn!(
+                path = %missing.display(),
+                "The directory of local objects is not there; until it is, no ConfigMap or Secret is found"
+            );
+        }
         let boards = Boards::open(&config, machine)?;
+        let local = bind_local(&config.root_dir);
         Ok(Self {
             config,
             boards,
             healthz,
             read_only,
+            local,
+            periods: Periods::default(),
             _lock: lock,
         })
+    }
+
+    /// The same app with other periods.
+    #[must_use]
+    pub fn with_periods(self, periods: Periods) -> Self {
+        Self { periods, ..self }
     }
 
     /// Runs until a signal asks it to stop. An error is a task that failed.
@@ -93,7 +143,8 @@ impl App {
             }
         };
         let journal = self.boards.journal.clone();
-        let workers = build::start(&self.config, self.boards, &info, &mut tasks).await?;
+        let workers =
+            build::start(&self.config, self.periods, self.boards, &info, &mut tasks).await?;
         tracing::info!(node = self.config.node_name, "Started kubelet");
         let early = tokio::select! {
             end = tasks.first_end() => end,
@@ -112,11 +163,15 @@ impl App {
             let serving = listener.serve(Handlers::health(checks), tasks.shutdown());
             tasks.spawn("server.healthz", serving);
         }
+        let checks = self.boards.health_checks(self.config.sync_frequency);
+        let views = views::of(&self.boards, &self.config.node_name);
+        let handlers = Handlers::read_only(checks, views);
         if let Some(listener) = self.read_only.take() {
-            let checks = self.boards.health_checks(self.config.sync_frequency);
-            let views = views::of(&self.boards, &self.config.node_name);
-            let serving = listener.serve(Handlers::read_only(checks, views), tasks.shutdown());
+            let serving = listener.serve(handlers.clone(), tasks.shutdown());
             tasks.spawn("server.readonly", serving);
+        }
+        if let Some(listener) = self.local.take() {
+            tasks.spawn("server.local", listener.serve(handlers, tasks.shutdown()));
         }
     }
 }
@@ -128,6 +183,22 @@ async fn bind(
     match address {
         Some(address) => Ok(Some(Listener::bind(name, address).await?)),
         None => Ok(None),
+    }
+}
+
+/// Where a kubelet with this root directory is asked by people on its node.
+pub fn local_socket(root_dir: &Path) -> PathBuf {
+    root_dir.join("kubelet.sock")
+}
+
+/// Pods are looked after also when nobody can ask about them.
+fn bind_local(root_dir: &Path) -> Option<Listener> {
+    match Listener::bind_local("local", &local_socket(root_dir)) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            tracing::warn!(err = %chain(&error), "This kubelet cannot be asked locally");
+            None
+        }
     }
 }
 

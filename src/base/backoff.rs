@@ -76,11 +76,17 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
 
     /// Takes the next step: `base` at first (or after a quiet time), then double, up to `cap`.
     pub fn advance(&mut self, key: K, event: T, now: T) -> Duration {
+        self.advance_within(key, event, now, self.cap)
+    }
+
+    /// As [`Self::advance`], with a cap of the key's own in place of the common one.
+    pub fn advance_within(&mut self, key: K, event: T, now: T, cap: Duration) -> Duration {
+        let base = self.base.min(cap);
         let delay = match self.steps.get(&key) {
             Some(step) if event.since(step.since) <= self.reset_after => {
-                step.delay.saturating_mul(2).clamp(self.base, self.cap)
+                step.delay.saturating_mul(2).clamp(base, cap)
             }
-            _ => self.base,
+            _ => base,
         };
         self.steps.insert(key, Step { delay, since: now });
         delay
@@ -88,13 +94,13 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
 
     /// Puts back a step that was remembered elsewhere.
     pub fn restore(&mut self, key: K, step: Step<T>) {
-        self.steps.insert(
-            key,
-            Step {
-                delay: step.delay.min(self.cap),
-                ..step
-            },
-        );
+        self.restore_within(key, step, self.cap);
+    }
+
+    /// As [`Self::restore`], with a cap of the key's own in place of the common one.
+    pub fn restore_within(&mut self, key: K, step: Step<T>, cap: Duration) {
+        let delay = step.delay.min(cap);
+        self.steps.insert(key, Step { delay, ..step });
     }
 
     /// Forgets one key.
@@ -121,6 +127,27 @@ mod tests {
         let mut b = Backoff::new(S(10), S(300), S(600));
         let delays: Vec<_> = (0..7).map(|_| b.advance("k", t0, t0).as_secs()).collect();
         assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn a_cap_of_the_keys_own_takes_the_place_of_the_common_one() {
+        let t0 = Instant::now();
+        let mut b = Backoff::new(S(10), S(60), S(600));
+        let mut step = |cap| b.advance_within("k", t0, t0, S(cap)).as_secs();
+        assert_eq!([step(3), step(3), step(25)], [3, 3, 10]);
+        assert_eq!(
+            [step(100), step(100), step(100), step(100)],
+            [20, 40, 80, 100]
+        );
+        b.restore_within(
+            "k",
+            Step {
+                delay: S(90),
+                since: t0,
+            },
+            S(80),
+        );
+        assert_eq!(b.delay(&"k"), S(80));
     }
 
     #[test]

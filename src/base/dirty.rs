@@ -51,6 +51,23 @@ impl<K: Eq + Hash> DirtySet<K> {
         }
     }
 
+    /// Waits until something is marked and leaves it there.
+    pub async fn marked(&self) {
+        while self.is_empty() {
+            self.notify.notified().await;
+        }
+    }
+
+    /// Takes one key out; false when it was not marked.
+    pub fn unmark(&self, key: &K) -> bool {
+        self.keys.lock().remove(key)
+    }
+
+    /// Whether nothing is marked.
+    pub fn is_empty(&self) -> bool {
+        self.keys.lock().is_empty()
+    }
+
     /// What is marked now, without waiting.
     pub fn take_now(&self) -> HashSet<K> {
         mem::take(&mut *self.keys.lock())
@@ -69,6 +86,17 @@ mod tests {
         set.mark_all([1, 2]);
         assert_eq!(set.take().await, HashSet::from([1, 2]));
         assert!(set.take_now().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_marked_stays_until_it_is_taken() {
+        let set = DirtySet::default();
+        set.mark_all([1, 2]);
+        set.marked().await;
+        assert!(set.unmark(&1) && !set.unmark(&1));
+        set.marked().await;
+        assert_eq!(set.take_now(), HashSet::from([2]));
+        assert!(set.is_empty());
     }
 
     #[tokio::test]

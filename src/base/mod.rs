@@ -1,7 +1,8 @@
 //! Ground floor: small tools that know nothing of Kubernetes.
 //!
 //! * Owns: keyed back-off, coalescing dirty sets, atomic files, named tasks with one
-//!   shutdown, places for quick work on files, durations as Go spells them.
+//!   shutdown, places for quick work on files, durations and quoted text as Go
+//!   spells them.
 //! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
 //! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
 //!   kubelet leans on.
@@ -12,12 +13,14 @@ mod chain;
 mod dirty;
 mod own_files;
 mod go_duration;
+mod go_quote;
 mod strings;
 mod tasks;
 
 pub use chain::chain;
 pub use dirty::DirtySet;
 pub use go_duration::{GoDuration, ParseDurationError};
+pub use go_quote::{go_quote, push_go_escaped};
 pub use own_files::with_own_files;
 pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};

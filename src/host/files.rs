@@ -1,6 +1,6 @@
 //! Small files whose content or kind is not in our hands.
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
@@ -13,7 +13,10 @@ fn open_regular(path: &Path, follow_links: bool) -> io::Result<File> {
     if !follow_links {
         flags |= OFlags::NOFOLLOW;
     }
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    regular(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+fn regular(file: File) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -40,6 +43,21 @@ pub fn read_head_or_empty(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened?,
     };
+    let mut bytes = Vec::new();
+    file.take(u64::try_from(limit).unwrap_or(u64::MAX))
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The first `limit` bytes of a regular file below a directory that others write to. Links are
+/// followed as if the directory were the root: none leads out of it.
+pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(directory, flags, Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let opened = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)?;
+    let file = regular(File::from(opened))?;
     let mut bytes = Vec::new();
     file.take(u64::try_from(limit).unwrap_or(u64::MAX))
         .read_to_end(&mut bytes)?;

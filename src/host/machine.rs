@@ -21,6 +21,12 @@ pub struct Machine {
     pub cgroup_v2: bool,
     /// Memory can be swapped out.
     pub swap_on: bool,
+    /// The kernel's release, `6.1.0-13-amd64`.
+    pub kernel_release: String,
+    /// The kernel enforces AppArmor profiles.
+    pub app_armor: bool,
+    /// The kernel enforces SELinux labels.
+    pub selinux: bool,
 }
 
 impl Machine {
@@ -56,6 +62,13 @@ impl Machine {
                 .collect(),
             cgroup_v2: is_cgroup_v2(Path::new("/sys/fs/cgroup")),
             swap_on: has_swap(&text("/proc/swaps")),
+            kernel_release: rustix::system::uname()
+                .release()
+                .to_string_lossy()
+                .into_owned(),
+            app_armor: Path::new("/sys/kernel/security/apparmor").exists()
+                && text("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
+            selinux: is_selinux(Path::new("/sys/fs/selinux")),
         })
     }
 }
@@ -69,6 +82,24 @@ fn has_swap(swaps: &str) -> bool {
 pub fn filesystem_bytes(path: &Path) -> std::io::Result<u64> {
     let stat = rustix::fs::statvfs(path)?;
     Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+/// The size of a file system and what of it can still be used, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilesystemSpace {
+    /// All of it.
+    pub capacity: u64,
+    /// What anybody may still write.
+    pub available: u64,
+}
+
+/// The space of the file system that a path is on. Blocking.
+pub fn filesystem_space(path: &Path) -> std::io::Result<FilesystemSpace> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(FilesystemSpace {
+        capacity: stat.f_blocks.saturating_mul(stat.f_frsize),
+        available: stat.f_bavail.saturating_mul(stat.f_frsize),
+    })
 }
 
 /// `MemTotal` of `/proc/meminfo`, bytes.
@@ -120,6 +151,13 @@ fn is_cgroup_v2(root: &Path) -> bool {
     /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
     const CGROUP2: u64 = 0x6367_7270;
     rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 == CGROUP2)
+}
+
+/// SELinux is on where its own file system is mounted; its mode does not matter for labels.
+fn is_selinux(root: &Path) -> bool {
+    /// `SELINUX_MAGIC` of linux/magic.h.
+    const SELINUX: u64 = 0xf97c_ff8c;
+    rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 & 0xffff_ffff == SELINUX)
 }
 
 #[cfg(test)]

@@ -13,8 +13,11 @@ pub mod memory;
 pub mod mount;
 mod mountinfo;
 pub mod remove;
+pub mod terminal;
 
-pub use machine::{Machine, filesystem_bytes, parse_cpu_list, parse_mem_total};
+pub use machine::{
+    FilesystemSpace, Machine, filesystem_bytes, filesystem_space, parse_cpu_list, parse_mem_total,
+};
 pub use mountinfo::{MountEntry, parse_mountinfo};
 
 #[cfg(test)]

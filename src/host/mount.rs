@@ -2,6 +2,7 @@
 
 use super::{MountEntry, parse_mountinfo};
 use rustix::{
+    fs::{AtFlags, CWD, StatxAttributes, StatxFlags},
     io::Errno,
     mount::{MountFlags, UnmountFlags},
 };
@@ -28,6 +29,39 @@ pub fn tmpfs(target: &Path, size_bytes: Option<u64>, mode: u32) -> io::Result<()
         Err(Errno::INVAL) => Ok(attempt(options)?),
         result => Ok(result?),
     }
+}
+
+/// Mounts a file system whose pages are all of this size, which the kernel must offer.
+pub fn huge_pages(target: &Path, page_bytes: u64) -> io::Result<()> {
+    let options =
+        CString::new(format!("pagesize={page_bytes}")).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let flags = MountFlags::empty();
+    let options = options.as_c_str();
+    Ok(rustix::mount::mount(
+        "nodev",
+        target,
+        "hugetlbfs",
+        flags,
+        options,
+    )?)
+}
+
+/// Whether something is mounted on exactly this directory; false when there is none. A link is not
+/// followed.
+pub fn is_mount_point(directory: &Path) -> io::Result<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = match rustix::fs::statx(CWD, directory, flags, StatxFlags::TYPE) {
+        Err(Errno::NOENT) => return Ok(false),
+        stat => stat?,
+    };
+    if stat
+        .stx_attributes_mask
+        .contains(StatxAttributes::MOUNT_ROOT)
+    {
+        return Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
+    }
+    // Kernels before 5.8 do not say.
+    Ok(list()?.iter().any(|m| m.mount_point == directory))
 }
 
 /// Makes `source` visible at `target` too, both of a kind (file or directory).

@@ -236,3 +236,33 @@ fn a_bind_mount_of_the_same_file_system_stops_removal_too() {
     assert!(refused.is_err());
     assert!(data.join("precious").exists());
 }
+
+#[test]
+fn a_file_within_a_directory_is_read_and_no_link_leads_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = dir.path().join("volume");
+    fs::create_dir_all(volume.join("sub")).unwrap();
+    fs::write(dir.path().join("outside"), "outside").unwrap();
+    fs::write(volume.join("sub/file"), "inside").unwrap();
+    let read = |path: &str| files::read_within(&volume, Path::new(path), 100);
+    assert_eq!(read("sub/file").unwrap(), b"inside");
+    assert_eq!(
+        files::read_within(&volume, Path::new("sub/file"), 2).unwrap(),
+        b"in"
+    );
+    symlink("/sub/file", volume.join("absolute")).unwrap();
+    symlink("../outside", volume.join("escape")).unwrap();
+    symlink(dir.path().join("outside"), volume.join("elsewhere")).unwrap();
+    assert_eq!(read("absolute").unwrap(), b"inside");
+    assert_eq!(read("/sub/../sub/file").unwrap(), b"inside");
+    for path in ["escape", "elsewhere", "../outside", "none"] {
+        let error = read(path).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{path}");
+    }
+    assert!(read("sub").is_err(), "a directory is no file");
+    let status = std::process::Command::new("mkfifo")
+        .arg(volume.join("pipe"))
+        .status();
+    assert!(status.unwrap().success());
+    assert!(read("pipe").is_err(), "nothing waits for a pipe");
+}

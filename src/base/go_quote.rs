@@ -1,0 +1,58 @@
+//! Text in quotes as Go's `strconv.Quote` writes it: whatever it contains, it stays inside its
+//! quotes and on its line.
+
+use std::fmt::Write as _;
+
+/// The text in double quotes.
+pub fn go_quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    text.chars().for_each(|c| push_go_escaped(&mut out, c));
+    out.push('"');
+    out
+}
+
+/// Appends one character as it stands within quotes.
+pub fn push_go_escaped(out: &mut String, c: char) {
+    let short = match c {
+        '"' | '\\' => Some(c),
+        '\u{7}' => Some('a'),
+        '\u{8}' => Some('b'),
+        '\u{c}' => Some('f'),
+        '\n' => Some('n'),
+        '\r' => Some('r'),
+        '\t' => Some('t'),
+        '\u{b}' => Some('v'),
+        _ => None,
+    };
+    let code = u32::from(c);
+    let _ = match short {
+        Some(letter) => write!(out, "\\{letter}"),
+        None if c.is_ascii_graphic() || c == ' ' => out.write_char(c),
+        None if code < 0x80 => write!(out, "\\x{code:02x}"),
+        // What the standard library would escape is not printable: controls, format characters
+        // (bidirectional overrides too), odd spaces, unassigned and private code points.
+        None if c.escape_debug().count() == 1 => out.write_char(c),
+        None if code < 0x10000 => write!(out, "\\u{code:04x}"),
+        None => write!(out, "\\U{code:08x}"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_quoted_as_go_quotes_it() {
+        for (text, expected) in [
+            ("", r#""""#),
+            ("say \"hi\"\\", r#""say \"hi\"\\""#),
+            ("a\nb\tc\rd", r#""a\nb\tc\rd""#),
+            ("\u{1b}[31m\u{7f}\0", r#""\x1b[31m\x7f\x00""#),
+            ("hé 世界", "\"hé 世界\""),
+            ("\u{202e}\u{e0001}", r#""\u202e\U000e0001""#),
+        ] {
+            assert_eq!(go_quote(text), expected);
+        }
+    }
+}

@@ -14,6 +14,7 @@ run:
 test:
 	@hack/install-deps.sh || echo "going on without what could not be installed"
 	@hack/build-images.sh || echo "going on without the images"
+	@hack/build-containerd2.sh || echo "going on without containerd 2"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} cargo test --no-fail-fast
 
 # The kubelet that is measured is the one that is shipped, not the one built with the test features.

@@ -25,7 +25,7 @@ use kubelet::pod_config::{Origin, SourcePods, static_pod};
 use kubelet::probe_results::Verdicts;
 use kubelet::status::generate::Inputs as StatusInputs;
 use kubelet::status::generate_api_pod_status;
-use kubelet::validation::decode_pod;
+use kubelet::validation::{LocalObjects, decode_pod};
 use prost::Message;
 
 const MANY: usize = 1000;
@@ -68,6 +68,7 @@ fn origin(location: &str) -> Origin<'_> {
         node_name: "node1",
         source: PodSource::File,
         location,
+        objects: LocalObjects::None,
     }
 }
 

@@ -15,12 +15,12 @@ const FLOORS: &[&str] = &[
     "base", "metrics", // ground
     "model", "validation", // nouns
     "host", "cri", // wires
-    "events", "journal", "pod_cache", "pod_manager", "probe_results", // boards
-    "logs", "images", "lifecycle", "resources", "volumes", "kuberuntime", // machines
+    "events", "decisions", "journal", "pod_cache", "pod_manager", "probe_results", // boards
+    "logs", "images", "lifecycle", "resources", "objects", "volumes", "kuberuntime", // machines
     "pleg", "prober", "status", // watchers
     "pod_config", "pod_sync", "pod_workers", "sync_loop", // flow
-    "server", // surface
-    "config", "app", // roof
+    "explain", "server", // surface
+    "config", "app", "cli", // roof
 ];
 
 /// Files of these names decide; they do nothing.

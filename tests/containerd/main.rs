@@ -1,7 +1,8 @@
 //! The built kubelet against a real containerd, looked at from outside with crictl and `/pods`.
 //!
-//! Each scenario gets a containerd and a kubelet of its own, so they run beside one another. Without
-//! root, containerd or crictl they are skipped with a loud line, unless `CI=true`: there they fail.
+//! Each scenario gets a containerd and a kubelet of its own, so they run beside one another, and runs once
+//! on each flavour of containerd. Without root, containerd or crictl they are skipped with a loud line,
+//! unless `CI=true`: there they fail. Those on containerd 2 are skipped, as loudly, where it is not built.
 //! `KUBELET_UNDER_TEST` runs them against another kubelet with the same flags.
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +13,9 @@
     unreachable_pub
 )]
 
+mod flavour;
 mod node;
+mod registry;
 mod runner;
 mod runtime;
 mod scenarios;
@@ -24,5 +27,5 @@ mod support;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    runner::run(scenarios::ALL)
+    runner::run(scenarios::tests())
 }

@@ -1,13 +1,15 @@
 //! One kubelet on one containerd, and the questions that scenarios ask about them.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use crate::runtime::{Container, Containerd};
+use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings};
-use crate::support::wait::wait_for;
+use crate::support::wait::{holds, wait_for};
 
 /// Within which anything happens that needs no back-off.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -26,17 +28,110 @@ impl Node {
 
     /// `config`: lines for the configuration file.
     pub async fn start_with(config: &str) -> Node {
-        let dir = tempfile::Builder::new().prefix("kt").tempdir().unwrap();
+        Self::build(Self::fresh_dir(), config, &[], None).await
+    }
+
+    /// A node whose ConfigMaps and Secrets are files of [`Self::object`].
+    pub async fn start_with_objects(config: &str) -> Node {
+        let dir = Self::fresh_dir();
+        let objects = dir.path().join("objects").display().to_string();
+        let args = ["--local-objects-dir".to_owned(), objects];
+        Self::start_in(dir, config, &args).await
+    }
+
+    /// On a runtime that sends no reply larger than this, in bytes.
+    pub async fn start_limited(message_limit: usize) -> Node {
+        Self::build(Self::fresh_dir(), "", &[], Some(message_limit)).await
+    }
+
+    /// A directory for a node, to prepare something in.
+    pub fn fresh_dir() -> tempfile::TempDir {
+        tempfile::Builder::new().prefix("kt").tempdir().unwrap()
+    }
+
+    /// `args`: more arguments for the kubelet.
+    pub async fn start_in(dir: tempfile::TempDir, config: &str, args: &[String]) -> Node {
+        Self::build(dir, config, args, None).await
+    }
+
+    async fn build(
+        dir: tempfile::TempDir,
+        config: &str,
+        args: &[String],
+        message_limit: Option<usize>,
+    ) -> Node {
         // The kubelet's directory lies within, so that its mounts go when containerd is stopped.
-        let runtime = Containerd::start(dir.path());
+        let runtime = Containerd::start(dir.path(), message_limit);
         let mut settings = Settings::new(&dir.path().join("kubelet"), runtime.endpoint());
         std::fs::create_dir_all(&settings.dir).unwrap();
         settings.config = format!("cgroupRoot: /{}\n{config}", runtime.name());
+        settings.args = args.to_vec();
         Node {
             kubelet: KubeletProcess::start(settings).await,
             runtime,
             dir,
         }
+    }
+
+    /// Everything of the node is below it.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The kubelet's root directory.
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("kubelet/root")
+    }
+
+    /// Writes one entry of an object, such as `secrets/default/db/password`, as a whole.
+    pub fn object(&self, path: &str, text: &str) {
+        let path = self.dir.path().join("objects").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let new = self.dir.path().join("object.new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, path).unwrap();
+    }
+
+    /// What a command in the one container of that name prints.
+    pub fn exec(&self, pod: &str, container: &str, command: &[&str]) -> Result<String, String> {
+        let found = self.runtime.containers_of(&format!("{pod}-node1"));
+        let running = found.iter().find(|c| c.running && c.name == container);
+        let id = running.ok_or_else(|| format!("{container} of {pod} does not run"))?;
+        let args = [&["exec", &id.id], command].concat();
+        self.runtime.try_crictl(&args)
+    }
+
+    /// Waits until some event says this, as it stands in JSON.
+    pub async fn says(&self, text: &str) {
+        wait_for(&format!("an event says {text}"), SOON, || async {
+            let events = http::get(self.kubelet.read_only_port, "/events").await;
+            let events = events.map_err(|error| error.to_string())?.1;
+            holds(events.contains(text), events)
+        })
+        .await;
+    }
+
+    /// Mounts and directories that are there for pods, and notes about them.
+    pub fn left_of_pods(&self) -> Vec<String> {
+        let root = self.kubelet.settings().dir.join("root");
+        let pods = root.join("pods");
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let of_pods = |line: &&str| line.contains(&pods.display().to_string());
+        let mut left: Vec<String> = table.lines().filter(of_pods).map(str::to_owned).collect();
+        for below in ["pods", "journal"] {
+            let entries = std::fs::read_dir(root.join(below)).into_iter().flatten();
+            left.extend(entries.map(|entry| entry.unwrap().path().display().to_string()));
+        }
+        left
+    }
+
+    /// Waits until nothing of any pod is mounted or on disk.
+    pub async fn nothing_left(&self) {
+        wait_for("nothing is left of any pod", SOON, || async {
+            let left = self.left_of_pods();
+            holds(left.is_empty(), left.join("\n"))
+        })
+        .await;
     }
 
     /// A directory on the host that pods may be given.
@@ -49,6 +144,37 @@ impl Node {
     /// What a pod wrote into a file of the shared directory; empty when there is none.
     pub fn shared_file(&self, name: &str) -> String {
         std::fs::read_to_string(self.shared().join(name)).unwrap_or_default()
+    }
+
+    /// The samples of the kubelet's metrics, by name and labels as they are written.
+    pub async fn metrics(&self) -> BTreeMap<String, f64> {
+        let (code, text) = http::get(self.kubelet.read_only_port, "/metrics")
+            .await
+            .unwrap();
+        assert_eq!(code, 200, "{text}");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+            .collect()
+    }
+
+    /// How often the kubelet has made each call of the runtime that has ended.
+    pub async fn calls(&self) -> BTreeMap<String, u64> {
+        let prefix = "kubelet_runtime_operations_total{operation_type=\"";
+        let metrics = self.metrics().await;
+        metrics
+            .iter()
+            .filter_map(|(name, value)| {
+                let name = name.strip_prefix(prefix)?.strip_suffix("\"}")?;
+                Some((name.to_owned(), *value as u64))
+            })
+            .collect()
+    }
+
+    /// How often it has made one of them.
+    pub async fn count(&self, call: &str) -> u64 {
+        self.calls().await.get(call).copied().unwrap_or(0)
     }
 
     /// Puts a manifest under the pod's name.
@@ -113,6 +239,57 @@ impl Node {
             },
         )
         .await
+    }
+
+    /// What a command prints that runs in a container of a pod of namespace `default`.
+    pub fn try_exec(&self, pod: &str, container: &str, command: &[&str]) -> Result<String, String> {
+        let of_pod = self.runtime.containers_of(&format!("{pod}-node1"));
+        let found = of_pod
+            .iter()
+            .rfind(|known| known.name == container && known.running)
+            .ok_or_else(|| format!("{container} of {pod} does not run: {of_pod:?}"))?;
+        let mut args = vec!["exec", "-s", &found.id];
+        args.extend(command);
+        // crictl ends both streams with a line break of its own.
+        let printed = self.runtime.try_crictl(&args)?;
+        Ok(printed.strip_suffix("\n\n").unwrap_or(&printed).to_owned())
+    }
+
+    /// What a shell script prints that runs in a container.
+    pub fn sh(&self, pod: &str, container: &str, script: &str) -> String {
+        self.try_exec(pod, container, &["sh", "-c", script])
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Restarts the kubelet with the same directories.
+    pub async fn restart_kubelet(&mut self) {
+        self.kubelet.respawn();
+        self.kubelet.wait_healthy(SOON).await;
+    }
+
+    /// The events that the kubelet shows, as JSON text.
+    pub async fn events(&self) -> String {
+        let answer = crate::support::http::get(self.kubelet.read_only_port, "/events").await;
+        answer.map(|(_, text)| text).unwrap_or_default()
+    }
+
+    /// Waits until an event of this reason has this text in its message.
+    pub async fn event(&self, reason: &str, text: &str) {
+        wait_for(&format!("an event {reason}: {text}"), SOON, || async {
+            let events: serde_json::Value =
+                serde_json::from_str(&self.events().await).unwrap_or_default();
+            let items = events["items"].as_array().cloned().unwrap_or_default();
+            let hit = items.iter().any(|event| {
+                let message = event["message"].as_str().unwrap_or_default();
+                event["reason"] == reason && message.contains(text)
+            });
+            if hit {
+                Ok(())
+            } else {
+                Err(format!("{items:#?}"))
+            }
+        })
+        .await;
     }
 
     /// Waits until nothing of the pod runs any more and `/pods` does not show it. What is dead may stay

@@ -8,9 +8,10 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::flavour::Flavour;
 use crate::runtime;
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
@@ -20,6 +21,32 @@ const LONGEST: Duration = Duration::from_secs(180);
 const LANES: usize = 4;
 
 pub type Scenario = (&'static str, fn() -> Pin<Box<dyn Future<Output = ()>>>);
+
+/// A scenario on one flavour of runtime.
+pub struct Test {
+    name: String,
+    flavour: Flavour,
+    run: fn() -> Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Test {
+    pub fn new(flavour: Flavour, (name, run): Scenario) -> Test {
+        Test {
+            name: format!("{}::{name}", flavour.name()),
+            flavour,
+            run,
+        }
+    }
+}
+
+/// How it went, for the summary.
+#[derive(Default)]
+struct Counts {
+    passed: usize,
+    ignored: usize,
+    filtered: usize,
+    failed: Vec<String>,
+}
 
 /// What the command line asks for, as far as it concerns us.
 struct Wanted {
@@ -37,7 +64,10 @@ impl Wanted {
             skip: vec![],
             exact: false,
             list: false,
-            lanes: LANES,
+            lanes: std::env::var("RUST_TEST_THREADS")
+                .ok()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(LANES),
         };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
@@ -73,45 +103,81 @@ impl Wanted {
 }
 
 /// Runs what the command line selects.
-pub fn run(all: &[Scenario]) -> ExitCode {
+pub fn run(all: Vec<Test>) -> ExitCode {
     let wanted = Wanted::parse();
+    let total = all.len();
     let chosen = all
-        .iter()
-        .filter(|(name, _)| wanted.includes(name))
-        .copied()
+        .into_iter()
+        .filter(|test| wanted.includes(&test.name))
         .collect::<VecDeque<_>>();
     if wanted.list {
-        chosen.iter().for_each(|(name, _)| println!("{name}: test"));
+        chosen
+            .iter()
+            .for_each(|test| println!("{}: test", test.name));
         return ExitCode::SUCCESS;
     }
-    let (total, filtered) = (chosen.len(), all.len() - chosen.len());
-    println!("\nrunning {total} tests");
-    if let Err(why) = runtime::prepare() {
-        return cannot_run(&why, total, filtered);
-    }
+    let mut counts = Counts {
+        filtered: total - chosen.len(),
+        ..Counts::default()
+    };
     let start = Instant::now();
-    let queue = Arc::new(Mutex::new(chosen));
-    let failed = Arc::new(Mutex::new(Vec::new()));
+    println!("\nrunning {} tests", chosen.len());
+    if let Err(why) = runtime::prepare() {
+        return cannot_run(&why, chosen, counts);
+    }
+    let chosen = without_missing(chosen, &mut counts);
+    let (lanes, total) = (wanted.lanes.clamp(1, chosen.len().max(1)), chosen.len());
+    let queue = Mutex::new(chosen);
+    let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..wanted.lanes.clamp(1, total.max(1)) {
+        for _ in 0..lanes {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().unwrap().pop_front();
-                    let Some((name, scenario)) = next else { return };
-                    if !passes(name, scenario) {
-                        failed.lock().unwrap().push(name);
+                    let Some(test) = next else { return };
+                    if !passes(&test) {
+                        failed.lock().unwrap().push(test.name);
                     }
                 }
             });
         }
     });
-    report(total, filtered, &failed.lock().unwrap(), start.elapsed())
+    counts.failed = failed.into_inner().unwrap();
+    counts.passed = total - counts.failed.len();
+    report(&counts, start.elapsed())
+}
+
+/// Says of every flavour that is not there that its tests are skipped. It need not be there, not even
+/// where `CI=true`, but nobody may think that it was tested.
+fn without_missing(mut tests: VecDeque<Test>, counts: &mut Counts) -> VecDeque<Test> {
+    for flavour in Flavour::ALL.iter().copied() {
+        let here = |test: &Test| test.flavour == flavour;
+        if !tests.iter().any(here) {
+            continue;
+        }
+        let Some(why) = flavour.missing() else {
+            continue;
+        };
+        let name = flavour.name();
+        println!("\n!!!! the tests on {name} are SKIPPED: {why}\n");
+        for test in tests.iter().filter(|test| here(test)) {
+            println!("test {} ... ignored, {name} is missing", test.name);
+            counts.ignored += 1;
+        }
+        tests.retain(|test| !here(test));
+    }
+    tests
 }
 
 /// Runs one scenario on a thread of its own, whose name is in its panic message.
-fn passes(name: &'static str, scenario: fn() -> Pin<Box<dyn Future<Output = ()>>>) -> bool {
+fn passes(test: &Test) -> bool {
+    let Test {
+        name, flavour, run, ..
+    } = test;
+    let (flavour, scenario) = (*flavour, *run);
     let start = Instant::now();
     let body = move || {
+        flavour.make_current();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -134,16 +200,19 @@ fn passes(name: &'static str, scenario: fn() -> Pin<Box<dyn Future<Output = ()>>
     passed
 }
 
-fn report(total: usize, filtered: usize, failed: &[&str], took: Duration) -> ExitCode {
+fn report(counts: &Counts, took: Duration) -> ExitCode {
+    let failed = &counts.failed;
     if !failed.is_empty() {
         println!("\nfailures:\n    {}", failed.join("\n    "));
     }
     let word = if failed.is_empty() { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {word}. {} passed; {} failed; 0 ignored; 0 measured; {filtered} filtered out; \
+        "\ntest result: {word}. {} passed; {} failed; {} ignored; 0 measured; {} filtered out; \
          finished in {:.2}s\n",
-        total - failed.len(),
+        counts.passed,
         failed.len(),
+        counts.ignored,
+        counts.filtered,
         took.as_secs_f64()
     );
     if failed.is_empty() {
@@ -153,24 +222,16 @@ fn report(total: usize, filtered: usize, failed: &[&str], took: Duration) -> Exi
     }
 }
 
-fn cannot_run(why: &str, total: usize, filtered: usize) -> ExitCode {
+fn cannot_run(why: &str, chosen: VecDeque<Test>, mut counts: Counts) -> ExitCode {
     let strict = std::env::var("CI").is_ok_and(|value| value == "true");
     let verb = if strict { "CANNOT RUN" } else { "SKIPPED" };
     println!(
         "\n!!!! the tests against a real containerd are {verb}: {why}\n!!!! hack/install-deps.sh installs what is missing\n"
     );
-    let (word, ignored, failed) = if strict {
-        ("FAILED", 0, total)
-    } else {
-        ("ok", total, 0)
-    };
-    println!(
-        "test result: {word}. 0 passed; {failed} failed; {ignored} ignored; 0 measured; {filtered} filtered out; \
-         finished in 0.00s\n"
-    );
     if strict {
-        ExitCode::FAILURE
+        counts.failed = chosen.into_iter().map(|test| test.name).collect();
     } else {
-        ExitCode::SUCCESS
+        counts.ignored = chosen.len();
     }
+    report(&counts, Duration::ZERO)
 }

@@ -5,12 +5,14 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::flavour::Flavour;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Where cargo builds this; the scripts keep images and tools there.
-fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     // The test binary is in <target>/<profile>/deps.
     let own = std::env::current_exe().unwrap();
     own.ancestors().nth(3).unwrap().to_owned()
@@ -36,10 +38,7 @@ pub fn prepare() -> Result<(), String> {
     if String::from_utf8_lossy(&id.stdout).trim() != "0" {
         return Err("they need root".to_owned());
     }
-    let check = run(script("install-deps.sh").arg("--check"));
-    if !check.status.success() {
-        return Err(String::from_utf8_lossy(&check.stderr).trim().to_owned());
-    }
+    check("install-deps.sh")?;
     if !target().join("images/busybox.tar").exists() || !target().join("images/pause.tar").exists()
     {
         let built = run(&mut script("build-images.sh"));
@@ -48,6 +47,15 @@ pub fn prepare() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Asks a script whether what it makes is there.
+pub fn check(name: &str) -> Result<(), String> {
+    let check = run(script(name).arg("--check"));
+    if check.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&check.stderr).trim().to_owned())
 }
 
 fn crictl_path() -> PathBuf {
@@ -69,18 +77,30 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    pub fn start(dir: &Path) -> Containerd {
+    /// `message_limit`: the largest reply in bytes that it sends, if not its own limit.
+    pub fn start(dir: &Path, message_limit: Option<usize>) -> Containerd {
         let mut containerd = Containerd {
             dir: dir.to_owned(),
             endpoint: String::new(),
         };
-        containerd.command("start", &[&std::process::id().to_string()]);
+        let own_pid = std::process::id().to_string();
+        let limit = message_limit.map(|limit| ("MESSAGE_LIMIT", limit.to_string()));
+        containerd.command_with("start", &[&own_pid], limit);
         containerd.endpoint = containerd.command("endpoint", &[]).trim().to_owned();
         containerd
     }
 
     fn command(&self, word: &str, args: &[&str]) -> String {
-        let output = run(script("containerd.sh").arg(word).arg(&self.dir).args(args));
+        self.command_with(word, args, None)
+    }
+
+    fn command_with(&self, word: &str, args: &[&str], env: Option<(&str, String)>) -> String {
+        let mut command = script("containerd.sh");
+        command.arg(word).arg(&self.dir).args(args).envs(env);
+        if let Some(programs) = Flavour::current().programs() {
+            command.env("CONTAINERD_DIR", programs);
+        }
+        let output = run(&mut command);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "containerd.sh {word}: {errors}");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -104,6 +124,29 @@ impl Containerd {
     /// The name that is this containerd's alone, for cgroups: `ktN` in `unix:///run/ktN/...`.
     pub fn name(&self) -> &str {
         self.endpoint.split('/').rev().nth(1).unwrap()
+    }
+
+    /// Runs ctr on the namespace of Kubernetes.
+    pub fn ctr(&self, args: &[&str]) -> String {
+        let socket = self.endpoint.trim_start_matches("unix://");
+        let mut command = Command::new("ctr");
+        command.args(["-a", socket, "-n", "k8s.io"]).args(args);
+        let output = run(command.stdin(Stdio::null()));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ctr {args:?}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Makes an image of one file with so many random bytes; nothing can be run in it.
+    pub fn import_filler(&self, name: &str, bytes: u64) {
+        let tar = self.dir.join("filler.tar");
+        let mut build = script("build-images.sh");
+        build.args(["--filler", name, &bytes.to_string()]).arg(&tar);
+        let output = run(&mut build);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "build-images.sh: {errors}");
+        self.ctr(&["images", "import", tar.to_str().unwrap()]);
+        std::fs::remove_file(&tar).unwrap();
     }
 
     /// What crictl prints.
@@ -146,7 +189,14 @@ impl Containerd {
 
     /// All containers, dead or alive, the oldest first.
     pub fn containers(&self) -> Vec<Container> {
-        let items = self.list(&["ps", "-a", "-o", "json"], "containers");
+        self.containers_where(&[])
+    }
+
+    fn containers_where(&self, filter: &[&str]) -> Vec<Container> {
+        let items = self.list(
+            &[&["ps", "-a", "-o", "json"], filter].concat(),
+            "containers",
+        );
         let mut containers = items.iter().map(Container::read).collect::<Vec<_>>();
         containers.sort_by_key(|container| container.created);
         containers
@@ -162,10 +212,53 @@ impl Containerd {
 
     /// The containers of one pod (its full name), the oldest first.
     pub fn containers_of(&self, pod: &str) -> Vec<Container> {
-        self.containers()
+        let label = format!("io.kubernetes.pod.name={pod}");
+        self.containers_where(&["--label", &label])
+    }
+
+    /// Kills the main process of a container behind the runtime's back, which may be away.
+    pub fn kill(&self, process: MainProcess) {
+        let status = Command::new("kill")
+            .args(["-KILL", &process.0.to_string()])
+            .status();
+        assert!(
+            status.unwrap().success(),
+            "the process was gone before it was killed"
+        );
+    }
+
+    /// The main process of a container.
+    pub fn main_process(&self, id: &str) -> MainProcess {
+        let answer: Value =
+            serde_json::from_str(&self.crictl(&["inspect", "-o", "json", id])).unwrap();
+        let pid = answer["info"]["pid"].as_u64();
+        MainProcess(
+            pid.filter(|pid| *pid > 1)
+                .unwrap_or_else(|| panic!("{answer}")),
+        )
+    }
+
+    /// What the runtime says that it can do for pods without a runtime class.
+    pub fn features(&self) -> Features {
+        let info: Value = serde_json::from_str(&self.crictl(&["info", "-o", "json"])).unwrap();
+        let handlers = info["runtimeHandlers"].as_array().cloned();
+        let default = handlers
+            .unwrap_or_default()
             .into_iter()
-            .filter(|container| container.pod == pod)
-            .collect()
+            .find(|handler| handler["name"].as_str().unwrap_or_default().is_empty())
+            .unwrap_or_default();
+        let can = |what: &str| default["features"][what] == true;
+        let version = self.crictl(&["version"]);
+        let version = version
+            .lines()
+            .find_map(|line| line.strip_prefix("RuntimeVersion:"))
+            .unwrap_or_default();
+        Features {
+            recursive_read_only_mounts: can("recursive_read_only_mounts"),
+            user_namespaces: can("user_namespaces"),
+            supplemental_groups_policy: info["features"]["supplemental_groups_policy"] == true,
+            version_1: version.trim().trim_start_matches('v').starts_with("1."),
+        }
     }
 
     /// When a container started and ended, from `crictl inspect`.
@@ -210,6 +303,16 @@ impl Drop for Containerd {
             }
         }
     }
+}
+
+/// What a runtime can do.
+#[derive(Debug, Clone, Copy)]
+pub struct Features {
+    pub recursive_read_only_mounts: bool,
+    pub user_namespaces: bool,
+    pub supplemental_groups_policy: bool,
+    /// It is older than image volumes and stop signals.
+    pub version_1: bool,
 }
 
 /// One line of `crictl pods`.
@@ -257,6 +360,10 @@ impl Container {
         }
     }
 }
+
+/// A process on the host.
+#[derive(Debug, Clone, Copy)]
+pub struct MainProcess(u64);
 
 /// A container's life.
 #[derive(Debug, Clone, Copy)]

@@ -508,7 +508,7 @@ async fn it_lies_when_told_to() {
         .into_inner()
         .status
         .unwrap();
-    assert_eq!(sandbox.network, None);
+    assert_eq!(sandbox.network.unwrap().ip, "");
     assert_eq!(status(&mut client, &id).await.state, 3);
     let all = client
         .list_containers(v1::ListContainersRequest { filter: None })

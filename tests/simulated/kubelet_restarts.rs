@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::node::{Node, SOON, Twins, calls, full, is_ready, phase, put, status_of, wait_runs};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_spec};
-use crate::support::fake_runtime::{Behaviour, Call, FakeRuntime, Options, Rpc};
+use crate::support::fake_runtime::{Behaviour, Call, FakeRuntime, Fault, Options, Rpc};
 use crate::support::http;
 use crate::support::kubelet_process::KubeletProcess;
 use crate::support::wait::{holds, wait_for};
@@ -118,8 +118,6 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
                 Rpc::StartContainer,
                 Rpc::RemoveContainer,
             ],
-            // The sandbox of a pod that ended is stopped once more: its network may not be given back.
-            false if call.subject.pod == full("done") => &[Rpc::StopPodSandbox],
             false => &[],
         };
         assert!(expected.contains(&call.rpc), "{call:?}");
@@ -141,6 +139,26 @@ async fn a_kubelet_asked_to_end_leaves_the_pods_as_they_are() {
     kubelet.wait_healthy(SOON).await;
     wait_shown(&kubelet, "web", |pod| phase(pod) == "Running").await;
     assert_eq!(fake.mutations(), 0);
+}
+
+#[tokio::test]
+async fn from_its_first_moment_on_a_restarted_kubelet_shows_pods_as_they_are() {
+    let mut node = Node::new().await;
+    let probe = json!({"readinessProbe": exec_probe("is-ready")});
+    node.put(&pod("web", &[with(container("main"), probe)]));
+    node.start().await;
+    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node.stop().await;
+    // So that it is long wrong if it is.
+    let late = Fault::delay(Rpc::ContainerStatus, Duration::from_millis(200));
+    node.fake.inject(late);
+    node.start().await;
+    let first = wait_for("it is shown", SOON, async || {
+        node.pod("web").await.ok_or_else(|| "it is not".to_owned())
+    })
+    .await;
+    assert_eq!(phase(&first), "Running", "{first:?}");
+    assert!(is_ready(&first), "{first:?}");
 }
 
 #[tokio::test]
@@ -207,6 +225,34 @@ async fn a_pod_that_ended_is_not_run_again_even_if_the_runtime_forgot_it() {
     node.wait_runs("other").await;
     node.wait_phase("done", "Succeeded").await;
     assert!(node.calls("done", Rpc::RunPodSandbox).is_empty());
+}
+
+#[tokio::test]
+async fn the_sandbox_of_a_pod_that_ended_is_stopped_once_and_one_that_died_as_well() {
+    let mut node = Node::started().await;
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 0));
+    let never = json!({"restartPolicy": "Never"});
+    node.put(&with_spec(simple("done"), never.clone()));
+    node.wait_phase("done", "Succeeded").await;
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) == 1;
+    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    node.fake.behave("main", Behaviour::runs());
+    node.put(&with_spec(simple("dies"), never));
+    node.wait_runs("dies").await;
+    node.wait_phase("dies", "Running").await;
+    node.stop().await;
+    node.fake.kill_sandbox(&full("dies"));
+    node.fake.clear_calls();
+    node.start().await;
+    node.wait_phase("dies", "Failed").await;
+    node.fake
+        .wait_until("what died is stopped", SOON, stopped)
+        .await;
+    node.wait_phase("done", "Succeeded").await;
+    let more = |fake: &FakeRuntime| fake.mutations() > 1;
+    assert!(node.never(Duration::from_millis(500), more).await);
+    assert_eq!(node.calls("dies", Rpc::StopPodSandbox).len(), 1);
 }
 
 #[tokio::test]

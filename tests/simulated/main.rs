@@ -11,15 +11,21 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asking;
+mod collected;
 mod fake_runtime;
 mod kubelet_restarts;
 mod log;
+mod logs;
 mod manifests;
 mod node;
 mod orphans;
+mod own_ids;
 mod planted;
 mod pods;
+mod pulls;
 mod readded;
+mod refused;
 mod restarting;
 mod runtime_faults;
 mod runtime_losses;
@@ -27,4 +33,5 @@ mod starting;
 mod statuses;
 mod steady;
 mod stopping;
+mod vanished;
 mod web;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
-use kubelet::app::App;
+use kubelet::app::{App, Periods};
 use kubelet::config::{self, HostFacts, Invocation};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -35,6 +35,8 @@ pub(crate) struct Node {
     pub(crate) fake: FakeRuntime,
     pub(crate) manifests: Manifests,
     config: String,
+    args: Vec<String>,
+    periods: Periods,
     ports: [u16; 2],
     running: Option<Running>,
     dir: tempfile::TempDir,
@@ -57,6 +59,8 @@ impl Node {
             fake: FakeRuntime::start(options).await,
             manifests,
             config: String::new(),
+            args: Vec::new(),
+            periods: Periods::default(),
             ports: [0; 2],
             running: None,
             dir,
@@ -75,6 +79,21 @@ impl Node {
     pub(crate) fn configure(&mut self, line: &str) {
         self.config.push_str(line);
         self.config.push('\n');
+    }
+
+    /// Adds an argument to the command line.
+    pub(crate) fn argue(&mut self, arg: &str) {
+        self.args.push(arg.to_owned());
+    }
+
+    /// How often the kubelet looks by itself, from its next start on.
+    pub(crate) fn periods(&mut self) -> &mut Periods {
+        &mut self.periods
+    }
+
+    /// Takes all added lines out of the configuration file again.
+    pub(crate) fn configure_anew(&mut self) {
+        self.config.clear();
     }
 
     /// Starts the kubelet; returns once its sockets are open.
@@ -100,6 +119,7 @@ impl Node {
             let _ = stopped.await;
             "the test"
         };
+        let app = app.with_periods(self.periods.clone());
         let task = tokio::spawn(app.run_until(asked));
         self.running = Some(Running { stop, task });
     }
@@ -125,6 +145,7 @@ impl Node {
             "--hostname-override".into(),
             NODE.into(),
         ];
+        let args = args.into_iter().chain(self.args.iter().map(Into::into));
         let Ok(Invocation::Run(flags)) = config::parse_args(args) else {
             panic!("the command line is not accepted");
         };
@@ -139,6 +160,11 @@ impl Node {
         let dir = self.dir.path().display();
         let endpoint = self.fake.endpoint();
         let own = &self.config;
+        // The machine's disk may be nearly full.
+        let image_gc = match own.contains("imageGCHighThresholdPercent") {
+            true => "",
+            false => "imageGCHighThresholdPercent: 100\n",
+        };
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\n\
              kind: KubeletConfiguration\n\
@@ -151,7 +177,7 @@ impl Node {
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
              failCgroupV1: false\n\
-             {own}"
+             {image_gc}{own}"
         )
     }
 
@@ -208,6 +234,11 @@ impl Node {
             .await
             .expect("/events answers")
             .1
+    }
+
+    /// What the read-only port answers.
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        http::get(self.ports[0], path).await.expect("it answers")
     }
 
     /// One pod of namespace `default`, named as in its manifest.

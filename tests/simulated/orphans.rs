@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::node::{Node, SOON, full};
+use crate::node::{Node, SOON, Twins, full};
 use crate::planted::{Plant, Planter};
 use crate::pods::simple;
-use crate::support::fake_runtime::{FakeRuntime, Fault, Lie, Rpc};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Lie, PodView, Rpc};
+use crate::web::WebServer;
 
 /// A socket that accepts and never answers.
 async fn silent_server() -> (tokio::net::TcpListener, String) {
@@ -109,6 +110,87 @@ async fn a_pod_is_judged_when_its_own_source_has_delivered_and_no_sooner() {
         other.is_none_or(|pod| !pod.ready || !pod.containers[0].is_running())
     };
     assert!(node.never(Duration::from_millis(500), touched).await);
+}
+
+#[tokio::test]
+async fn a_name_that_another_source_may_still_want_is_not_taken_before_that_has_spoken() {
+    let mut node = Node::new().await;
+    let server = WebServer::start(500, "later").await;
+    node.configure(&format!("staticPodURL: {}", server.url));
+    node.configure("httpCheckFrequency: 100ms");
+    let held = Plant::of_a_kubelet(&full("web")).made_for("http");
+    Planter::new(&node.fake).await.pod(&held).await;
+    node.put(&simple("web"));
+    node.put(&simple("other"));
+    node.start().await;
+    node.wait_runs("other").await;
+    let touched = |fake: &FakeRuntime| destructive(fake) > 0 || fake.pods().len() > 2;
+    assert!(node.never(Duration::from_millis(500), touched).await);
+    let waits = node.wait_phase("web", "Pending").await;
+    assert!(waits.status.unwrap().conditions.is_some(), "it is told");
+    let twins = Twins::watch(&node.fake, "web");
+    server.answer(200, r#"{"apiVersion":"v1","kind":"PodList","items":[]}"#);
+    let replaced = |fake: &FakeRuntime| {
+        let pods = fake.pods();
+        let of_name = |pod: &&PodView| pod.name == full("web");
+        let uids: Vec<_> = pods.iter().filter(of_name).map(|pod| &pod.uid).collect();
+        uids.len() == 1 && !uids[0].starts_with("uid-of-")
+    };
+    node.fake
+        .wait_until("the file's pod has taken its place", SOON, replaced)
+        .await;
+    node.wait_runs("web").await;
+    twins.assert_never();
+}
+
+#[tokio::test]
+async fn an_audit_tries_again_to_stop_what_nobody_wants() {
+    let mut node = Node::new().await;
+    node.periods().audit = Duration::from_secs(1);
+    node.start().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake
+        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no").times(3));
+    node.remove("web");
+    // By itself its worker waits ten seconds or more after each of them.
+    node.wait_removed("web").await;
+    assert_eq!(node.fake.count(Rpc::StopContainer), 4);
+}
+
+#[tokio::test]
+async fn while_the_runtime_hangs_one_audit_hangs_with_it_and_no_more() {
+    let mut node = Node::new().await;
+    node.periods().audit = Duration::from_millis(200);
+    node.start().await;
+    let refused = Fault::fail(Rpc::RemoveContainer, Code::Internal, "not yet");
+    node.fake.inject(refused);
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 1));
+    node.put(&simple("web"));
+    let crashed = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 2;
+    node.fake.wait_until("it crashes", SOON, crashed).await;
+    let tried = |fake: &FakeRuntime| fake.count(Rpc::RemoveContainer) > 1;
+    node.fake
+        .wait_until("its removal is tried", SOON, tried)
+        .await;
+    node.fake.clear_faults();
+    node.fake.inject(Fault::hang(Rpc::RemoveContainer));
+    let hanging = |fake: &FakeRuntime| {
+        let calls = fake.calls_of(Rpc::RemoveContainer);
+        calls.iter().filter(|call| call.code.is_none()).count()
+    };
+    node.fake
+        .wait_until("an audit hangs", SOON, |fake| hanging(fake) == 1)
+        .await;
+    let more = |fake: &FakeRuntime| hanging(fake) > 1;
+    assert!(node.never(Duration::from_secs(2), more).await);
+    node.fake.clear_faults();
+    let one_left = |fake: &FakeRuntime| fake.pod(&full("web")).unwrap().containers.len() == 1;
+    node.fake
+        .wait_until("the audits go on", SOON, one_left)
+        .await;
 }
 
 #[tokio::test]

@@ -42,8 +42,13 @@ impl Plant {
         }
     }
 
-    pub(crate) fn made_for_a_file(mut self) -> Plant {
-        let (key, value) = ("kubernetes.io/config.source", "file");
+    pub(crate) fn made_for_a_file(self) -> Plant {
+        self.made_for("file")
+    }
+
+    /// A pod of this kind of source.
+    pub(crate) fn made_for(mut self, value: &str) -> Plant {
+        let key = "kubernetes.io/config.source";
         self.sandbox_annotations
             .insert(key.to_owned(), value.to_owned());
         self
@@ -84,6 +89,14 @@ impl Planter {
             .await
             .expect("the fake listens");
         Planter(RuntimeServiceClient::new(channel))
+    }
+
+    /// Removes a container.
+    pub(crate) async fn remove(&mut self, id: &str) {
+        let request = v1::RemoveContainerRequest {
+            container_id: id.to_owned(),
+        };
+        self.0.remove_container(request).await.expect("it is gone");
     }
 
     /// Makes a sandbox without containers.

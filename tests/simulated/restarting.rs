@@ -132,3 +132,32 @@ async fn a_sandbox_that_died_is_replaced_with_all_its_containers() {
     node.fake.wait_until("it runs again", SOON, again).await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
 }
+
+#[tokio::test]
+async fn a_container_that_keeps_failing_its_probe_backs_off_like_one_that_crashes() {
+    let node = Node::started().await;
+    node.fake.on_exec(|_| ExecOutcome::code(1));
+    let live = json!({"livenessProbe": exec_probe("alive")});
+    let spec = json!({"terminationGracePeriodSeconds": 1});
+    node.put(&with_spec(
+        pod("web", &[with(container("main"), live)]),
+        spec,
+    ));
+    let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
+    let shown = node.wait_pod("web", "backs off", SOON, back_off).await;
+    let status = status_of(&shown, "main").unwrap();
+    assert_eq!(status.restart_count, 1, "the first restart comes at once");
+    let starts = || node.calls("web", Rpc::StartContainer).len();
+    assert_eq!(starts(), 2);
+    assert!(
+        node.never(Duration::from_secs(5), |fake| fake
+            .count(Rpc::StartContainer)
+            > 2)
+            .await
+    );
+    let events = node.events().await;
+    assert!(
+        events.contains("Back-off restarting failed container main"),
+        "{events}"
+    );
+}

@@ -1,5 +1,6 @@
 //! A runtime that is slow, hangs, fails and lies. One pod's trouble is never another's.
 
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -7,8 +8,8 @@ use tonic::Code;
 
 use crate::node::{Node, SOON, full, phase, runs, status_of};
 use crate::planted::{Plant, Planter};
-use crate::pods::{simple, with_spec};
-use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Lie, Rpc};
+use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
+use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Lie, Rpc};
 
 /// How long something that must not happen is waited for.
 const A_WHILE: Duration = Duration::from_millis(1500);
@@ -151,9 +152,34 @@ async fn a_sandbox_without_an_address_is_not_replaced_again_and_again() {
     node.fake.lie(Lie::NoIp);
     node.put(&simple("web"));
     node.wait_runs("web").await;
-    let storm = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 2;
+    // The first replacement comes at once, the second a second later, the third two seconds after that.
+    let replaced = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 3;
+    node.fake.wait_until("it is replaced", SOON, replaced).await;
+    let storm = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 3;
     assert!(node.never(A_WHILE, storm).await);
     node.fake.tell_the_truth();
+}
+
+#[tokio::test]
+async fn a_stop_that_fails_does_not_make_the_next_try_wait_longer() {
+    let node = Node::started().await;
+    node.fake.lie(Lie::NoIp);
+    node.fake
+        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
+    // Each verdict is a reason to look at the pod again, once a second.
+    let verdict = AtomicI32::new(0);
+    node.fake
+        .on_exec(move |_| ExecOutcome::code(verdict.fetch_xor(1, Ordering::SeqCst)));
+    let probe = json!({"readinessProbe": exec_probe("flips")});
+    node.put(&pod("web", &[with(container("main"), probe)]));
+    let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) >= 6;
+    node.fake
+        .wait_until("it is tried again and again", SOON, tried)
+        .await;
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+    let tries = node.calls("web", Rpc::StopContainer);
+    let took = tries[5].at - tries[0].at;
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
 #[tokio::test]

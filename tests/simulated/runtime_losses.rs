@@ -65,6 +65,57 @@ async fn what_happened_while_nobody_listened_is_found_when_listening_again() {
 }
 
 #[tokio::test]
+async fn one_event_that_nobody_heard_is_made_up_for_by_the_next_list() {
+    let mut node = Node::new().await;
+    node.periods().pleg.audit_period = Duration::from_secs(2);
+    node.start().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    let listens = |fake: &FakeRuntime| (fake.subscribers(), fake.count(Rpc::GetContainerEvents));
+    let before = listens(&node.fake);
+    node.fake.lose_events(1);
+    node.fake.exit("main", 1);
+    let again =
+        |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
+    node.wait_pod("web", "runs again", SOON, again).await;
+    assert_eq!(listens(&node.fake), before, "the stream was never down");
+    let died = node.calls("web", Rpc::StartContainer);
+    assert!(died[1].at - died[0].at < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_is() {
+    let mut node = Node::new().await;
+    node.periods().pleg.status_period = Duration::from_millis(200);
+    node.start().await;
+    node.put(&simple("old"));
+    node.wait_runs("old").await;
+    node.wait_phase("old", "Running").await;
+    node.fake.set_runtime_ready(Err("not today"));
+    let asked = node.fake.count(Rpc::Status);
+    let heard = |fake: &FakeRuntime| fake.count(Rpc::Status) >= asked + 2;
+    node.fake.wait_until("it says so", SOON, heard).await;
+    node.put(&simple("web"));
+    node.fake.exit(&format!("{}/main", full("old")), 1);
+    node.wait_shown(2).await;
+    let starts = |fake: &FakeRuntime| {
+        fake.count(Rpc::RunPodSandbox) > 1 || fake.count(Rpc::CreateContainer) > 1
+    };
+    assert!(node.never(Duration::from_secs(1), starts).await);
+    // The loop, and with it statuses and the end of pods, goes on.
+    let ended =
+        |pod: &_| status_of(pod, "main").is_some_and(|s| s.last_state.is_some() || !s.ready);
+    node.wait_pod("old", "is shown to have ended", SOON, ended)
+        .await;
+    node.remove("old");
+    node.wait_removed("old").await;
+    node.fake.set_runtime_ready(Ok(()));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+}
+
+#[tokio::test]
 async fn a_runtime_without_events_is_listed_every_second() {
     let features = Features::old();
     let mut node = Node::with(Options {

@@ -44,6 +44,35 @@ async fn pods_that_have_settled_cost_no_calls_but_their_probes() {
     assert!((2..=4).contains(&probes), "{probes} probes in 3 s");
 }
 
+#[tokio::test]
+async fn with_events_neither_a_death_nor_a_removal_costs_a_list() {
+    let node = Node::started().await;
+    node.fake
+        .wait_until("it listens", SOON, |fake| fake.subscribers() > 0)
+        .await;
+    for name in ["stays", "goes"] {
+        node.put(&simple(name));
+        node.wait_pod(name, "is ready", SOON, is_ready).await;
+    }
+    // The list that follows when the stream stands is over, too.
+    let lists = |fake: &FakeRuntime| fake.count(Rpc::ListContainers);
+    let listed = |fake: &FakeRuntime| lists(fake) >= 2;
+    node.fake.wait_until("both lists", SOON, listed).await;
+    let before = lists(&node.fake);
+    let first = node.wait_runs("stays").await;
+    node.fake.exit(&first.id, 1);
+    let again = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) == 3;
+    node.fake.wait_until("a new container", SOON, again).await;
+    node.remove("goes");
+    let gone = |fake: &FakeRuntime| fake.pod(&full("goes")).is_none();
+    node.fake.wait_until("the pod is removed", SOON, gone).await;
+    // An id that nobody knows is looked for after a second.
+    let quiet = node
+        .never(Duration::from_secs(3), |fake| lists(fake) > before)
+        .await;
+    assert!(quiet, "{:?}", node.fake.counts());
+}
+
 fn resident_kib(kubelet: &KubeletProcess) -> u64 {
     let path = format!("/proc/{}/status", kubelet.pid());
     let text = std::fs::read_to_string(path).unwrap();
@@ -78,7 +107,9 @@ async fn round(fake: &FakeRuntime, kubelet: &KubeletProcess, number: usize) {
 async fn metric_lines(kubelet: &KubeletProcess) -> usize {
     let (code, text) = http::get(kubelet.read_only_port, "/metrics").await.unwrap();
     assert_eq!(code, 200);
-    text.lines().count()
+    // Calls have a series per kind, whenever the first of its kind is.
+    let calls = |line: &&str| line.contains("operation_type=");
+    text.lines().filter(|line| !calls(line)).count()
 }
 
 #[tokio::test]

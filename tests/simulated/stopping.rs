@@ -1,12 +1,17 @@
 //! How pods are stopped, removed and replaced.
 
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use tonic::Code;
 
 use crate::node::{Node, SOON, Twins, full, phase};
-use crate::pods::{container, pod, simple, version, with, with_metadata, with_spec};
-use crate::support::fake_runtime::{Behaviour, Call, ExecOutcome, FakeRuntime, Options, Rpc};
+use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
+use crate::support::fake_runtime::{
+    Behaviour, Call, ExecOutcome, FakeRuntime, Fault, Options, Rpc,
+};
+use crate::web::WebServer;
 
 fn only(calls: &[Call], rpc: Rpc) -> &Call {
     let mut found = calls.iter().filter(|call| call.rpc == rpc);
@@ -89,6 +94,89 @@ async fn a_removed_pod_ends_in_order_and_leaves_nothing() {
     .await;
 }
 
+/// A running pod whose hook takes a second, and that cannot be stopped; it has just been removed.
+async fn hooked_and_unstoppable() -> Node {
+    let node = Node::started().await;
+    node.fake.on_exec(|_| ExecOutcome {
+        delay: Duration::from_secs(1),
+        ..ExecOutcome::code(0)
+    });
+    let hook = json!({"lifecycle": {"preStop": {"exec": {"command": ["bye"]}}}});
+    node.put(&pod("web", &[with(container("main"), hook)]));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    node.fake
+        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
+    node.remove("web");
+    let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake.wait_until("it is tried", SOON, tried).await;
+    node
+}
+
+#[tokio::test]
+async fn the_next_try_to_stop_a_pod_runs_no_hook_again_and_goes_on_with_its_grace() {
+    let node = hooked_and_unstoppable().await;
+    node.fake.clear_faults();
+    let gone = |fake: &FakeRuntime| fake.pod(&full("web")).is_none();
+    let deadline = Duration::from_secs(25);
+    node.fake
+        .wait_until("it is tried again", deadline, gone)
+        .await;
+    assert_eq!(node.calls("web", Rpc::ExecSync).len(), 1);
+    let stops = node.calls("web", Rpc::StopContainer);
+    assert_eq!(stops[0].detail, "timeout=29", "what the hook left of it");
+    assert_goes_on(&stops[0], &stops[1], 29.0);
+}
+
+/// The later stop has what the first one, which had so many seconds, left of them.
+fn assert_goes_on(first: &Call, later: &Call, seconds: f64) {
+    let left = seconds - (later.at - first.at).as_secs_f64();
+    let given: f64 = later.detail["timeout=".len()..].parse().unwrap();
+    assert!(
+        (left - 1.0..=left + 1.0).contains(&given),
+        "{given} of {left}"
+    );
+}
+
+#[tokio::test]
+async fn a_hook_that_ran_is_not_run_again_by_the_next_kubelet() {
+    let mut node = hooked_and_unstoppable().await;
+    node.stop().await;
+    node.fake.clear_faults();
+    node.start().await;
+    node.wait_removed("web").await;
+    assert_eq!(node.calls("web", Rpc::ExecSync).len(), 1);
+}
+
+#[tokio::test]
+async fn a_container_of_a_pod_that_stays_has_one_hook_and_one_grace_per_stop() {
+    let node = Node::started().await;
+    let verdict = AtomicI32::new(0);
+    // Readiness flips, so the pod is looked at every second.
+    node.fake
+        .on_exec(move |call| match call.command[0].as_str() {
+            "is-alive" => ExecOutcome::code(1),
+            "flips" => ExecOutcome::code(verdict.fetch_xor(1, Ordering::SeqCst)),
+            _ => ExecOutcome::code(0),
+        });
+    node.fake
+        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no").times(3));
+    let probed = json!({
+        "lifecycle": {"preStop": {"exec": {"command": ["bye"]}}},
+        "livenessProbe": exec_probe("is-alive"),
+        "readinessProbe": exec_probe("flips"),
+    });
+    node.put(&pod("web", &[with(container("main"), probed)]));
+    let first = node.wait_runs("web").await;
+    let stopped = |fake: &FakeRuntime| !fake.container(&first.id).is_some_and(|c| c.is_running());
+    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    let mut hooks = node.calls("web", Rpc::ExecSync);
+    hooks.retain(|call| call.detail.contains("bye") && call.subject.id == first.id);
+    assert_eq!(hooks.len(), 1, "{hooks:?}");
+    let stops = node.calls("web", Rpc::StopContainer);
+    assert_goes_on(&stops[0], &stops[3], 30.0);
+}
+
 #[tokio::test]
 async fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
     let node = Node::started().await;
@@ -112,6 +200,29 @@ async fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
     let took = node.calls("web", Rpc::StopContainer)[0].took.unwrap();
     assert!((1.9..3.0).contains(&took.as_secs_f64()), "{took:?}");
     node.wait_removed("web").await;
+}
+
+#[tokio::test]
+async fn web_hooks_of_a_pod_on_the_nodes_network_go_to_the_node() {
+    let node = Node::started().await;
+    let (hello, bye) = (
+        WebServer::start(200, "").await,
+        WebServer::start(200, "").await,
+    );
+    // No host is named.
+    let hook = |server: &WebServer| json!({"httpGet": {"path": "/", "port": server.port()}});
+    let hooks = json!({"lifecycle": {"postStart": hook(&hello), "preStop": hook(&bye)}});
+    let on_node = json!({"hostNetwork": true});
+    node.put(&with_spec(
+        pod("web", &[with(container("main"), hooks)]),
+        on_node,
+    ));
+    node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    assert_eq!((hello.asked(), bye.asked()), (1, 0));
+    node.remove("web");
+    node.wait_removed("web").await;
+    assert_eq!((hello.asked(), bye.asked()), (1, 1));
 }
 
 #[tokio::test]

@@ -37,6 +37,12 @@ impl WebServer {
         WebServer { shared, url }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        let address = self.url.trim_start_matches("http://");
+        let port = address.trim_end_matches("/pods").rsplit(':').next();
+        port.and_then(|port| port.parse().ok()).expect("a port")
+    }
+
     pub(crate) fn answer(&self, code: u16, body: &str) {
         *self.shared.answer.lock() = (code, body.to_owned());
     }

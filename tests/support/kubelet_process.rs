@@ -155,6 +155,20 @@ impl KubeletProcess {
         })
     }
 
+    /// The events that it shows, as text.
+    pub async fn events(&self) -> String {
+        let answer = http::get(self.read_only_port, "/events").await;
+        answer.expect("/events answers").1
+    }
+
+    /// Changes its configuration file; that counts from the next start on.
+    pub fn reconfigure(&self, old: &str, new: &str) {
+        let path = self.settings.dir.join("config.yaml");
+        let text = std::fs::read_to_string(&path).expect("the configuration");
+        assert!(text.contains(old), "{old} is not in {text}");
+        std::fs::write(&path, text.replace(old, new)).expect("write the configuration");
+    }
+
     /// Its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(log_path(&self.settings)).unwrap_or_default()
@@ -221,6 +235,10 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
     line("cgroupDriver", &"cgroupfs");
     line("failSwapOn", &false);
     line("failCgroupV1", &false);
+    if !settings.config.contains("imageGCHighThresholdPercent") {
+        // The machine's disk may be nearly full.
+        line("imageGCHighThresholdPercent", &100);
+    }
     text.push_str(&settings.config);
     text
 }

@@ -235,3 +235,27 @@ containers:
     );
     assert_eq!(last.exit_code, 137);
 }
+
+pub async fn a_container_over_its_memory_limit_shows_as_oom_killed() {
+    let node = Node::start().await;
+    let spec = r#"
+restartPolicy: Never
+containers:
+- name: greedy
+  image: localhost/busybox:dev
+  command: [sh, -c, "exec tail /dev/zero"]
+  resources: { limits: { memory: 20Mi } }
+- { name: modest, image: "localhost/busybox:dev", command: [sh, -c, "exit 3"], resources: { limits: { memory: 20Mi } } }
+"#;
+    node.put("hungry", &manifest("hungry", spec));
+    let pod = node
+        .pod_when("hungry", "failed", |pod| phase(pod) == "Failed")
+        .await;
+    let ended = |name: &str| {
+        let state = container(&pod, name).unwrap().state.clone().unwrap();
+        let terminated = state.terminated.unwrap();
+        (terminated.exit_code, terminated.reason.unwrap_or_default())
+    };
+    assert_eq!(ended("greedy"), (137, "OOMKilled".to_owned()));
+    assert_eq!(ended("modest"), (3, "Error".to_owned()));
+}

@@ -2,34 +2,100 @@
 
 mod broken_parts;
 mod containers;
+mod images;
 mod lifecycle;
+mod logs;
 mod manifests;
+mod users;
+mod watching;
+mod spec_network;
+mod spec_refusals;
+mod spec_security;
+mod spec_sources;
+mod spec_storage;
+mod verbs;
+mod volumes;
 
-use crate::runner::Scenario;
+use crate::flavour::Flavour;
+use crate::runner::{Scenario, Test};
 
 macro_rules! scenarios {
-    ($($module:ident::$name:ident),* $(,)?) => {
-        /// All scenarios; the long ones first, so that the lanes end together.
-        pub const ALL: &[Scenario] = &[$((stringify!($name), || Box::pin($module::$name()))),*];
+    ($list:ident: $($module:ident::$name:ident),* $(,)?) => {
+        const $list: &[Scenario] = &[$((stringify!($name), || Box::pin($module::$name()))),*];
     };
 }
 
+/// Every scenario on every flavour that it is for.
+pub fn tests() -> Vec<Test> {
+    let on = |scenarios: &[Scenario], flavours: &[Flavour]| {
+        let pairs = scenarios.iter().flat_map(|scenario| {
+            let tests = flavours
+                .iter()
+                .map(|flavour| Test::new(*flavour, *scenario));
+            tests.collect::<Vec<_>>()
+        });
+        pairs.collect::<Vec<_>>()
+    };
+    let mut tests = on(EVERYWHERE, Flavour::ALL);
+    tests.extend(on(ON_CONTAINERD2, &[Flavour::Containerd2]));
+    tests
+}
+
 scenarios! {
+    ON_CONTAINERD2:
+    watching::streamed_lists_show_what_plain_ones_show,
+    users::pods_with_users_of_their_own_get_different_ones_and_write_their_volumes,
+}
+
+// The long ones first, so that the lanes end together.
+scenarios! {
+    EVERYWHERE:
     containers::a_crashing_container_is_restarted_at_growing_gaps,
+    logs::a_chatty_container_is_rotated_and_no_line_is_lost,
     containers::restart_policies_decide_what_is_started_again,
     containers::a_failing_liveness_probe_restarts_the_container,
+    verbs::the_next_start_of_a_crashing_container_comes_when_explain_says,
     broken_parts::a_killed_kubelet_finds_its_pods_as_they_were,
+    watching::what_died_while_containerd_was_away_is_replaced_and_events_are_taken_up_again,
+    watching::settled_pods_cost_no_calls,
+    watching::deaths_and_removals_are_seen_without_a_list,
+    watching::a_list_too_large_for_one_message_is_read_all_the_same,
     lifecycle::a_removed_pod_runs_its_pre_stop_hook_and_gets_its_grace,
     lifecycle::a_container_that_ignores_sigterm_is_killed_after_its_grace,
     broken_parts::a_restarted_containerd_costs_no_container,
     broken_parts::sigterm_ends_the_kubelet_and_leaves_the_pods,
+    images::unused_images_go_until_there_is_space_and_used_ones_stay,
+    images::a_private_image_is_pulled_once_the_login_is_right,
+    logs::a_log_that_was_moved_away_is_reopened_and_followed_on,
     manifests::a_changed_manifest_replaces_the_pod,
     manifests::broken_manifests_stand_beside_good_ones,
     containers::init_containers_run_one_after_the_other_before_the_main_ones,
     containers::a_sidecar_starts_before_and_ends_after_the_main_container,
     lifecycle::a_web_server_becomes_ready_and_answers_on_its_pod_ip,
+    containers::a_container_over_its_memory_limit_shows_as_oom_killed,
     lifecycle::volumes_are_shared_between_containers_and_with_the_host,
     lifecycle::a_host_network_pod_has_the_hosts_network,
     lifecycle::logs_are_where_they_belong_and_crictl_reads_them,
+    images::images_of_three_containers_are_pulled_at_the_same_time,
+    images::a_program_provides_the_login_for_all_images_of_a_registry,
+    images::an_image_that_was_there_is_not_everybodys_when_all_are_verified,
     manifests::one_name_in_two_namespaces_is_two_pods,
+    spec_network::pods_are_called_and_resolve_names_as_they_say,
+    spec_refusals::what_a_node_refuses_has_failed_with_upstreams_reason,
+    spec_security::users_groups_capabilities_and_profiles_reach_the_process,
+    spec_security::namespaces_are_shared_as_asked,
+    spec_security::a_pod_with_ids_of_its_own_keeps_them,
+    spec_storage::mounts_propagate_and_are_read_only_as_asked,
+    spec_storage::devices_and_hidden_paths_are_as_asked,
+    spec_storage::an_image_is_a_volume,
+    spec_sources::variables_come_from_a_file_that_an_init_container_wrote,
+    spec_sources::last_words_are_kept_by_policy,
+    spec_sources::the_signal_that_ends_a_container_can_be_chosen,
+    verbs::pods_are_shown_as_crictl_has_them,
+    verbs::a_plan_is_what_is_then_made,
+    volumes::a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans,
+    volumes::a_changed_object_reaches_the_running_container,
+    volumes::files_are_what_the_objects_and_the_pod_say,
+    volumes::what_is_missing_is_waited_for_and_named,
+    volumes::without_local_objects_a_pod_that_needs_one_is_refused,
 }

@@ -278,6 +278,16 @@ impl FakeRuntime {
         }
     }
 
+    /// The newest container that `word` means is gone without a trace or an event.
+    pub fn forget(&self, word: &str) -> bool {
+        let Some(container) = self.container(word) else {
+            return false;
+        };
+        let forgotten = self.shared.world.lock().forget_container(&container.id);
+        self.shared.changed();
+        forgotten.is_some()
+    }
+
     /// All sandboxes and containers are gone without a trace or an event.
     pub fn forget_everything(&self) {
         self.shared.world.lock().forget_everything();

@@ -71,6 +71,11 @@ fn digest(name: &str) -> String {
     format!("sha256:{hex}")
 }
 
+/// The id of the image that a pull of this name gives.
+pub fn image_id(name: &str) -> String {
+    make_image(name).id
+}
+
 /// The image that a pull of this name gives.
 pub fn make_image(name: &str) -> v1::Image {
     let full = normalize(name);

@@ -35,7 +35,7 @@ pub use calls::{Call, Rpc, Subject};
 pub use exec::{ExecCall, ExecOutcome};
 pub use faults::{Fault, Lie};
 pub use handle::{ContainerView, FakeRuntime, PodView};
-pub use images::Pull;
+pub use images::{Pull, image_id};
 
 /// Items per message of the list streams.
 const CHUNK: usize = 100;
@@ -49,6 +49,10 @@ pub struct Features {
     pub streaming: bool,
     /// RuntimeConfig's answer; without it the call is Unimplemented.
     pub cgroup_driver: Option<v1::CgroupDriver>,
+    /// What it says of its default handler.
+    pub handler: v1::RuntimeHandlerFeatures,
+    /// What it says of itself.
+    pub runtime: v1::RuntimeFeatures,
 }
 
 impl Default for Features {
@@ -57,6 +61,14 @@ impl Default for Features {
             events: true,
             streaming: true,
             cgroup_driver: Some(v1::CgroupDriver::Cgroupfs),
+            handler: v1::RuntimeHandlerFeatures {
+                recursive_read_only_mounts: true,
+                user_namespaces: true,
+            },
+            runtime: v1::RuntimeFeatures {
+                supplemental_groups_policy: true,
+                ..Default::default()
+            },
         }
     }
 }
@@ -68,6 +80,8 @@ impl Features {
             events: false,
             streaming: false,
             cgroup_driver: None,
+            handler: Default::default(),
+            runtime: Default::default(),
         }
     }
 }
@@ -92,7 +106,7 @@ impl Default for Options {
                 "localhost/busybox:dev".to_owned(),
                 "localhost/pause:dev".to_owned(),
             ],
-            write_logs: false,
+            write_logs: true,
             keep_calls: 100_000,
         }
     }
@@ -105,7 +119,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    fn answer(&self) -> v1::StatusResponse {
+    fn answer(&self, features: &Features) -> v1::StatusResponse {
         let condition = |name: &str, fact: &Result<(), String>| v1::RuntimeCondition {
             r#type: name.to_owned(),
             status: fact.is_ok(),
@@ -121,16 +135,13 @@ impl Conditions {
         ];
         let handler = v1::RuntimeHandler {
             name: String::new(),
-            features: Some(Default::default()),
+            features: Some(features.handler),
         };
         v1::StatusResponse {
             status: Some(v1::RuntimeStatus { conditions }),
             info: Default::default(),
             runtime_handlers: vec![handler],
-            features: Some(v1::RuntimeFeatures {
-                supplemental_groups_policy: true,
-                ..Default::default()
-            }),
+            features: Some(features.runtime),
         }
     }
 }

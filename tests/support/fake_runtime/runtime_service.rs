@@ -586,7 +586,10 @@ impl RuntimeService for Runtime {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let work = async { Ok(self.0.conditions.lock().answer()) };
+        let work = async {
+            let features = self.0.features.lock().clone();
+            Ok(self.0.conditions.lock().answer(&features))
+        };
         self.0
             .call(Rpc::Status, Subject::default(), String::new(), work)
             .await

@@ -264,7 +264,7 @@ impl Bend for Vec<v1::Container> {
 impl Bend for v1::PodSandboxStatus {
     fn bend(&mut self, lie: &Lie) {
         match lie {
-            Lie::NoIp => self.network = None,
+            Lie::NoIp => self.network = Some(v1::PodSandboxNetworkStatus::default()),
             Lie::WrongUid(uid) => {
                 bend_labels(&mut self.labels, uid);
                 bend_metadata(&mut self.metadata, uid);

@@ -302,9 +302,14 @@ impl World {
 
     pub fn remove_container(&mut self, id: &str, now: i64) {
         self.end(id, 137, now);
-        let Some(container) = self.containers.get(id) else {
-            return;
-        };
+        if let Some(sandbox) = self.forget_container(id) {
+            self.emit(Event::ContainerDeletedEvent, id, &sandbox, now);
+        }
+    }
+
+    /// The container was never here. Returns its sandbox.
+    pub fn forget_container(&mut self, id: &str) -> Option<String> {
+        let container = self.containers.get(id)?;
         let sandbox_id = container.sandbox.clone();
         if let Some(sandbox) = self.sandboxes.get(&sandbox_id) {
             let pod = sandbox.config.metadata.clone().unwrap_or_default();
@@ -314,7 +319,7 @@ impl World {
         if let Some(ids) = self.containers_by_sandbox.get_mut(&sandbox_id) {
             ids.remove(id);
         }
-        self.emit(Event::ContainerDeletedEvent, id, &sandbox_id, now);
+        Some(sandbox_id)
     }
 
     /// As after a wipe of the runtime's state: no sandbox and no container was ever here.

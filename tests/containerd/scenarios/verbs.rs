@@ -1,0 +1,207 @@
+//! What the verbs tell, held against what crictl sees.
+
+use std::process::Command;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::node::{Node, SOON, manifest};
+use crate::support::wait::{holds, wait_for};
+
+/// What a verb prints as JSON.
+fn told(node: &Node, args: &[&str]) -> Result<Value, String> {
+    let settings = node.kubelet.settings();
+    let output = Command::new(&settings.program)
+        .args(args)
+        .args(["-o", "json", "--hostname-override", "node1"])
+        .arg("--root-dir")
+        .arg(settings.dir.join("root"))
+        .arg("--config")
+        .arg(settings.dir.join("config.yaml"))
+        .output()
+        .map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+fn inspect(node: &Node, word: &str, id: &str) -> Value {
+    let text = node.runtime.crictl(&[word, "-o", "json", id]);
+    serde_json::from_str(&text).unwrap()
+}
+
+fn time(value: &Value) -> Timestamp {
+    value.as_str().unwrap().parse().unwrap()
+}
+
+const CRASHING: &str = r#"
+containers:
+- { name: main, image: "localhost/busybox:dev", command: [sh, -c, "exit 3"] }
+"#;
+
+const WEB: &str = r#"
+containers:
+- name: main
+  image: localhost/busybox:dev
+  command: [sleep, "1000"]
+  env: [{ name: GREETING, value: hello }, { name: NODE, valueFrom: { fieldRef: { fieldPath: spec.nodeName } } }]
+  resources: { limits: { memory: 64Mi } }
+  volumeMounts: [{ name: scratch, mountPath: /scratch }]
+  securityContext: { runAsUser: 1000, runAsGroup: 1000 }
+volumes: [{ name: scratch, emptyDir: {} }]
+"#;
+
+pub async fn pods_are_shown_as_crictl_has_them() {
+    let node = Node::start().await;
+    node.put("web", &manifest("web", WEB));
+    node.put("bad", &manifest("bad", CRASHING));
+    node.ready("web").await;
+    let row = |name: &str| {
+        let told = told(&node, &["pods"])?;
+        let pods = told["pods"].as_array().cloned().unwrap_or_default();
+        let found = pods.into_iter().find(|pod| pod["name"] == name);
+        found.ok_or_else(|| format!("{name} is not shown"))
+    };
+    let bad = wait_for("bad backs off", SOON, || async {
+        let bad = row("bad-node1")?;
+        holds(bad["status"] == "CrashLoopBackOff", bad.to_string()).map(|()| bad)
+    })
+    .await;
+    assert_eq!(bad["lastReason"], "Error (3)");
+    let newest = node.runtime.containers_of("bad-node1").pop().unwrap();
+    assert_eq!(bad["restarts"].as_u64(), Some(newest.attempt));
+    let web = row("web-node1").unwrap();
+    assert_eq!(
+        (
+            &web["status"],
+            web["ready"].as_u64(),
+            web["containers"].as_u64()
+        ),
+        (&Value::from("Running"), Some(1), Some(1))
+    );
+    let pods: Value = serde_json::from_str(&node.runtime.crictl(&["pods", "-o", "json"])).unwrap();
+    let items = pods["items"].as_array().unwrap();
+    let sandbox = items
+        .iter()
+        .find(|item| item["metadata"]["name"] == "web-node1")
+        .unwrap();
+    assert_eq!(sandbox["metadata"]["uid"], web["uid"]);
+    let sandbox = inspect(&node, "inspectp", sandbox["id"].as_str().unwrap());
+    assert_eq!(sandbox["status"]["network"]["ip"], web["ip"]);
+}
+
+pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
+    let node = Node::start().await;
+    node.put("bad", &manifest("bad", CRASHING));
+    let until = wait_for("a back-off of 10s is explained", SOON, || async {
+        let told = told(&node, &["explain", "bad"])?;
+        let wait = &told["waits"][0];
+        let held = wait["what"] == "its restart back-off of 10s";
+        holds(held, told["summary"].to_string()).map(|()| time(&wait["until"]))
+    })
+    .await;
+    let found = node
+        .containers_when("bad", "the third one was started", SOON, |found| {
+            found.iter().any(|container| container.attempt == 2)
+        })
+        .await;
+    let third = found.iter().find(|container| container.attempt == 2);
+    let times = wait_for("it was started", SOON, || async {
+        let times = node.runtime.times(&third.unwrap().id);
+        holds(times.started > Timestamp::UNIX_EPOCH, "not yet").map(|()| times)
+    })
+    .await;
+    let late = times.started.as_millisecond() - until.as_millisecond();
+    assert!(
+        (-200..1500).contains(&late),
+        "it was started {late} ms late"
+    );
+    let told = told(&node, &["explain", "bad"]).unwrap();
+    let decisions = told["decisions"].as_array().unwrap();
+    let starts = decisions
+        .iter()
+        .filter(|one| one["action"] == "StartContainer" && one["why"] == "exited with code 3");
+    let counted: u64 = starts.map(|one| one["count"].as_u64().unwrap()).sum();
+    assert_eq!(counted, 2, "{decisions:#?}");
+}
+
+pub async fn a_plan_is_what_is_then_made() {
+    let node = Node::start().await;
+    let draft = node.shared().join("web.yaml");
+    std::fs::write(&draft, manifest("web", WEB)).unwrap();
+    let draft = draft.to_str().unwrap().to_owned();
+    let plan = told(&node, &["plan", &draft]).unwrap();
+    let calls = |plan: &Value| -> Vec<String> {
+        let calls = plan["calls"].as_array().unwrap();
+        calls
+            .iter()
+            .map(|call| call["call"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        calls(&plan),
+        ["RunPodSandbox", "CreateContainer", "StartContainer"]
+    );
+    assert!(node.runtime.sandboxes().is_empty(), "a plan makes nothing");
+    node.put("web", &manifest("web", WEB));
+    let pod = node.ready("web").await;
+    assert_eq!(plan["uid"].as_str(), pod.metadata.uid.as_deref());
+    let made = node.runtime.containers_of("web-node1").pop().unwrap();
+    let made = inspect(&node, "inspect", &made.id);
+    let planned = &plan["containers"][0]["config"];
+    assert_eq!(made["status"]["labels"], planned["labels"]);
+    let annotations = |of: &Value| of["annotations"]["io.kubernetes.container.hash"].clone();
+    assert_eq!(annotations(&made["status"]), annotations(planned));
+    let spec = &made["info"]["runtimeSpec"];
+    let environment: Vec<&str> = spec["process"]["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    for variable in planned["envs"].as_array().unwrap() {
+        let text = format!(
+            "{}={}",
+            variable["key"].as_str().unwrap(),
+            variable["value"].as_str().unwrap()
+        );
+        assert!(
+            environment.contains(&text.as_str()),
+            "{text}: {environment:?}"
+        );
+    }
+    assert_eq!(spec["process"]["user"]["uid"], 1000);
+    assert_eq!(
+        planned["linux"]["security_context"]["run_as_user"]["value"],
+        1000
+    );
+    assert_eq!(
+        spec["linux"]["resources"]["memory"]["limit"],
+        planned["linux"]["resources"]["memory_limit_in_bytes"]
+    );
+    let mounts = spec["mounts"].as_array().unwrap();
+    for mount in planned["mounts"].as_array().unwrap() {
+        let destination = &mount["container_path"];
+        let real = mounts.iter().find(|m| m["destination"] == *destination);
+        let source = real.unwrap_or_else(|| panic!("{destination}: {mounts:#?}"))["source"].clone();
+        let planned = mount["host_path"].as_str().unwrap();
+        match planned.strip_suffix("<8 hex digits>") {
+            Some(parent) => assert!(source.as_str().unwrap().starts_with(parent)),
+            None => assert_eq!(source, planned),
+        }
+    }
+    let again = told(&node, &["plan", &draft]).unwrap();
+    assert!(calls(&again).is_empty(), "{again:#}");
+    assert!(
+        again["now"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|step| step["action"] == "keep")
+    );
+    std::fs::write(&draft, manifest("web", &WEB.replace("1000\"", "999\""))).unwrap();
+    let other = told(&node, &["plan", &draft]).unwrap();
+    assert_eq!(calls(&other)[..2], ["StopContainer", "StopPodSandbox"]);
+    assert_eq!(node.runtime.running().len(), 1, "a plan stops nothing");
+}

@@ -1,0 +1,20 @@
+//! Bytes from outside, mangled: whatever they are, what reads them must neither panic, nor hang, nor
+//! break the rules that each target states.
+//!
+//! `FUZZ_SECONDS` (2 unless given) is how long each target runs, `FUZZ_SEED` chooses other mutations
+//! than the usual ones. A finding prints the shortest input found that shows it; put that among the
+//! seeds of its target, so that it is tried first ever after.
+//!
+//! A new target is a file with one test that calls [`engine::fuzz`], and a line here.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods
+)]
+
+mod cri_log;
+mod engine;
+mod image_references;
+mod manifests;

@@ -1,0 +1,162 @@
+//! Manifests: decoding, defaults, validation, and the way to a static pod.
+
+use crate::engine::{Target, fuzz, path};
+use jiff::Timestamp;
+use kubelet::model::Pod;
+use kubelet::validation::{
+    FieldError, LocalObjects, decode_pod, decode_pod_or_list, default_pod, static_pod_references,
+    unsupported_fields, unsupported_warnings, validate_pod,
+};
+
+const SEEDS: &[&str] = &[
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: a, image: b}\n",
+    r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","labels":{"a":"b"}},
+       "spec":{"containers":[{"name":"a","image":"b","ports":[{"containerPort":80}],
+       "resources":{"limits":{"cpu":"100m","memory":"1Gi"}}}]}}"#,
+    "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: []}\n- {kind: Pod}\n",
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: &n x, annotations: {a: *n}}\nspec: &s\n  hostNetwork: true\n",
+    "# a comment\n---\napiVersion: v1\nkind: Pod\n---\n",
+    "kind: Pod\nspec: {volumes: [{name: v, secret: {defaultMode: 0644}}]}\n",
+];
+
+const WORDS: &[&str] = &[
+    "apiVersion: v1",
+    "kind: Pod",
+    "kind: PodList",
+    "metadata:",
+    "spec:",
+    "status:",
+    "items:",
+    "containers:",
+    "initContainers:",
+    "volumes:",
+    "volumeMounts:",
+    "env:",
+    "valueFrom:",
+    "fieldRef: {fieldPath: metadata.name}",
+    "resources:",
+    "limits:",
+    "requests:",
+    "100m",
+    "1Gi",
+    "1e400",
+    "-1",
+    "0644",
+    "0o17",
+    "0x7fffffff",
+    "9223372036854775808",
+    "1.5",
+    ".nan",
+    "~",
+    "null",
+    "true",
+    "\"\"",
+    "livenessProbe:",
+    "readinessProbe:",
+    "httpGet: {port: http}",
+    "exec: {command: [a]}",
+    "securityContext:",
+    "hostPath: {path: /a}",
+    "emptyDir: {}",
+    "restartPolicy: Always",
+    "- ",
+    "  ",
+    "\n",
+    ": ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "&a ",
+    "*a",
+    "!!binary ",
+    "!!str ",
+    "|\n",
+    ">-\n",
+    "? ",
+    "---\n",
+    "...\n",
+    "%YAML 1.2\n",
+    "<<: ",
+    "\"\\u0000\"",
+    "\u{feff}",
+    "annotations:",
+    "labels:",
+    "uid: ",
+    "namespace: ",
+    "name: ",
+];
+
+fn judge(mut pod: Pod) -> Vec<FieldError> {
+    let as_written = pod.clone();
+    default_pod(&mut pod);
+    let mut again = pod.clone();
+    default_pod(&mut again);
+    assert!(again == pod, "defaults are set once");
+    let json = serde_json::to_vec(&as_written).unwrap();
+    let read = decode_pod(&json).map(|decoded| decoded.value);
+    // A pod that can be held at all can be written and read again.
+    assert!(
+        read.as_ref() == Ok(&as_written),
+        "{read:?}\n{}",
+        String::from_utf8_lossy(&json)
+    );
+    let mut errors = validate_pod(&pod);
+    errors.extend(static_pod_references(&pod, LocalObjects::None));
+    errors.extend(unsupported_fields(&pod));
+    unsupported_warnings(&pod);
+    for error in &errors {
+        assert!(!error.to_string().is_empty());
+    }
+    errors
+}
+
+fn run(input: &[u8]) -> u64 {
+    let one = decode_pod(input);
+    let many = decode_pod_or_list(input);
+    if let (Ok(one), Ok(many)) = (&one, &many) {
+        assert_eq!(many.value, std::slice::from_ref(&one.value));
+    }
+    match many {
+        Err(error) => {
+            assert!(one.is_err(), "a pod is a pod wherever it comes from");
+            assert!(!error.to_string().is_empty());
+            // What the input itself says is no new path.
+            let plain = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+            let words: Vec<_> = error.message.split(' ').filter(plain).take(4).collect();
+            path(&(error.field.matches('.').count().min(8), words))
+        }
+        Ok(decoded) => {
+            let now = Timestamp::UNIX_EPOCH;
+            let mut led = Vec::new();
+            for pod in decoded.value {
+                let origin = kubelet::pod_config::Origin {
+                    node_name: "node1",
+                    source: kubelet::model::PodSource::File,
+                    location: "/manifests/a.yaml",
+                    objects: LocalObjects::None,
+                };
+                // Refusing it is fine; what is wrong with it is listed below.
+                let _ = kubelet::pod_config::static_pod(pod.clone(), origin, now);
+                let plain = |path: String| path.split(['[', '"']).next().unwrap_or("").to_owned();
+                led.extend(judge(pod).into_iter().map(|error| plain(error.path)));
+            }
+            path(&(decoded.unknown_fields.len().min(3), led))
+        }
+    }
+}
+
+#[test]
+fn manifests() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/manifests");
+    let files = std::fs::read_dir(examples).unwrap();
+    let files = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    let mut seeds: Vec<Vec<u8>> = SEEDS.iter().map(|seed| seed.as_bytes().to_vec()).collect();
+    seeds.extend(files);
+    fuzz(&Target {
+        name: "manifests",
+        seeds,
+        words: WORDS,
+        run: &run,
+    });
+}

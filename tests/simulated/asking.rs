@@ -1,0 +1,658 @@
+//! The running kubelet as people ask it: the built program's verbs over the local socket.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::Instant;
+
+use crate::node::{Node, SOON, full, waits_for};
+use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
+use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Pull, Rpc};
+use crate::support::wait::{holds, wait_for};
+
+impl Node {
+    fn verb(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubelet"));
+        command
+            .args(args)
+            .arg("--root-dir")
+            .arg(self.path("root"))
+            .args(["--hostname-override", "node1"])
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    async fn ask(&self, args: &[&str]) -> Output {
+        self.verb(args).output().await.expect("run a verb")
+    }
+
+    /// What a verb prints, which must succeed.
+    async fn told(&self, args: &[&str]) -> String {
+        let output = self.ask(args).await;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {errors}");
+        assert!(errors.is_empty(), "{args:?}: {errors}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    async fn told_json(&self, args: &[&str]) -> Value {
+        let args = [args, &["-o", "json"]].concat();
+        serde_json::from_str(&self.told(&args).await).expect("JSON")
+    }
+
+    /// The explanation of a pod, once `fact` holds of it.
+    async fn explained(&self, name: &str, what: &str, fact: impl Fn(&Value) -> bool) -> Value {
+        wait_for(what, SOON, async || {
+            let output = self.ask(&["explain", name, "-o", "json"]).await;
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let told: Value =
+                serde_json::from_slice(&output.stdout).map_err(|_| errors.into_owned())?;
+            match fact(&told) {
+                true => Ok(told),
+                false => Err(format!("{told:#}")),
+            }
+        })
+        .await
+    }
+
+    async fn shown_pods(&self) -> Vec<Value> {
+        let told = self.told_json(&["pods"]).await;
+        told["pods"].as_array().expect("pods").clone()
+    }
+}
+
+fn time(value: &Value) -> Timestamp {
+    value.as_str().expect("a time").parse().expect("a time")
+}
+
+/// How far an instant of this process is from a time of the wall clock, in seconds.
+fn apart(at: Instant, wall: Timestamp) -> f64 {
+    let (here, now) = (Instant::now(), Timestamp::now());
+    let ago = here.duration_since(at).as_secs_f64();
+    let wall_ago = (now.as_millisecond() - wall.as_millisecond()) as f64 / 1000.0;
+    wall_ago - ago
+}
+
+#[tokio::test]
+async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    node.put(&with_metadata(simple("db"), json!({"namespace": "shop"})));
+    node.wait_phase("web", "Running").await;
+    let socket = std::fs::metadata(node.path("root/kubelet.sock")).unwrap();
+    assert!(socket.file_type().is_socket());
+    assert_eq!(socket.permissions().mode() & 0o777, 0o600);
+    let table = wait_for("both are ready", SOON, async || {
+        let table = node.told(&["pods"]).await;
+        holds(table.matches("1/1     Running").count() == 2, table.clone()).map(|()| table)
+    })
+    .await;
+    let lines: Vec<Vec<&str>> = table
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[0][..4], ["NAMESPACE", "NAME", "READY", "STATUS"]);
+    assert_eq!(lines[1][..2], ["default", "web-node1"]);
+    assert_eq!(lines[2][..2], ["shop", "db-node1"]);
+    assert!(!table.contains('\x1b'), "a pipe is no terminal");
+    let only = node.told(&["pods", "-n", "shop"]).await;
+    assert_eq!(only.lines().count(), 2, "{only}");
+    let wide = node.told(&["pods", "-o", "wide"]).await;
+    let uid = node.pod("web").await.unwrap().metadata.uid.unwrap();
+    assert!(wide.contains(&uid), "{wide}");
+    let shown = node.shown_pods().await;
+    let shown_as_pods = node.pod("web").await.unwrap().status.unwrap();
+    assert_eq!(shown[0]["ip"].as_str(), shown_as_pods.pod_ip.as_deref());
+}
+
+#[tokio::test]
+async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
+    let mut node = Node::started().await;
+    node.wait_healthy().await;
+    assert_eq!(node.told(&["pods"]).await, "No pods.\n");
+    node.stop().await;
+    assert!(!node.path("root/kubelet.sock").exists());
+    let output = node.ask(&["pods"]).await;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        errors.starts_with("kubelet: cannot reach a kubelet at "),
+        "{errors}"
+    );
+    // One that was killed leaves its socket behind.
+    drop(std::os::unix::net::UnixListener::bind(node.path("root/kubelet.sock")).unwrap());
+    node.start().await;
+    assert_eq!(node.told(&["pods"]).await.lines().last(), Some("No pods."));
+}
+
+#[tokio::test]
+async fn before_the_runtime_answers_the_kubelet_says_what_it_waits_for() {
+    let mut node = Node::new().await;
+    node.fake.vanish();
+    node.start().await;
+    let told = node.told(&["pods"]).await;
+    assert!(
+        told.starts_with("! waiting for the container runtime at unix://"),
+        "{told}"
+    );
+    node.fake.come_back();
+    wait_for("the remark is gone", SOON, async || {
+        let told = node.told(&["pods"]).await;
+        holds(!told.contains('!'), told)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
+    let node = Node::started().await;
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 3));
+    node.put(&simple("web"));
+    let held = |told: &Value| told["waits"][0]["what"] == "its restart back-off of 10s";
+    let told = node.explained("web", "it is held back", held).await;
+    assert_eq!(told["waits"][0]["container"], "main");
+    assert_eq!(told["pod"]["status"], "CrashLoopBackOff");
+    assert_eq!(told["pod"]["restarts"], 1);
+    assert_eq!(told["pod"]["lastReason"], "Error (3)");
+    let summary = "CrashLoopBackOff: main waits for its restart back-off of 10s";
+    assert_eq!(told["summary"], summary);
+    let until = time(&told["waits"][0]["until"]);
+    assert_eq!(told["next"][0]["what"], "main may be started again");
+    assert_eq!(time(&told["next"][0]["at"]), until);
+    let decisions = told["decisions"].as_array().unwrap();
+    let actions: Vec<_> = decisions.iter().map(|one| &one["action"]).collect();
+    assert_eq!(
+        actions,
+        ["CreateSandbox", "StartContainer", "StartContainer", "Hold"],
+        "{decisions:#?}"
+    );
+    assert_eq!(decisions[2]["why"], "exited with code 3");
+    let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
+    node.fake.wait_until("the third start", SOON, third).await;
+    let started = node.calls("web", Rpc::StartContainer)[2].at;
+    let off = apart(started, until);
+    assert!(
+        off.abs() < 0.5,
+        "it started {off} s beside the instant that was told"
+    );
+    let page = node.told(&["explain", "default/web-node1"]).await;
+    assert!(
+        page.contains("\nDecisions\n") && page.contains("start main"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_may_shorten_its_back_off_by_an_annotation() {
+    let node = Node::started().await;
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 1));
+    let annotations = json!({"annotations": {"kubelet.rs/max-container-restart-period": "1s"}});
+    node.put(&with_metadata(simple("quick"), annotations));
+    node.put(&simple("usual"));
+    let fifth = |fake: &FakeRuntime| {
+        let starts = fake.calls_of(Rpc::StartContainer);
+        starts
+            .iter()
+            .filter(|call| call.subject.pod == full("quick"))
+            .count()
+            >= 5
+    };
+    node.fake.wait_until("the fifth start", SOON, fifth).await;
+    let starts = node.calls("quick", Rpc::StartContainer);
+    let gaps: Vec<f64> = starts
+        .windows(2)
+        .map(|pair| (pair[1].at - pair[0].at).as_secs_f64())
+        .collect();
+    assert!(gaps[0] < 1.0, "the first restart has no back-off: {gaps:?}");
+    for gap in &gaps[1..] {
+        assert!((1.0..2.0).contains(gap), "{gaps:?}");
+    }
+    assert_eq!(node.calls("usual", Rpc::StartContainer).len(), 2);
+    let shown = node.pod("quick").await.unwrap();
+    let status = crate::node::status_of(&shown, "main").unwrap();
+    assert!(status.restart_count >= 3);
+}
+
+#[tokio::test]
+async fn a_wrong_restart_period_is_refused_by_the_kubelet_and_by_validate_alike() {
+    let node = Node::started().await;
+    let annotations = json!({"annotations": {"kubelet.rs/max-container-restart-period": "10ms"}});
+    node.put(&with_metadata(simple("web"), annotations));
+    let field = "metadata.annotations[kubelet.rs/max-container-restart-period]: Invalid value: \
+                 \"10ms\": must be a duration from 1s to 5m0s";
+    // An event is JSON, where quotes are escaped.
+    let escaped = field.replace('"', "\\\"");
+    wait_for("it is refused", SOON, async || {
+        let events = node.events().await;
+        holds(events.contains(&escaped), events)
+    })
+    .await;
+    let file = node.path("manifests/web.yaml");
+    let output = node.ask(&["validate", file.to_str().unwrap()]).await;
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success());
+    assert!(told.contains(field), "{told}");
+}
+
+#[tokio::test]
+async fn a_pull_that_fails_is_explained_with_its_next_try() {
+    let node = Node::started().await;
+    let missing = "localhost/missing:1";
+    let error = Some((tonic::Code::NotFound, "no such image".to_string()));
+    let pull = Pull {
+        error,
+        ..Pull::default()
+    };
+    node.fake.on_pull(missing, pull);
+    node.put(&pod(
+        "web",
+        &[with(container("main"), json!({"image": missing}))],
+    ));
+    let held = |told: &Value| told["pod"]["status"] == "ImagePullBackOff";
+    let told = node.explained("web", "the pull is held back", held).await;
+    let wait = &told["waits"][0];
+    let what = wait["what"].as_str().unwrap();
+    assert!(
+        what.starts_with("another try (ImagePullBackOff: Back-off pulling image"),
+        "{what}"
+    );
+    let until = time(&wait["until"]);
+    let second = |fake: &FakeRuntime| fake.count(Rpc::PullImage) >= 2;
+    node.fake.wait_until("the next pull", SOON, second).await;
+    let pulls = node.fake.calls_of(Rpc::PullImage);
+    let off = apart(pulls[1].at, until);
+    assert!(
+        off.abs() < 0.7,
+        "it was pulled {off} s beside the instant that was told"
+    );
+}
+
+#[tokio::test]
+async fn a_pull_that_takes_long_is_what_the_kubelet_is_doing() {
+    let node = Node::started().await;
+    let slow = "localhost/slow:1";
+    node.fake.inject(Fault::hang(Rpc::PullImage));
+    node.put(&pod(
+        "web",
+        &[with(container("main"), json!({"image": slow}))],
+    ));
+    let doing = |told: &Value| {
+        let step = told["doing"]["step"].as_str().unwrap_or_default();
+        step == format!("getting image {slow} for main")
+    };
+    let told = node.explained("web", "it is being pulled", doing).await;
+    assert_eq!(told["pod"]["status"], "ContainerCreating");
+    node.fake.release(Rpc::PullImage);
+}
+
+#[tokio::test]
+async fn probes_are_shown_with_their_last_results_and_their_next_run() {
+    let node = Node::started().await;
+    let ready = Arc::new(AtomicBool::new(false));
+    let seen = ready.clone();
+    node.fake
+        .on_exec(move |_| ExecOutcome::code(i32::from(!seen.load(Ordering::SeqCst))));
+    let probe = json!({"readinessProbe": exec_probe("is-ready")});
+    node.put(&pod("web", &[with(container("main"), probe)]));
+    let failed = |told: &Value| told["probes"][0]["inARow"].as_u64().unwrap_or(0) >= 2;
+    let told = node
+        .explained("web", "it failed more than once", failed)
+        .await;
+    let probe = &told["probes"][0];
+    assert_eq!(
+        (&probe["kind"], &probe["verdict"], &probe["lastResult"]),
+        (&json!("Readiness"), &json!("failure"), &json!("failure"))
+    );
+    let away = time(&probe["next"]).as_millisecond() - time(&told["now"]).as_millisecond();
+    assert!((0..=1000).contains(&away), "{away} ms");
+    let what = told["waits"][0]["what"].as_str().unwrap();
+    assert!(what.starts_with("its readiness probe (failure "), "{what}");
+    assert_eq!(told["conditions"][0]["type"], "Ready");
+    ready.store(true, Ordering::SeqCst);
+    let well = |told: &Value| told["summary"] == "Running: every container is ready";
+    let told = node.explained("web", "it is well", well).await;
+    assert_eq!(told["probes"][0]["verdict"], "success");
+    assert_eq!(told["waits"], json!([]));
+}
+
+#[tokio::test]
+async fn a_pod_that_is_being_stopped_is_terminating_until_a_known_instant() {
+    let node = Node::started().await;
+    node.fake.behave("main", Behaviour::ignores_term());
+    let grace = json!({"terminationGracePeriodSeconds": 5});
+    node.put(&with_spec(simple("web"), grace));
+    node.wait_runs("web").await;
+    let begun = Timestamp::now();
+    node.remove("web");
+    let ending = |told: &Value| told["pod"]["status"] == "Terminating";
+    let told = node.explained("web", "it is being stopped", ending).await;
+    let summary = "Terminating: it is being stopped, because no source wants it any more";
+    assert_eq!(told["summary"], summary);
+    let until = time(&told["waits"][0]["until"]);
+    let grace = (until.as_millisecond() - begun.as_millisecond()) as f64 / 1000.0;
+    assert!((4.5..6.0).contains(&grace), "{grace} s");
+    let shown = node.shown_pods().await;
+    assert_eq!(shown[0]["status"], "Terminating");
+    node.wait_gone("web").await;
+    let output = node.ask(&["explain", "web"]).await;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert_eq!(errors, "kubelet: no pod \"web\"; there are no pods here\n");
+}
+
+#[tokio::test]
+async fn what_fails_for_the_whole_pod_is_told_as_long_as_it_does() {
+    let node = Node::started().await;
+    let fault = Fault::fail(Rpc::RunPodSandbox, tonic::Code::Unknown, "no CNI here");
+    node.fake.inject(fault);
+    node.put(&simple("web"));
+    let failed = |told: &Value| told["summary"].as_str().unwrap().contains("no CNI here");
+    let told = node.explained("web", "it failed", failed).await;
+    let next = told["next"][0]["what"].as_str().unwrap();
+    assert_eq!(next, "the pod is looked at, if nothing happens before");
+    let away = time(&told["next"][0]["at"]).as_second() - time(&told["now"]).as_second();
+    assert!((8..=15).contains(&away), "{away} s");
+    node.fake.clear_faults();
+    node.wait_runs("web").await;
+    let well = |told: &Value| told["summary"] == "Running: every container is ready";
+    node.explained("web", "it is well", well).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_the_node_refuses_is_explained_and_foretold() {
+    let node = Node::started().await;
+    let sysctls =
+        json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}});
+    node.put(&with_spec(simple("web"), sysctls));
+    let refused = |told: &Value| told["pod"]["phase"] == "Failed";
+    let told = node.explained("web", "it is refused", refused).await;
+    assert_eq!(told["pod"]["status"], "SysctlForbidden");
+    let summary = told["summary"].as_str().unwrap();
+    assert!(summary.starts_with("SysctlForbidden: "), "{summary}");
+    let file = node.path("manifests/web.yaml");
+    let plan = node.told_json(&["plan", file.to_str().unwrap()]).await;
+    let remarks = plan["remarks"].to_string();
+    assert!(
+        remarks.contains("this node refuses the pod: SysctlForbidden: "),
+        "{remarks}"
+    );
+}
+
+struct Watching {
+    lines: Lines<BufReader<ChildStdout>>,
+    _child: Child,
+}
+
+impl Watching {
+    fn of(node: &Node, args: &[&str]) -> Watching {
+        let mut child = node.verb(args).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Watching {
+            lines,
+            _child: child,
+        }
+    }
+
+    /// The next line that has all of these words.
+    async fn line(&mut self, words: &[&str]) -> String {
+        let found = async {
+            loop {
+                let line = self.lines.next_line().await.unwrap().expect("it goes on");
+                if words.iter().all(|word| line.contains(word)) {
+                    return line;
+                }
+            }
+        };
+        tokio::time::timeout(SOON, found)
+            .await
+            .unwrap_or_else(|_| panic!("no line with {words:?}"))
+    }
+}
+
+#[tokio::test]
+async fn watching_appends_a_line_when_something_changed_also_over_a_restart() {
+    let mut node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_phase("web", "Running").await;
+    let mut watching = Watching::of(&node, &["pods", "--watch"]);
+    watching.line(&["NAMESPACE", "STATUS"]).await;
+    watching.line(&["web-node1", "1/1"]).await;
+    let slow = Behaviour::ends_slowly(Duration::from_secs(1), 0);
+    node.fake.behave(&full("late"), slow);
+    node.put(&simple("late"));
+    watching.line(&["late-node1", "1/1", "Running"]).await;
+    node.fake.exit(&format!("{}/main", full("web")), 2);
+    watching
+        .line(&["web-node1", "1/1", "Running", "1 (", "Error (2)"])
+        .await;
+    // The kubelet goes and comes; who watches goes on watching.
+    node.stop().await;
+    watching.line(&["! cannot reach a kubelet"]).await;
+    node.start().await;
+    node.put(&simple("later"));
+    watching.line(&["later-node1", "1/1", "Running"]).await;
+    node.remove("late");
+    watching.line(&["late-node1", "Terminating"]).await;
+    watching.line(&["late-node1", "Removed"]).await;
+}
+
+#[tokio::test]
+async fn watching_as_json_gives_a_document_a_line() {
+    let node = Node::started().await;
+    let mut watching = Watching::of(&node, &["pods", "-w", "-o", "json"]);
+    let first: Value = serde_json::from_str(&watching.line(&["version"]).await).unwrap();
+    assert_eq!(first["node"], "node1");
+    node.put(&simple("web"));
+    let ready = watching
+        .line(&["web-node1", "\"status\":\"Running\",", "\"ready\":1"])
+        .await;
+    let ready: Value = serde_json::from_str(&ready).unwrap();
+    assert_ne!(ready["version"], first["version"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_is_no_error() {
+    let node = Node::started().await;
+    let verb = format!(
+        "'{}' help | true; '{}' pods --root-dir '{}' | true; '{}' pods -w --root-dir '{}' | head -n 1",
+        env!("CARGO_BIN_EXE_kubelet"),
+        env!("CARGO_BIN_EXE_kubelet"),
+        node.path("root").display(),
+        env!("CARGO_BIN_EXE_kubelet"),
+        node.path("root").display(),
+    );
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-o", "pipefail", "-c", &verb])
+        .kill_on_drop(true);
+    let running = shell
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let done = tokio::spawn(running.wait_with_output());
+    // What changes makes the one that watches write into the broken pipe.
+    for name in ["a", "b", "c"] {
+        node.put(&simple(name));
+        node.wait_phase(name, "Running").await;
+    }
+    let output = tokio::time::timeout(SOON, done)
+        .await
+        .expect("it ends")
+        .unwrap()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success(), "{}", output.status);
+}
+
+#[tokio::test]
+async fn the_read_only_port_explains_as_the_socket_does() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_phase("web", "Running").await;
+    let (code, body) = node.get("/explain/default/web-node1").await;
+    assert_eq!(code, 200, "{body}");
+    let told: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(told["pod"]["name"], "web-node1");
+    let (code, body) = node.get("/explain/default/other").await;
+    assert_eq!(
+        (code, body.as_str()),
+        (404, "404 no pod default/other is known here\n")
+    );
+}
+
+#[tokio::test]
+async fn a_plan_reads_the_runtime_and_changes_nothing() {
+    let node = Node::started().await;
+    let secretive = with(
+        container("main"),
+        json!({"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"memory": "64Mi"}}}),
+    );
+    node.put(&pod("web", std::slice::from_ref(&secretive)));
+    node.wait_runs("web").await;
+    node.wait_pod("web", "is ready", SOON, crate::node::is_ready)
+        .await;
+    let before = node.fake.mutations();
+    let file = node.path("manifests/web.yaml");
+    let config = node.path("config.yaml");
+    let args = [
+        "plan",
+        file.to_str().unwrap(),
+        "--config",
+        config.to_str().unwrap(),
+    ];
+    let plan = node.told_json(&args).await;
+    assert_eq!(
+        plan["uid"],
+        node.pod("web").await.unwrap().metadata.uid.unwrap()
+    );
+    let now: Vec<_> = plan["now"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| &s["action"])
+        .collect();
+    assert_eq!(now, ["keep", "keep"], "{plan:#}");
+    assert_eq!(plan["calls"], json!([]));
+    let config = &plan["containers"][0]["config"];
+    assert_eq!(config["envs"], json!([{"key": "A", "value": "1"}]));
+    assert_eq!(
+        config["linux"]["resources"]["memory_limit_in_bytes"],
+        64 << 20
+    );
+    assert_eq!(plan["sandbox"]["config"]["metadata"]["name"], "web-node1");
+    // A draft of another version, under the same file name.
+    let draft = node.path("web.yaml");
+    let other = pod("web", &[with(secretive, json!({"args": ["new"]}))]);
+    std::fs::write(&draft, other.to_string()).unwrap();
+    let config = node.path("config.yaml");
+    let args = [
+        "plan",
+        draft.to_str().unwrap(),
+        "--config",
+        config.to_str().unwrap(),
+    ];
+    let plan = node.told_json(&args).await;
+    let calls: Vec<_> = plan["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| &c["call"])
+        .collect();
+    assert_eq!(
+        calls,
+        [
+            "StopContainer",
+            "StopPodSandbox",
+            "RunPodSandbox",
+            "CreateContainer",
+            "StartContainer"
+        ],
+        "{plan:#}"
+    );
+    assert_eq!(node.fake.mutations(), before, "a plan asks for nothing");
+    assert_eq!(node.entries("root/pods").len(), 1, "and makes nothing");
+}
+
+#[tokio::test]
+async fn a_plan_tells_a_back_off_from_the_journal() {
+    let node = Node::started().await;
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 1));
+    node.put(&simple("web"));
+    let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
+    node.wait_pod("web", "backs off", SOON, back_off).await;
+    let file = node.path("manifests/web.yaml");
+    let config = node.path("config.yaml");
+    let args = [
+        "plan",
+        file.to_str().unwrap(),
+        "--config",
+        config.to_str().unwrap(),
+    ];
+    let plan = node.told_json(&args).await;
+    let step = &plan["now"][1];
+    assert_eq!(
+        (&step["action"], &step["why"]),
+        (
+            &json!("wait"),
+            &json!("exited with code 1; its back-off is 10s")
+        ),
+        "{plan:#}"
+    );
+    let told = node.told_json(&["explain", "web"]).await;
+    let theirs = time(&told["waits"][0]["until"]).as_millisecond();
+    assert!((time(&step["at"]).as_millisecond() - theirs).abs() < 50);
+}
+
+#[tokio::test]
+async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
+    let node = Node::started().await;
+    node.put(&simple("good"));
+    let mut bad = simple("bad");
+    bad["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
+    node.put(&bad);
+    node.wait_phase("good", "Running").await;
+    wait_for("the other is refused", SOON, async || {
+        let events = node.events().await;
+        holds(events.contains("FailedValidation"), events)
+    })
+    .await;
+    let events = node.events().await;
+    let output = node
+        .ask(&[
+            "validate",
+            node.path("manifests").to_str().unwrap(),
+            "-o",
+            "json",
+        ])
+        .await;
+    assert_eq!(output.status.code(), Some(1));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for file in told["files"].as_array().unwrap() {
+        let name = file["pods"][0]["name"].as_str();
+        for problem in file["problems"].as_array().unwrap() {
+            let message = problem["message"].as_str().unwrap().replace('"', "\\\"");
+            assert!(events.contains(&message), "{message}");
+        }
+        match name {
+            Some(name) => {
+                let uid = node.pod("good").await.unwrap().metadata.uid;
+                assert_eq!(name, "good-node1");
+                assert_eq!(file["pods"][0]["uid"].as_str(), uid.as_deref());
+            }
+            None => assert!(file["file"].as_str().unwrap().ends_with("bad.yaml")),
+        }
+    }
+    assert_eq!(told["errors"], 1);
+}

@@ -1,0 +1,201 @@
+//! Images of pods with several containers.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tonic::Code;
+
+use crate::node::{Node, SOON, runs, status_of};
+use crate::pods::{self, container, pod, with, with_spec};
+use crate::support::fake_runtime::{
+    Behaviour, ExecOutcome, FakeRuntime, Fault, Options, Pull, Rpc, image_id,
+};
+use crate::support::wait::{holds, wait_for};
+
+const DELAY: Duration = Duration::from_millis(300);
+
+fn of_image(name: &str) -> Value {
+    with(
+        container(name),
+        json!({"image": format!("registry.test/{name}:1")}),
+    )
+}
+
+/// Pulls of these containers' images take a while, or never end.
+fn slow(fake: &FakeRuntime, names: &[&str], delay: Duration) {
+    for name in names {
+        let pull = Pull {
+            delay,
+            ..Pull::default()
+        };
+        fake.on_pull(&format!("registry.test/{name}:1"), pull);
+    }
+}
+
+fn calls(fake: &FakeRuntime, rpc: Rpc, image: &str) -> usize {
+    let calls = fake.calls_of(rpc);
+    calls.iter().filter(|call| call.subject.id == image).count()
+}
+
+fn started(fake: &FakeRuntime) -> Vec<String> {
+    let calls = fake.calls_of(Rpc::StartContainer);
+    calls
+        .into_iter()
+        .map(|call| call.subject.container)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_hook_of_the_first_container_delays_the_start_of_the_third_but_not_its_pull() {
+    let node = Node::started().await;
+    let fake = &node.fake;
+    fake.on_exec(|_| ExecOutcome {
+        delay: Duration::from_secs(2),
+        ..ExecOutcome::code(0)
+    });
+    slow(fake, &["second", "third"], DELAY);
+    let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["wait"]}}}});
+    let spec = [
+        with(container("first"), hook),
+        of_image("second"),
+        of_image("third"),
+    ];
+    node.put(&pod("web", &spec));
+    fake.wait_until("the hook runs", SOON, |fake| fake.count(Rpc::ExecSync) == 1)
+        .await;
+    fake.wait_until("both pulls have begun", SOON, |fake| {
+        fake.count(Rpc::PullImage) == 2
+    })
+    .await;
+    let hook = &fake.calls_of(Rpc::ExecSync)[0];
+    assert_eq!(hook.code, None, "the hook was to run still");
+    assert_eq!(started(fake), ["first"]);
+    let all = |pod: &_| {
+        ["first", "second", "third"]
+            .iter()
+            .all(|name| runs(pod, name))
+    };
+    node.wait_pod("web", "all run", SOON, all).await;
+    assert_eq!(started(fake), ["first", "second", "third"]);
+    // One look at what is there; one before and one after each pull.
+    assert_eq!(calls(fake, Rpc::ImageStatus, "localhost/busybox:dev"), 1);
+    assert_eq!(calls(fake, Rpc::ImageStatus, "registry.test/third:1"), 2);
+    assert_eq!(fake.count(Rpc::PullImage), 2);
+}
+
+#[tokio::test]
+async fn a_late_image_keeps_the_order_of_the_containers() {
+    let node = Node::started().await;
+    slow(&node.fake, &["first"], Duration::from_secs(1));
+    slow(&node.fake, &["second"], DELAY);
+    let spec = [of_image("first"), of_image("second"), container("third")];
+    node.put(&pod("web", &spec));
+    node.wait_pod("web", "the last runs", SOON, |pod| runs(pod, "third"))
+        .await;
+    assert_eq!(started(&node.fake), ["first", "second", "third"]);
+}
+
+#[tokio::test]
+async fn images_of_the_main_containers_are_pulled_while_an_init_container_runs() {
+    let node = Node::started().await;
+    let fake = &node.fake;
+    fake.behave("setup", Behaviour::runs());
+    let inits = json!({"initContainers": [container("setup")]});
+    node.put(&with_spec(pod("web", &[of_image("main")]), inits));
+    fake.wait_until("the image of main is pulled", SOON, |fake| {
+        fake.calls_of(Rpc::PullImage)
+            .iter()
+            .any(|call| call.succeeded())
+    })
+    .await;
+    fake.wait_until("setup is started", SOON, |fake| !started(fake).is_empty())
+        .await;
+    assert_eq!(started(fake), ["setup"]);
+    assert!(fake.exit("setup", 0));
+    node.wait_pod("web", "main runs", SOON, |pod| runs(pod, "main"))
+        .await;
+    assert_eq!(fake.count(Rpc::PullImage), 1);
+    assert_eq!(calls(fake, Rpc::ImageStatus, "registry.test/main:1"), 2);
+}
+
+#[tokio::test]
+async fn an_image_that_cannot_be_pulled_ahead_fails_its_own_container_only() {
+    let node = Node::started().await;
+    let pull = Pull {
+        error: Some((Code::Unknown, "no such manifest".into())),
+        ..Pull::default()
+    };
+    node.fake.on_pull("registry.test/broken:1", pull);
+    node.put(&pod(
+        "web",
+        &[container("first"), of_image("broken"), container("last")],
+    ));
+    let both = |pod: &_| runs(pod, "first") && runs(pod, "last");
+    let waits = |pod: &_| {
+        let broken = status_of(pod, "broken").and_then(|status| status.state.clone());
+        let waiting = broken.and_then(|state| state.waiting);
+        waiting.is_some_and(|w| w.reason.is_some_and(|reason| reason.contains("Pull")))
+    };
+    node.wait_pod("web", "the others run", SOON, |pod| both(pod) && waits(pod))
+        .await;
+    assert_eq!(node.fake.count(Rpc::PullImage), 1);
+}
+
+#[tokio::test]
+async fn a_removed_pod_gives_up_the_pulls_of_all_its_containers() {
+    let node = Node::started().await;
+    let fake = &node.fake;
+    let never = Duration::from_secs(3600);
+    slow(fake, &["first", "second"], never);
+    node.put(&pod("web", &[of_image("first"), of_image("second")]));
+    fake.wait_until("both pulls have begun", SOON, |fake| {
+        fake.count(Rpc::PullImage) == 2
+    })
+    .await;
+    node.remove("web");
+    fake.wait_until("both are given up", SOON, |fake| {
+        let pulls = fake.calls_of(Rpc::PullImage);
+        pulls.iter().all(|call| call.code == Some(Code::Cancelled))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_are() {
+    let images = [
+        "localhost/busybox:dev",
+        "registry.test/wanted:1",
+        "registry.test/unused:1",
+    ];
+    let mut node = Node::with(Options {
+        images: images.map(str::to_owned).to_vec(),
+        ..Options::default()
+    })
+    .await;
+    node.configure("imageGCHighThresholdPercent: 1");
+    node.configure("imageGCLowThresholdPercent: 0");
+    node.configure("imageMinimumGCAge: 1ns");
+    // It cannot run yet, so only its manifest says that the image is wanted.
+    node.fake
+        .inject(Fault::fail(Rpc::RunPodSandbox, Code::Internal, "not yet"));
+    node.put(&pod("web", &[of_image("wanted")]));
+    node.put(&pods::simple("runs"));
+    node.start().await;
+    node.fake
+        .wait_until("an image is removed", SOON, |fake| {
+            fake.count(Rpc::RemoveImage) > 0
+        })
+        .await;
+    let told = |events: String| events.contains("FreeDiskSpaceFailed");
+    wait_for("an event tells that it was not enough", SOON, async || {
+        holds(told(node.events().await), "no such event")
+    })
+    .await;
+    let removed = node.fake.calls_of(Rpc::RemoveImage);
+    let removed: Vec<_> = removed
+        .iter()
+        .map(|call| call.subject.id.as_str())
+        .collect();
+    let unused = image_id("registry.test/unused:1");
+    assert_eq!(removed, [unused]);
+}

@@ -1,0 +1,132 @@
+//! Containers that ran and of which the runtime knows nothing any more, or not what became of them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use serde_json::json;
+
+use crate::node::{Node, SOON, full, is_ready, phase, runs, status_of, waits_for};
+use crate::pods::{simple, with_spec};
+use crate::support::fake_runtime::{FakeRuntime, Fault, Lie, Options, Rpc};
+
+const USED_TO_RUN: &str = "The container could not be located when the pod was deleted.  \
+                           The container used to be Running";
+const ENDED: &str = "The container could not be located when the pod was terminated";
+
+fn unknown(message: &str) -> Option<ContainerStateTerminated> {
+    Some(ContainerStateTerminated {
+        exit_code: 137,
+        reason: Some("ContainerStatusUnknown".to_owned()),
+        message: Some(message.to_owned()),
+        ..ContainerStateTerminated::default()
+    })
+}
+
+fn main(pod: &Pod) -> ContainerStatus {
+    status_of(pod, "main").cloned().expect("its status")
+}
+
+fn last(pod: &Pod) -> Option<ContainerStateTerminated> {
+    main(pod).last_state?.terminated
+}
+
+fn state(pod: &Pod) -> Option<ContainerStateTerminated> {
+    main(pod).state?.terminated
+}
+
+/// A node with logs, which count restarts, and a running pod of this restart policy.
+async fn running(policy: &str) -> Node {
+    let options = Options {
+        write_logs: true,
+        ..Options::default()
+    };
+    let mut node = Node::with(options).await;
+    node.start().await;
+    node.put(&with_spec(simple("web"), json!({"restartPolicy": policy})));
+    node.wait_runs("web").await;
+    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node
+}
+
+#[tokio::test]
+async fn a_container_that_vanished_ended_with_137_and_is_started_again() {
+    for policy in ["Always", "OnFailure"] {
+        let node = running(policy).await;
+        node.fake.inject(Fault::hang(Rpc::CreateContainer));
+        assert!(node.fake.forget("main"));
+        node.fake.end_event_streams(None);
+        let waits = |pod: &Pod| waits_for(pod, "main") == "ContainerCreating";
+        let shown = node.wait_pod("web", "waits", SOON, waits).await;
+        assert_eq!((last(&shown), state(&shown)), (unknown(USED_TO_RUN), None));
+        assert_eq!((main(&shown).restart_count, phase(&shown)), (1, "Running"));
+        assert!(!is_ready(&shown) && !main(&shown).ready);
+        node.fake.clear_faults();
+        let again = |pod: &Pod| runs(pod, "main") && is_ready(pod);
+        let shown = node.wait_pod("web", "runs again", SOON, again).await;
+        assert_eq!((last(&shown), state(&shown)), (unknown(USED_TO_RUN), None));
+        assert_eq!(main(&shown).restart_count, 1);
+        assert_eq!(node.fake.container("main").unwrap().attempt, 1);
+        assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1, "only the container");
+        assert_eq!(node.fake.count(Rpc::StopContainer), 0);
+    }
+}
+
+#[tokio::test]
+async fn under_policy_never_a_container_that_vanished_fails_its_pod_for_good() {
+    let mut node = running("Never").await;
+    node.fake.clear_calls();
+    assert!(node.fake.forget("main"));
+    node.fake.end_event_streams(None);
+    let ended = |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some();
+    let shown = node.wait_pod("web", "has ended", SOON, ended).await;
+    assert_eq!(state(&shown), unknown(ENDED));
+    assert_eq!(last(&shown), unknown(USED_TO_RUN));
+    assert_eq!(main(&shown).restart_count, 1, "as upstream counts");
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) == 1;
+    node.fake
+        .wait_until("its sandbox is stopped", SOON, stopped)
+        .await;
+    assert_eq!(node.fake.mutations(), 1, "{:?}", node.fake.counts());
+    node.stop().await;
+    node.start().await;
+    let again = node.wait_pod("web", "has ended", SOON, ended).await;
+    assert_eq!(main(&again), main(&shown));
+    let more = |fake: &FakeRuntime| fake.mutations() > 1;
+    assert!(node.never(Duration::from_millis(500), more).await);
+}
+
+#[tokio::test]
+async fn under_policy_never_a_container_in_an_unknown_state_fails_its_pod_for_good() {
+    let node = running("Never").await;
+    node.fake.clear_calls();
+    node.fake.lie(Lie::State(3));
+    node.fake.end_event_streams(None);
+    let shown = node.wait_phase("web", "Failed").await;
+    assert_eq!((last(&shown), state(&shown)), (None, unknown(ENDED)));
+    assert_eq!(main(&shown).restart_count, 1);
+    let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake
+        .wait_until("it is stopped to be sure", SOON, tried)
+        .await;
+    node.fake.tell_the_truth();
+    let stopped = |fake: &FakeRuntime| !fake.pod(&full("web")).unwrap().ready;
+    node.fake
+        .wait_until("its sandbox is stopped", Duration::from_secs(25), stopped)
+        .await;
+    assert_eq!(node.fake.count(Rpc::CreateContainer), 0);
+    // How it really ended is known now; what became of the pod is settled.
+    let told = |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some_and(|e| e.exit_code == 0);
+    node.wait_pod("web", "has ended", SOON, told).await;
+}
+
+#[tokio::test]
+async fn a_container_that_vanished_while_no_kubelet_ran_is_started_again_and_counted() {
+    let mut node = running("Always").await;
+    node.stop().await;
+    assert!(node.fake.forget("main"));
+    node.start().await;
+    let again = |pod: &Pod| runs(pod, "main") && is_ready(pod);
+    let shown = node.wait_pod("web", "runs again", SOON, again).await;
+    assert_eq!(main(&shown).restart_count, 1);
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}

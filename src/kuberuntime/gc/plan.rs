@@ -104,7 +104,8 @@ pub struct SandboxRemoval {
     pub reason: Reason,
 }
 
-/// Which of the node's dead containers go. `content_goes` says whether nothing of a pod is to stay;
+/// Which of the node's dead containers go, of each container the oldest first: wherever this is broken
+/// off, the newest instance, which says how it ended, is still there. `content_goes` says whether nothing of a pod is to stay;
 /// it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
 pub fn containers(
     dead: Vec<DeadContainer>,
@@ -127,10 +128,10 @@ pub fn containers(
         let goes = content_goes.is_some_and(|goes| goes(pod));
         group.sort_by(newest_first);
         if goes {
-            remove(group.drain(..), Reason::PodGone, &mut removals);
+            remove(group.drain(..).rev(), Reason::PodGone, &mut removals);
         } else if let Some(keep) = policy.max_per_container {
             let keep = keep.min(group.len());
-            remove(group.drain(keep..), Reason::Superseded, &mut removals);
+            remove(group.drain(keep..).rev(), Reason::Superseded, &mut removals);
         }
         !group.is_empty()
     });
@@ -153,12 +154,12 @@ fn enforce_total(
     let share = max.checked_div(groups.len()).unwrap_or(0).max(1);
     for group in groups.values_mut() {
         let keep = share.min(group.len());
-        remove(group.drain(keep..), Reason::TooMany, removals);
+        remove(group.drain(keep..).rev(), Reason::TooMany, removals);
     }
     let mut left: Vec<DeadContainer> = groups.into_values().flatten().collect();
     left.sort_by(newest_first);
     let keep = max.min(left.len());
-    remove(left.drain(keep..), Reason::TooMany, removals);
+    remove(left.drain(keep..).rev(), Reason::TooMany, removals);
 }
 
 fn newest_first(a: &DeadContainer, b: &DeadContainer) -> std::cmp::Ordering {

@@ -67,6 +67,21 @@ fn the_newest_instances_of_each_name_stay() {
 }
 
 #[test]
+fn the_oldest_instance_goes_first_and_the_newest_last() {
+    let list = || [1, 3, 2].map(|n| dead("p", "a", n)).to_vec();
+    let goes = |_: &PodUid| true;
+    let orders = [
+        containers(list(), &policy(Some(0), None), None, NOW),
+        containers(list(), &policy(None, Some(0)), None, NOW),
+        containers(list(), &policy(None, None), Some(&goes), NOW),
+    ];
+    for order in orders {
+        let ids: Vec<_> = order.iter().map(|removal| removal.id.as_str()).collect();
+        assert_eq!(ids, ["p/a@1", "p/a@2", "p/a@3"]);
+    }
+}
+
+#[test]
 fn everything_of_a_pod_that_should_go_goes() {
     let list = vec![dead("p", "a", 1), dead("p", "a", 2), dead("q", "a", 1)];
     let goes = |uid: &PodUid| uid.as_str() == "p";

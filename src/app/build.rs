@@ -21,7 +21,7 @@ use crate::{
     lifecycle::{Hooks, runtime_exec},
     logs::{LogPath, rotation},
     metrics::Metrics,
-    model::{Pod, PodExt, PodUid},
+    model::{AddressOrder, Pod, PodExt, PodUid},
     objects::Objects,
     pleg::{self, Pleg},
     pod_cache::{self, PodCache, PodCacheWriter},
@@ -107,7 +107,7 @@ impl Boards {
             true => connection.clone(),
             false => CriConnection::new(image_endpoint, timeout, &cri_metrics),
         };
-        let (cache_writer, cache) = pod_cache::board();
+        let (cache_writer, cache) = pod_cache::board_on(AddressOrder::of_node(&config.node_ips));
         let keyring = images::keyring(config, &metrics)?;
         let records = images::records(config)?;
         Ok(Self {

@@ -11,7 +11,7 @@ use crate::{
         KubeGenericRuntimeManager,
         preview::{KnownImages, Preview, read_pods},
     },
-    model::{Pod, PodExt, PodStatus, ProbeKind},
+    model::{AddressOrder, Pod, PodExt, PodStatus, ProbeKind},
     objects::Objects,
     probe_results::{self, ProbeResultsWriter},
     sync_loop::admission::{self, NodeView, sysctls::Allowlist},
@@ -41,6 +41,7 @@ pub struct Look {
     sysctls: Allowlist,
     app_armor: bool,
     features: RuntimeFeatures,
+    address_order: AddressOrder,
 }
 
 /// The clients of a configuration's runtime.
@@ -112,6 +113,7 @@ impl Runtime {
             sysctls,
             app_armor: boards.machine.app_armor,
             features: word.features,
+            address_order: AddressOrder::of_node(&config.node_ips),
         })
     }
 }
@@ -138,7 +140,13 @@ impl Look {
     /// # Errors
     /// It cannot be read.
     pub async fn pods(&self, pod: &Pod) -> Result<Vec<PodStatus>, CriError> {
-        read_pods(&self.runtime, pod.namespace(), pod.name()).await
+        read_pods(
+            &self.runtime,
+            pod.namespace(),
+            pod.name(),
+            self.address_order,
+        )
+        .await
     }
 
     /// Those of the images that are here.

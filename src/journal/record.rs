@@ -23,6 +23,9 @@ pub struct PodRecord {
     /// Settled probe verdicts per container instance.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub verdicts: BTreeMap<String, SavedVerdicts>,
+    /// Since when the pod has been active.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
     /// Since when the pod's conditions are as they are, by type.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, ConditionSince>,

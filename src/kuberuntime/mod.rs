@@ -203,12 +203,7 @@ impl KubeGenericRuntimeManager {
         status: &PodStatus,
         now: Timestamp,
     ) -> Option<String> {
-        let container = pod.container(name)?;
-        let newest = status.newest(name)?;
-        let (delay, _) = self.back_off.held(pod, container, newest, now)?;
-        if self.back_off.is_answered(pod, container, newest) {
-            return None;
-        }
+        let (delay, _) = self.restart_back_off(pod, name, status, now)?;
         Some(container::back_off_text(pod, name, delay))
     }
 
@@ -230,10 +225,26 @@ impl KubeGenericRuntimeManager {
         status: &PodStatus,
         now: Timestamp,
     ) -> Option<(Duration, Timestamp)> {
-        let (container, newest) = (pod.container(name)?, status.newest(name)?);
+        let container = pod.container(name)?;
+        let Some(newest) = status.newest(name) else {
+            // It was removed with all others, and its exit is what they wait after.
+            let restart = self.journal.read(&pod.uid(), |r| r.restart_all.clone());
+            let ended = restart.filter(|all| all.container == name)?.finished_at;
+            let (delay, left) = self.back_off.held_after(pod, container, ended, now)?;
+            return Some((delay, now + left));
+        };
         let (delay, left) = self.back_off.held(pod, container, newest, now)?;
         let answered = self.back_off.is_answered(pod, container, newest);
         (!answered).then(|| (delay, now + left))
+    }
+
+    /// When the next of the pod's restart back-offs ends, of those that hold containers back at `now`.
+    pub fn next_restart(&self, pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<Timestamp> {
+        let containers = pod.init_containers().iter().chain(pod.containers());
+        containers
+            .filter_map(|c| self.restart_back_off(pod, &c.name, status, now))
+            .map(|(_, ends)| ends)
+            .min()
     }
 
     /// Where the pod's containers are reached, for hooks: the pod's address, or the node's for a pod on

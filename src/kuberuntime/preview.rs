@@ -15,7 +15,7 @@ use crate::{
         v1::{ContainerConfig, ContainerFilter, PodSandboxConfig, PodSandboxFilter},
     },
     images::ReadyImage,
-    model::{Pod, PodExt, PodStatus, PodUid, is_sidecar, keys},
+    model::{AddressOrder, Pod, PodExt, PodStatus, PodUid, is_sidecar, keys},
 };
 use k8s_openapi::api::core::v1::Container;
 use std::{
@@ -149,6 +149,7 @@ pub async fn read_pods(
     runtime: &RuntimeClient,
     namespace: &str,
     name: &str,
+    order: AddressOrder,
 ) -> Result<Vec<PodStatus>, CriError> {
     let labels = || {
         let pairs = [(keys::POD_NAME, name), (keys::POD_NAMESPACE, namespace)];
@@ -175,7 +176,7 @@ pub async fn read_pods(
     };
     for sandbox in sandboxes {
         let read = found(runtime.pod_sandbox_status(&sandbox.id, false).await)?;
-        let read = read.and_then(|read| translate::sandbox_status(&read.sandbox, &strings));
+        let read = read.and_then(|read| translate::sandbox_status(&read.sandbox, &strings, order));
         if let Some(owned) = read {
             let pod = pods.entry(owned.uid.clone());
             let pod = pod.or_insert_with_key(&new);

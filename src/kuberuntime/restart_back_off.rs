@@ -101,7 +101,8 @@ impl RestartBackOff {
         self.held_after(pod, container, ended(newest)?, now)
     }
 
-    fn held_after(
+    /// The same, for a container whose last instance ended at a known time and may be gone.
+    pub(super) fn held_after(
         &self,
         pod: &Pod,
         container: &Container,

@@ -116,7 +116,11 @@ impl KubeGenericRuntimeManager {
         let seq = self.cache.next_seq();
         match self.runtime.pod_sandbox_status(id.as_str(), false).await {
             Ok(reply) => {
-                let status = translate::sandbox_status(&reply.sandbox, self.cache.strings());
+                let status = translate::sandbox_status(
+                    &reply.sandbox,
+                    self.cache.strings(),
+                    self.cache.address_order(),
+                );
                 let Some(status) = status.map(|owned| owned.object) else {
                     self.cache.touch(&owner, item, None);
                     anyhow::bail!("the runtime does not know the new sandbox by the pod's labels");

@@ -7,16 +7,17 @@ use super::{labels, spec::stop_signal::signal_name};
 use crate::base::Strings;
 use crate::cri::v1;
 use crate::model::{
-    ContainerId, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodSource, PodUid,
-    SandboxId, SandboxStatus, keys,
+    AddressOrder, ContainerId, ContainerResources, ContainerState, ContainerStatus, ContainerUser,
+    NetworkMode, PodSource, PodUid, SandboxId, SandboxStatus, keys,
 };
+use crate::resources::{quota_to_milli_cpu, shares_to_milli_cpu};
 use std::{net::IpAddr, sync::Arc};
 
 /// Longest message kept of a container, bytes.
 const MAX_MESSAGE: usize = 4096;
 /// Longest reason, image name or other short text, bytes.
 const MAX_TEXT: usize = 1024;
-/// Most addresses of one sandbox.
+/// Most addresses of one sandbox that are looked at.
 const MAX_ADDRESSES: usize = 16;
 /// Most groups kept of one container; the kernel has no more of a process.
 const MAX_GROUPS: usize = 65536;
@@ -69,6 +70,7 @@ pub fn sandbox_from_list(
 pub fn sandbox_status(
     status: &v1::PodSandboxStatus,
     strings: &Strings,
+    order: AddressOrder,
 ) -> Option<Owned<SandboxStatus>> {
     let namespaces = status.linux.as_ref().and_then(|l| l.namespaces.as_ref());
     let network = namespaces
@@ -84,7 +86,10 @@ pub fn sandbox_status(
             false => NetworkMode::Pod,
         },
         has_network_status: status.network.is_some(),
-        ips: status.network.as_ref().map_or_else(Vec::new, addresses),
+        ips: status
+            .network
+            .as_ref()
+            .map_or_else(Vec::new, |network| addresses(network, order)),
         source: source(&status.annotations),
         spec_digest: digest(&status.annotations, strings),
     };
@@ -92,17 +97,17 @@ pub fn sandbox_status(
 }
 
 /// The sandbox's addresses, primary first; none at all if one is not an address, as upstream does.
-fn addresses(network: &v1::PodSandboxNetworkStatus) -> Vec<String> {
+fn addresses(network: &v1::PodSandboxNetworkStatus, order: AddressOrder) -> Vec<String> {
     if network.ip.is_empty() {
         return Vec::new();
     }
     let more = network.additional_ips.iter().map(|more| more.ip.as_str());
-    let all: Option<Vec<String>> = std::iter::once(network.ip.as_str())
+    let all: Option<Vec<IpAddr>> = std::iter::once(network.ip.as_str())
         .chain(more)
         .take(MAX_ADDRESSES)
-        .map(|ip| ip.parse::<IpAddr>().ok().map(|_| ip.to_string()))
+        .map(|ip| ip.parse().ok())
         .collect();
-    all.unwrap_or_default()
+    order.pick(&all.unwrap_or_default())
 }
 
 /// A container of a list: how it ended is not in there.
@@ -163,8 +168,21 @@ pub fn container_status(
         },
         user: user(status),
         stop_signal: signal_name(status.stop_signal),
+        resources: resources(status),
     };
     Owned::new(&status.labels, strings, object)
+}
+
+/// Upstream's `toKubeContainerResources`.
+fn resources(status: &v1::ContainerStatus) -> Option<Arc<ContainerResources>> {
+    let told = status.resources.as_ref()?.linux.as_ref()?;
+    let positive = |amount: i64| (amount > 0).then_some(amount);
+    let resources = ContainerResources {
+        cpu_request: positive(shares_to_milli_cpu(told.cpu_shares)),
+        cpu_limit: positive(quota_to_milli_cpu(told.cpu_quota, told.cpu_period)),
+        memory_limit: positive(told.memory_limit_in_bytes),
+    };
+    (resources != ContainerResources::default()).then(|| Arc::new(resources))
 }
 
 fn user(status: &v1::ContainerStatus) -> Option<Arc<ContainerUser>> {

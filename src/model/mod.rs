@@ -5,6 +5,8 @@
 //! * Woken by nothing, publishes nothing; it must never do I/O.
 //! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 
+mod addresses;
+mod amount;
 mod field_path;
 mod grace;
 mod hash;
@@ -18,6 +20,8 @@ mod restart;
 mod status;
 mod update;
 
+pub use addresses::AddressOrder;
+pub use amount::{Amount, canonical};
 pub use field_path::pod_field;
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv64a, is_other_manifest};
@@ -27,7 +31,8 @@ pub use probe::{ProbeKind, ProbeVerdict};
 pub use quantity::{Quantity, QuantityError};
 pub use restart::{RestartAction, RestartPolicy, may_restart_all, restart_action, runs_again};
 pub use status::{
-    ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus, SandboxStatus, Seq,
+    ContainerResources, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus,
+    SandboxStatus, Seq,
 };
 pub use update::{PodOp, PodSource, PodUpdate, SourceSet};
 

@@ -73,6 +73,11 @@ impl Quantity {
         to_i64(div_away(self.0, NANO / 1000))
     }
 
+    /// Nano units.
+    pub(super) fn nanos(self) -> i128 {
+        self.0
+    }
+
     /// Exactly nothing.
     pub fn is_zero(self) -> bool {
         self.0 == 0

@@ -1,5 +1,7 @@
 //! Reasons that users see in statuses and events, equal to upstream's strings.
 
+/// Waiting, and then the last state: the container was removed so that all of its pod start over.
+pub const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
 /// A failed container is waiting for its back-off.
 pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
 /// Waiting: nothing has been done for this container yet.

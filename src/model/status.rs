@@ -106,6 +106,19 @@ pub struct ContainerStatus {
     pub user: Option<Arc<ContainerUser>>,
     /// The signal that ends it, by its API name, by a runtime that tells.
     pub stop_signal: Option<&'static str>,
+    /// What it may use, by a runtime that tells.
+    pub resources: Option<Arc<ContainerResources>>,
+}
+
+/// What a container may use, as its runtime says; at least one of them is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerResources {
+    /// Thousandths of a CPU that its shares stand for.
+    pub cpu_request: Option<i64>,
+    /// Thousandths of a CPU that its quota stands for.
+    pub cpu_limit: Option<i64>,
+    /// Bytes.
+    pub memory_limit: Option<i64>,
 }
 
 /// Who the first process of a container was started as.

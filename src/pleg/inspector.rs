@@ -168,7 +168,11 @@ async fn read_sandbox(
     match watch.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
             tracing::trace!(pod = %owner.name, sandbox = %id, "Read a sandbox");
-            let status = translate::sandbox_status(&reply.sandbox, watch.cache.strings());
+            let status = translate::sandbox_status(
+                &reply.sandbox,
+                watch.cache.strings(),
+                watch.cache.address_order(),
+            );
             // Without a kubelet's labels it is not ours (any more).
             Ok((
                 seq,

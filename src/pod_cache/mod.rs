@@ -14,7 +14,8 @@ mod picture;
 use crate::{
     base::{DirtySet, Strings},
     model::{
-        ContainerId, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
+        AddressOrder, ContainerId, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId,
+        SandboxStatus, Seq,
     },
 };
 use parking_lot::Mutex;
@@ -96,6 +97,7 @@ struct Shared {
     inspect: DirtySet<ItemId>,
     listed: Notify,
     strings: Strings,
+    address_order: AddressOrder,
 }
 
 /// Reading end, and the place to say "I have just changed this"; cheap to clone.
@@ -112,7 +114,15 @@ pub struct PodCacheWriter {
 
 /// A new, empty board.
 pub fn board() -> (PodCacheWriter, PodCache) {
-    let shared = Arc::new(Shared::default());
+    board_on(AddressOrder::IPV4_FIRST)
+}
+
+/// A new, empty board on a node whose pods' addresses count in this order.
+pub fn board_on(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
+    let shared = Arc::new(Shared {
+        address_order,
+        ..Shared::default()
+    });
     (
         PodCacheWriter {
             shared: shared.clone(),
@@ -195,6 +205,11 @@ impl PodCache {
         &self.shared.strings
     }
 
+    /// In which order a pod's addresses count here.
+    pub fn address_order(&self) -> AddressOrder {
+        self.shared.address_order
+    }
+
     /// All pods the runtime has something of.
     pub fn pods(&self) -> Vec<Arc<PodStatus>> {
         self.shared.picture.lock().pods()
@@ -239,6 +254,11 @@ impl PodCacheWriter {
     /// The store of the strings that pictures share.
     pub fn strings(&self) -> &Strings {
         &self.shared.strings
+    }
+
+    /// In which order a pod's addresses count here.
+    pub fn address_order(&self) -> AddressOrder {
+        self.shared.address_order
     }
 
     /// Items to inspect; waits for some.

@@ -7,6 +7,7 @@
 //! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
 mod clean_up;
+mod deadline;
 mod statuses;
 pub mod syncer;
 
@@ -24,9 +25,11 @@ use crate::{
     volumes::{VolumeError, VolumeManager},
 };
 use anyhow::Context as _;
+use deadline::Deadline;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use statuses::{Stage, deadline_left};
+use k8s_openapi::api::core::v1 as api;
+use statuses::Stage;
 use std::{sync::Arc, time::Duration};
 use syncer::{PodSyncer, RetryDelay, SyncTurn, TerminationReason, UpdateKind};
 use tokio::{sync::watch, time::Instant};
@@ -65,9 +68,12 @@ pub struct PodSync {
 impl PodSync {
     async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> SyncTurn {
         let uid = pod.uid();
+        let known = Deadline::of(&pod, self.statuses.start_time(&uid));
         let picture = tokio::select! {
+            biased;
             picture = self.cache.settled(&uid) => picture,
             () = cancel.cancelled() => return turn(Ok(false), RetryDelay::Resync),
+            () = known.over() => return self.past_deadline(&pod).await,
         };
         let Some(status) = self.statuses.publish(&pod) else {
             // Touched again before anything could be shown: a moment, not a failure.
@@ -77,21 +83,17 @@ impl PodSync {
                 ..turn(Ok(false), RetryDelay::Error)
             };
         };
-        let left = deadline_left(&pod, &status, Timestamp::now());
-        if left == Some(Duration::ZERO) {
-            self.fail_for_deadline(&pod);
-        }
-        let status = self.statuses.statuses().get(&uid).unwrap_or(status);
         if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-            self.statuses.record_terminal(&uid, &status).await;
-            let phase = status.phase.clone().unwrap_or_default();
-            self.decide(&pod, Action::Finish, format!("phase {phase}"));
-            return turn(Ok(true), RetryDelay::Resync);
+            return self.ended(&pod, &status).await;
+        }
+        let deadline = Deadline::of(&pod, self.statuses.start_time(&uid));
+        if deadline.is_over() {
+            return self.past_deadline(&pod).await;
         }
         let down = self.state.borrow().runtime_error(Instant::now());
         if let Some(text) = down {
             self.decide(&pod, Action::Hold, text);
-            if !self.runtime_recovered(left, &cancel).await {
+            if !self.runtime_recovered(deadline, &cancel).await {
                 return SyncTurn {
                     again: Some(Instant::now()),
                     ..turn(Ok(false), RetryDelay::Resync)
@@ -110,15 +112,52 @@ impl PodSync {
             self.decide(&pod, Action::Hold, text.clone());
             return turn(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
-        let report = match Box::pin(self.set_up(&pod, picture, &cancel)).await {
-            Ok(report) => report,
-            Err(error) => {
-                self.decisions.doing(&uid, None);
-                return turn(Err(error), RetryDelay::Error);
+        let turn_cancel = cancel.child_token();
+        let mut set_up = Box::pin(self.set_up(&pod, picture, &turn_cancel));
+        let set_up = loop {
+            tokio::select! {
+                biased;
+                done = &mut set_up => break Some(done),
+                () = deadline.over() => {
+                    // What may take long ends now; what has to be done in one piece is done.
+                    self.fail_for_deadline(&pod);
+                    turn_cancel.cancel();
+                    let _ = set_up.await;
+                    break None;
+                }
+                () = self.restart_due(&pod) => {
+                    self.statuses.publish(&pod);
+                }
             }
         };
         self.decisions.doing(&uid, None);
-        self.finish_turn(&pod, report, left).await
+        match set_up {
+            Some(Ok(report)) => self.finish_turn(&pod, report, deadline).await,
+            Some(Err(error)) => turn(Err(error), RetryDelay::Error),
+            None => self.past_deadline(&pod).await,
+        }
+    }
+
+    /// Waits until a restart back-off of the pod ends, or another one is the next to end. A container
+    /// that a long turn has not come to yet is not to be shown in its back-off for longer than that.
+    async fn restart_due(&self, pod: &Pod) {
+        let uid = pod.uid();
+        let next = |picture: &PodStatus| {
+            let now = Timestamp::now();
+            (now, self.runtime.next_restart(pod, picture, now))
+        };
+        let (now, ends) = next(&self.cache.latest(&uid));
+        let left = ends.map(|ends| Duration::try_from(ends.duration_since(now)));
+        let over = async {
+            match left {
+                Some(left) => tokio::time::sleep(left.unwrap_or_default()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = over => {}
+            () = self.cache.when(&uid, |picture| next(picture).1 != ends) => {}
+        }
     }
 
     fn decide(&self, pod: &Pod, action: Action, why: String) {
@@ -126,26 +165,36 @@ impl PodSync {
             .note(&pod.uid(), Decision::about_pod(action, why));
     }
 
-    /// Waits until the runtime can be counted on (upstream's loop as a whole stands still as long as it
-    /// cannot). False when the pod is to be looked at again before that: it is to end, or `deadline`,
-    /// what is left of its active deadline, has passed.
-    async fn runtime_recovered(
-        &self,
-        deadline: Option<Duration>,
-        cancel: &CancellationToken,
-    ) -> bool {
-        let mut state = self.state.clone();
-        let deadline = async {
-            match deadline {
-                Some(left) => tokio::time::sleep(left).await,
-                None => std::future::pending().await,
+    /// The turn that finds its pod ended: that is remembered, and nothing more is set up.
+    async fn ended(&self, pod: &Arc<Pod>, status: &api::PodStatus) -> SyncTurn {
+        self.statuses.record_terminal(&pod.uid(), status).await;
+        let phase = status.phase.clone().unwrap_or_default();
+        self.decide(pod, Action::Finish, format!("phase {phase}"));
+        turn(Ok(true), RetryDelay::Resync)
+    }
+
+    /// The turn that finds its pod's time over. It ends the pod also while nothing can be read of it,
+    /// and so no new status be shown.
+    async fn past_deadline(&self, pod: &Arc<Pod>) -> SyncTurn {
+        self.fail_for_deadline(pod);
+        match self.statuses.statuses().get(&pod.uid()) {
+            Some(status) if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {
+                self.ended(pod, &status).await
             }
-        };
+            _ => turn(Ok(true), RetryDelay::Resync),
+        }
+    }
+
+    /// Waits until the runtime can be counted on (upstream's loop as a whole stands still as long as it
+    /// cannot). False when the pod is to be looked at again before that: it is to end, or its time is
+    /// over.
+    async fn runtime_recovered(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
+        let mut state = self.state.clone();
         tokio::select! {
             biased;
             known = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => known.is_ok(),
             () = cancel.cancelled() => false,
-            () = deadline => false,
+            () = deadline.over() => false,
         }
     }
 
@@ -205,14 +254,15 @@ impl PodSync {
         &self,
         pod: &Arc<Pod>,
         report: SyncReport,
-        deadline: Option<Duration>,
+        deadline: Deadline,
     ) -> SyncTurn {
         if report.is_clean() && !report.cancelled {
             self.decisions.all_well(&pod.uid());
         }
         self.statuses.note_report(&pod.uid(), &report);
         self.statuses.publish(pod);
-        let again = [report.again_in, deadline].into_iter().flatten().min();
+        let again = report.again_in.map(|delay| Instant::now() + delay);
+        let again = [again, deadline.at()].into_iter().flatten().min();
         let delay = match report.needs_retry() {
             true => RetryDelay::Error,
             false => RetryDelay::Resync,
@@ -223,7 +273,7 @@ impl PodSync {
         };
         SyncTurn {
             result,
-            again: again.map(|delay| Instant::now() + delay),
+            again,
             delay,
         }
     }
@@ -247,16 +297,18 @@ impl PodSync {
         self.statuses.reject(pod, because);
     }
 
+    /// Shows the pod as failed because its time is over; says so once.
     fn fail_for_deadline(&self, pod: &Arc<Pod>) {
         let message = "Pod was active on the node longer than the specified deadline";
-        self.decide(pod, Action::StopPod, message.into());
-        self.events
-            .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
         let because = FailedBecause {
             reason: event::DEADLINE_EXCEEDED.into(),
             message: message.into(),
         };
-        self.statuses.note_failed(&pod.uid(), because);
+        if self.statuses.note_failed(&pod.uid(), because) {
+            self.decide(pod, Action::StopPod, message.into());
+            self.events
+                .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
+        }
         self.statuses.publish(pod);
     }
 

@@ -17,7 +17,7 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 /// How far a pod has come; decides what its status may say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,7 +101,7 @@ impl StatusPublisher {
         match self.generate(pod, &picture, old.as_deref(), notes) {
             Ok(status) => {
                 if self.manager.set_pod_status(pod, status) {
-                    self.remember_conditions(&uid);
+                    self.remember_times(&uid);
                 }
             }
             Err(error) => tracing::error!(
@@ -137,8 +137,9 @@ impl StatusPublisher {
         shown.map_or(picture, Arc::new)
     }
 
-    /// Transition times survive a restart: a Ready that stayed True has not changed (P-26).
-    fn remember_conditions(&self, uid: &PodUid) {
+    /// Transition times survive a restart: a Ready that stayed True has not changed (P-26). So does the
+    /// start: a pod's deadline is one instant.
+    fn remember_times(&self, uid: &PodUid) {
         let Some(status) = self.statuses().get(uid) else {
             return;
         };
@@ -148,8 +149,11 @@ impl StatusPublisher {
             Some((condition.type_.clone(), ConditionSince { status, since }))
         });
         let conditions = conditions.collect();
-        self.journal
-            .update(uid, |record| record.conditions = conditions);
+        let started = status.start_time.as_ref().map(|start| start.0);
+        self.journal.update(uid, |record| {
+            record.conditions = conditions;
+            record.started = started;
+        });
     }
 
     fn generate(
@@ -209,19 +213,19 @@ impl StatusPublisher {
             .or_else(|| self.journal.read(uid, remembered).map(Arc::new))
     }
 
-    /// Keeps what a turn said about containers that could not be started.
+    /// Keeps what a turn said about containers that could not be started. What it said of a back-off is
+    /// not kept: that is over at its end, which a status looks up.
     pub(super) fn note_report(&self, uid: &PodUid, report: &SyncReport) {
         let mut notes = self.notes.lock();
         let failures = &mut notes.entry(uid.clone()).or_default().failures;
         failures.retain(|known| {
-            !report.started.contains(&known.container)
-                && !report
-                    .failures
-                    .iter()
-                    .any(|f| f.container == known.container)
-                && known.reason != reasons::CRASH_LOOP_BACK_OFF
+            let again = report.failures.iter();
+            let mut again = again.filter(|failure| failure.container == known.container);
+            !report.started.contains(&known.container) && again.next().is_none()
         });
-        failures.extend(report.failures.iter().cloned());
+        let lasting = report.failures.iter();
+        let lasting = lasting.filter(|f| f.reason != reasons::CRASH_LOOP_BACK_OFF);
+        failures.extend(lasting.cloned());
     }
 
     pub(super) fn note_stage(&self, uid: &PodUid, stage: Stage) {
@@ -244,13 +248,19 @@ impl StatusPublisher {
         self.manager.set_pod_status(pod, status);
     }
 
-    pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) {
-        self.notes
-            .lock()
-            .entry(uid.clone())
-            .or_default()
-            .failed_because
-            .get_or_insert(because);
+    /// Remembers what failed a pod from outside; false when something had already.
+    pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) -> bool {
+        let mut notes = self.notes.lock();
+        let known = &mut notes.entry(uid.clone()).or_default().failed_because;
+        let first = known.is_none();
+        known.get_or_insert(because);
+        first
+    }
+
+    /// Since when a pod has been active, as it is shown, or as an earlier kubelet showed it.
+    pub(super) fn start_time(&self, uid: &PodUid) -> Option<Timestamp> {
+        let status = self.old_status(uid)?;
+        status.start_time.as_ref().map(|start| start.0)
     }
 
     /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15). That the
@@ -296,7 +306,7 @@ fn qos_class(pod: &Pod) -> &'static str {
 }
 
 /// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else since
-/// when its conditions are as they are.
+/// when it and its conditions are as they are.
 fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
     if let Some(terminal) = &record.terminal {
         return serde_json::from_value(terminal.status.clone()).ok();
@@ -307,21 +317,10 @@ fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
         last_transition_time: Some(Time(known.since)),
         ..api::PodCondition::default()
     };
-    (!record.conditions.is_empty()).then(|| api::PodStatus {
+    let known = !record.conditions.is_empty() || record.started.is_some();
+    known.then(|| api::PodStatus {
         conditions: Some(record.conditions.iter().map(condition).collect()),
+        start_time: record.started.map(Time),
         ..api::PodStatus::default()
     })
-}
-
-/// What is left of a pod's `activeDeadlineSeconds` at `now`, counted from its start.
-pub(super) fn deadline_left(
-    pod: &Pod,
-    status: &api::PodStatus,
-    now: Timestamp,
-) -> Option<Duration> {
-    let seconds = pod.spec()?.active_deadline_seconds?;
-    let started = status.start_time.as_ref()?.0;
-    let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    let passed = Duration::try_from(now.duration_since(started)).unwrap_or_default();
-    Some(allowed.saturating_sub(passed))
 }

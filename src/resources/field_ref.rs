@@ -1,6 +1,6 @@
 //! Amounts of a container's resources as the downward API shows them. Pure.
 
-use super::{BadAmount, NodeFacts, requests};
+use super::{BadAmount, NodeFacts, Resources, requests};
 use crate::model::{Pod, PodExt, Quantity, QuantityError};
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
 
@@ -45,7 +45,7 @@ pub fn field_ref_value(
         true => Quantity::from_units(1),
         false => divisor,
     };
-    let resources = requests::of_container(target)?;
+    let resources: Resources = requests::of_container(target)?;
     let unknown = || FieldRefError::Resource(wanted.resource.clone());
     let (list, name) = wanted.resource.split_once('.').ok_or_else(unknown)?;
     let countable = matches!(
@@ -69,7 +69,7 @@ pub fn field_ref_value(
 
 /// What bounds a container that has no limit of its own: the pod's limit, else the node.
 fn ceiling(pod: &Pod, resource: &str, node: &NodeFacts) -> Result<Quantity, BadAmount> {
-    if let Some(limit) = requests::of_pod_level(pod)?.limit(resource) {
+    if let Some(limit) = requests::of_pod_level::<Quantity>(pod)?.limit(resource) {
         return Ok(limit);
     }
     Ok(match resource {

@@ -1,6 +1,6 @@
 //! From quantities to what a Linux runtime is told.
 
-use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY};
+use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources};
 use super::{NodeFacts, qos};
 use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
 use crate::model::{Pod, PodExt, Quantity};
@@ -53,6 +53,25 @@ pub fn milli_cpu_to_quota(milli_cpu: i64, period_microseconds: i64) -> i64 {
         .max(MIN_QUOTA_MICROSECONDS)
 }
 
+/// The amount in thousandths of a CPU that shares stand for, rounded up; 0 for less than the least
+/// number of shares.
+pub fn shares_to_milli_cpu(shares: i64) -> i64 {
+    if shares < MIN_SHARES {
+        return 0;
+    }
+    let milli = (i128::from(shares) * 1000 + SHARES_PER_CPU - 1) / SHARES_PER_CPU;
+    i64::try_from(milli).unwrap_or(i64::MAX)
+}
+
+/// The amount in thousandths of a CPU that a CFS quota stands for; 0 without a quota.
+pub fn quota_to_milli_cpu(quota_microseconds: i64, period_microseconds: i64) -> i64 {
+    if quota_microseconds <= 0 || period_microseconds <= 0 {
+        return 0;
+    }
+    let milli = i128::from(quota_microseconds) * 1000 / i128::from(period_microseconds);
+    i64::try_from(milli).unwrap_or(i64::MAX)
+}
+
 /// Resources of one container (upstream's `generateLinuxContainerResources`). A container without
 /// limits of its own is bounded by the pod's.
 pub fn container_resources(
@@ -61,8 +80,8 @@ pub fn container_resources(
     node: &NodeFacts,
     cpu: &CpuEnforcement,
 ) -> Result<LinuxContainerResources, BadAmount> {
-    let own = requests::of_container(container)?;
-    let pod_level = requests::of_pod_level(pod)?;
+    let own: Resources = requests::of_container(container)?;
+    let pod_level: Resources = requests::of_pod_level(pod)?;
     let limit = |name| match own.limit(name) {
         Some(limit) if !limit.is_zero() => Some(limit),
         _ => pod_level.limit(name),
@@ -79,7 +98,7 @@ pub fn sandbox_resources(
     pod: &Pod,
     cpu: &CpuEnforcement,
 ) -> Result<LinuxContainerResources, BadAmount> {
-    let total = requests::of_pod(pod)?;
+    let total: Resources = requests::of_pod(pod)?;
     let (request, limit) = (total.request(CPU), total.limit(CPU));
     Ok(base(request, limit, total.limit(MEMORY), cpu))
 }
@@ -92,7 +111,7 @@ pub fn sandbox_overhead(
     if pod.spec().and_then(|spec| spec.overhead.as_ref()).is_none() {
         return Ok(None);
     }
-    let overhead = requests::overhead(pod)?;
+    let overhead: Amounts = requests::overhead(pod)?;
     let amount = |name| overhead.get(name).copied();
     Ok(Some(base(amount(CPU), amount(CPU), amount(MEMORY), cpu)))
 }

@@ -15,8 +15,8 @@ pub mod requests;
 
 pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
-    CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares, sandbox_overhead,
-    sandbox_resources,
+    CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
+    quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,
 };
 pub use node::NodeFacts;
 pub use qos::{QosClass, oom_score_adj, pod_qos};

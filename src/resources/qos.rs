@@ -39,14 +39,14 @@ const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 /// The class of a pod, from its spec (upstream's `ComputePodQOS`). Resources at pod level decide
 /// alone when there are any; init containers count like the others.
 pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
-    let pod_level = requests::of_pod_level(pod)?;
+    let pod_level: Resources = requests::of_pod_level(pod)?;
     if counts(&pod_level.requests).next().is_some() || counts(&pod_level.limits).next().is_some() {
         return Ok(class_of(&pod_level, fully_limited(&pod_level)));
     }
-    let mut total = Resources::default();
+    let mut total: Resources = Resources::default();
     let mut all_limited = true;
     for container in pod.containers().iter().chain(pod.init_containers()) {
-        let own = requests::of_container(container)?;
+        let own: Resources = requests::of_container(container)?;
         for (name, amount) in counts(&own.requests) {
             let sum = total.requests.entry(name.to_string()).or_default();
             *sum = sum.plus(amount);
@@ -130,13 +130,13 @@ fn burstable_score(memory_request: i64, capacity: i64) -> i64 {
 }
 
 fn memory_request(container: &Container) -> Result<i64, BadAmount> {
-    let request = requests::of_container(container)?.request(MEMORY);
+    let request = requests::of_container::<Quantity>(container)?.request(MEMORY);
     Ok(request.unwrap_or_default().value())
 }
 
 /// Memory that the pod asked for at its own level beyond what its containers did, per container.
 fn spare_pod_memory(pod: &Pod) -> Result<i64, BadAmount> {
-    let Some(at_pod_level) = requests::of_pod_level(pod)?.request(MEMORY) else {
+    let Some(at_pod_level) = requests::of_pod_level::<Quantity>(pod)?.request(MEMORY) else {
         return Ok(0);
     };
     let mut asked = 0_i64;

@@ -1,6 +1,6 @@
 //! What containers and pods ask for and may use.
 
-use crate::model::{Pod, PodExt, Quantity, QuantityError, is_sidecar};
+use crate::model::{Amount, Pod, PodExt, Quantity, QuantityError, is_sidecar};
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
@@ -30,15 +30,63 @@ pub struct BadAmount {
 }
 
 /// Amounts by resource name.
-pub type Amounts = BTreeMap<String, Quantity>;
+pub type Amounts<T = Quantity> = BTreeMap<String, T>;
 
 /// Requests and limits of one container or pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resources {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resources<T = Quantity> {
     /// Lower bounds, for scheduling and shares.
-    pub requests: Amounts,
+    pub requests: Amounts<T>,
     /// Upper bounds.
-    pub limits: Amounts,
+    pub limits: Amounts<T>,
+}
+
+impl<T> Default for Resources<T> {
+    fn default() -> Self {
+        Self {
+            requests: BTreeMap::new(),
+            limits: BTreeMap::new(),
+        }
+    }
+}
+
+/// What can be read from the API, added up and compared: a [`Quantity`] to reckon with, or an
+/// [`Amount`] to show.
+pub trait Measure: Clone {
+    /// Reads it.
+    fn read(quantity: &ApiQuantity) -> Result<Self, QuantityError>;
+    /// The sum.
+    fn sum(&self, other: &Self) -> Self;
+    /// What it is worth.
+    fn worth(&self) -> Quantity;
+}
+
+impl Measure for Quantity {
+    fn read(quantity: &ApiQuantity) -> Result<Self, QuantityError> {
+        Self::from_api(quantity)
+    }
+
+    fn sum(&self, other: &Self) -> Self {
+        self.plus(*other)
+    }
+
+    fn worth(&self) -> Quantity {
+        *self
+    }
+}
+
+impl Measure for Amount {
+    fn read(quantity: &ApiQuantity) -> Result<Self, QuantityError> {
+        Self::parse(&quantity.0)
+    }
+
+    fn sum(&self, other: &Self) -> Self {
+        self.plus(other)
+    }
+
+    fn worth(&self) -> Quantity {
+        self.value()
+    }
 }
 
 impl Resources {
@@ -59,33 +107,33 @@ impl Resources {
 }
 
 /// Resources of one container as its spec says.
-pub fn of_container(container: &Container) -> Result<Resources, BadAmount> {
+pub fn of_container<T: Measure>(container: &Container) -> Result<Resources<T>, BadAmount> {
     let owner = || format!("container {:?}", container.name);
     read(container.resources.as_ref(), owner)
 }
 
 /// `spec.resources` of a pod; empty when it has none.
-pub fn of_pod_level(pod: &Pod) -> Result<Resources, BadAmount> {
+pub fn of_pod_level<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     let resources = pod.spec().and_then(|spec| spec.resources.as_ref());
     read(resources, || "the pod".to_string())
 }
 
 /// `spec.overhead`: what the sandbox itself costs.
-pub fn overhead(pod: &Pod) -> Result<Amounts, BadAmount> {
+pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, BadAmount> {
     let amounts = pod.spec().and_then(|spec| spec.overhead.as_ref());
     read_list(amounts, "overhead", || "the pod".to_string())
 }
 
 /// What the pod as a whole asks for, without its overhead: the sum of all that run together, or
 /// the hungriest moment of initialisation if that is more. Resources at pod level win.
-pub fn of_pod(pod: &Pod) -> Result<Resources, BadAmount> {
+pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     let mut total = Resources::default();
     for container in pod.containers() {
         let own = of_container(container)?;
         add(&mut total.requests, &own.requests);
         add(&mut total.limits, &own.limits);
     }
-    let mut sidecars = Resources::default();
+    let mut sidecars = Resources::<T>::default();
     let mut peak = Resources::default();
     for container in pod.init_containers() {
         let mut own = of_container(container)?;
@@ -110,28 +158,43 @@ pub fn of_pod(pod: &Pod) -> Result<Resources, BadAmount> {
     Ok(total)
 }
 
+/// What the pod as a whole asks for, its overhead included; of that, limits get only what they bound
+/// anyway (upstream's `PodRequests` and `PodLimits`).
+pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
+    let mut total = of_pod(pod)?;
+    let overhead = overhead(pod)?;
+    add(&mut total.requests, &overhead);
+    for (resource, more) in &overhead {
+        let limit = total.limits.get_mut(resource);
+        if let Some(limit) = limit.filter(|limit: &&mut T| !limit.worth().is_zero()) {
+            *limit = limit.sum(more);
+        }
+    }
+    Ok(total)
+}
+
 /// The pod's memory limit in bytes if every one of its containers (or the pod itself) has one:
 /// only then is the pod as a whole bounded.
 pub fn pod_memory_bound(pod: &Pod) -> Result<Option<i64>, BadAmount> {
-    let at_pod_level = of_pod_level(pod)?.limit(MEMORY);
+    let at_pod_level = of_pod_level::<Quantity>(pod)?.limit(MEMORY);
     let mut bounded = at_pod_level.is_some();
     if !bounded {
         bounded = true;
         for container in pod.containers().iter().chain(pod.init_containers()) {
-            let limit = of_container(container)?.limit(MEMORY);
+            let limit = of_container::<Quantity>(container)?.limit(MEMORY);
             bounded &= limit.is_some_and(Quantity::is_positive);
         }
     }
     Ok(match bounded {
-        true => of_pod(pod)?.limit(MEMORY).map(Quantity::value),
+        true => of_pod::<Quantity>(pod)?.limit(MEMORY).map(Quantity::value),
         false => None,
     })
 }
 
-fn read(
+fn read<T: Measure>(
     resources: Option<&ResourceRequirements>,
     owner: impl Fn() -> String,
-) -> Result<Resources, BadAmount> {
+) -> Result<Resources<T>, BadAmount> {
     let requests = resources.and_then(|r| r.requests.as_ref());
     let limits = resources.and_then(|r| r.limits.as_ref());
     Ok(Resources {
@@ -140,15 +203,15 @@ fn read(
     })
 }
 
-fn read_list(
+fn read_list<T: Measure>(
     amounts: Option<&BTreeMap<String, ApiQuantity>>,
     list: &'static str,
     owner: impl Fn() -> String,
-) -> Result<Amounts, BadAmount> {
+) -> Result<Amounts<T>, BadAmount> {
     amounts
         .into_iter()
         .flatten()
-        .map(|(resource, amount)| match Quantity::from_api(amount) {
+        .map(|(resource, amount)| match T::read(amount) {
             Ok(quantity) => Ok((resource.clone(), quantity)),
             Err(source) => Err(BadAmount {
                 list,
@@ -160,16 +223,21 @@ fn read_list(
         .collect()
 }
 
-fn add(total: &mut Amounts, more: &Amounts) {
+fn add<T: Measure>(total: &mut Amounts<T>, more: &Amounts<T>) {
     for (resource, amount) in more {
-        let sum = total.entry(resource.clone()).or_default();
-        *sum = sum.plus(*amount);
+        let sum = match total.get(resource) {
+            Some(sum) => sum.sum(amount),
+            None => amount.clone(),
+        };
+        total.insert(resource.clone(), sum);
     }
 }
 
-fn raise(total: &mut Amounts, other: &Amounts) {
+fn raise<T: Measure>(total: &mut Amounts<T>, other: &Amounts<T>) {
     for (resource, amount) in other {
-        let highest = total.entry(resource.clone()).or_default();
-        *highest = (*highest).max(*amount);
+        let known = total.get(resource);
+        if known.is_none_or(|known| amount.worth() > known.worth()) {
+            total.insert(resource.clone(), amount.clone());
+        }
     }
 }

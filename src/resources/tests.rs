@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::Pod;
+use crate::model::{Amount, Pod, Quantity};
 use serde_json::{Value, json};
 
 fn pod(spec: Value) -> Pod {
@@ -156,7 +156,7 @@ fn a_pod_needs_the_sum_of_its_containers_or_its_hungriest_start() {
             "containers": [cpu("a", "200m"), cpu("b", "300m")],
             "initContainers": init,
         }));
-        requests::of_pod(&pod)
+        requests::of_pod::<Quantity>(&pod)
             .unwrap()
             .request("cpu")
             .unwrap()
@@ -252,4 +252,63 @@ fn a_bad_amount_names_its_place() {
         "requests[cpu] of container \"c\": \"lots\" is not a quantity \
          (a number such as 2, 1.5, 500m, 1Gi or 2e3)"
     );
+}
+
+#[test]
+fn overhead_is_asked_for_and_widens_only_what_is_bounded() {
+    let pod = pod(json!({
+        "overhead": {"cpu": "50m", "memory": "1Mi"},
+        "containers": [
+            {"name": "a", "resources": {
+                "requests": {"cpu": "0.1", "memory": "64Mi"},
+                "limits": {"memory": "64Mi", "cpu": "0"},
+            }},
+        ],
+    }));
+    let total = requests::of_pod_and_overhead::<Amount>(&pod).unwrap();
+    let shown = |amounts: &requests::Amounts<Amount>| {
+        let shown = amounts.iter().map(|(k, v)| format!("{k}={}", v.to_api().0));
+        shown.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(shown(&total.requests), "cpu=150m memory=65Mi");
+    assert_eq!(shown(&total.limits), "cpu=0 memory=65Mi");
+}
+
+#[test]
+fn what_the_runtime_was_told_is_read_back() {
+    for (shares, milli) in [(0, 0), (1, 0), (2, 2), (102, 100), (256, 250), (1024, 1000)] {
+        assert_eq!(shares_to_milli_cpu(shares), milli, "{shares} shares");
+    }
+    for (quota, period, milli) in [
+        (50_000, 100_000, 500),
+        (1000, 100_000, 10),
+        (-1, 100_000, 0),
+        (0, 100_000, 0),
+        (50_000, 0, 0),
+        (i64::MAX, 1, i64::MAX),
+    ] {
+        let told = quota_to_milli_cpu(quota, period);
+        assert_eq!(told, milli, "{quota} in {period}");
+    }
+}
+
+#[test]
+fn amounts_of_many_spellings_add_up_as_they_do_upstream() {
+    let pod = pod(json!({"containers": [
+        {"name": "a", "resources": {
+            "requests": {"cpu": "1001m", "memory": "1536Ki"},
+            "limits": {"cpu": "2", "memory": "2M"},
+        }},
+        {"name": "b", "resources": {
+            "requests": {"cpu": "1m", "memory": "107374182400m"},
+            "limits": {"memory": "268435456"},
+        }},
+        {"name": "c", "resources": {"requests": {"cpu": "0", "memory": "7M"}}},
+    ]}));
+    let total = requests::of_pod::<Amount>(&pod).unwrap();
+    let shown = |amounts: &requests::Amounts<Amount>, name: &str| amounts[name].to_api().0;
+    assert_eq!(shown(&total.requests, "cpu"), "1002m");
+    assert_eq!(shown(&total.requests, "memory"), "115947046400m");
+    assert_eq!(shown(&total.limits, "cpu"), "2");
+    assert_eq!(shown(&total.limits, "memory"), "270435456");
 }

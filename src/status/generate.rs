@@ -6,9 +6,11 @@
 
 mod conditions;
 mod container_states;
-mod phase;
 mod mounts;
+mod phase;
+mod resources;
 mod restart;
+mod restart_all;
 #[cfg(test)]
 mod tests;
 mod transition;
@@ -121,14 +123,18 @@ pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, Illegal
 
     let generated = phase::of(inputs.pod, &init, &regular, inputs.pod_is_terminal);
     let (phase, reason, message) = settle_phase(inputs, &old, generated);
-    let mut conditions = conditions::of(inputs, &init, &regular, phase);
-    carry_transition_times(&mut conditions, list(&old.conditions), inputs.now);
+    let before = list(&old.conditions);
+    let mut conditions = conditions::of(inputs, &init, &regular, phase, before);
+    carry_transition_times(&mut conditions, before, inputs.now);
     let (pod_ip, pod_ips) = pod_ips(inputs, &old);
 
     let of_host = |ip: &String| HostIP { ip: ip.clone() };
     let host_ips = inputs.host_ips.iter().map(of_host).collect();
 
+    let resources = resources::of_pod(inputs.pod);
     let status = PodStatus {
+        allocated_resources: resources.requests.clone(),
+        resources: Some(resources),
         conditions: Some(conditions),
         container_statuses: none_if_empty(regular),
         host_ip: inputs.host_ips.first().cloned(),

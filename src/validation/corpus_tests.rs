@@ -197,8 +197,8 @@ fn a_rich_manifest_is_good_and_means_what_it_says() {
     assert_eq!(second.lifecycle, None);
     assert_eq!(second.liveness_probe, None);
     let requests = main.resources.as_ref().unwrap().requests.as_ref().unwrap();
-    assert_eq!(requests["cpu"].0, "0.1");
-    assert_eq!(requests["memory"].0, "1.5Gi");
+    assert_eq!(requests["cpu"].0, "100m");
+    assert_eq!(requests["memory"].0, "1536Mi");
 }
 
 #[test]

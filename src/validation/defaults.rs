@@ -3,11 +3,13 @@
 //! Only fields that something on a node acts on or shows. Works on any pod, also on one that is
 //! invalid: it never fails and applying it twice changes nothing more.
 
+use crate::model::{Amount, canonical};
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, EnvVar, HTTPGetAction, LifecycleHandler,
     ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, ResourceFieldSelector,
     ResourceRequirements, Volume,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Fills in the API's defaults, namespace `default` included.
 pub fn default_pod(pod: &mut Pod) {
@@ -50,7 +52,12 @@ fn default_container(container: &mut Container, host_network: bool) {
         "/dev/termination-log",
     );
     fill(&mut container.termination_message_policy, "File");
-    default_resources(container.resources.get_or_insert_default());
+    let resources = container.resources.get_or_insert_default();
+    [&mut resources.limits, &mut resources.requests]
+        .into_iter()
+        .flatten()
+        .for_each(|amounts| amounts.values_mut().for_each(round));
+    default_resources(resources);
     for port in container.ports.iter_mut().flatten() {
         default_port(port, host_network);
     }
@@ -77,6 +84,13 @@ fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
             false => "IfNotPresent",
         },
     );
+}
+
+/// Resources are asked for in thousandths, and shown in their canonical spelling.
+fn round(quantity: &mut Quantity) {
+    if let Ok(amount) = Amount::parse(&quantity.0) {
+        *quantity = amount.round_up_to_milli().to_api();
+    }
 }
 
 /// A limit is a request where none is made.
@@ -141,6 +155,10 @@ fn default_volume(volume: &mut Volume) {
     if super::validate::volume_sources(volume).is_empty() {
         volume.empty_dir = Some(EmptyDirVolumeSource::default());
     }
+    let empty_dir = volume.empty_dir.as_mut();
+    if let Some(limit) = empty_dir.and_then(|dir| dir.size_limit.as_mut()) {
+        *limit = canonical(limit);
+    }
     if let Some(host_path) = &mut volume.host_path {
         host_path.type_.get_or_insert_default();
     }
@@ -182,6 +200,7 @@ fn default_divisor(resource: &mut ResourceFieldSelector) {
     if divisor.0.is_empty() {
         divisor.0 = "0".into();
     }
+    *divisor = canonical(divisor);
 }
 
 /// The API's rule for `imagePullPolicy: Always`: the tag is `latest`, or there is neither tag nor

@@ -235,9 +235,9 @@ fn huge_page_size(
     fail: &impl Fn(SetUpError) -> VolumeError,
 ) -> Result<u64, VolumeError> {
     let bytes = |text: &str| Quantity::parse(text).map(Quantity::value).unwrap_or(0);
-    let mut asked = requests::of_pod_level(pod)?.requests;
+    let mut asked = requests::of_pod_level::<Quantity>(pod)?.requests;
     for container in pod.containers().iter().chain(pod.init_containers()) {
-        asked.extend(requests::of_container(container)?.requests);
+        asked.extend(requests::of_container::<Quantity>(container)?.requests);
     }
     let mut sizes: BTreeSet<i64> = asked
         .keys()

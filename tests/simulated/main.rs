@@ -17,6 +17,7 @@ mod fake_runtime;
 mod kubelet_restarts;
 mod log;
 mod logs;
+mod long_turns;
 mod manifests;
 mod node;
 mod orphans;

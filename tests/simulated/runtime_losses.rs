@@ -104,8 +104,7 @@ async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_i
     };
     assert!(node.never(Duration::from_secs(1), starts).await);
     // The loop, and with it statuses and the end of pods, goes on.
-    let ended =
-        |pod: &_| status_of(pod, "main").is_some_and(|s| s.last_state.is_some() || !s.ready);
+    let ended = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count > 0 || !s.ready);
     node.wait_pod("old", "is shown to have ended", SOON, ended)
         .await;
     node.remove("old");

@@ -74,8 +74,40 @@ fn an_exited_container_is_told_in_full() {
             message: "too much".into(),
             user: None,
             stop_signal: None,
+            resources: None,
         }
     );
+}
+
+#[test]
+fn what_a_container_may_use_is_told_by_runtimes_that_know() {
+    let linux = |cpu_shares, cpu_quota, cpu_period, memory_limit_in_bytes| {
+        let told = translated(&v1::ContainerStatus {
+            resources: Some(v1::ContainerResources {
+                linux: Some(v1::LinuxContainerResources {
+                    cpu_shares,
+                    cpu_quota,
+                    cpu_period,
+                    memory_limit_in_bytes,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..exited()
+        });
+        told.resources.map(|told| {
+            let amounts = (told.cpu_request, told.cpu_limit, told.memory_limit);
+            [amounts.0, amounts.1, amounts.2].map(Option::unwrap_or_default)
+        })
+    };
+    for ((shares, quota, period, memory), expected) in [
+        ((102, 50_000, 100_000, 64), Some([100, 500, 64])),
+        ((2, 0, 100_000, 0), Some([2, 0, 0])),
+        ((0, -1, 100_000, 0), None),
+        ((0, 0, 0, 0), None),
+    ] {
+        assert_eq!(linux(shares, quota, period, memory), expected);
+    }
 }
 
 #[test]
@@ -195,7 +227,7 @@ fn other_users_of_the_runtime_are_not_seen() {
         None
     );
     assert_eq!(
-        sandbox_status(&v1::PodSandboxStatus::default(), &strings),
+        sandbox_status(&v1::PodSandboxStatus::default(), &strings, IPV4),
         None
     );
 }
@@ -226,10 +258,12 @@ fn sandbox(ip: &str, more: &[&str]) -> v1::PodSandboxStatus {
     }
 }
 
+const IPV4: AddressOrder = AddressOrder::IPV4_FIRST;
+
 #[test]
 fn a_sandbox_is_told_with_its_addresses() {
     let strings = Strings::new();
-    let told = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings)
+    let told = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4)
         .unwrap()
         .object;
     assert_eq!(
@@ -250,15 +284,19 @@ fn a_sandbox_is_told_with_its_addresses() {
 
 #[test]
 fn addresses_that_are_none_void_the_whole_list() {
-    let ips =
-        |status: &v1::PodSandboxStatus| sandbox_status(status, &Strings::new()).unwrap().object.ips;
+    let ips = |status: &v1::PodSandboxStatus| {
+        let told = sandbox_status(status, &Strings::new(), IPV4);
+        told.unwrap().object.ips
+    };
     assert!(ips(&sandbox("", &["fd00::5"])).is_empty());
     assert!(ips(&sandbox("not-an-ip", &[])).is_empty());
     assert!(ips(&sandbox("10.0.0.1", &["x"])).is_empty());
-    assert_eq!(
-        ips(&sandbox("10.0.0.1", &["10.0.0.2"; 100])).len(),
-        MAX_ADDRESSES
-    );
+    let mut many = ["10.0.0.2"; 100];
+    assert_eq!(ips(&sandbox("10.0.0.1", &many)), ["10.0.0.1"]);
+    many[MAX_ADDRESSES - 2] = "fd00::5";
+    assert_eq!(ips(&sandbox("10.0.0.1", &many)).len(), 2);
+    many.swap(MAX_ADDRESSES - 2, MAX_ADDRESSES - 1);
+    assert_eq!(ips(&sandbox("10.0.0.1", &many)).len(), 1, "too far down");
 }
 
 #[test]
@@ -274,7 +312,8 @@ fn a_sandbox_in_the_nodes_network_and_one_in_an_unknown_state() {
             }),
         }),
     });
-    let told = sandbox_status(&status, &Strings::new()).unwrap().object;
+    let told = sandbox_status(&status, &Strings::new(), IPV4);
+    let told = told.unwrap().object;
     assert_eq!(told.network, NetworkMode::Node);
     assert!(!told.ready && !told.has_network_status);
 }

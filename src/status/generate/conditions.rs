@@ -1,6 +1,10 @@
 //! The pod conditions that a kubelet owns.
 
-use super::{Inputs, phase::Phase, phase::any_regular_started, whole_seconds};
+use super::{
+    Inputs,
+    phase::{Phase, any_regular_started},
+    restart_all, whole_seconds,
+};
 use crate::model::{Pod, PodExt, is_sidecar};
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -10,12 +14,13 @@ use k8s_openapi::{
 
 /// Condition types that the kubelet writes; every other type belongs to somebody else and is kept
 /// as it is.
-const OWNED: [&str; 5] = [
+const OWNED: [&str; 6] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
     "ContainersReady",
     "PodScheduled",
+    "AllContainersRestarting",
 ];
 
 /// A condition's status with the reason and message that explain it.
@@ -60,6 +65,7 @@ pub(super) fn of(
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
     phase: Phase,
+    old: &[PodCondition],
 ) -> Vec<PodCondition> {
     let pod = inputs.pod;
     let api = pod
@@ -81,18 +87,26 @@ pub(super) fn of(
         true => readiness_gates(pod, &conditions),
         false => containers_ready.clone(),
     };
+    let restarting =
+        restart_all::condition(inputs, phase).map(|(holds, reason, message)| Finding {
+            holds,
+            reason,
+            message: message.map(str::to_string),
+        });
+    let was_initialized = old
+        .iter()
+        .any(|before| before.type_ == "Initialized" && before.status == "True");
     let findings = [
-        to_start,
-        initialized(pod, init, regular, phase),
-        ready,
-        containers_ready,
-        Finding::yes(),
+        Some(to_start),
+        Some(initialized(pod, init, regular, phase, was_initialized)),
+        Some(ready),
+        Some(containers_ready),
+        Some(Finding::yes()),
+        restarting,
     ];
+    let owned = OWNED.iter().zip(findings);
     conditions.extend(
-        OWNED
-            .iter()
-            .zip(findings)
-            .map(|(kind, finding)| finding.condition(kind, pod)),
+        owned.filter_map(|(kind, finding)| finding.map(|finding| finding.condition(kind, pod))),
     );
     conditions
 }
@@ -102,6 +116,7 @@ fn initialized(
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
     phase: Phase,
+    was_initialized: bool,
 ) -> Finding {
     let done = |container: &Container, status: &ContainerStatus| match is_sidecar(container) {
         true => status.started == Some(true),
@@ -115,7 +130,8 @@ fn initialized(
         };
     }
     match sorted.message("incomplete") {
-        Some(_) if any_regular_started(regular) => Finding::yes(),
+        // Once a pod is initialised it is for good, also where its containers start over.
+        Some(_) if any_regular_started(regular) || was_initialized => Finding::yes(),
         Some(message) => Finding::no("ContainersNotInitialized", Some(message)),
         None => Finding::yes(),
     }

@@ -1,9 +1,9 @@
 //! One container's status: the runtime's instances laid over what was shown before.
 
 use super::{
-    Inputs, mounts,
+    Inputs, mounts, resources,
     restart::{restarts_after, starts_next},
-    whole_seconds,
+    restart_all, whole_seconds,
 };
 use crate::model::{self, Pod, PodExt, ProbeVerdict, is_sidecar, reasons};
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use k8s_openapi::{
 };
 
 /// Exit code shown when nobody knows the real one.
-const UNKNOWN_EXIT_CODE: i32 = 137;
+pub(super) const UNKNOWN_EXIT_CODE: i32 = 137;
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Which of a pod's two container lists.
@@ -69,7 +69,7 @@ fn one(
     let newest = instances.next();
     let mut status = match newest {
         Some(newest) => {
-            let mut status = from_instance(inputs, newest, old);
+            let mut status = from_instance(inputs, container, newest, old);
             status.last_state = instances
                 .next()
                 .and_then(|earlier| ended_state(inputs, earlier, old))
@@ -90,6 +90,7 @@ fn one(
     }
     mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
     status.volume_mounts = mounts::of(container, inputs.recursive_read_only_mounts);
+    status.last_state.get_or_insert_default();
     status
 }
 
@@ -119,13 +120,20 @@ fn ended_state(
 
 fn from_instance(
     inputs: &Inputs<'_>,
+    container: &Container,
     instance: &model::ContainerStatus,
     old: Option<&ContainerStatus>,
 ) -> ContainerStatus {
     let state = state_of(inputs, instance, old);
     let restarts = i32::try_from(instance.restart_count).unwrap_or(i32::MAX);
     let invented = is_status_unknown(&state) && instance.state != model::ContainerState::Exited;
+    let id = container_id(inputs.runtime_name, &instance.id);
+    let shown = old.filter(|old| old.container_id.as_deref() == Some(&*id));
+    let lifecycle = container.lifecycle.as_ref();
+    let asks_for_signal = lifecycle.is_some_and(|hooks| hooks.stop_signal.is_some());
     ContainerStatus {
+        resources: Some(resources::of_container(container, instance, shown)),
+        allocated_resources: resources::allocated_requests(container),
         name: instance.name.to_string(),
         restart_count: match old.filter(|_| invented) {
             Some(old) if is_running(old) => old.restart_count.saturating_add(1),
@@ -134,10 +142,13 @@ fn from_instance(
         },
         image: instance.image.to_string(),
         image_id: instance.image_ref.to_string(),
-        container_id: Some(container_id(inputs.runtime_name, &instance.id)),
+        container_id: Some(id),
         state: Some(state),
         user: instance.user.as_deref().map(user),
-        stop_signal: instance.stop_signal.map(str::to_string),
+        stop_signal: instance
+            .stop_signal
+            .filter(|_| asks_for_signal)
+            .map(str::to_string),
         ..ContainerStatus::default()
     }
 }
@@ -210,6 +221,12 @@ fn without_instance(
         state: Some(waiting(Some(reason.into()), None)),
         ..ContainerStatus::default()
     };
+    if let Some(removed) = restart_all::removed(inputs, old) {
+        status.restart_count = removed.restarts;
+        status.state = Some(removed.state);
+        status.last_state = Some(removed.last_state);
+        return status;
+    }
     let ended = old.filter(|old| termination(&old.state).is_some());
     if kind.is_plain_init(container) && pod_was_initialized(inputs) {
         match ended.filter(|old| exit_code(&old.state) == Some(0)) {
@@ -264,9 +281,9 @@ fn why_waiting(
     if newest.is_none() && exit_code(&shown.state).is_some_and(done) {
         return None;
     }
-    let exited = newest.is_some_and(|newest| newest.state == model::ContainerState::Exited);
+    let ended = newest.is_none_or(|newest| newest.state == model::ContainerState::Exited);
     let (reason, message) = (inputs.start_failure)(&container.name).or_else(|| {
-        let message = (inputs.back_off)(&container.name).filter(|_| exited)?;
+        let message = (inputs.back_off)(&container.name).filter(|_| ended)?;
         Some((reasons::CRASH_LOOP_BACK_OFF.to_string(), message))
     })?;
     Some(waiting(Some(reason), Some(message)))
@@ -321,14 +338,14 @@ fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-fn waiting(reason: Option<String>, message: Option<String>) -> ContainerState {
+pub(super) fn waiting(reason: Option<String>, message: Option<String>) -> ContainerState {
     ContainerState {
         waiting: Some(ContainerStateWaiting { reason, message }),
         ..ContainerState::default()
     }
 }
 
-fn terminated(end: ContainerStateTerminated) -> ContainerState {
+pub(super) fn terminated(end: ContainerStateTerminated) -> ContainerState {
     ContainerState {
         terminated: Some(end),
         ..ContainerState::default()

@@ -150,7 +150,8 @@ impl Count {
             Stand::Stopped(end) if succeeded(end) => {}
             Stand::Stopped(end) => {
                 let code = if end.exit_code == 0 { 1 } else { end.exit_code };
-                self.init_failed |= !restarts_after(pod, container, true, code);
+                let again = restarts_after(pod, container, true, code) || starts_over(end);
+                self.init_failed |= !again;
             }
             Stand::Unknown | Stand::Waiting | Stand::Running => self.init_pending += 1,
         }
@@ -185,11 +186,17 @@ impl Count {
             Stand::Stopped(end) => {
                 self.stopped += 1;
                 self.succeeded += usize::from(end.exit_code == 0);
-                let again = restarts_after(pod, container, false, end.exit_code);
+                let code = end.exit_code;
+                let again = restarts_after(pod, container, false, code) || starts_over(end);
                 self.restarting += usize::from(again);
             }
         }
     }
+}
+
+/// It did not end by itself: it was removed so that all containers of the pod start over.
+fn starts_over(end: &ContainerStateTerminated) -> bool {
+    end.reason.as_deref() == Some(reasons::RESTARTING_ALL_CONTAINERS)
 }
 
 fn succeeded(end: &ContainerStateTerminated) -> bool {

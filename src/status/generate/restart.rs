@@ -1,16 +1,13 @@
 //! Whether a container that ended will be started again, as the status has to show it.
 
-use crate::model::{ContainerState, ContainerStatus, Pod, PodExt, RestartPolicy, is_sidecar};
+use crate::model::{ContainerState, ContainerStatus, Pod, PodExt, is_sidecar, runs_again};
 use k8s_openapi::api::core::v1::Container;
 
-/// What the container's own policy, else the pod's, says after an exit with this code. An init
-/// container that is not a sidecar is done once it succeeded.
+/// What the container's own rules and policy, else the pod's, say after an exit with this code. An
+/// init container that is not a sidecar is done once it succeeded.
 pub(super) fn restarts_after(pod: &Pod, container: &Container, init: bool, exit_code: i32) -> bool {
-    let policy = match RestartPolicy::of(pod, container) {
-        RestartPolicy::Always if init && !is_sidecar(container) => RestartPolicy::OnFailure,
-        policy => policy,
-    };
-    policy.restarts_after(exit_code)
+    let done = init && !is_sidecar(container) && exit_code == 0;
+    !done && runs_again(pod, container, exit_code)
 }
 
 /// Whether the next sync would start the container, judged by its newest instance.

@@ -3,6 +3,8 @@ mod containers;
 mod invariants;
 mod mounts;
 mod phases;
+mod resources;
+mod restart_all;
 mod whole;
 
 use super::*;

@@ -5,7 +5,7 @@ use super::{
     list,
     restart::restarts_after,
 };
-use crate::model::{Pod, PodExt, RestartPolicy, is_sidecar};
+use crate::model::{Pod, PodExt, RestartPolicy, is_sidecar, may_restart_all};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
 /// A container had ended for good and does not show so any more.
@@ -17,8 +17,12 @@ pub struct IllegalTransition {
 }
 
 /// Refuses a status in which a container that may not be restarted has left its end. Init containers
-/// may run again with a new sandbox unless the pod's policy is Never.
+/// may run again with a new sandbox unless the pod's policy is Never; all may run again where an exit
+/// can restart all.
 pub(super) fn check(pod: &Pod, old: &PodStatus, new: &PodStatus) -> Result<(), IllegalTransition> {
+    if may_restart_all(pod) {
+        return Ok(());
+    }
     for container in pod.containers() {
         let ended = ended_with(list(&old.container_statuses), &container.name);
         if ended.is_some_and(|code| !restarts_after(pod, container, false, code)) {

@@ -155,3 +155,37 @@ fn volumes_and_env_are_completed() {
         "0"
     );
 }
+
+#[test]
+fn quantities_are_shown_in_their_canonical_spelling_and_in_whole_thousandths() {
+    let spec = json!({
+        "containers": [{
+            "name": "c", "image": "i:1",
+            "resources": {
+                "requests": {"cpu": "1.0005", "memory": "0.1Gi"},
+                "limits": {"cpu": "2000m", "memory": "268435456", "ephemeral-storage": "3000000000"},
+            },
+            "env": [{"name": "E", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "0.001"}}}],
+        }],
+        "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1024Ki"}}],
+    });
+    let container = "/spec/containers/0";
+    for (pointer, expected) in [
+        ("/resources/requests/cpu", "1001m"),
+        ("/resources/requests/memory", "107374182400m"),
+        ("/resources/requests/ephemeral-storage", "3G"),
+        ("/resources/limits/cpu", "2"),
+        ("/resources/limits/memory", "268435456"),
+        ("/env/0/valueFrom/resourceFieldRef/divisor", "1m"),
+    ] {
+        let shown = at(&spec, &format!("{container}{pointer}"));
+        assert_eq!(shown, expected, "{pointer}");
+    }
+    assert_eq!(at(&spec, "/spec/volumes/0/emptyDir/sizeLimit"), "1Mi");
+    let odd = json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "lots"}}}]});
+    let shown = at(&odd, &format!("{container}/resources/limits/cpu"));
+    assert_eq!(
+        shown, "lots",
+        "what cannot be read is for validation to refuse"
+    );
+}

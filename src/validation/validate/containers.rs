@@ -5,11 +5,15 @@ use super::probes::{Role, port_number, validate_hook, validate_probe};
 use super::volumes::validate_mounts;
 use super::{Errors, Path, env, names, resources, security, text};
 use crate::validation::signals;
-use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerRestartRule, PodSpec};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+const RESTART_ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
+const MAX_RESTART_RULES: usize = 20;
+/// Most exit codes of one restart rule.
+const MAX_EXIT_CODES: usize = 255;
 
 /// Judges regular and init containers; `volumes` are the names of the pod's volumes.
 pub(super) fn validate(
@@ -93,8 +97,31 @@ fn enumerations(container: &Container, path: &Path<'_>, errors: &mut Errors) {
         .as_deref()
         .unwrap_or_default();
     if !rules.is_empty() && policy.is_none() {
-        let detail = "must be specified when `restartPolicyRules` is";
+        let detail = "must specify restartPolicy when restart rules are used";
         errors.required(&path.child("restartPolicy"), detail);
+    }
+    restart_rules(rules, &path.child("restartPolicyRules"), errors);
+}
+
+fn restart_rules(rules: &[ContainerRestartRule], path: &Path<'_>, errors: &mut Errors) {
+    if rules.len() > MAX_RESTART_RULES {
+        errors.too_many(path, rules.len(), MAX_RESTART_RULES);
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let at = path.index(index);
+        let action = Some(rule.action.as_str());
+        errors.one_of(&at.child("action"), action, &RESTART_ACTIONS);
+        let codes = at.child("exitCodes");
+        let Some(exit_codes) = &rule.exit_codes else {
+            errors.required(&codes, "must be specified");
+            continue;
+        };
+        let operator = Some(exit_codes.operator.as_str());
+        errors.one_of(&codes.child("operator"), operator, &["In", "NotIn"]);
+        let values = exit_codes.values.as_deref().unwrap_or_default();
+        if values.len() > MAX_EXIT_CODES {
+            errors.too_many(&codes.child("values"), values.len(), MAX_EXIT_CODES);
+        }
     }
 }
 

@@ -153,8 +153,6 @@ fn containers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn container_fields(container: &Container, path: &Path<'_>, errors: &mut Errors) {
-    let rules = some(container.restart_policy_rules.as_ref());
-    refuse(rules, &path.child("restartPolicyRules"), errors);
     let devices = some(container.volume_devices.as_ref());
     refuse(devices, &path.child("volumeDevices"), errors);
     if let Some(wanted) = &container.resources {

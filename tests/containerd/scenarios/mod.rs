@@ -13,6 +13,7 @@ mod spec_refusals;
 mod spec_security;
 mod spec_sources;
 mod spec_storage;
+mod statuses;
 mod verbs;
 mod volumes;
 
@@ -91,6 +92,8 @@ scenarios! {
     spec_sources::variables_come_from_a_file_that_an_init_container_wrote,
     spec_sources::last_words_are_kept_by_policy,
     spec_sources::the_signal_that_ends_a_container_can_be_chosen,
+    statuses::an_exit_that_asks_for_it_makes_all_containers_start_over,
+    statuses::resources_are_shown_as_allocated_and_as_the_runtime_has_them,
     verbs::pods_are_shown_as_crictl_has_them,
     verbs::a_plan_is_what_is_then_made,
     volumes::a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans,

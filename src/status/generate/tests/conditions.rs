@@ -7,7 +7,7 @@ pub(super) fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a PodConditi
 }
 
 /// `True`, or `False:<reason>:<message>`.
-fn says(status: &PodStatus, kind: &str) -> String {
+pub(super) fn says(status: &PodStatus, kind: &str) -> String {
     let c = condition(status, kind);
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     match (text(&c.reason), text(&c.message)) {
@@ -67,6 +67,14 @@ fn incomplete_init_containers_are_named() {
         says(&status, "Initialized"),
         "False:ContainersNotInitialized:containers with incomplete status: [j s]"
     );
+}
+
+#[test]
+fn a_pod_that_was_initialized_stays_so_in_another_sandbox() {
+    let pod = pod("Always", &["i"], &["a"]);
+    let old = generate(&pod, &[running("a", "c"), exited("i", "d", 0)]);
+    let status = after(&pod, &[running("i", "e")], Some(&old));
+    assert_eq!(says(&status, "Initialized"), "True");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::ContainerUser;
+use k8s_openapi::api::core::v1::Lifecycle;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -50,6 +51,7 @@ fn mounts_are_shown_as_asked_for_and_recursion_as_the_runtime_can() {
 
 #[test]
 fn user_and_stop_signal_are_those_of_the_newest_instance() {
+    let mut pod = pod("Always", &[], &["a"]);
     let mut newest = running("a", "c2");
     newest.user = Some(Arc::new(ContainerUser {
         uid: 7,
@@ -57,13 +59,22 @@ fn user_and_stop_signal_are_those_of_the_newest_instance() {
         supplemental_groups: vec![8, 9],
     }));
     newest.stop_signal = Some("SIGUSR1");
-    let status = generate(&pod("Always", &[], &["a"]), &[newest, exited("a", "c1", 1)]);
+    let instances = [newest, exited("a", "c1", 1)];
+    let unasked = generate(&pod, &instances);
+    assert_eq!(of(&unasked, "a").stop_signal, None, "nobody chose one");
+    edit(&mut pod, "a", |a| {
+        a.lifecycle = Some(Lifecycle {
+            stop_signal: Some("SIGUSR1".into()),
+            ..Lifecycle::default()
+        });
+    });
+    let status = generate(&pod, &instances);
     let a = of(&status, "a");
     assert_eq!(a.stop_signal.as_deref(), Some("SIGUSR1"));
     let user = a.user.as_ref().unwrap().linux.as_ref().unwrap();
     assert_eq!((user.uid, user.gid), (7, 8));
     assert_eq!(user.supplemental_groups.as_deref(), Some(&[8, 9][..]));
-    let status = generate(&pod("Always", &[], &["a"]), &[running("a", "c1")]);
+    let status = generate(&pod, &[running("a", "c1")]);
     assert_eq!(
         (&of(&status, "a").user, &of(&status, "a").stop_signal),
         (&None, &None)

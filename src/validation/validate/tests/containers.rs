@@ -39,14 +39,63 @@ fn containers_are_checked() {
             "spec.containers[0].restartPolicy: Unsupported value: \"X\"",
         ),
         (
-            container(&json!({"restartPolicyRules": [{"action": "Restart"}]})),
-            "spec.containers[0].restartPolicy: Required value",
+            container(&json!({"restartPolicyRules": [rule("Restart", "In", 1)]})),
+            "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
         ),
         (
             json!({"ephemeralContainers": [{"name": "e", "image": "i"}]}),
             "spec.ephemeralContainers: Forbidden: cannot be set on create",
         ),
     ]);
+}
+
+fn rule(action: &str, operator: &str, codes: i32) -> Value {
+    let values: Vec<i32> = (0..codes).collect();
+    json!({"action": action, "exitCodes": {"operator": operator, "values": values}})
+}
+
+#[test]
+fn restart_rules_name_known_actions_and_operators() {
+    let with = |rules: &[Value]| {
+        container(&json!({"restartPolicy": "Never", "restartPolicyRules": rules}))
+    };
+    let at = "spec.containers[0].restartPolicyRules";
+    let lines = [
+        (with(&[rule("Restart", "In", 255)]), String::new()),
+        (
+            with(&vec![rule("RestartAllContainers", "NotIn", 0); 20]),
+            String::new(),
+        ),
+        (
+            with(&vec![rule("Restart", "In", 1); 21]),
+            format!("{at}: Too many: 21: must have at most 20 items"),
+        ),
+        (
+            with(&[rule("Stop", "In", 1)]),
+            format!(
+                "{at}[0].action: Unsupported value: \"Stop\": supported values: \"Restart\", \"RestartAllContainers\""
+            ),
+        ),
+        (
+            with(&[rule("Restart", "Exists", 1)]),
+            format!(
+                "{at}[0].exitCodes.operator: Unsupported value: \"Exists\": supported values: \"In\", \"NotIn\""
+            ),
+        ),
+        (
+            with(&[rule("Restart", "In", 256)]),
+            format!("{at}[0].exitCodes.values: Too many: 256: must have at most 255 items"),
+        ),
+        (
+            with(&[json!({"action": "Restart"})]),
+            format!("{at}[0].exitCodes: Required value: must be specified"),
+        ),
+    ];
+    let rows = lines
+        .iter()
+        .map(|(patch, line)| (patch.clone(), line.as_str()));
+    let rows: Vec<_> = rows.collect();
+    check(&rows);
 }
 
 #[test]

@@ -130,10 +130,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "spec.affinity.nodeAffinity",
         ),
         (
-            container(&json!({"restartPolicyRules": [{"action": "Restart"}]})),
-            "spec.containers[0].restartPolicyRules",
-        ),
-        (
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),
             "spec.containers[0].volumeDevices",
         ),

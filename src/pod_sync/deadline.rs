@@ -1,0 +1,93 @@
+//! `activeDeadlineSeconds`: how long a pod may be active on the node.
+
+use crate::model::{Pod, PodExt};
+use jiff::Timestamp;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// When a pod's time is over; it may have all the time of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// The deadline of a pod that has been active since `started`, as far as that is known.
+    pub(super) fn of(pod: &Pod, started: Option<Timestamp>) -> Self {
+        let left = left(pod, started, Timestamp::now());
+        Self(left.and_then(|left| Instant::now().checked_add(left)))
+    }
+
+    /// The instant, if there is one.
+    pub(super) fn at(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// Whether it has passed.
+    pub(super) fn is_over(self) -> bool {
+        self.0.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Waits for it.
+    pub(super) async fn over(self) {
+        match self.0 {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What is left at `now` of the seconds that the pod may be active. As long as nobody knows since when
+/// it is, nothing has been used up, and nothing runs out.
+fn left(pod: &Pod, started: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    let seconds = pod.spec()?.active_deadline_seconds?;
+    let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    // A clock that was set back gives a pod no more than its seconds.
+    let passed = Duration::try_from(now.duration_since(started?)).unwrap_or_default();
+    Some(allowed.saturating_sub(passed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::PodSpec;
+
+    #[test]
+    fn a_pod_may_be_active_for_its_seconds_from_its_start_on() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        for (seconds, started, now, expected) in [
+            (None, Some(0), 5, None),
+            (Some(10), None, 5, None),
+            (Some(10), Some(0), 0, Some(10)),
+            (Some(10), Some(0), 4, Some(6)),
+            (Some(10), Some(0), 10, Some(0)),
+            (Some(10), Some(0), 99, Some(0)),
+            (Some(10), Some(20), 0, Some(10)),
+            (Some(-1), Some(0), 0, Some(0)),
+        ] {
+            let pod = Pod {
+                spec: Some(PodSpec {
+                    active_deadline_seconds: seconds,
+                    ..PodSpec::default()
+                }),
+                ..Pod::default()
+            };
+            let left = left(&pod, started.map(at), at(now));
+            let case = (seconds, started, now);
+            assert_eq!(left.map(|left| left.as_secs()), expected, "{case:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_is_waited_for_until_its_instant() {
+        let never = Deadline(None);
+        assert!(!never.is_over());
+        let hour = Duration::from_secs(3600);
+        let waited = tokio::time::timeout(hour, never.over()).await;
+        assert!(waited.is_err());
+        let begun = Instant::now();
+        let deadline = Deadline(Some(begun + hour));
+        assert!(!deadline.is_over());
+        deadline.over().await;
+        assert!(deadline.is_over());
+        assert_eq!(begun.elapsed(), hour);
+    }
+}

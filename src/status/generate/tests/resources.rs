@@ -1,0 +1,142 @@
+//! What is allocated, and what is in force.
+
+use super::*;
+use crate::model::ContainerResources;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+fn asking(resources: &Value) -> Pod {
+    let mut pod = pod("Always", &[], &["a"]);
+    edit(&mut pod, "a", |a| {
+        a.resources = serde_json::from_value(resources.clone()).unwrap();
+    });
+    pod
+}
+
+fn told(cpu_request: i64, cpu_limit: i64, memory_limit: i64) -> model::ContainerStatus {
+    let known = |amount: i64| (amount > 0).then_some(amount);
+    model::ContainerStatus {
+        resources: Some(Arc::new(ContainerResources {
+            cpu_request: known(cpu_request),
+            cpu_limit: known(cpu_limit),
+            memory_limit: known(memory_limit),
+        })),
+        ..running("a", "c1")
+    }
+}
+
+fn shown(status: &PodStatus) -> Value {
+    serde_json::to_value(&of(status, "a").resources).unwrap()
+}
+
+#[test]
+fn resources_are_told_once_there_is_an_instance() {
+    let asked = json!({"requests": {"cpu": "0.1"}, "limits": {"memory": "1024Ki"}});
+    let pod = asking(&asked);
+    let waiting = generate(&pod, &[]);
+    let a = of(&waiting, "a");
+    assert_eq!((&a.resources, &a.allocated_resources), (&None, &None));
+    for instance in [running("a", "c1"), exited("a", "c1", 1)] {
+        let status = generate(&pod, &[instance]);
+        assert_eq!(
+            shown(&status),
+            json!({"requests": {"cpu": "100m"}, "limits": {"memory": "1Mi"}})
+        );
+        let allocated = serde_json::to_value(&of(&status, "a").allocated_resources).unwrap();
+        assert_eq!(allocated, json!({"cpu": "100m"}));
+    }
+    let plain = generate(&super::pod("Always", &[], &["a"]), &[running("a", "c1")]);
+    assert_eq!(shown(&plain), json!({}));
+    assert_eq!(of(&plain, "a").allocated_resources, None);
+}
+
+#[test]
+fn a_runtime_that_tells_has_the_last_word_on_what_is_in_force() {
+    let both = json!({
+        "requests": {"cpu": "100m", "memory": "64Mi"},
+        "limits": {"cpu": "500m", "memory": "100M"},
+    });
+    let rows = [
+        (
+            &both,
+            told(102, 400, 100_000_000),
+            json!({
+                "requests": {"cpu": "102m", "memory": "64Mi"},
+                "limits": {"cpu": "400m", "memory": "100000000"},
+            }),
+        ),
+        // It knows nothing of the other two.
+        (
+            &both,
+            told(100, 0, 0),
+            json!({
+                "requests": {"cpu": "100m", "memory": "64Mi"},
+                "limits": {"cpu": "500m", "memory": "100M"},
+            }),
+        ),
+        // No list is invented.
+        (&json!({}), told(100, 200, 300), json!({})),
+        // The least that a kernel can do says nothing about less than that.
+        (
+            &json!({"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}),
+            told(2, 10, 0),
+            json!({"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}),
+        ),
+        (
+            &json!({"requests": {"memory": "1Mi"}}),
+            told(2, 0, 0),
+            json!({"requests": {"memory": "1Mi"}}),
+        ),
+        // A limit that came from the pod.
+        (
+            &json!({"limits": {"memory": "1Mi"}}),
+            told(2, 1000, 1 << 20),
+            json!({"limits": {"memory": "1Mi", "cpu": "1"}}),
+        ),
+    ];
+    for (asked, instance, expected) in rows {
+        let status = generate(&asking(asked), &[instance]);
+        assert_eq!(shown(&status), expected, "{asked}");
+    }
+}
+
+#[test]
+fn what_a_runtime_said_holds_for_the_same_running_instance() {
+    let pod = asking(&json!({"limits": {"cpu": "500m"}}));
+    let old = generate(&pod, &[told(0, 400, 0)]);
+    let cpu = |instance| {
+        let status = after(&pod, &[instance], Some(&old));
+        shown(&status)["limits"]["cpu"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(cpu(running("a", "c1")), "400m", "listed, not read again");
+    assert_eq!(cpu(running("a", "c2")), "500m", "another instance");
+    assert_eq!(cpu(exited("a", "c1", 1)), "500m", "it does not run");
+}
+
+#[test]
+fn the_pod_shows_what_it_asks_for_as_a_whole() {
+    let mut pod = pod("Always", &["i", "s*"], &["a", "b"]);
+    for (name, asked) in [
+        ("i", json!({"requests": {"cpu": "2"}})),
+        ("s", json!({"requests": {"cpu": "100m"}})),
+        (
+            "a",
+            json!({"requests": {"cpu": "0.5", "memory": "64Mi"}, "limits": {"memory": "64Mi"}}),
+        ),
+        ("b", json!({"requests": {"memory": "64Mi"}})),
+    ] {
+        edit(&mut pod, name, |c| {
+            c.resources = serde_json::from_value(asked).unwrap();
+        });
+    }
+    let status = serde_json::to_value(generate(&pod, &[])).unwrap();
+    let requests = json!({"cpu": "2", "memory": "128Mi"});
+    assert_eq!(status["allocatedResources"], requests);
+    assert_eq!(
+        status["resources"],
+        json!({"requests": requests, "limits": {"memory": "64Mi"}})
+    );
+    let plain = serde_json::to_value(generate(&super::pod("Never", &[], &["a"]), &[])).unwrap();
+    assert_eq!(plain["resources"], json!({}));
+    assert_eq!(plain.get("allocatedResources"), None);
+}

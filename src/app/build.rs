@@ -12,7 +12,7 @@ use crate::{
     },
     decisions::Decisions,
     events::EventRecorder,
-    host::Machine,
+    host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
     journal::Journal,
     kuberuntime::{
@@ -333,8 +333,8 @@ pub(super) fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::R
     let there = config.root_dir.ancestors().find(|path| path.exists());
     let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    let host_ips = config.node_ips.iter().map(ToString::to_string).collect();
-    Ok(NodeFacts::of(machine, storage, host_ips))
+    let (given, found) = (&config.node_ips, own_address());
+    Ok(NodeFacts::of(machine, storage, given, found))
 }
 
 /// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.

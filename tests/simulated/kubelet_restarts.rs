@@ -270,3 +270,17 @@ async fn a_container_that_ended_meanwhile_is_restarted() {
         .await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 0);
 }
+
+#[tokio::test]
+async fn a_kubelet_that_asks_what_became_of_pulls_before_it_starts_stops_when_it_is_told_to() {
+    let mut node = Node::new().await;
+    let pulling = node.path("root/image_manager/pulling");
+    std::fs::create_dir_all(&pulling).unwrap();
+    std::fs::write(pulling.join("sha256-0"), "{}").unwrap();
+    node.fake.inject(Fault::hang(Rpc::ListImages));
+    node.start().await;
+    let asks = |fake: &FakeRuntime| fake.count(Rpc::ListImages) > 0;
+    node.fake.wait_until("it asks", SOON, asks).await;
+    let stopped = tokio::time::timeout(SOON, node.stop()).await;
+    assert!(stopped.is_ok(), "it waits for the answer");
+}

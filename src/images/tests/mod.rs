@@ -109,7 +109,7 @@ impl World {
         let events = self.recorder.recent();
         events
             .into_iter()
-            .map(|event| (event.kind, event.reason, event.message))
+            .map(|event| (event.kind, event.reason, event.message.clone()))
             .collect()
     }
 }

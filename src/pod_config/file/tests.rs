@@ -78,7 +78,8 @@ impl Fixture {
     }
 
     fn told(&self) -> Vec<String> {
-        let times = |e: &crate::events::Event| format!("{} ({})", e.message, e.count);
+        let times =
+            |e: &std::sync::Arc<crate::events::Event>| format!("{} ({})", e.message, e.count);
         self.recorder.recent().iter().map(times).collect()
     }
 

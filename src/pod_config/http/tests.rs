@@ -161,7 +161,7 @@ async fn only_what_changed_and_is_good_is_handed_on() {
         .recorder
         .recent()
         .into_iter()
-        .map(|e| (e.message, e.count))
+        .map(|e| (e.message.clone(), e.count))
         .collect();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(

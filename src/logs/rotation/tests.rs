@@ -219,6 +219,27 @@ async fn a_log_that_cannot_be_reopened_is_put_back_and_tried_again() {
 }
 
 #[tokio::test]
+async fn a_rotation_that_is_undone_costs_no_older_file() {
+    let bed = Bed::new();
+    bed.runtime.script.on("ReopenContainerLog", |_| {
+        Reply::Fail(Code::Unknown, "it has just ended")
+    });
+    let older = ["c.log.20260101-000001.gz", "c.log.20260101-000002"];
+    for name in older {
+        fs::write(bed.dir.path().join(name), "older").unwrap();
+    }
+    bed.write("c", &"x".repeat(200));
+    bed.running("c");
+    until("it was tried twice", || {
+        bed.calls("ReopenContainerLog") >= 2
+    })
+    .await;
+    let undone = |names: &[String]| names == older && bed.log("c").exists();
+    bed.rotated_when("c", "it was put back", undone).await;
+    bed.stop().await;
+}
+
+#[tokio::test]
 async fn a_log_that_was_made_though_the_runtime_reports_a_failure_is_never_replaced() {
     let bed = Bed::new();
     let root = bed.dir.path().to_owned();

@@ -203,7 +203,7 @@ impl SyncLoop {
                 Step::Kill(pod) => self.end(pod),
             }
         }
-        self.sources.mark_seen(update.source);
+        self.sources.mark_seen(update.source, update.complete);
     }
 
     /// A pod has a status before it is shown for the first time. While another one of its UID is being

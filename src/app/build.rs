@@ -347,7 +347,8 @@ pub(super) async fn user_namespaces(
         .context("create user namespace manager")?;
     let root = root.clone();
     let open = move || UserNamespaces::open(root, space);
-    Ok(tokio::task::spawn_blocking(open).await?)
+    let opened = tokio::task::spawn_blocking(open).await?;
+    opened.context("cannot tell which pods have user namespaces")
 }
 
 /// What the manager shares with other parts.

@@ -115,6 +115,17 @@ impl KubeGenericRuntimeManager {
         self.remove_from_runtime(status, id).await
     }
 
+    /// Removes an instance that was never started, so far as is known. Its log file, if there is one,
+    /// goes with the pod's others.
+    pub(in crate::kuberuntime) async fn remove_unstarted(
+        &self,
+        status: &PodStatus,
+        id: &ContainerId,
+    ) -> anyhow::Result<()> {
+        tracing::debug!(pod = %status.name, container = %id, "Removing a container that never started");
+        self.remove_from_runtime(status, id).await
+    }
+
     async fn remove_from_runtime(
         &self,
         status: &PodStatus,

@@ -27,7 +27,7 @@ use crate::{
     pod_cache::{self, PodCache, PodCacheWriter},
     pod_config::{self, FileConfig, HttpConfig, PodConfig},
     pod_manager::{PodManager, PodManagerWriter},
-    pod_sync::{PodSync, StatusPublisher},
+    pod_sync::{PodSync, StatusPublisher, Unfinished},
     pod_workers::{Delays, PodWorkers},
     probe_results::{self, ProbeResults},
     prober::{self, ContainerView, ProbeManager, View},
@@ -244,6 +244,7 @@ pub(super) async fn start(
         events: boards.events.clone(),
         decisions: boards.decisions.clone(),
         state: state.clone(),
+        unfinished: Unfinished::default(),
     });
     let rotation = log_rotation(config, &boards.runtime, &boards.cache);
     let delays = Delays {

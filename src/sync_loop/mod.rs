@@ -185,6 +185,7 @@ impl SyncLoop {
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
                 Step::Set(pod) => {
+                    self.make_way(&pod);
                     self.show(&pod);
                     self.manager.set(pod);
                 }

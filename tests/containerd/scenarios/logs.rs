@@ -63,7 +63,7 @@ fn numbers(text: &str) -> Vec<usize> {
 
 /// What each of the streams wrote, from a text with all that both of them wrote.
 fn apart(text: &str) -> (String, Vec<usize>) {
-    let on_stderr = |number: &usize| number % 100 == 0 && number % LONG != 0;
+    let on_stderr = |number: &usize| number.is_multiple_of(100) && !number.is_multiple_of(LONG);
     let on_stderr: Vec<usize> = (0..LINES).filter(on_stderr).collect();
     let (mut stdout, mut rest) = (String::new(), text);
     for number in &on_stderr {
@@ -79,7 +79,7 @@ fn apart(text: &str) -> (String, Vec<usize>) {
 
 /// All complete lines of a log file, as the runtime marks them.
 fn complete_lines(text: &str) -> usize {
-    let tag = |line: &str| line.splitn(4, ' ').nth(2).map(str::to_owned);
+    let tag = |line: &str| line.split(' ').nth(2).map(str::to_owned);
     text.lines()
         .filter(|line| tag(line).as_deref() == Some("F"))
         .count()

@@ -6,7 +6,7 @@ use kubelet::{
     cli::{self, Command},
     config::{self, Flags, HostFacts},
 };
-use std::{env, io::Write, process::ExitCode};
+use std::{env, io::Write as _, process::ExitCode};
 
 fn main() -> ExitCode {
     kubelet::host::memory::share_one_heap();
@@ -38,6 +38,6 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
 }
 
 fn complain(text: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "kubelet: {text}");
+    cli::complain(text);
     ExitCode::FAILURE
 }

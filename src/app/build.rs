@@ -12,7 +12,7 @@ use crate::{
     },
     decisions::Decisions,
     events::EventRecorder,
-    host::Machine,
+    host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
     journal::Journal,
     kuberuntime::{
@@ -78,7 +78,8 @@ impl Boards {
         let root = KubeletRoot::create(&config.root_dir)
             .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
         let journal = Journal::open(journal_dir(config))?;
-        Self::of(config, machine, root, journal)
+        let records = images::records(config)?;
+        Self::of(config, machine, (root, journal, records))
     }
 
     /// Reads what is on disk and touches nothing.
@@ -86,14 +87,14 @@ impl Boards {
         let root = KubeletRoot::look(&config.root_dir)
             .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
         let journal = Journal::look(journal_dir(config))?;
-        Self::of(config, machine, root, journal)
+        // Whoever opens the records makes their directories and tidies up what writing them left.
+        Self::of(config, machine, (root, journal, PullRecords::off()))
     }
 
     fn of(
         config: &KubeletConfig,
         machine: Machine,
-        root: KubeletRoot,
-        journal: Journal,
+        (root, journal, records): (KubeletRoot, Journal, PullRecords),
     ) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let cri_metrics = CriMetrics::new(&metrics);
@@ -109,7 +110,6 @@ impl Boards {
         };
         let (cache_writer, cache) = pod_cache::board();
         let keyring = images::keyring(config, &metrics)?;
-        let records = images::records(config)?;
         Ok(Self {
             keyring,
             records,
@@ -331,11 +331,11 @@ fn headers(sources: &StaticPodSources) -> Vec<(String, String)> {
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).
 pub(super) fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
-    let host_ips = config.node_ips.iter().map(ToString::to_string).collect();
     let there = config.root_dir.ancestors().find(|path| path.exists());
     let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    Ok(NodeFacts::of(machine, storage, host_ips))
+    let (given, found) = (&config.node_ips, own_address());
+    Ok(NodeFacts::of(machine, storage, given, found))
 }
 
 /// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.

@@ -149,6 +149,7 @@ impl KubeGenericRuntimeManager {
     ) -> Result<ContainerId, Stopped> {
         let object = ObjectRef::container(pod, &container.name);
         let log = config.log_path.clone();
+        let _making = self.cache.making(pod.uid());
         let created = self
             .runtime
             .create_container(sandbox.id.as_str(), config, &sandbox.config)

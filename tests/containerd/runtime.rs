@@ -153,7 +153,7 @@ impl Containerd {
     pub fn try_crictl(&self, args: &[&str]) -> Result<String, String> {
         let mut command = Command::new(crictl_path());
         command
-            .args(["-c", "/dev/null", "-t", "10s", "-r", &self.endpoint])
+            .args(["-c", "/dev/null", "-t", "60s", "-r", &self.endpoint])
             .args(args)
             .stdin(Stdio::null());
         let output = run(&mut command);

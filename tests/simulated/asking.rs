@@ -427,7 +427,7 @@ async fn watching_appends_a_line_when_something_changed_also_over_a_restart() {
     let mut watching = Watching::of(&node, &["pods", "--watch"]);
     watching.line(&["NAMESPACE", "STATUS"]).await;
     watching.line(&["web-node1", "1/1"]).await;
-    let slow = Behaviour::ends_slowly(Duration::from_secs(1), 0);
+    let slow = Behaviour::ends_slowly(Duration::from_secs(3), 0);
     node.fake.behave(&full("late"), slow);
     node.put(&simple("late"));
     watching.line(&["late-node1", "1/1", "Running"]).await;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::{collections::VecDeque, convert::Infallible, sync::Arc};
 use tokio::{net::TcpListener, time::timeout};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pod(name: &str) -> String {
     format!(
@@ -161,7 +161,7 @@ async fn only_what_changed_and_is_good_is_handed_on() {
         .recorder
         .recent()
         .into_iter()
-        .map(|e| (e.message, e.count))
+        .map(|e| (e.message.clone(), e.count))
         .collect();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(

@@ -14,7 +14,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 /// Longer than anything takes.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 pub(super) struct Log {
     dir: tempfile::TempDir,

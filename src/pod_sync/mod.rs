@@ -32,7 +32,7 @@ use syncer::{PodSyncer, RetryDelay, SyncTurn, TerminationReason, UpdateKind};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use statuses::StatusPublisher;
+pub use statuses::{StatusPublisher, remembered};
 
 /// How soon a pod is looked at again whose picture moved on under the look.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);

@@ -100,7 +100,7 @@ impl Live {
             record: &record,
             restarts: &restarts,
             probes,
-            events: events.into_iter().skip(skip).map(event_report).collect(),
+            events: events.iter().skip(skip).map(|e| event_report(e)).collect(),
             now,
         })
     }
@@ -136,11 +136,11 @@ fn probe_report(
     report
 }
 
-fn event_report(event: Event) -> EventReport {
+fn event_report(event: &Event) -> EventReport {
     EventReport {
         kind: event.kind.as_str().into(),
         reason: event.reason.into(),
-        message: event.message,
+        message: event.message.clone(),
         count: event.count,
         last: event.last_seen,
     }

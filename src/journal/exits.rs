@@ -77,8 +77,13 @@ impl Exit {
 }
 
 impl PodRecord {
-    /// Remembers how an instance of a picture ended.
+    /// Remembers how an instance of a picture ended, unless the end of a later one is known: instances
+    /// are removed in any order, and the last one to go need not be the last one that was made.
     pub fn set_exit(&mut self, picture: &PodStatus, instance: &ContainerStatus, followed: bool) {
+        let known = self.exits.get(&*instance.name);
+        if known.is_some_and(|known| known.restart_count > instance.restart_count) {
+            return;
+        }
         let exit = Exit::of(picture, instance, followed);
         self.exits.insert(instance.name.to_string(), exit);
     }
@@ -110,7 +115,7 @@ impl PodRecord {
             let speaks = match (known.next(), known.next()) {
                 (None, _) => !exit.followed,
                 (Some(only), None) => {
-                    only.id.as_str() != exit.id && only.created_at >= exit.created_at
+                    only.id.as_str() != exit.id && only.restart_count >= exit.restart_count
                 }
                 (Some(_), Some(_)) => false,
             };
@@ -199,6 +204,17 @@ mod tests {
         assert_eq!(record.with_exits(&picture(vec![]), None), None);
         let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]), None);
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
+    }
+
+    #[test]
+    fn an_instance_that_is_removed_late_does_not_hide_how_a_later_one_ended() {
+        let mut record = PodRecord::default();
+        let both = [1, 0].map(|n| instance("a", n, Exited));
+        for dead in &both {
+            record.set_exit(&picture(both.to_vec()), dead, false);
+        }
+        let (_, exit) = record.last_exits(None).next().unwrap();
+        assert_eq!(exit.restart_count, 1);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Objects as files: a directory per object, a file per key. Blocking.
 //!
 //! The directory is the administrator's, but links in it may have been made by anybody who can write
-//! to some part of it: none is followed out of the object it belongs to.
+//! to some part of it: none is followed out of the object it belongs to, nor does an object's name lead
+//! out of its namespace.
 
 use super::object::{Object, ObjectError, ObjectKey, ObjectKind};
 use bytes::Bytes;
@@ -41,8 +42,10 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectEr
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty()).and_then(|root| {
-        let path = format!("{kind}/{}/{}", key.namespace, key.name);
-        open_beneath(root.as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY)
+        let kind = open_beneath(root.as_fd(), kind, flags)?;
+        let namespace = open_beneath(kind.as_fd(), &key.namespace, flags)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        open_beneath(namespace.as_fd(), &key.name, flags)
     });
     match opened {
         Ok(object) => read_steadily(object.as_fd()).map_err(unreadable),

@@ -133,6 +133,26 @@ async fn links_within_an_object_are_followed_and_none_out_of_it() {
         );
         fs::remove_file(link).unwrap();
     }
+    // Who may write to one namespace does not read another one's secrets for it.
+    put(dir.path(), "secrets/other/db/user", "precious");
+    symlink("good", dir.path().join("secrets/shop/other-name")).unwrap();
+    assert_eq!(secret(dir.path(), "other-name").await.unwrap(), good);
+    for (place, target) in [
+        ("secrets/shop/taken", "../other/db"),
+        ("configmaps/shop/taken", "../../secrets/other/db"),
+    ] {
+        put(dir.path(), "configmaps/shop/some/key", "v");
+        symlink(target, dir.path().join(place)).unwrap();
+        let kind = match place.starts_with("secrets") {
+            true => ObjectKind::Secret,
+            false => ObjectKind::ConfigMap,
+        };
+        let error = get(dir.path(), key(kind, "taken")).await.unwrap_err();
+        assert!(
+            error.to_string().ends_with("leads out of its place"),
+            "{error}"
+        );
+    }
     symlink("/etc", dir.path().join("secrets/shop/whole")).unwrap();
     let error = secret(dir.path(), "whole").await.unwrap_err();
     assert!(

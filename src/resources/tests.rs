@@ -253,3 +253,19 @@ fn a_bad_amount_names_its_place() {
          (a number such as 2, 1.5, 500m, 1Gi or 2e3)"
     );
 }
+
+#[test]
+fn a_node_has_the_addresses_given_for_it_or_else_the_one_that_it_is_found_to_have() {
+    let [a, b]: [std::net::IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
+    let of = |given: &[_], found| {
+        let facts = NodeFacts::of(&crate::host::Machine::default(), 0, given, found);
+        let address = facts.address().to_string();
+        (facts.host_ips, address)
+    };
+    let texts = |ips: &[&str]| ips.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let there = |ips: &[&str], at: &str| (texts(ips), at.to_string());
+    assert_eq!(of(&[a], Some(b)), there(&["192.0.2.1"], "192.0.2.1"));
+    // What listens on loopback only is reached as well, as upstream reaches it without an API server.
+    assert_eq!(of(&[], Some(b)), there(&["192.0.2.2"], "127.0.0.1"));
+    assert_eq!(of(&[], None), there(&[], "127.0.0.1"));
+}

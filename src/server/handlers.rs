@@ -217,7 +217,7 @@ impl Handlers {
             (Route::Events(query), Some(views)) => {
                 let node = views.node_name.clone();
                 let items = events::select(views.events.recent(), &query)
-                    .map(move |event| events::api(event, &node));
+                    .map(move |event| events::api(&event, &node));
                 json(list::body("EventList", items))
             }
             (_, None) => refuse(&RouteError::NotFound),

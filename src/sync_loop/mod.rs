@@ -189,6 +189,7 @@ impl SyncLoop {
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
                 Step::Set(pod) => {
+                    self.make_way(&pod);
                     self.show(&pod);
                     self.manager.set(pod);
                 }
@@ -207,7 +208,7 @@ impl SyncLoop {
                 Step::Kill(pod) => self.end(pod),
             }
         }
-        self.sources.mark_seen(update.source);
+        self.sources.mark_seen(update.source, update.complete);
         if self.sources.all_seen() {
             self.heard.send_replace(true);
         }

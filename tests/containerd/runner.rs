@@ -12,10 +12,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::flavour::Flavour;
+use crate::panics;
 use crate::runtime;
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
-const LONGEST: Duration = Duration::from_secs(180);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// Scenarios at once; they mostly wait.
 const LANES: usize = 4;
@@ -121,6 +122,7 @@ pub fn run(all: Vec<Test>) -> ExitCode {
         ..Counts::default()
     };
     let start = Instant::now();
+    panics::keep();
     println!("\nrunning {} tests", chosen.len());
     if let Err(why) = runtime::prepare() {
         return cannot_run(&why, chosen, counts);
@@ -203,7 +205,8 @@ fn passes(test: &Test) -> bool {
 fn report(counts: &Counts, took: Duration) -> ExitCode {
     let failed = &counts.failed;
     if !failed.is_empty() {
-        println!("\nfailures:\n    {}", failed.join("\n    "));
+        println!("\nfailures:\n\n{}", panics::kept());
+        println!("failures:\n    {}", failed.join("\n    "));
     }
     let word = if failed.is_empty() { "ok" } else { "FAILED" };
     println!(

@@ -1,8 +1,6 @@
 //! Which dead containers and sandboxes may be removed, and why.
 
-use crate::model::{
-    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId,
-};
+use crate::model::{ContainerId, ContainerState, Pod, PodExt, PodStatus, PodUid, SandboxId};
 use std::{
     collections::{HashMap, HashSet},
     fmt,
@@ -40,6 +38,9 @@ pub struct DeadContainer {
     pub pod: PodUid,
     /// Its container's name.
     pub name: String,
+    /// How often its container had been restarted; says which instance of a name is the newer one,
+    /// whatever happened to the clock in between.
+    pub restart_count: u32,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
     /// Created, exited or unknown.
@@ -104,7 +105,8 @@ pub struct SandboxRemoval {
     pub reason: Reason,
 }
 
-/// Which of the node's dead containers go. `content_goes` says whether nothing of a pod is to stay;
+/// Which of the node's dead containers go, of each container the oldest first: wherever this is broken
+/// off, the newest instance, which says how it ended, is still there. `content_goes` says whether nothing of a pod is to stay;
 /// it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
 pub fn containers(
     dead: Vec<DeadContainer>,
@@ -117,7 +119,9 @@ pub fn containers(
     let mut groups: HashMap<(PodUid, String), Vec<DeadContainer>> = HashMap::new();
     for container in dead {
         let live = container.state == ContainerState::Running;
-        if !live && container.created_at <= newest_allowed {
+        // Without a minimum any age will do, also that of what a clock set back has put into the future.
+        let old_enough = min_age == 0 || container.created_at <= newest_allowed;
+        if !live && old_enough {
             let key = (container.pod.clone(), container.name.clone());
             groups.entry(key).or_default().push(container);
         }
@@ -125,12 +129,12 @@ pub fn containers(
     let mut removals = Vec::new();
     groups.retain(|(pod, _), group| {
         let goes = content_goes.is_some_and(|goes| goes(pod));
-        group.sort_by(newest_first);
+        group.sort_by(newest_instance_first);
         if goes {
-            remove(group.drain(..), Reason::PodGone, &mut removals);
+            remove(group.drain(..).rev(), Reason::PodGone, &mut removals);
         } else if let Some(keep) = policy.max_per_container {
             let keep = keep.min(group.len());
-            remove(group.drain(keep..), Reason::Superseded, &mut removals);
+            remove(group.drain(keep..).rev(), Reason::Superseded, &mut removals);
         }
         !group.is_empty()
     });
@@ -153,14 +157,20 @@ fn enforce_total(
     let share = max.checked_div(groups.len()).unwrap_or(0).max(1);
     for group in groups.values_mut() {
         let keep = share.min(group.len());
-        remove(group.drain(keep..), Reason::TooMany, removals);
+        remove(group.drain(keep..).rev(), Reason::TooMany, removals);
     }
     let mut left: Vec<DeadContainer> = groups.into_values().flatten().collect();
     left.sort_by(newest_first);
     let keep = max.min(left.len());
-    remove(left.drain(keep..), Reason::TooMany, removals);
+    remove(left.drain(keep..).rev(), Reason::TooMany, removals);
 }
 
+/// The order of the instances of one container.
+fn newest_instance_first(a: &DeadContainer, b: &DeadContainer) -> std::cmp::Ordering {
+    (b.restart_count, b.created_at, &b.id).cmp(&(a.restart_count, a.created_at, &a.id))
+}
+
+/// The order of containers of different names.
 fn newest_first(a: &DeadContainer, b: &DeadContainer) -> std::cmp::Ordering {
     (b.created_at, &b.id).cmp(&(a.created_at, &a.id))
 }
@@ -175,36 +185,6 @@ fn remove(
         id: container.id,
         reason,
     }));
-}
-
-/// What may go right after a container died: older dead instances of its name, and all of the pod's
-/// if nothing of the pod is to stay. At least the newest instance is kept otherwise.
-pub fn after_death(
-    status: &PodStatus,
-    name: &str,
-    policy: &Policy,
-    content_goes: bool,
-) -> Vec<ContainerRemoval> {
-    let exited = |c: &&ContainerStatus| c.state == ContainerState::Exited;
-    let removal = |reason| {
-        move |c: &ContainerStatus| ContainerRemoval {
-            id: c.id.clone(),
-            reason,
-            stop_first: false,
-        }
-    };
-    if content_goes {
-        let all = status.containers.iter().filter(exited);
-        return all.map(removal(Reason::PodGone)).collect();
-    }
-    let keep = policy
-        .max_per_container
-        .map_or(usize::MAX, |max| max.max(1));
-    let of_name = status.instances(name).filter(exited);
-    of_name
-        .skip(keep)
-        .map(removal(Reason::Superseded))
-        .collect()
 }
 
 /// Which sandboxes go: those that are not READY and without containers, unless it is the newest one

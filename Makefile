@@ -10,12 +10,13 @@ demo:
 run:
 	hack/demo.sh --stay
 
-# All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true.
+# All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true. What failed
+# is told once more at the end.
 test:
 	@hack/install-deps.sh || echo "going on without what could not be installed"
 	@hack/build-images.sh || echo "going on without the images"
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} cargo test --no-fail-fast
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
 
 # Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,
 # directory, process, cgroup or memory. Prints what it counts.

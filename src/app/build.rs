@@ -27,7 +27,7 @@ use crate::{
     pod_cache::{self, PodCache, PodCacheWriter},
     pod_config::{self, FileConfig, HttpConfig, PodConfig},
     pod_manager::{PodManager, PodManagerWriter},
-    pod_sync::{PodSync, StatusPublisher},
+    pod_sync::{PodSync, StatusPublisher, Unfinished},
     pod_workers::{Delays, PodWorkers},
     probe_results::{self, ProbeResults},
     prober::{self, ContainerView, ProbeManager, View},
@@ -244,6 +244,7 @@ pub(super) async fn start(
         events: boards.events.clone(),
         decisions: boards.decisions.clone(),
         state: state.clone(),
+        unfinished: Unfinished::default(),
     });
     let rotation = log_rotation(config, &boards.runtime, &boards.cache);
     let delays = Delays {
@@ -347,7 +348,8 @@ pub(super) async fn user_namespaces(
         .context("create user namespace manager")?;
     let root = root.clone();
     let open = move || UserNamespaces::open(root, space);
-    Ok(tokio::task::spawn_blocking(open).await?)
+    let opened = tokio::task::spawn_blocking(open).await?;
+    opened.context("cannot tell which pods have user namespaces")
 }
 
 /// What the manager shares with other parts.

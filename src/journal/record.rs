@@ -56,6 +56,9 @@ pub struct ConditionSince {
 pub struct Terminal {
     /// The pod's last API status, whole: phase, conditions and container states with exit codes.
     pub status: serde_json::Value,
+    /// Digest of the manifest of the pod that ended, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_digest: Option<String>,
     /// Sandboxes that have been stopped since, so that nothing of theirs is left to be given back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped_sandboxes: Vec<String>,

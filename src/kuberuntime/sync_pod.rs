@@ -93,7 +93,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, &actions, &mut report)).await {
-            if report.again_in.is_none() {
+            if report.again.is_none() {
                 let why = chain(error.as_ref());
                 self.decide(request.pod, Decision::about_pod(Action::Fail, why));
             }

@@ -9,6 +9,7 @@
 //!   newer than a wall-clock time; here every read has a place in one sequence, and an item touched
 //!   after the read began keeps its pod *unsettled* until it was read again.
 
+mod making;
 mod picture;
 
 use crate::{
@@ -28,6 +29,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
+pub use making::Making;
 pub use picture::Listed;
 
 /// A sandbox or a container.
@@ -95,6 +97,7 @@ struct Shared {
     changed: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
     listed: Notify,
+    makings: Arc<making::Makings>,
     strings: Strings,
 }
 

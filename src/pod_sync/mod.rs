@@ -9,6 +9,7 @@
 mod clean_up;
 mod statuses;
 pub mod syncer;
+mod unfinished;
 
 use crate::{
     base::chain,
@@ -16,12 +17,14 @@ use crate::{
     events::{EventRecorder, ObjectRef},
     journal::Journal,
     kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, reasons::event},
+    model::{
+        GraceDeadline, Pod, PodExt, PodStatus, PodUid, is_other_manifest, keys, reasons::event,
+    },
     pleg::RuntimeStateReader,
     pod_cache::{Owner, PodCache},
     prober::ProbeManager,
     status::generate::FailedBecause,
-    volumes::{VolumeError, VolumeManager},
+    volumes::VolumeManager,
 };
 use anyhow::Context as _;
 use futures::future::BoxFuture;
@@ -31,11 +34,15 @@ use std::{sync::Arc, time::Duration};
 use syncer::{PodSyncer, RetryDelay, SyncTurn, TerminationReason, UpdateKind};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+use unfinished::NotDone;
 
 pub use statuses::StatusPublisher;
+pub use unfinished::Unfinished;
 
 /// How soon a pod is looked at again whose picture moved on under the look.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
+/// How long a turn waits for the pod's volumes (upstream's `podAttachAndMountTimeout`).
+const VOLUME_WAIT: Duration = Duration::from_secs(123);
 /// How long a pod that is to stop waits for a picture that cannot be read before it is stopped on
 /// the last one.
 const STOP_WITHOUT_PICTURE: Duration = Duration::from_secs(5);
@@ -60,6 +67,8 @@ pub struct PodSync {
     pub decisions: Decisions,
     /// The runtime's health.
     pub state: RuntimeStateReader,
+    /// Volumes that are still being set up although nobody waits for that.
+    pub unfinished: Unfinished,
 }
 
 impl PodSync {
@@ -83,7 +92,7 @@ impl PodSync {
         }
         let status = self.statuses.statuses().get(&uid).unwrap_or(status);
         if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-            self.statuses.record_terminal(&uid, &status).await;
+            self.statuses.record_terminal(&pod, &status).await;
             let phase = status.phase.clone().unwrap_or_default();
             self.decide(&pod, Action::Finish, format!("phase {phase}"));
             return turn(Ok(true), RetryDelay::Resync);
@@ -157,20 +166,32 @@ impl PodSync {
     ) -> anyhow::Result<SyncReport> {
         self.decisions
             .doing(&pod.uid(), Some("setting up volumes".into()));
-        let failed = |error: &VolumeError| {
-            let text = chain(error);
-            self.decide(pod, Action::Fail, text.clone());
+        let failed = |text: &str| {
+            self.decide(pod, Action::Fail, text.to_owned());
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
-        let volumes = match self.volumes.prepare(pod).await {
-            Ok(volumes) => volumes,
-            Err(error) => {
-                failed(&error);
+        let prepare = {
+            let (volumes, pod) = (self.volumes.clone(), pod.clone());
+            async move { volumes.prepare(&pod).await }
+        };
+        let uid = pod.uid();
+        let prepared = self.unfinished.run(&uid, prepare, VOLUME_WAIT, cancel);
+        let volumes = match prepared.await {
+            Ok(Ok(volumes)) => volumes,
+            Ok(Err(error)) => {
+                failed(&chain(&error));
                 return Err(error.into());
             }
+            Err(NotDone::Cancelled) => anyhow::bail!("the pod is to be looked at anew"),
+            Err(NotDone::TimedOut) => {
+                let text = format!("volumes are not ready after {} s", VOLUME_WAIT.as_secs());
+                failed(&text);
+                anyhow::bail!(text);
+            }
         };
-        volumes.stale.iter().for_each(failed);
+        let stale = volumes.stale.iter().map(|error| chain(error));
+        stale.for_each(|text| failed(&text));
         self.probes.add_pod(pod);
         let request = SyncRequest {
             pod,
@@ -212,7 +233,8 @@ impl PodSync {
         }
         self.statuses.note_report(&pod.uid(), &report);
         self.statuses.publish(pod);
-        let again = [report.again_in, deadline].into_iter().flatten().min();
+        let deadline = deadline.map(|left| Instant::now() + left);
+        let again = [report.again, deadline].into_iter().flatten().min();
         let delay = match report.needs_retry() {
             true => RetryDelay::Error,
             false => RetryDelay::Resync,
@@ -223,7 +245,7 @@ impl PodSync {
         };
         SyncTurn {
             result,
-            again: again.map(|delay| Instant::now() + delay),
+            again,
             delay,
         }
     }
@@ -231,6 +253,15 @@ impl PodSync {
     /// Whether the pod has ended for good, by what this or an earlier kubelet remembers.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
         self.journal.read(uid, |record| record.terminal.is_some())
+    }
+
+    /// Whether what is remembered is how another pod of this UID ended, by another manifest.
+    pub fn ended_as_another(&self, pod: &Pod) -> bool {
+        let digest = pod.annotation(keys::SPEC_DIGEST);
+        self.journal.read(&pod.uid(), |record| {
+            let terminal = record.terminal.as_ref();
+            terminal.is_some_and(|t| is_other_manifest(t.spec_digest.as_deref(), digest))
+        })
     }
 
     /// Fails a pod that the node refuses, before anything of it is set up. Its worker has nothing more to
@@ -329,13 +360,14 @@ impl PodSync {
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
         self.statuses.publish(&pod);
+        self.unfinished.over(&uid).await;
         self.volumes.teardown(&uid).await?;
         self.runtime.release_user_namespace(&uid).await;
         self.statuses.finish(&pod);
         if let Some(status) = self.statuses.statuses().get(&uid)
             && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
         {
-            self.statuses.record_terminal(&uid, &status).await;
+            self.statuses.record_terminal(&pod, &status).await;
         }
         Ok(())
     }

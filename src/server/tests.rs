@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Long enough for anything on loopback, short enough to fail a test.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn pod(name: &str) -> Arc<Pod> {
     Arc::new(Pod {

@@ -11,7 +11,8 @@ use crate::{
     pod_sync::syncer::TerminationReason,
     pod_workers::{Collected, UpdateOptions},
 };
-use std::{collections::HashSet, sync::Arc};
+use futures::FutureExt as _;
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
 
 impl SyncLoop {
     /// Workers that have nothing more to do. One whose pod is gone, or is wanted afresh under the same
@@ -64,6 +65,17 @@ impl SyncLoop {
         }
     }
 
+    /// A pod that ended under an earlier kubelet, and whose manifest was edited since without getting
+    /// another UID, makes way like one that is replaced now: the new one starts when all of it is gone.
+    pub(super) fn make_way(&mut self, pod: &Pod) {
+        let uid = pod.uid();
+        let is_new = self.manager.reader().get(&uid).is_none() && !self.workers.knows(&uid);
+        if is_new && self.pod_sync.ended_as_another(pod) {
+            self.pod_sync.journal.forget(&uid);
+            self.clean(uid);
+        }
+    }
+
     /// Removes what is left of a pod, beside the loop. Its worker stays until that is done, so a pod
     /// of the same UID cannot start into its own removal.
     fn clean(&mut self, uid: PodUid) {
@@ -72,7 +84,12 @@ impl SyncLoop {
         }
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
         tokio::spawn(async move {
-            let gone = pod_sync.remove_pod(&uid).await;
+            // A bug in it must not keep the UID from ever being used again.
+            let removal = AssertUnwindSafe(pod_sync.remove_pod(&uid)).catch_unwind();
+            let gone = removal.await.unwrap_or_else(|_| {
+                tracing::error!(pod = %uid, "A bug: removing what is left of a pod panicked");
+                false
+            });
             cleaned.mark((uid, gone));
         });
     }

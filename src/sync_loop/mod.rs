@@ -185,6 +185,7 @@ impl SyncLoop {
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
                 Step::Set(pod) => {
+                    self.make_way(&pod);
                     self.show(&pod);
                     self.manager.set(pod);
                 }
@@ -203,7 +204,7 @@ impl SyncLoop {
                 Step::Kill(pod) => self.end(pod),
             }
         }
-        self.sources.mark_seen(update.source);
+        self.sources.mark_seen(update.source, update.complete);
     }
 
     /// A pod has a status before it is shown for the first time. While another one of its UID is being

@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::flavour::Flavour;
+use crate::panics;
 use crate::runtime;
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
@@ -19,7 +20,7 @@ use crate::runtime;
 fn longest() -> Duration {
     let given = std::env::var("SCENARIO_SECONDS").ok();
     let given = given.map(|text| text.parse().expect("SCENARIO_SECONDS is a number"));
-    Duration::from_secs(given.unwrap_or(180))
+    Duration::from_secs(given.unwrap_or(600))
 }
 
 /// Scenarios at once; they mostly wait.
@@ -126,6 +127,7 @@ pub fn run(all: Vec<Test>) -> ExitCode {
         ..Counts::default()
     };
     let start = Instant::now();
+    panics::keep();
     println!("\nrunning {} tests", chosen.len());
     if let Err(why) = runtime::prepare() {
         return cannot_run(&why, chosen, counts);
@@ -209,7 +211,8 @@ fn passes(test: &Test) -> bool {
 fn report(counts: &Counts, took: Duration) -> ExitCode {
     let failed = &counts.failed;
     if !failed.is_empty() {
-        println!("\nfailures:\n    {}", failed.join("\n    "));
+        println!("\nfailures:\n\n{}", panics::kept());
+        println!("failures:\n    {}", failed.join("\n    "));
     }
     let word = if failed.is_empty() { "ok" } else { "FAILED" };
     println!(

@@ -16,8 +16,9 @@ use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
 use crate::support::manifests::Manifests;
 use crate::support::wait::{holds, wait_for};
 
-/// Far longer than anything takes that does not wait for a timer of its own.
-pub(crate) const SOON: Duration = Duration::from_secs(15);
+/// Far longer than anything takes that does not wait for a long timer of its own, also where the machine has
+/// much else to do; sooner than an audit would find what was missed.
+pub(crate) const SOON: Duration = Duration::from_secs(45);
 
 /// How often ports are chosen anew that somebody else took meanwhile.
 const PORT_TRIES: usize = 5;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::{collections::VecDeque, convert::Infallible, sync::Arc};
 use tokio::{net::TcpListener, time::timeout};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pod(name: &str) -> String {
     format!(

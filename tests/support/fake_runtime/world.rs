@@ -38,7 +38,7 @@ pub struct Container {
     pub reason: String,
     pub message: String,
     pub image_id: String,
-    /// The whole path of its log.
+    /// The whole path of its log; empty when it has none.
     pub log_path: PathBuf,
     pub resources: Option<v1::LinuxContainerResources>,
     pub life: Behaviour,
@@ -182,7 +182,7 @@ impl World {
         }
         let sandbox_id = sandbox.id.clone();
         let pod = sandbox.config.metadata.clone().unwrap_or_default();
-        let log_path = PathBuf::from(&sandbox.config.log_directory).join(&config.log_path);
+        let log_path = log_path(&sandbox.config.log_directory, &config.log_path);
         let wanted = config.image.clone().unwrap_or_default().image;
         let image_id = match self.image(&wanted) {
             Some(image) => image.id.clone(),
@@ -194,8 +194,8 @@ impl World {
         };
         let id = self.new_id();
         self.reserve("container", &container_name(&config, &pod), &id)?;
-        let log = (self.write_logs && !config.log_path.is_empty())
-            .then(|| LogFile::open(log_path.clone()));
+        let has_log = self.write_logs && !log_path.as_os_str().is_empty();
+        let log = has_log.then(|| LogFile::open(log_path.clone()));
         self.containers_by_sandbox
             .entry(sandbox_id.clone())
             .or_default()
@@ -432,6 +432,14 @@ pub fn uid_of(config: &v1::PodSandboxConfig) -> String {
     match config.labels.get(UID_LABEL) {
         Some(uid) => uid.clone(),
         None => config.metadata.clone().unwrap_or_default().uid,
+    }
+}
+
+/// As containerd has it: only both parts together are a log.
+fn log_path(directory: &str, name: &str) -> PathBuf {
+    match directory.is_empty() || name.is_empty() {
+        true => PathBuf::new(),
+        false => Path::new(directory).join(name),
     }
 }
 

@@ -17,6 +17,8 @@ use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
 /// The longest key.
 const MAX_KEY: usize = 253;
+/// The file that makes an object immutable. No key can have such a name.
+const IMMUTABLE: &str = "..immutable";
 /// How often an object is read again that changed while it was being read.
 const TRIES: usize = 8;
 
@@ -55,13 +57,15 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectEr
 }
 
 /// Reads until nothing changed meanwhile, so that no mixture of two versions comes out.
-fn read_steadily(object: BorrowedFd<'_>) -> Result<Object, Fault> {
-    let mut before = stamps(object)?;
+fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<Object, Fault> {
+    let mut before = stamps(object_dir)?;
     for _ in 0..TRIES {
-        let entries = read_all(object, &before)?;
-        let after = stamps(object)?;
+        let entries = read_all(object_dir, &before)?;
+        let after = stamps(object_dir)?;
         if before == after {
-            return Ok(entries.into_iter().collect());
+            let object: Object = entries.into_iter().collect();
+            let immutable = open_beneath(object_dir, IMMUTABLE, OFlags::PATH).is_ok();
+            return Ok(object.with_immutable(immutable));
         }
         before = after;
     }

@@ -54,6 +54,22 @@ async fn an_object_is_a_directory_and_a_key_is_a_file() {
 }
 
 #[tokio::test]
+async fn a_file_that_no_key_can_be_makes_an_object_immutable() {
+    let dir = tempfile::tempdir().unwrap();
+    let immutable = async || {
+        let map = get(dir.path(), key(ObjectKind::ConfigMap, "app"))
+            .await
+            .unwrap();
+        assert_eq!(map.entries().count(), 1, "it is no entry");
+        map.is_immutable()
+    };
+    put(dir.path(), "configmaps/shop/app/color", "blue");
+    assert!(!immutable().await);
+    put(dir.path(), "configmaps/shop/app/..immutable", "");
+    assert!(immutable().await);
+}
+
+#[tokio::test]
 async fn what_is_missing_is_named_as_upstream_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let text = |kind, name: &'static str| {

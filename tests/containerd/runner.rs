@@ -16,7 +16,12 @@ use crate::panics;
 use crate::runtime;
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
-const LONGEST: Duration = Duration::from_secs(600);
+/// `SCENARIO_SECONDS` is for those that can be made longer.
+fn longest() -> Duration {
+    let given = std::env::var("SCENARIO_SECONDS").ok();
+    let given = given.map(|text| text.parse().expect("SCENARIO_SECONDS is a number"));
+    Duration::from_secs(given.unwrap_or(600))
+}
 
 /// Scenarios at once; they mostly wait.
 const LANES: usize = 4;
@@ -185,8 +190,9 @@ fn passes(test: &Test) -> bool {
             .build()
             .unwrap();
         let limited = async {
-            let ended = tokio::time::timeout(LONGEST, scenario()).await;
-            assert!(ended.is_ok(), "the scenario did not end within {LONGEST:?}");
+            let longest = longest();
+            let ended = tokio::time::timeout(longest, scenario()).await;
+            assert!(ended.is_ok(), "the scenario did not end within {longest:?}");
         };
         // Dropping what a scenario holds is its cleanup, so it happens inside.
         runtime.block_on(limited);

@@ -5,11 +5,15 @@ use super::probes::{Role, port_number, validate_hook, validate_probe};
 use super::volumes::validate_mounts;
 use super::{Errors, Path, env, names, resources, security, text};
 use crate::validation::signals;
-use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerRestartRule, PodSpec};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+/// Most restart rules of one container.
+const MAX_RESTART_RULES: usize = 20;
+/// Most exit codes of one rule.
+const MAX_EXIT_CODES: usize = 255;
 
 /// Judges regular and init containers; `volumes` are the names of the pod's volumes.
 pub(super) fn validate(
@@ -95,6 +99,29 @@ fn enumerations(container: &Container, path: &Path<'_>, errors: &mut Errors) {
     if !rules.is_empty() && policy.is_none() {
         let detail = "must be specified when `restartPolicyRules` is";
         errors.required(&path.child("restartPolicy"), detail);
+    }
+    restart_rules(rules, &path.child("restartPolicyRules"), errors);
+}
+
+fn restart_rules(rules: &[ContainerRestartRule], path: &Path<'_>, errors: &mut Errors) {
+    if rules.len() > MAX_RESTART_RULES {
+        errors.too_many(path, rules.len(), MAX_RESTART_RULES);
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let at = path.index(index);
+        let actions = ["Restart", "RestartAllContainers"];
+        errors.one_of(&at.child("action"), Some(&rule.action), &actions);
+        let at = at.child("exitCodes");
+        let Some(codes) = &rule.exit_codes else {
+            errors.required(&at, "must be specified");
+            continue;
+        };
+        let operator = Some(codes.operator.as_str());
+        errors.one_of(&at.child("operator"), operator, &["In", "NotIn"]);
+        let count = codes.values.as_ref().map_or(0, Vec::len);
+        if count > MAX_EXIT_CODES {
+            errors.too_many(&at.child("values"), count, MAX_EXIT_CODES);
+        }
     }
 }
 

@@ -39,12 +39,53 @@ fn containers_are_checked() {
             "spec.containers[0].restartPolicy: Unsupported value: \"X\"",
         ),
         (
-            container(&json!({"restartPolicyRules": [{"action": "Restart"}]})),
+            container(&json!({"restartPolicyRules": [rule("Restart", "In")]})),
             "spec.containers[0].restartPolicy: Required value",
         ),
         (
             json!({"ephemeralContainers": [{"name": "e", "image": "i"}]}),
             "spec.ephemeralContainers: Forbidden: cannot be set on create",
+        ),
+    ]);
+}
+
+fn rule(action: &str, operator: &str) -> Value {
+    json!({"action": action, "exitCodes": {"operator": operator, "values": [1, 2]}})
+}
+
+#[test]
+fn restart_rules_have_an_action_and_exit_codes() {
+    let with =
+        |rules: Value| container(&json!({"restartPolicy": "Never", "restartPolicyRules": rules}));
+    check(&[
+        (
+            with(json!([
+                rule("Restart", "In"),
+                rule("RestartAllContainers", "NotIn")
+            ])),
+            "",
+        ),
+        (
+            with(json!([{"action": "Restart"}])),
+            "spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified",
+        ),
+        (
+            with(json!([rule("Restart", "In"), rule("Stop", "NotIn")])),
+            "spec.containers[0].restartPolicyRules[1].action: Unsupported value: \"Stop\": supported values: \"Restart\", \"RestartAllContainers\"",
+        ),
+        (
+            with(json!([rule("Restart", "Between")])),
+            "spec.containers[0].restartPolicyRules[0].exitCodes.operator: Unsupported value: \"Between\"",
+        ),
+        (
+            with(json!(vec![rule("Restart", "In"); 21])),
+            "spec.containers[0].restartPolicyRules: Too many: 21",
+        ),
+        (
+            with(
+                json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": vec![1; 256]}}]),
+            ),
+            "spec.containers[0].restartPolicyRules[0].exitCodes.values: Too many: 256",
         ),
     ]);
 }

@@ -130,8 +130,12 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "spec.affinity.nodeAffinity",
         ),
         (
-            container(&json!({"restartPolicyRules": [{"action": "Restart"}]})),
-            "spec.containers[0].restartPolicyRules",
+            json!({"securityContext": {"windowsOptions": {"runAsUserName": "u"}}}),
+            "spec.securityContext.windowsOptions",
+        ),
+        (
+            container(&json!({"securityContext": {"windowsOptions": {"hostProcess": true}}})),
+            "spec.containers[0].securityContext.windowsOptions",
         ),
         (
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run test measured-kubelet bench bench-containerd lint fmt clean
+.PHONY: demo run test soak measured-kubelet bench bench-containerd lint fmt clean
 
 # Runs the example pods on a private containerd and takes them down again.
 demo:
@@ -10,12 +10,21 @@ demo:
 run:
 	hack/demo.sh --stay
 
-# All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true.
+# All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true. What failed
+# is told once more at the end.
 test:
 	@hack/install-deps.sh || echo "going on without what could not be installed"
 	@hack/build-images.sh || echo "going on without the images"
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} cargo test --no-fail-fast
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
+
+# Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,
+# directory, process, cgroup or memory. Prints what it counts.
+soak:
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	SOAK_PODS=$${SOAK_PODS:-100} SOAK_ROUNDS=$${SOAK_ROUNDS:-10} SCENARIO_SECONDS=$${SCENARIO_SECONDS:-7200} \
+		RUST_TEST_THREADS=1 cargo test --test containerd pods_come_and_go_and_leave_nothing
 
 # The kubelet that is measured is the one that is shipped, not the one built with the test features.
 TARGET := $(or $(CARGO_TARGET_DIR),target)

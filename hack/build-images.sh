@@ -11,7 +11,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# The image that is being made, under a name of its own: two of these scripts may run at a time.
+unfinished=
+trap 'rm -rf "$work"; [[ -z $unfinished ]] || rm -f "$unfinished"' EXIT
 
 pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar "$@"; }
 
@@ -51,8 +53,10 @@ make_image() {
     printf '{"imageLayoutVersion":"1.0.0"}' >"$layout/oci-layout"
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
         "$manifest" "$manifest_size" "$name" "${name##*:}" >"$layout/index.json"
-    pack -C "$layout" -cf "$outfile.new" .
-    mv "$outfile.new" "$outfile"
+    unfinished=$outfile.$$.new
+    pack -C "$layout" -cf "$unfinished" .
+    mv "$unfinished" "$outfile"
+    unfinished=
     say "built $name ($(stat -c %s "$outfile") bytes) in $outfile"
 }
 

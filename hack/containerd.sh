@@ -180,7 +180,7 @@ launch() {
     daemon_pid >/dev/null && return
     setsid containerd --config "$dir/config.toml" >>"$dir/containerd.log" 2>&1 </dev/null &
     printf '%s\n' "$!" >"$dir/containerd.pid"
-    if ! wait_until 30 crictl version; then
+    if ! wait_until 120 crictl version; then
         tail -n 40 "$dir/containerd.log" >&2
         return 1
     fi
@@ -195,8 +195,8 @@ import_images() {
         ctr -a "$(socket)" -n k8s.io images import "$tar" >/dev/null
     done
     # The CRI plugin learns of an import through an event.
-    wait_until 20 image_known localhost/pause:dev
-    wait_until 20 image_known localhost/busybox:dev
+    wait_until 60 image_known localhost/pause:dev
+    wait_until 60 image_known localhost/busybox:dev
 }
 
 kill_daemon() {
@@ -204,7 +204,7 @@ kill_daemon() {
     pid=$(daemon_pid) || return 0
     kill -KILL "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
-    wait_until 10 test ! -e "/proc/$pid" || failures+=("the daemon does not die")
+    wait_until 60 test ! -e "/proc/$pid" || failures+=("the daemon does not die")
     rm -f "$dir/containerd.pid"
 }
 
@@ -242,7 +242,7 @@ remove_containers() {
     done | xargs -0 -r -n 1 -P 4 runc --root "$dir/runc/k8s.io" delete --force >/dev/null 2>&1 || true
     ((${#leftovers[@]})) && kill -KILL "${leftovers[@]}" 2>/dev/null
     ((${#shims[@]})) && kill -KILL "${shims[@]}" 2>/dev/null
-    wait_until 10 no_shims || failures+=("its shims do not die")
+    wait_until 60 no_shims || failures+=("its shims do not die")
     # Pod cgroups that a kubelet made above its containers, deepest first; a used one stays.
     if [[ -e $dir/cgroups ]]; then
         sort -ru "$dir/cgroups" | while read -r id; do rmdir "$id" 2>/dev/null || true; done
@@ -310,11 +310,18 @@ remove_network() {
         rm -f "/var/lib/cni/results/cni-loopback-$(basename "$sandbox")-lo"
     done
     rm -f "/var/lib/cni/results/$(network)-"*
-    rmdir /var/lib/cni/results /var/lib/cni/networks /var/lib/cni 2>/dev/null || true
-    # The bridge plugin turned forwarding on; the last one turns it off again.
-    if [[ $(cat "$dir/ip_forward" 2>/dev/null) == 0 ]] && ! compgen -G '/sys/class/net/kt[0-9]*' >/dev/null; then
-        printf '0\n' >/proc/sys/net/ipv4/ip_forward 2>/dev/null || true
+}
+
+# What all of them use goes with the last one: another one may be about to make its first shim or network.
+remove_shared() {
+    ! compgen -G '/sys/class/net/kt[0-9]*' >/dev/null || return 0
+    rmdir /var/lib/cni/results /var/lib/cni/networks /var/lib/cni 2>/dev/null
+    rmdir /run/containerd/s /run/containerd 2>/dev/null
+    # The bridge plugin turned forwarding on.
+    if [[ $(cat "$dir/ip_forward" 2>/dev/null) == 0 ]]; then
+        printf '0\n' >/proc/sys/net/ipv4/ip_forward 2>/dev/null
     fi
+    return 0
 }
 
 start() {
@@ -358,9 +365,9 @@ stop() {
     mapfile -t sockets < <(shim_sockets)
     remove_containers
     ((${#sockets[@]})) && rm -f "${sockets[@]}"
-    rmdir /run/containerd/s /run/containerd 2>/dev/null || true
     unmount_all
     remove_network
+    remove_shared
     rm -rf "$(runtime_dir)" "$dir"/{root,state,runc,cni,opt,config.toml,ip_forward,binaries}
     rm -f "$slot_file"
     stop_guardian

@@ -39,7 +39,13 @@ clean_up() {
         wait "$kubelet_pid" 2>/dev/null || true
     fi
     "$repo_root/hack/containerd.sh" stop "$dir" || code=1
-    rm -rf "$dir" /tmp/kubelet-example
+    # A pod of one's own may have had something of the machine mounted here.
+    if grep -qF " $dir/" /proc/self/mountinfo; then
+        printf 'error: something is still mounted below %s, which stays therefore\n' "$dir" >&2
+        code=1
+    else
+        rm -rf "$dir"
+    fi
     exit "$code"
 }
 trap clean_up EXIT
@@ -78,8 +84,15 @@ setpriv --pdeathsig KILL -- "$kubelet" --config "$dir/kubelet/config.yaml" --roo
     --hostname-override demo >"$dir/kubelet/kubelet.log" 2>&1 </dev/null &
 kubelet_pid=$!
 
+# What the examples use of the machine itself is this demo's own, so that another one may run beside it.
 manifests=(examples/manifests/*.yaml)
-cp "${manifests[@]}" "$dir/kubelet/manifests/"
+web_port=$(free_port)
+mkdir "$dir/kubelet/new"
+for manifest in "${manifests[@]}"; do
+    sed -e "s|/tmp/kubelet-example|$dir/kubelet/example|" -e "s|\\b18090\\b|$web_port|" "$manifest" \
+        >"$dir/kubelet/new/$(basename "$manifest")"
+done
+mv "$dir"/kubelet/new/* "$dir/kubelet/manifests/"
 say "dropped ${#manifests[@]} manifests into its directory"
 "$built/examples/watch_pods" --port "$port" --count "${#manifests[@]}" --timeout "${DEMO_TIMEOUT:-60}" &
 watcher=$!

@@ -21,9 +21,34 @@ missing_packages() {
     have docker-registry || echo docker-registry
     have iptables || echo iptables
     have ip || echo iproute2
+    have ps || echo procps
     have gcc || echo gcc
     have make || echo make
     [[ -e /usr/include/stdio.h ]] || echo libc6-dev
+}
+
+# A freshly installed containerd would start the machine's own daemon, which nobody asked for. The policy
+# ends with this script, also when that is killed.
+policy=/usr/sbin/policy-rc.d
+hold_back_services() {
+    [[ ! -e $policy ]] || return 0
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    printf '#!/bin/sh\n[ -e /proc/%s ] || exit 0\nexit 101\n' "$$" >"$policy"
+    chmod 755 "$policy"
+}
+
+# apt_install PACKAGE...
+apt_install() {
+    have apt-get || die "missing: $*; this script installs them with apt-get only"
+    need_root
+    say "installing $*"
+    hold_back_services
+    {
+        apt-get update -qq &&
+            DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "$@"
+    } >&2 || die "apt-get could not install $*"
 }
 
 install_packages() {
@@ -31,56 +56,60 @@ install_packages() {
     mapfile -t packages < <(missing_packages)
     ((${#packages[@]})) || return 0
     $check_only && die "missing packages: ${packages[*]}"
-    have apt-get || die "missing: ${packages[*]}; this script installs them with apt-get only"
-    need_root
-    say "installing ${packages[*]}"
-    # A freshly installed containerd would start the machine's own daemon, which nobody asked for.
-    local policy=/usr/sbin/policy-rc.d made_policy=false
-    if [[ ! -e $policy ]]; then
-        printf '#!/bin/sh\nexit 101\n' >"$policy"
-        chmod 755 "$policy"
-        made_policy=true
+    apt_install "${packages[@]}"
+}
+
+# Prints a Go that builds modules for Go $1. One from 1.21 on fetches what a module asks for by itself, if it
+# may and can; an older one, as Debian 12 has, fetches it here as the module that it is.
+go_for() {
+    local minor fetched
+    minor=$(go env GOVERSION | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    if ((${minor:-0} >= 21)); then
+        type -P go
+        return
     fi
-    local ok=true
-    {
-        apt-get update -qq &&
-            DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
-    } >&2 || ok=false
-    $made_policy && rm -f "$policy"
-    $ok || die "apt-get could not install ${packages[*]}"
+    fetched=$(cd / && GOFLAGS= GO111MODULE=on go mod download -json "golang.org/toolchain@v0.0.1-go$1.linux-$(go env GOARCH)" |
+        sed -n 's/^[[:space:]]*"Dir": "\(.*\)",$/\1/p')
+    [[ -n $fetched ]] || return 1
+    # Modules have no executable files.
+    find "$fetched/bin" "$fetched/pkg/tool" -type f -exec chmod 755 {} +
+    printf '%s\n' "$fetched/bin/go"
 }
 
 install_crictl() {
     have crictl && return 0
     [[ -x $tools_dir/crictl ]] && return 0
     $check_only && die "missing: crictl"
-    if ! have go; then
-        have apt-get || die "no crictl and no Go to build it with: put either on PATH"
-        say "installing golang to build crictl"
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends golang-go ca-certificates >&2
-    fi
-    local version
+    have go || apt_install golang-go ca-certificates
+    local version wanted go
     version=$(awk '$1 == "require" && $2 == "sigs.k8s.io/cri-tools" { print $3 }' "$repo_root/hack/tools/go.mod")
+    wanted=$(awk '$1 == "go" { print $2 }' "$repo_root/hack/tools/go.mod")
     say "building crictl $version (a minute or two, once)"
     mkdir -p "$tools_dir"
-    # A Go older than go.mod asks for fetches the right one as a module, if it may and can.
-    (
-        cd "$repo_root/hack/tools"
-        GOTOOLCHAIN=${GOTOOLCHAIN:-auto} GOFLAGS=-mod=readonly go build -trimpath \
-            -ldflags "-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=$version" \
-            -o "$tools_dir/crictl.new" sigs.k8s.io/cri-tools/cmd/crictl
-    ) || die "crictl could not be built with $(go version 2>/dev/null || echo 'this Go'); install the Go that hack/tools/go.mod names, or put a crictl on PATH"
+    {
+        go=$(go_for "$wanted") &&
+            cd "$repo_root/hack/tools" &&
+            GOTOOLCHAIN=${GOTOOLCHAIN:-auto} GOFLAGS=-mod=readonly "$go" build -trimpath \
+                -ldflags "-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=$version" \
+                -o "$tools_dir/crictl.new" sigs.k8s.io/cri-tools/cmd/crictl
+    } || die "crictl could not be built with $(go version 2>/dev/null || echo 'this Go'); install Go $wanted, or put a crictl on PATH"
     mv "$tools_dir/crictl.new" "$tools_dir/crictl"
 }
 
+# What this script cannot bring, so it is looked for first.
 check_rust() {
-    have cargo && return 0
-    die "cargo not found: install the Rust toolchain with rustup (see rustup.rs), at least version $(
-        sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repo_root/Cargo.toml"
-    ), or put an installed one on PATH"
+    local wanted version
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repo_root/Cargo.toml")
+    have cargo || die "cargo not found: install Rust $wanted or newer with rustup (see rustup.rs), or put it on PATH"
+    version=$(cargo --version | cut -d' ' -f2)
+    [[ $(printf '%s\n' "$wanted" "$version" | sort -V | head -n 1) == "$wanted" ]] ||
+        die "cargo $version is too old: install Rust $wanted or newer with rustup (see rustup.rs)"
 }
 
+# One at a time: who comes second finds everything there.
+exec 9<"${BASH_SOURCE[0]}"
+flock 9
+check_rust
 install_packages
 install_crictl
-check_rust
 say "all that is needed is installed"

@@ -6,7 +6,7 @@ use kubelet::{
     cli::{self, Command},
     config::{self, Flags, HostFacts},
 };
-use std::{env, io::Write, process::ExitCode};
+use std::{env, io::Write as _, process::ExitCode, time::Duration};
 
 fn main() -> ExitCode {
     kubelet::host::memory::share_one_heap();
@@ -24,6 +24,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// How long a thread that has nothing to do is kept for more of the same burst.
+const IDLE_THREAD: Duration = Duration::from_secs(3);
+
 fn run(flags: &Flags) -> anyhow::Result<()> {
     let facts = HostFacts {
         hostname: kubelet::host::Machine::read()?.hostname,
@@ -32,12 +35,13 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     let _log = config::logging::init(&config.logging)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .thread_keep_alive(IDLE_THREAD)
         .enable_all()
         .build()?;
     runtime.block_on(async { App::build(config).await?.run().await })
 }
 
 fn complain(text: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "kubelet: {text}");
+    cli::complain(text);
     ExitCode::FAILURE
 }

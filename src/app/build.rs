@@ -12,7 +12,7 @@ use crate::{
     },
     decisions::Decisions,
     events::EventRecorder,
-    host::Machine,
+    host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
     journal::Journal,
     kuberuntime::{
@@ -27,7 +27,7 @@ use crate::{
     pod_cache::{self, PodCache, PodCacheWriter},
     pod_config::{self, FileConfig, HttpConfig, PodConfig},
     pod_manager::{PodManager, PodManagerWriter},
-    pod_sync::{PodSync, StatusPublisher},
+    pod_sync::{PodSync, StatusPublisher, Unfinished},
     pod_workers::{Delays, PodWorkers},
     probe_results::{self, ProbeResults},
     prober::{self, ContainerView, ProbeManager, View},
@@ -46,6 +46,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// Where collectors look for logs while pod logs are in their usual place.
 const LOG_LINKS: &str = "/var/log/containers";
@@ -70,6 +71,8 @@ pub struct Boards {
     /// What exists once the runtime has answered.
     pub(super) live: Arc<OnceLock<Live>>,
     pub(super) records: PullRecords,
+    /// Whether every source has delivered and was heard.
+    pub(super) heard: watch::Sender<bool>,
 }
 
 impl Boards {
@@ -78,7 +81,8 @@ impl Boards {
         let root = KubeletRoot::create(&config.root_dir)
             .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
         let journal = Journal::open(journal_dir(config))?;
-        Self::of(config, machine, root, journal)
+        let records = images::records(config)?;
+        Self::of(config, machine, (root, journal, records))
     }
 
     /// Reads what is on disk and touches nothing.
@@ -86,14 +90,14 @@ impl Boards {
         let root = KubeletRoot::look(&config.root_dir)
             .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
         let journal = Journal::look(journal_dir(config))?;
-        Self::of(config, machine, root, journal)
+        // Whoever opens the records makes their directories and tidies up what writing them left.
+        Self::of(config, machine, (root, journal, PullRecords::off()))
     }
 
     fn of(
         config: &KubeletConfig,
         machine: Machine,
-        root: KubeletRoot,
-        journal: Journal,
+        (root, journal, records): (KubeletRoot, Journal, PullRecords),
     ) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
         let cri_metrics = CriMetrics::new(&metrics);
@@ -109,7 +113,6 @@ impl Boards {
         };
         let (cache_writer, cache) = pod_cache::board_on(AddressOrder::of_node(&config.node_ips));
         let keyring = images::keyring(config, &metrics)?;
-        let records = images::records(config)?;
         Ok(Self {
             keyring,
             records,
@@ -128,6 +131,7 @@ impl Boards {
             started_at: Timestamp::now(),
             machine,
             live: Arc::default(),
+            heard: watch::Sender::new(false),
         })
     }
 
@@ -244,6 +248,7 @@ pub(super) async fn start(
         events: boards.events.clone(),
         decisions: boards.decisions.clone(),
         state: state.clone(),
+        unfinished: Unfinished::default(),
     });
     let rotation = log_rotation(config, &boards.runtime, &boards.cache);
     let delays = Delays {
@@ -260,6 +265,8 @@ pub(super) async fn start(
         state,
         decisions: boards.decisions.clone(),
         events: boards.events.clone(),
+        statuses: pod_sync.statuses.clone(),
+        volumes: pod_sync.volumes.clone(),
     };
     let _ = boards.live.set(live);
     let (updates, sources) = PodConfig::start(source_config(config), boards.events.clone(), tasks)?;
@@ -277,6 +284,7 @@ pub(super) async fn start(
         cleaned: Arc::default(),
         strays: Arc::default(),
         audits: Audits::every(periods.audit),
+        heard: boards.heard,
     };
     let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());
     if !config.image_gc.is_off() {
@@ -330,11 +338,11 @@ fn headers(sources: &StaticPodSources) -> Vec<(String, String)> {
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).
 pub(super) fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
-    let host_ips = config.node_ips.iter().map(ToString::to_string).collect();
     let there = config.root_dir.ancestors().find(|path| path.exists());
     let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    Ok(NodeFacts::of(machine, storage, host_ips))
+    let (given, found) = (&config.node_ips, own_address());
+    Ok(NodeFacts::of(machine, storage, given, found))
 }
 
 /// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.
@@ -347,7 +355,8 @@ pub(super) async fn user_namespaces(
         .context("create user namespace manager")?;
     let root = root.clone();
     let open = move || UserNamespaces::open(root, space);
-    Ok(tokio::task::spawn_blocking(open).await?)
+    let opened = tokio::task::spawn_blocking(open).await?;
+    opened.context("cannot tell which pods have user namespaces")
 }
 
 /// What the manager shares with other parts.

@@ -198,3 +198,49 @@ impl Look {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostFacts, Invocation, parse_args, resolve};
+    use std::{fs, path::Path};
+
+    /// All that is below a directory.
+    fn tree(dir: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            let path = entry.path();
+            found.push(path.display().to_string());
+            if path.is_dir() {
+                found.extend(tree(&path));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    #[tokio::test]
+    async fn who_looks_makes_nothing_and_takes_nothing_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let args = ["--root-dir".into(), root.clone().into_os_string()];
+        let Ok(Invocation::Run(flags)) = parse_args(args) else {
+            panic!("the command line is not accepted");
+        };
+        let facts = HostFacts {
+            hostname: "n".into(),
+        };
+        let config = resolve(&flags, Vec::new(), &facts).unwrap();
+        Runtime::of(&config).unwrap();
+        assert!(tree(dir.path()).is_empty(), "{:?}", tree(dir.path()));
+        // What a kubelet that runs there is writing at this moment.
+        for place in ["image_manager/pulling", "image_manager/pulled", "journal"] {
+            let place = root.join(place);
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join(".sha256-0.1-2.tmp"), "half").unwrap();
+        }
+        let before = tree(dir.path());
+        Runtime::of(&config).unwrap();
+        assert_eq!(tree(dir.path()), before);
+    }
+}

@@ -10,6 +10,7 @@
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;
+mod census;
 mod images;
 mod live;
 pub mod look;
@@ -52,7 +53,7 @@ pub struct App {
     read_only: Option<Listener>,
     local: Option<Listener>,
     periods: Periods,
-    _lock: Option<node::Lock>,
+    lock: Option<node::Lock>,
 }
 
 /// How often the kubelet looks by itself where nothing tells it to. Nobody configures these; tests
@@ -80,7 +81,8 @@ impl App {
         report_settings(&config);
         let machine = Machine::read()?;
         node::check(&config, &machine)?;
-        let lock = node::take_lock(config.lock_file.as_deref()).await?;
+        let watch = config.exit_on_lock_contention;
+        let lock = node::take_lock(config.lock_file.as_deref(), watch).await?;
         node::set_oom_score_adj(config.oom_score_adj);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
@@ -95,6 +97,7 @@ impl App {
             );
         }
         let boards = Boards::open(&config, machine)?;
+        census::register(&boards, &boards.metrics);
         let local = bind_local(&config.root_dir);
         Ok(Self {
             config,
@@ -103,7 +106,7 @@ impl App {
             read_only,
             local,
             periods: Periods::default(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -114,13 +117,21 @@ impl App {
     }
 
     /// Runs until a signal asks it to stop. An error is a task that failed.
-    pub async fn run(self) -> anyhow::Result<()> {
+    pub async fn run(mut self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-        let asked = async move {
+        let mut lock = self.lock.take();
+        let contention = async {
+            match &mut lock {
+                Some(lock) => lock.contention().await,
+                None => std::future::pending().await,
+            }
+        };
+        let asked = async {
             tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
+                () = contention => "another process wants the lock file",
             }
         };
         self.run_until(asked).await
@@ -143,8 +154,19 @@ impl App {
             }
         };
         let journal = self.boards.journal.clone();
-        let workers =
-            build::start(&self.config, self.periods, self.boards, &info, &mut tasks).await?;
+        // Before it starts its tasks it may be cut short anywhere.
+        let started = build::start(&self.config, self.periods, self.boards, &info, &mut tasks);
+        let started = tokio::select! {
+            workers = started => Ok(workers?),
+            why = &mut asked => Err(why),
+        };
+        let workers = match started {
+            Ok(workers) => workers,
+            Err(why) => {
+                tracing::info!(why, "Stopping amid the start");
+                return stop(&mut tasks, None).await;
+            }
+        };
         tracing::info!(node = self.config.node_name, "Started kubelet");
         let early = tokio::select! {
             end = tasks.first_end() => end,

@@ -64,10 +64,15 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
     }
 
     /// Time left at `now` of a delay that began at `event`; `None` when it may go on. An event more
-    /// than `reset_after` later than the last step is not held back.
+    /// than `reset_after` later than the last step is not held back, and neither is one further ahead
+    /// of `now` than the whole delay: then a clock was set back, and nobody is to wait until it is
+    /// there again.
     pub fn remaining(&self, key: &K, event: T, now: T) -> Option<Duration> {
         let step = self.steps.get(key)?;
         if event.since(step.since) > self.reset_after {
+            return None;
+        }
+        if event.since(now) > step.delay {
             return None;
         }
         let passed = now.since(event);
@@ -92,15 +97,20 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
         delay
     }
 
-    /// Puts back a step that was remembered elsewhere.
-    pub fn restore(&mut self, key: K, step: Step<T>) {
-        self.restore_within(key, step, self.cap);
-    }
-
-    /// As [`Self::restore`], with a cap of the key's own in place of the common one.
+    /// Puts back a step that was remembered elsewhere, with a cap of the key's own.
     pub fn restore_within(&mut self, key: K, step: Step<T>, cap: Duration) {
         let delay = step.delay.min(cap);
         self.steps.insert(key, Step { delay, ..step });
+    }
+
+    /// How many keys have a step.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Forgets one key.
@@ -165,6 +175,27 @@ mod tests {
         let exit = t0 + S(5);
         assert_eq!(b.remaining(&"k", exit, exit + S(4)), Some(S(6)));
         assert_eq!(b.remaining(&"k", exit, exit + S(10)), None);
+    }
+
+    #[test]
+    fn a_clock_set_back_holds_nothing_up_for_longer_than_twice_the_delay() {
+        let t0 = jiff::Timestamp::from_second(1_000_000).unwrap();
+        let mut b = Backoff::new(S(10), S(300), S(600));
+        b.advance("k", t0, t0);
+        let exit = t0 + S(1);
+        for (back, left) in [
+            (0, Some(S(10))),
+            (1, Some(S(10))),
+            (10, Some(S(10))),
+            (11, None),
+            (86_400, None),
+        ] {
+            assert_eq!(b.remaining(&"k", exit, exit - S(back)), left, "{back}");
+        }
+        // It goes on by the new clock.
+        let (exit, now) = (t0 - S(80_000), t0 - S(80_000));
+        assert_eq!(b.advance("k", exit, now), S(20));
+        assert_eq!(b.remaining(&"k", exit, now), Some(S(20)));
     }
 
     #[test]

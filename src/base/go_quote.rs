@@ -28,14 +28,24 @@ pub fn push_go_escaped(out: &mut String, c: char) {
     let code = u32::from(c);
     let _ = match short {
         Some(letter) => write!(out, "\\{letter}"),
-        None if c.is_ascii_graphic() || c == ' ' => out.write_char(c),
+        None if is_printable(c) => out.write_char(c),
         None if code < 0x80 => write!(out, "\\x{code:02x}"),
-        // What the standard library would escape is not printable: controls, format characters
-        // (bidirectional overrides too), odd spaces, unassigned and private code points.
-        None if c.escape_debug().count() == 1 => out.write_char(c),
         None if code < 0x10000 => write!(out, "\\u{code:04x}"),
         None => write!(out, "\\U{code:08x}"),
     };
+}
+
+/// Whether a character is to be seen as itself, or as a mark on the one before it. Controls, format
+/// characters (bidirectional overrides too), odd spaces, unassigned and private code points are not.
+pub fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_graphic() || c == ' ';
+    }
+    // The standard library escapes what is not printable, and marks where they stand alone.
+    c.escape_debug().count() == 1 || {
+        let after_a_letter: String = ['a', c].iter().collect();
+        after_a_letter.escape_debug().count() == 2
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +60,9 @@ mod tests {
             ("a\nb\tc\rd", r#""a\nb\tc\rd""#),
             ("\u{1b}[31m\u{7f}\0", r#""\x1b[31m\x7f\x00""#),
             ("hé 世界", "\"hé 世界\""),
+            // Marks that belong to the letter before them.
+            ("e\u{301} ก็ की", "\"e\u{301} ก็ की\""),
+            ("\u{200c}\u{9b}", r#""\u200c\u009b""#),
             ("\u{202e}\u{e0001}", r#""\u202e\U000e0001""#),
         ] {
             assert_eq!(go_quote(text), expected);

@@ -20,7 +20,7 @@ mod tasks;
 pub use chain::chain;
 pub use dirty::DirtySet;
 pub use go_duration::{GoDuration, ParseDurationError};
-pub use go_quote::{go_quote, push_go_escaped};
+pub use go_quote::{go_quote, is_printable, push_go_escaped};
 pub use own_files::with_own_files;
 pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};

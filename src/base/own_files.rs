@@ -1,8 +1,9 @@
 //! Quick work on the kubelet's own files, few at a time.
 
 use tokio::{
+    runtime::{Handle, RuntimeFlavor},
     sync::Semaphore,
-    task::{JoinError, spawn_blocking},
+    task::{JoinError, block_in_place, spawn_blocking},
 };
 
 /// How much of it runs at once. The work takes microseconds, so more threads would only cost memory;
@@ -15,6 +16,10 @@ static PLACES: Semaphore = Semaphore::const_new(AT_ONCE);
 /// text files, which are on local disks. What may hang (a volume of the user's) must not run here: it
 /// would hold up everybody else.
 ///
+/// Where the runtime has more threads the work is done on the caller's, whose other tasks go to another
+/// one: to wake a thread and be woken by it takes several times as long as the work, and a pod's start
+/// waits for both.
+///
 /// # Errors
 /// The work panicked.
 pub async fn with_own_files<T: Send + 'static>(
@@ -22,7 +27,10 @@ pub async fn with_own_files<T: Send + 'static>(
 ) -> Result<T, JoinError> {
     // The semaphore is never closed; were it, the work would merely run without a place.
     let _place = PLACES.acquire().await.ok();
-    spawn_blocking(work).await
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => Ok(block_in_place(work)),
+        _ => spawn_blocking(work).await,
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,12 @@ mod validate;
 pub use args::{Command, Verb, parse};
 
 use crate::base::chain;
-use std::{io::Write as _, process::ExitCode};
+use std::process::ExitCode;
+
+/// Says on standard error what is wrong, as text and nothing else.
+pub fn complain(text: &str) {
+    term::complain(text);
+}
 
 /// Does what a verb says. Starts a runtime of its own.
 pub fn run(verb: Verb) -> ExitCode {
@@ -44,8 +49,7 @@ pub fn run(verb: Verb) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            let text = chain(error.as_ref());
-            let _ = writeln!(std::io::stderr(), "kubelet: {text}");
+            complain(&chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

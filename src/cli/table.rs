@@ -1,10 +1,24 @@
 //! Columns of text. Pure.
+//!
+//! Much of what is shown was written by others: manifests, images, the runtime, what containers said
+//! last. To a terminal it must be text and nothing else.
+
+use crate::base::is_printable;
 
 /// Spaces between two columns.
 const GAP: usize = 3;
 
-/// Lines of columns that are as wide as their widest cell. No line ends in spaces.
+/// A text without what a terminal would take for a command, or show elsewhere than it stands: such a
+/// character is a space.
+pub fn plain(text: &str) -> String {
+    let shown = |c: char| if is_printable(c) { c } else { ' ' };
+    text.chars().map(shown).collect()
+}
+
+/// Lines of columns that are as wide as their widest cell. No line ends in spaces; cells are [`plain`].
 pub fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let plain_row = |row: &Vec<String>| row.iter().map(|cell| plain(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(plain_row).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -24,9 +38,10 @@ pub fn table(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A text on one line: what is no letter of it becomes a space, and it ends after so many characters.
+/// A [`plain`] text with single spaces that ends after so many characters.
 pub fn one_line(text: &str, most: usize) -> String {
-    let words = text.split(|c: char| c.is_control() || c == ' ');
+    let text = plain(text);
+    let words = text.split(' ');
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let line = words.join(" ");
     match line.char_indices().nth(most) {
@@ -49,6 +64,16 @@ mod tests {
         let lines = table(&rows(&[&["A", "BB", "C"], &["ää", "b", ""], &["a"]]));
         assert_eq!(lines, ["A    BB   C", "ää   b", "a"]);
         assert!(table(&[]).is_empty());
+    }
+
+    #[test]
+    fn what_others_wrote_is_text_to_a_terminal_and_nothing_else() {
+        let hostile = "a\x1b]0;b\x07\u{9b}2J\u{202e}c\r\n";
+        assert_eq!(plain(hostile), "a ]0;b  2J c  ");
+        assert_eq!(plain("e\u{301} ü 世界"), "e\u{301} ü 世界");
+        assert_eq!(one_line(hostile, 99), "a ]0;b 2J c");
+        let lines = table(&rows(&[&[hostile, "x"], &["b", "x"]]));
+        assert_eq!(lines, ["a ]0;b  2J c     x", "b                x"]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Where output goes: a terminal, a pipe, a file.
 
-use crate::host::terminal;
-use std::{env, io, io::Write as _};
+use super::table::plain;
+use crate::{base::is_printable, host::terminal};
+use serde::Serialize;
+use std::{env, fmt::Write as _, io, io::Write as _};
 
 /// What standard output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,38 @@ impl Term {
     }
 }
 
+/// JSON for programs, on many lines or on one. Nothing in it is a command to a terminal either.
+///
+/// # Errors
+/// The value cannot be JSON.
+pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Result<String> {
+    let text = match many_lines {
+        true => serde_json::to_string_pretty(value)?,
+        false => serde_json::to_string(value)?,
+    };
+    let mut out = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        match c == '\n' || is_printable(c) {
+            true => out.push(c),
+            // It is within a string: all around the strings is printable.
+            false => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // A string takes all.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    out.push('\n');
+    Ok(out)
+}
+
+/// Says on standard error what is wrong.
+pub(super) fn complain(text: &str) {
+    let lines: Vec<String> = text.lines().map(plain).collect();
+    let _ = writeln!(io::stderr(), "kubelet: {}", lines.join("\n"));
+}
+
 /// Writes to standard output; false when nobody reads it any more, which is no error.
 pub(super) fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
@@ -58,5 +92,25 @@ pub(super) fn print(text: &str) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_reads_back_the_same_and_is_no_command_to_a_terminal() {
+        let hostile = "\u{1b}[2J \u{9b}2J \u{7f} \u{202e} \u{e0001} \"é\\\n";
+        for many_lines in [true, false] {
+            let text = json(&[hostile], many_lines).unwrap();
+            assert!(
+                text.trim().chars().all(|c| c == '\n' || is_printable(c)),
+                "{text:?}"
+            );
+            let read: Vec<String> = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, [hostile]);
+        }
+        assert_eq!(json(&["a"], false).unwrap(), "[\"a\"]\n");
     }
 }

@@ -273,6 +273,24 @@ pub(super) fn beta_is_off(gates: Option<&BTreeMap<String, bool>>, name: &str) ->
     given(name).or_else(|| given("AllBeta")) == Some(false)
 }
 
+/// What of the gates given has no effect, in words; `None` when all have theirs.
+pub(super) fn remark(gates: &BTreeMap<String, bool>) -> Option<String> {
+    let idle = gates
+        .keys()
+        .filter(|name| *name != ENSURE_SECRET_PULLED_IMAGES);
+    let shown = |name: &String| match name.as_str() {
+        "AllBeta" => format!("AllBeta (but for {ENSURE_SECRET_PULLED_IMAGES})"),
+        name => name.to_owned(),
+    };
+    let names: Vec<String> = idle.map(shown).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "feature gates are accepted but change nothing yet: {}",
+            names.join(", ")
+        )
+    })
+}
+
 /// What to say about an unknown gate.
 pub(super) fn unknown_message(name: &str) -> String {
     match closest(name, KNOWN) {

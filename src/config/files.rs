@@ -72,9 +72,10 @@ fn collect_drop_ins(
     for entry in entries {
         let path = entry.path();
         if entry.file_type().with_context(context)?.is_dir() {
-            if depth < MAX_DEPTH {
-                collect_drop_ins(&path, depth + 1, paths, skipped)?;
+            if depth >= MAX_DEPTH {
+                bail!("{}: drop-ins are not looked for this deep", path.display());
             }
+            collect_drop_ins(&path, depth + 1, paths, skipped)?;
         } else if path
             .extension()
             .is_some_and(|extension| extension == "conf")

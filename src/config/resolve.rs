@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::HostFacts;
 use super::defaults;
 use super::document::{Node, Origin, Problem, Problems, Value, decode};
+use super::feature_gates;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::logging::{LogFormat, LoggingConfig, VModule};
@@ -44,6 +45,10 @@ pub fn resolve(
     let node_ips = node_ips(flags, &mut problems);
     refuse_cluster_flags(flags, &mut problems);
     check_provider_flags(flags, &mut problems);
+    if flags.exit_on_lock_contention && flags.lock_file.is_none() {
+        let message = "it needs --lock-file beside it".to_owned();
+        problems.push(flag_problem("exit-on-lock-contention", message));
+    }
     let objects = flags.local_objects_dir.as_ref();
     if let Some(relative) = objects.filter(|path| path.is_relative()) {
         let message = format!("must be an absolute path; got {:?}", relative.display());
@@ -370,17 +375,7 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
             .collect();
         warnings.push(format!("deprecated flags given: {}", names.join(", ")));
     }
-    let gates = config
-        .feature_gates
-        .iter()
-        .flatten()
-        .map(|(name, _)| name.as_str());
-    let gates: Vec<_> = gates.collect();
-    if !gates.is_empty() {
-        let names = gates.join(", ");
-        warnings.push(format!(
-            "feature gates are accepted but change nothing yet: {names}"
-        ));
-    }
+    let gates = config.feature_gates.as_ref();
+    warnings.extend(gates.and_then(feature_gates::remark));
     warnings
 }

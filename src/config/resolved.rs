@@ -15,7 +15,7 @@ use crate::images::records::VerificationPolicy;
 pub struct KubeletConfig {
     /// This node's name: the override or the kernel's hostname, trimmed and in lower case.
     pub node_name: String,
-    /// Addresses given for this node; empty when they are to be detected.
+    /// Addresses given for this node; empty when the one that it has is to be found.
     pub node_ips: Vec<IpAddr>,
     /// Where pod volumes and state live.
     pub root_dir: PathBuf,
@@ -23,7 +23,7 @@ pub struct KubeletConfig {
     pub local_objects_dir: Option<PathBuf>,
     /// File to hold a lock on while running.
     pub lock_file: Option<PathBuf>,
-    /// Exit when another process wants that lock.
+    /// Exit when another process opens that file, as one does that wants the lock.
     pub exit_on_lock_contention: bool,
     /// Longest time between two syncs of a pod.
     pub sync_frequency: Duration,

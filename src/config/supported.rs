@@ -45,6 +45,7 @@ const SUPPORTED: &[&str] = &[
     "seccompDefault",
     "allowedUnsafeSysctls",
     "userNamespaces",
+    "singleProcessOOMKill",
     "cpuCFSQuota",
     "cpuCFSQuotaPeriod",
     "failSwapOn",

@@ -343,6 +343,8 @@ syncFrequency: 30s
         resolved(&[], &[off]).unwrap().unsupported,
         ["enforceNodeAllocatable"]
     );
+    let effective = resolved(&[], &["singleProcessOOMKill: true\n"]).unwrap();
+    assert_eq!(effective.unsupported, Vec::<String>::new());
 }
 
 #[test]
@@ -359,6 +361,22 @@ fn deprecated_flags_and_feature_gates_are_remarked_on() {
         "{warnings:?}"
     );
     assert!(warnings[1].ends_with("NodeSwap"), "{warnings:?}");
+    let gates = |given: &str| {
+        let list = [&*format!("--feature-gates={given}")];
+        resolved(&list, &[]).unwrap().warnings.concat()
+    };
+    assert_eq!(gates("KubeletEnsureSecretPulledImages=false"), "");
+    assert!(gates("AllBeta=false").ends_with("AllBeta (but for KubeletEnsureSecretPulledImages)"));
+}
+
+#[test]
+fn contention_for_a_lock_takes_a_lock() {
+    assert_eq!(
+        problems(&["--exit-on-lock-contention"], &[]),
+        ["--exit-on-lock-contention: it needs --lock-file beside it"]
+    );
+    let list = ["--exit-on-lock-contention", "--lock-file=/run/kubelet.lock"];
+    assert!(resolved(&list, &[]).unwrap().exit_on_lock_contention);
 }
 
 #[test]
@@ -476,6 +494,10 @@ fn unreadable_files_are_named() {
         said("config", "none")
     );
     assert!(said("config-dir", "none").contains("none"));
+    let deep = directory.path().join("deep").join("d/".repeat(9));
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("x.conf"), format!("{HEADER}maxPods: 1\n")).unwrap();
+    assert!(said("config-dir", "deep").contains("not looked for this deep"));
     assert!(said("config", "binary").contains("binary:2: not valid UTF-8"));
     assert!(said("config", "huge").contains("larger than"));
 }

@@ -234,7 +234,7 @@ async fn serve(listener: UnixListener, script: Script) {
 
 /// Waits until something holds, for at most ten seconds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + Duration::from_secs(10);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(
             std::time::Instant::now() < end,

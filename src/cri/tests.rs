@@ -73,7 +73,7 @@ async fn a_missing_socket_fails_at_once_and_says_which() {
         );
         assert!(error.message().contains("cri.sock"), "{error}");
     }
-    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert!(begin.elapsed() < LONG / 2);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn calls_work_again_after_the_runtime_restarts_without_anyone_reconnecting
     runtime.stop().await;
     assert!(client.version().await.unwrap_err().is_unavailable());
     runtime.start();
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + LONG;
     while client.version().await.is_err() {
         assert!(Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -162,9 +162,9 @@ async fn a_create_over_its_deadline_lives_on_in_the_runtime() {
         .await
         .unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
+    until("it is made", || made.load(Ordering::SeqCst) == 1).await;
     tokio::time::sleep(SHORT * 4).await;
     assert_eq!(runtime.script.aborted("CreateContainer"), 0);
-    assert_eq!(made.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
@@ -568,15 +568,15 @@ async fn a_hung_create_does_not_hold_up_others_for_long() {
     .await;
     let begin = Instant::now();
     client.start_container("x").await.unwrap();
-    assert!(
-        begin.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        begin.elapsed()
-    );
+    assert!(begin.elapsed() < LONG / 2, "{:?}", begin.elapsed());
     // Taking something down does not wait behind starts at all.
-    let begin = Instant::now();
-    assert!(client.remove_container("x").await.is_err());
-    assert!(begin.elapsed() < Duration::from_secs(1));
+    let mut quickest = LONG;
+    for _ in 0..5 {
+        let begin = Instant::now();
+        assert!(client.remove_container("x").await.is_err());
+        quickest = quickest.min(begin.elapsed());
+    }
+    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
 }
 
 #[tokio::test]
@@ -604,10 +604,7 @@ async fn the_start_waits_for_a_runtime_that_is_ready() {
             }
         });
     runtime.start();
-    let info = tokio::time::timeout(Duration::from_secs(10), waiting)
-        .await
-        .unwrap()
-        .unwrap();
+    let info = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap();
     assert_eq!(info.version.runtime_name, "test");
     assert_eq!(ready.load(Ordering::SeqCst), 2);
 }

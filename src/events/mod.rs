@@ -118,7 +118,7 @@ pub struct EventRecorder {
 #[derive(Debug, Default)]
 struct Kept {
     next: u64,
-    events: BTreeMap<u64, Event>,
+    events: BTreeMap<u64, Arc<Event>>,
     places: HashMap<u64, u64>,
     keys: RandomState,
 }
@@ -137,12 +137,12 @@ impl Kept {
             e.reason == reason && e.kind == kind && e.object == *object && e.message == message
         };
         let place = self.places.get(&key).copied();
-        let known = place.filter(|place| self.events.get(place).is_some_and(same));
+        let known = place.filter(|place| self.events.get(place).is_some_and(|e| same(e)));
         let event = match known.and_then(|place| self.events.remove(&place)) {
             Some(known) => Event {
                 count: known.count.saturating_add(1),
                 last_seen: now,
-                ..known
+                ..Arc::unwrap_or_clone(known)
             },
             None => Event {
                 object: object.clone(),
@@ -157,7 +157,7 @@ impl Kept {
         if self.events.len() >= CAPACITY {
             self.drop_oldest();
         }
-        self.events.insert(self.next, event);
+        self.events.insert(self.next, Arc::new(event));
         self.places.insert(key, self.next);
         self.next += 1;
     }
@@ -213,8 +213,9 @@ impl EventRecorder {
         self.record(object, EventType::Warning, reason, message);
     }
 
-    /// The kept events, least recently seen first.
-    pub fn recent(&self) -> Vec<Event> {
+    /// The kept events, least recently seen first. They are shared, not copied: however many clients
+    /// take their time with a list, its texts are there once.
+    pub fn recent(&self) -> Vec<Arc<Event>> {
         self.kept.lock().events.values().cloned().collect()
     }
 }
@@ -245,6 +246,17 @@ mod tests {
                 .collect::<Vec<_>>(),
             [("B", 1), ("A", 2)]
         );
+    }
+
+    #[test]
+    fn a_list_that_somebody_holds_is_no_copy_and_does_not_change() {
+        let recorder = EventRecorder::new();
+        let node = ObjectRef::node("n");
+        recorder.warning(&node, "A", "same");
+        let (one, two) = (recorder.recent(), recorder.recent());
+        assert!(Arc::ptr_eq(&one[0], &two[0]));
+        recorder.warning(&node, "A", "same");
+        assert_eq!((one[0].count, recorder.recent()[0].count), (1, 2));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The kernel's side of the node: mounts, `/proc`, `/sys`, guarded file access.
 //!
-//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`], the heap's
-//!   settings.
+//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`] and its address,
+//!   the heap's settings.
 //! * Woken by its callers; publishes nothing; keeps no state.
 //! * Must never know what a pod is, and never follow a link or cross a mount while deleting.
 //! * Everything that touches the machine blocks: call it from `spawn_blocking`.
 //! * Answers to `k8s.io/mount-utils` and the parts of cAdvisor's machine info that a kubelet uses.
 
+mod address;
 pub mod files;
 mod machine;
 pub mod memory;
@@ -15,6 +16,7 @@ mod mountinfo;
 pub mod remove;
 pub mod terminal;
 
+pub use address::own_address;
 pub use machine::{
     FilesystemSpace, Machine, filesystem_bytes, filesystem_space, parse_cpu_list, parse_mem_total,
 };

@@ -81,7 +81,7 @@ impl PodRecord {
     /// are removed in any order, and the last one to go need not be the last one that was made.
     pub fn set_exit(&mut self, picture: &PodStatus, instance: &ContainerStatus, followed: bool) {
         let known = self.exits.get(&*instance.name);
-        if known.is_some_and(|known| known.created_at > instance.created_at) {
+        if known.is_some_and(|known| known.restart_count > instance.restart_count) {
             return;
         }
         let exit = Exit::of(picture, instance, followed);
@@ -115,7 +115,7 @@ impl PodRecord {
             let speaks = match (known.next(), known.next()) {
                 (None, _) => !exit.followed,
                 (Some(only), None) => {
-                    only.id.as_str() != exit.id && only.created_at >= exit.created_at
+                    only.id.as_str() != exit.id && only.restart_count >= exit.restart_count
                 }
                 (Some(_), Some(_)) => false,
             };

@@ -20,7 +20,10 @@ use std::{
     collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -51,6 +54,8 @@ struct Shared {
     records: Mutex<HashMap<PodUid, PodRecord>>,
     dirty: DirtySet<PodUid>,
     writing: tokio::sync::Mutex<()>,
+    /// The last write failed, and that was told.
+    failing: AtomicBool,
 }
 
 impl Journal {
@@ -82,6 +87,7 @@ impl Journal {
                 records: Mutex::new(records),
                 dirty: DirtySet::default(),
                 writing: tokio::sync::Mutex::new(()),
+                failing: AtomicBool::new(false),
             }),
         }
     }
@@ -131,6 +137,16 @@ impl Journal {
     /// UIDs of all remembered pods.
     pub fn uids(&self) -> Vec<PodUid> {
         self.shared.records.lock().keys().cloned().collect()
+    }
+
+    /// How many pods are remembered.
+    pub fn len(&self) -> usize {
+        self.shared.records.lock().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Writes what has been changed so far. Costs nothing when nothing has.
@@ -218,7 +234,10 @@ impl Journal {
             uids.iter().filter_map(entry).collect()
         };
         let failed = match tokio::task::spawn_blocking(move || write_all(batch)).await {
-            Ok(failed) => failed,
+            Ok(failed) => {
+                self.tell(&failed);
+                failed.into_iter().map(|failure| failure.uid).collect()
+            }
             Err(error) => {
                 tracing::error!(err = %error, "A write of the journal ended badly");
                 uids
@@ -227,6 +246,24 @@ impl Journal {
         let all = failed.is_empty();
         dirty.mark_all(failed);
         Written { number, all }
+    }
+
+    /// A disk that is full is one line in the log, not one for every pod and every try.
+    fn tell(&self, failed: &[Failure]) {
+        let before = self
+            .shared
+            .failing
+            .swap(!failed.is_empty(), Ordering::Relaxed);
+        match failed.first() {
+            Some(first) if !before => tracing::warn!(
+                path = %first.path.display(),
+                err = %first.error,
+                pods = failed.len(),
+                "Cannot write the journal, will keep trying"
+            ),
+            None if before => tracing::info!("The journal can be written again"),
+            _ => {}
+        }
     }
 
     /// A UID is outside input: one that is no plain file name is remembered in memory only.
@@ -250,8 +287,15 @@ struct Written {
     all: bool,
 }
 
-/// Blocking. Returns the pods whose file could not be written or removed.
-fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<PodUid> {
+/// A pod whose file could not be written or removed.
+struct Failure {
+    uid: PodUid,
+    path: PathBuf,
+    error: io::Error,
+}
+
+/// Blocking. Returns what failed.
+fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<Failure> {
     let mut failed = Vec::new();
     for (path, record, uid) in batch {
         let written = match &record {
@@ -264,9 +308,7 @@ fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<PodUid> {
             },
         };
         if let Err(error) = written {
-            let path = path.display();
-            tracing::warn!(%path, err = %error, "Cannot write the journal, will retry");
-            failed.push(uid);
+            failed.push(Failure { uid, path, error });
         }
     }
     failed

@@ -29,6 +29,9 @@ pub struct PodRecord {
     /// Since when the pod's conditions are as they are, by type.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, ConditionSince>,
+    /// The phase that the pod was last shown in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
     /// All containers are being restarted, and none has been started since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_all: Option<RestartAll>,
@@ -59,6 +62,9 @@ pub struct ConditionSince {
 pub struct Terminal {
     /// The pod's last API status, whole: phase, conditions and container states with exit codes.
     pub status: serde_json::Value,
+    /// Digest of the manifest of the pod that ended, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_digest: Option<String>,
     /// Sandboxes that have been stopped since, so that nothing of theirs is left to be given back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped_sandboxes: Vec<String>,

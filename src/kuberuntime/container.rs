@@ -20,7 +20,10 @@ use crate::{
     events::{EventRecorder, ObjectRef},
     images::{ImageRequest, PullPolicy, ReadyImage},
     lifecycle::HookTarget,
-    model::{ContainerId, ContainerState, Pod, PodExt, keys, reasons, reasons::event},
+    model::{
+        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, is_other_manifest, keys,
+        reasons, reasons::event,
+    },
     pod_cache::{ItemId, Owner},
 };
 use jiff::Timestamp;
@@ -75,6 +78,7 @@ impl KubeGenericRuntimeManager {
             return Err(None);
         }
         self.doing(pod, format!("creating and starting {name}"));
+        Box::pin(self.remove_never_started(request, container)).await?;
         let id = Box::pin(self.create_and_start(pod, sandbox, container, config)).await?;
         Box::pin(self.run_post_start(request, container, &id)).await
     }
@@ -115,7 +119,10 @@ impl KubeGenericRuntimeManager {
     ) -> Result<(), Stopped> {
         let (pod, now) = (request.pod, Timestamp::now());
         let newest = self.newest(pod, &request.status, &container.name);
-        let newest = newest.as_deref();
+        // How a container of another manifest ended says nothing of this one.
+        let digest = pod.annotation(keys::SPEC_DIGEST);
+        let ours = |c: &&ContainerStatus| !is_other_manifest(request.status.digest_of(c), digest);
+        let newest = newest.as_deref().filter(ours);
         let running = newest.is_some_and(|c| c.state == ContainerState::Running);
         let admission = match why {
             // The picture is from before it was stopped, a moment ago.
@@ -146,6 +153,7 @@ impl KubeGenericRuntimeManager {
     ) -> Result<ContainerId, Stopped> {
         let object = ObjectRef::container(pod, &container.name);
         let log = config.log_path.clone();
+        let _making = self.cache.making(pod.uid());
         let created = self
             .runtime
             .create_container(sandbox.id.as_str(), config, &sandbox.config)
@@ -181,7 +189,10 @@ impl KubeGenericRuntimeManager {
         self.cache
             .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
-            self.hook_done(pod, &id);
+            // It may run all the same, and then its hook is still to come (P-09).
+            if !error.is_outcome_unknown() {
+                self.hook_done(pod, &id);
+            }
             let reason = reasons::RUN_CONTAINER_ERROR;
             return Err(self.refused(&object, container, reason, &error, Some(&id)));
         }
@@ -189,6 +200,40 @@ impl KubeGenericRuntimeManager {
             .normal(&object, event::STARTED, "Container started");
         self.links.add(pod, &container.name, &id, &log).await;
         Ok(id)
+    }
+
+    /// Instances that were created and are not known to have been started go before there is another
+    /// one. The runtime may still be starting one of them: then it cannot be removed, and the container
+    /// is not made a second time.
+    async fn remove_never_started(
+        &self,
+        request: &SyncRequest<'_>,
+        container: &Container,
+    ) -> Result<(), Stopped> {
+        let created = |c: &&ContainerStatus| c.state == ContainerState::Created;
+        let wait = |message: String| {
+            let failed = failure(container, reasons::CREATE_CONTAINER_ERROR, message);
+            failed.map(|failure| StartFailure {
+                retry_in: Some(LOOK_AGAIN),
+                ..failure
+            })
+        };
+        for left in request.status.instances(&container.name).filter(created) {
+            let latest = self.cache.latest(&request.pod.uid());
+            if latest.container(&left.id).is_some_and(|now| !created(&now)) {
+                return Err(wait(
+                    "the instance made before was started after all".into(),
+                ));
+            }
+            let removed = self.remove_unstarted(&request.status, &left.id).await;
+            removed.map_err(|error| {
+                let text = crate::base::chain(error.as_ref());
+                wait(format!(
+                    "the instance made before cannot be removed yet: {text}"
+                ))
+            })?;
+        }
+        Ok(())
     }
 
     fn refused(
@@ -231,8 +276,8 @@ impl KubeGenericRuntimeManager {
             pod,
             format!("running the postStart hook of {}", container.name),
         );
-        let ip = self.address(Some(pod), &request.status);
-        let ip = ip.or_else(|| self.address(Some(pod), &self.cache.latest(&pod.uid())));
+        // Not that of the turn's beginning: the sandbox may have been made, or replaced, since.
+        let ip = self.address(Some(pod), &self.cache.latest(&pod.uid()));
         let object = ObjectRef::container(pod, &container.name);
         let target = HookTarget {
             pod: &object,

@@ -2,6 +2,7 @@
 
 use crate::model::{ContainerId, reasons};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Why a container waits, as its status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,9 @@ pub struct SyncReport {
     pub error: Option<anyhow::Error>,
     /// The turn ended early because the pod is to be looked at anew.
     pub cancelled: bool,
-    /// When to look again at the latest.
-    pub again_in: Option<Duration>,
+    /// When to look again at the latest. A point in time, for the turn may go on for long after it was
+    /// found.
+    pub again: Option<Instant>,
 }
 
 impl SyncReport {
@@ -42,7 +44,8 @@ impl SyncReport {
     }
 
     pub(super) fn look_again(&mut self, delay: Duration) {
-        self.again_in = Some(self.again_in.map_or(delay, |known| known.min(delay)));
+        let at = Instant::now() + delay;
+        self.again = Some(self.again.map_or(at, |known| known.min(at)));
     }
 
     /// Whether everything that was to be done was done.
@@ -83,8 +86,9 @@ pub fn short_id(id: &ContainerId) -> &str {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_earliest_instant_to_look_again_wins() {
+    #[tokio::test(start_paused = true)]
+    async fn the_earliest_instant_to_look_again_wins_however_long_the_turn_goes_on() {
+        let begun = Instant::now();
         let mut report = SyncReport::default();
         report.fail(StartFailure::crash_loop(
             "a",
@@ -96,7 +100,10 @@ mod tests {
             "m".into(),
             Duration::from_secs(10),
         ));
-        assert_eq!(report.again_in, Some(Duration::from_secs(10)));
+        assert_eq!(report.again, Some(begun + Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_secs(300)).await;
+        report.look_again(Duration::from_secs(1));
+        assert_eq!(report.again, Some(begun + Duration::from_secs(10)));
         assert!(!report.needs_retry());
         report.fail(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
         assert!(report.needs_retry());

@@ -86,6 +86,7 @@ impl KubeGenericRuntimeManager {
                 .warning(&object, warning.reason, warning.message);
         }
         self.pull_ahead(request, actions, &config);
+        let _making = self.cache.making(pod.uid());
         let id = match self.runtime.run_pod_sandbox(config.clone(), "").await {
             Ok(id) => SandboxId::from(id),
             Err(error) => {

@@ -93,7 +93,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, &actions, &mut report)).await {
-            if report.again_in.is_none() {
+            if report.again.is_none() {
                 let why = chain(error.as_ref());
                 self.decide(request.pod, Decision::about_pod(Action::Fail, why));
             }
@@ -190,6 +190,7 @@ impl KubeGenericRuntimeManager {
             if actions.sandbox_change == Some(SandboxChange::SpecChanged) {
                 // Also should the pod become again what it was before.
                 self.forget_exits(&uid, |_| true);
+                self.back_off.forget(&uid);
             }
             if actions.create_sandbox {
                 self.purge_init_containers(pod, status).await;

@@ -20,7 +20,8 @@ pub struct PodStatus {
     pub namespace: Arc<str>,
     /// Sandboxes, newest first (by attempt, then creation, then id).
     pub sandboxes: Vec<SandboxStatus>,
-    /// Container instances of every kind, newest first (by creation, then attempt).
+    /// Container instances of every kind, newest first (by restart count, then creation, then id). The
+    /// count goes first because it only ever grows, while the clock may have been set back in between.
     pub containers: Vec<ContainerStatus>,
 }
 
@@ -196,7 +197,7 @@ impl PodStatus {
             (b.attempt, b.created_at, &b.id).cmp(&(a.attempt, a.created_at, &a.id))
         });
         self.containers.sort_by(|a, b| {
-            (b.created_at, b.restart_count, &b.id).cmp(&(a.created_at, a.restart_count, &a.id))
+            (b.restart_count, b.created_at, &b.id).cmp(&(a.restart_count, a.created_at, &a.id))
         });
     }
 }

@@ -71,6 +71,23 @@ fn statuses_sort_newest_first() {
 }
 
 #[test]
+fn a_clock_that_was_set_back_makes_no_instance_older_than_the_one_it_replaced() {
+    let instance = |id: &str, restart_count, created_at| ContainerStatus {
+        id: id.into(),
+        restart_count,
+        created_at,
+        name: "c".into(),
+        ..Default::default()
+    };
+    let mut status = PodStatus {
+        containers: vec![instance("before", 3, 2_000), instance("after", 4, 1_000)],
+        ..Default::default()
+    };
+    status.sort();
+    assert_eq!(status.newest("c").unwrap().id.as_str(), "after");
+}
+
+#[test]
 fn a_source_set_is_complete_only_when_every_configured_source_delivered() {
     let configured: SourceSet = [PodSource::File, PodSource::Http].into_iter().collect();
     let mut seen = SourceSet::default();

@@ -64,7 +64,7 @@ pub enum PodOp {
 }
 
 /// One message from a source to the sync loop. An [`PodOp::Add`] without pods only says that the
-/// source has delivered.
+/// source has delivered, or whether its list is complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUpdate {
     /// The source.
@@ -73,6 +73,9 @@ pub struct PodUpdate {
     pub op: PodOp,
     /// To which pods.
     pub pods: Vec<Arc<Pod>>,
+    /// With this message everything is known that the source wants: it is the last one of a list from
+    /// which nothing is missing. Only from then on a pod that was not in any list may be judged.
+    pub complete: bool,
 }
 
 /// A small set of sources: which are configured, or which have delivered.

@@ -1,7 +1,8 @@
 //! Objects as files: a directory per object, a file per key. Blocking.
 //!
 //! The directory is the administrator's, but links in it may have been made by anybody who can write
-//! to some part of it: none is followed out of the object it belongs to.
+//! to some part of it: none is followed out of the object it belongs to, nor does an object's name lead
+//! out of its namespace.
 
 use super::object::{Object, ObjectError, ObjectKey, ObjectKind};
 use bytes::Bytes;
@@ -16,6 +17,8 @@ use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
 /// The longest key.
 const MAX_KEY: usize = 253;
+/// The file that makes an object immutable. No key can have such a name.
+const IMMUTABLE: &str = "..immutable";
 /// How often an object is read again that changed while it was being read.
 const TRIES: usize = 8;
 
@@ -41,8 +44,10 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectEr
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty()).and_then(|root| {
-        let path = format!("{kind}/{}/{}", key.namespace, key.name);
-        open_beneath(root.as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY)
+        let kind = open_beneath(root.as_fd(), kind, flags)?;
+        let namespace = open_beneath(kind.as_fd(), &key.namespace, flags)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        open_beneath(namespace.as_fd(), &key.name, flags)
     });
     match opened {
         Ok(object) => read_steadily(object.as_fd()).map_err(unreadable),
@@ -52,13 +57,15 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectEr
 }
 
 /// Reads until nothing changed meanwhile, so that no mixture of two versions comes out.
-fn read_steadily(object: BorrowedFd<'_>) -> Result<Object, Fault> {
-    let mut before = stamps(object)?;
+fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<Object, Fault> {
+    let mut before = stamps(object_dir)?;
     for _ in 0..TRIES {
-        let entries = read_all(object, &before)?;
-        let after = stamps(object)?;
+        let entries = read_all(object_dir, &before)?;
+        let after = stamps(object_dir)?;
         if before == after {
-            return Ok(entries.into_iter().collect());
+            let object: Object = entries.into_iter().collect();
+            let immutable = open_beneath(object_dir, IMMUTABLE, OFlags::PATH).is_ok();
+            return Ok(object.with_immutable(immutable));
         }
         before = after;
     }

@@ -23,7 +23,8 @@ pub struct Objects {
 
 impl Objects {
     /// Objects below a directory: `configmaps/<namespace>/<name>/<key>` and
-    /// `secrets/<namespace>/<name>/<key>`. Without one there are none.
+    /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object
+    /// immutable. Without a directory there are none.
     pub fn new(local: Option<PathBuf>) -> Self {
         Self {
             local: local.map(Arc::new),

@@ -37,30 +37,48 @@ pub type Found = BTreeMap<ObjectKey, Result<Arc<Object>, ObjectError>>;
 
 /// What an object says, by key.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Object(BTreeMap<String, Bytes>);
+pub struct Object {
+    entries: BTreeMap<String, Bytes>,
+    immutable: bool,
+}
 
 /// The keys, and nothing of what they say.
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.entries.keys()).finish()
     }
 }
 
 impl FromIterator<(String, Bytes)> for Object {
     fn from_iter<I: IntoIterator<Item = (String, Bytes)>>(entries: I) -> Self {
-        Self(entries.into_iter().collect())
+        Self {
+            entries: entries.into_iter().collect(),
+            immutable: false,
+        }
     }
 }
 
 impl Object {
     /// All entries, in order of their keys.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Bytes)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value))
+        self.entries
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
     }
 
     /// One entry.
     pub fn get(&self, key: &str) -> Option<&Bytes> {
-        self.0.get(key)
+        self.entries.get(key)
+    }
+
+    /// The same object, said to stay as it is or not.
+    pub fn with_immutable(self, immutable: bool) -> Self {
+        Self { immutable, ..self }
+    }
+
+    /// It is said to stay as it is: whoever has seen it need not look again.
+    pub fn is_immutable(&self) -> bool {
+        self.immutable
     }
 }
 

@@ -54,6 +54,22 @@ async fn an_object_is_a_directory_and_a_key_is_a_file() {
 }
 
 #[tokio::test]
+async fn a_file_that_no_key_can_be_makes_an_object_immutable() {
+    let dir = tempfile::tempdir().unwrap();
+    let immutable = async || {
+        let map = get(dir.path(), key(ObjectKind::ConfigMap, "app"))
+            .await
+            .unwrap();
+        assert_eq!(map.entries().count(), 1, "it is no entry");
+        map.is_immutable()
+    };
+    put(dir.path(), "configmaps/shop/app/color", "blue");
+    assert!(!immutable().await);
+    put(dir.path(), "configmaps/shop/app/..immutable", "");
+    assert!(immutable().await);
+}
+
+#[tokio::test]
 async fn what_is_missing_is_named_as_upstream_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let text = |kind, name: &'static str| {
@@ -132,6 +148,26 @@ async fn links_within_an_object_are_followed_and_none_out_of_it() {
             "{target}"
         );
         fs::remove_file(link).unwrap();
+    }
+    // Who may write to one namespace does not read another one's secrets for it.
+    put(dir.path(), "secrets/other/db/user", "precious");
+    symlink("good", dir.path().join("secrets/shop/other-name")).unwrap();
+    assert_eq!(secret(dir.path(), "other-name").await.unwrap(), good);
+    for (place, target) in [
+        ("secrets/shop/taken", "../other/db"),
+        ("configmaps/shop/taken", "../../secrets/other/db"),
+    ] {
+        put(dir.path(), "configmaps/shop/some/key", "v");
+        symlink(target, dir.path().join(place)).unwrap();
+        let kind = match place.starts_with("secrets") {
+            true => ObjectKind::Secret,
+            false => ObjectKind::ConfigMap,
+        };
+        let error = get(dir.path(), key(kind, "taken")).await.unwrap_err();
+        assert!(
+            error.to_string().ends_with("leads out of its place"),
+            "{error}"
+        );
     }
     symlink("/etc", dir.path().join("secrets/shop/whole")).unwrap();
     let error = secret(dir.path(), "whole").await.unwrap_err();

@@ -3,7 +3,7 @@
 use super::{RelistPoke, Watch};
 use crate::{
     cri::events::{HintReader, Hints},
-    model::Seq,
+    model::{PodUid, Seq},
     pod_cache::ItemId,
 };
 use std::{collections::HashMap, time::Duration};
@@ -13,6 +13,14 @@ use tokio_util::sync::CancellationToken;
 /// How long an id that nobody knows may stay unknown before a relist looks for its owner. What the
 /// kubelet creates itself is known well before that.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
+
+/// An id of the stream that was not known when its hint came.
+struct Unknown {
+    /// The pod it belongs to, where the event told that.
+    pod: Option<PodUid>,
+    /// When the last hint about it came.
+    hinted: Seq,
+}
 
 /// Task `pleg.events`.
 pub struct HintTask {
@@ -36,7 +44,8 @@ impl HintTask {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 () = sleep_until(look_at), if !unknown.is_empty() => {
-                    self.look_for(std::mem::take(&mut unknown));
+                    unknown = self.look_for(unknown);
+                    look_at = Instant::now() + UNKNOWN_GRACE;
                     continue;
                 }
                 hints = self.hints.take() => hints,
@@ -48,17 +57,18 @@ impl HintTask {
         }
     }
 
-    fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Seq>) {
+    fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Unknown>) {
         // In this order, so that a new mode and its resync are one list.
         if hints.resync {
             self.poke.poke();
         }
         self.poke.set_mode(hints.mode);
-        for (id, _) in hints.containers {
+        for (id, pod) in hints.containers {
             match self.known(&id) {
                 Some(item) => self.watch.cache.inspect(item),
                 None => {
-                    unknown.insert(id, self.watch.cache.next_seq());
+                    let hinted = self.watch.cache.next_seq();
+                    unknown.insert(id, Unknown { pod, hinted });
                 }
             }
         }
@@ -66,19 +76,26 @@ impl HintTask {
 
     /// The ids are known by now, or only a list can tell whose they are. What was read since the last
     /// hint about it, as the kubelet reads what it creates itself, needs no other look, and neither does
-    /// what it removed itself.
-    fn look_for(&self, unknown: HashMap<String, Seq>) {
+    /// what it removed itself. Gives back those of pods of which the kubelet is making something: a busy
+    /// runtime takes longer than the grace, and a list would be one more thing for it to do.
+    fn look_for(&self, mut unknown: HashMap<String, Unknown>) -> HashMap<String, Unknown> {
+        let cache = &self.watch.cache;
         let mut missing = false;
-        for (id, hinted) in unknown {
-            match self.known(&id) {
-                Some(item) if self.watch.cache.was_read_since(&item, hinted) => {}
-                Some(item) => self.watch.cache.inspect(item),
-                None => missing |= !self.gone(&id),
+        unknown.retain(|id, of_it| {
+            // Asked first: what is made is known by the time that it is not in the making any more.
+            let in_the_making = of_it.pod.as_ref().is_some_and(|pod| cache.is_making(pod));
+            match self.known(id) {
+                Some(item) if cache.was_read_since(&item, of_it.hinted) => {}
+                Some(item) => cache.inspect(item),
+                None if in_the_making => return true,
+                None => missing |= !self.gone(id),
             }
-        }
+            false
+        });
         if missing {
             self.poke.poke();
         }
+        unknown
     }
 
     fn gone(&self, id: &str) -> bool {

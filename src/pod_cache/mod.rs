@@ -9,6 +9,7 @@
 //!   newer than a wall-clock time; here every read has a place in one sequence, and an item touched
 //!   after the read began keeps its pod *unsettled* until it was read again.
 
+mod making;
 mod picture;
 
 use crate::{
@@ -29,6 +30,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
+pub use making::Making;
 pub use picture::Listed;
 
 /// A sandbox or a container.
@@ -96,6 +98,7 @@ struct Shared {
     changed: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
     listed: Notify,
+    makings: Arc<making::Makings>,
     strings: Strings,
     address_order: AddressOrder,
 }
@@ -213,6 +216,19 @@ impl PodCache {
     /// All pods the runtime has something of.
     pub fn pods(&self) -> Vec<Arc<PodStatus>> {
         self.shared.picture.lock().pods()
+    }
+
+    /// How much is kept, by what it is.
+    pub fn kept(&self) -> [(&'static str, usize); 4] {
+        let (pods, items, graves) = self.shared.picture.lock().sizes();
+        let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
+        let waiting = waiters.lock().len() + watchers.lock().len();
+        [
+            ("pictures", pods),
+            ("runtime_items", items),
+            ("removed_items", graves),
+            ("waiting_for_pictures", waiting),
+        ]
     }
 
     /// Waits for pods whose picture changed and takes them. For the sync loop only.

@@ -228,7 +228,7 @@ async fn nobody_sleeps_through_a_pod_that_settles_and_is_touched_again_at_once()
     }
     stop.store(true, Ordering::Relaxed);
     for waiter in waiters {
-        tokio::time::timeout(std::time::Duration::from_secs(10), waiter)
+        tokio::time::timeout(std::time::Duration::from_secs(60), waiter)
             .await
             .expect("a waiter was never woken")
             .unwrap();

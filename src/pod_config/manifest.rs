@@ -170,3 +170,6 @@ impl Manifest {
         self.remarks.extend(remarks.take(room));
     }
 }
+
+#[cfg(test)]
+mod documented;

@@ -134,6 +134,33 @@ impl SourcePods {
     }
 }
 
+fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
+    PodUpdate {
+        source,
+        op,
+        pods,
+        complete: false,
+    }
+}
+
+/// The messages of one list with word of whether the list is complete. Only the last one may say so:
+/// before it has been taken in, there are pods that are wanted and not known to be. A list that changes
+/// nothing else is told by a message without pods, unless `told` was the same.
+pub(super) fn with_completeness(
+    source: PodSource,
+    mut updates: Vec<PodUpdate>,
+    complete: bool,
+    told: Option<bool>,
+) -> Vec<PodUpdate> {
+    if updates.is_empty() && told != Some(complete) {
+        updates.push(message(source, PodOp::Add, Vec::new()));
+    }
+    if let Some(last) = updates.last_mut() {
+        last.complete = complete;
+    }
+    updates
+}
+
 fn without_duplicates(list: Vec<Arc<Pod>>, duplicates: &mut Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     let mut names = HashSet::with_capacity(list.len());
     let mut uids = HashSet::with_capacity(list.len());
@@ -175,7 +202,7 @@ impl Changes {
             .into_iter()
             .filter(|(_, pods, even_empty)| *even_empty || !pods.is_empty());
         needed
-            .map(|(op, pods, _)| PodUpdate { source, op, pods })
+            .map(|(op, pods, _)| message(source, op, pods))
             .collect()
     }
 

@@ -29,6 +29,7 @@ mod static_pod;
 pub use file::{Clash, FileConfig, ReadError, manifests_at, one_of_each_name, read_manifest};
 pub use http::HttpConfig;
 pub use manifest::{BadManifest, InvalidItem, Manifest, Remark, read_file, read_url};
+use merge::with_completeness;
 pub use merge::{Merged, SourcePods};
 pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, Origin, static_pod};
@@ -105,14 +106,7 @@ impl PodConfig {
             tasks.spawn("source.http", source);
         }
         // `lists` goes along so that the merger lives on without any source.
-        let merge = merge_all(
-            to_merge,
-            lists,
-            updates,
-            ready.reader(),
-            recorder,
-            tasks.shutdown(),
-        );
+        let merge = merge_all(to_merge, lists, updates, recorder, tasks.shutdown());
         tasks.spawn("pod_config", merge);
         Ok((receiver, ready))
     }
@@ -122,19 +116,18 @@ async fn merge_all(
     mut lists: mpsc::Receiver<SourceList>,
     _keep_open: mpsc::Sender<SourceList>,
     updates: mpsc::Sender<PodUpdate>,
-    ready: SourcesReadyReader,
     recorder: EventRecorder,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let work = async {
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
+        let mut told: HashMap<PodSource, bool> = HashMap::new();
         while let Some(list) = lists.recv().await {
             let SourceList {
                 source,
                 pods,
                 partial,
             } = list;
-            ready.set_partial(source, partial);
             let known = sources
                 .entry(source)
                 .or_insert_with(|| SourcePods::new(source));
@@ -148,7 +141,8 @@ async fn merge_all(
                 let reason = reasons::event::FAILED_VALIDATION;
                 recorder.warning(&ObjectRef::pod(pod), reason, text);
             }
-            for update in merged.updates {
+            let before = told.insert(source, !partial);
+            for update in with_completeness(source, merged.updates, !partial, before) {
                 updates
                     .send(update)
                     .await

@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct AllReady(());
 
 /// Writing end of the board, for the sync loop alone. It marks a source *after* it has dealt with
-/// the source's first message.
+/// a message of it.
 #[derive(Debug)]
 pub struct SourcesReady {
     reader: SourcesReadyReader,
@@ -21,7 +21,7 @@ pub struct SourcesReady {
 pub struct SourcesReadyReader {
     configured: SourceSet,
     seen: Arc<Mutex<SourceSet>>,
-    /// Sources whose last list may lack pods.
+    /// Sources that may want pods which are not known: their list lacks some, or is still being told.
     partial: Arc<Mutex<SourceSet>>,
 }
 
@@ -41,14 +41,24 @@ impl SourcesReady {
         self.reader.clone()
     }
 
-    /// Notes that the source's first message has been dealt with.
-    pub fn mark_seen(&self, source: PodSource) {
+    /// Notes that a message of the source has been dealt with, and whether everything is known by now
+    /// that the source wants ([`crate::model::PodUpdate::complete`]).
+    pub fn mark_seen(&self, source: PodSource, complete: bool) {
+        match complete {
+            true => self.reader.partial.lock().remove(source),
+            false => self.reader.partial.lock().insert(source),
+        }
         self.reader.seen.lock().insert(source);
     }
 
     /// See [`SourcesReadyReader::ready`].
     pub fn ready(&self, source: PodSource) -> bool {
         self.reader.ready(source)
+    }
+
+    /// Whether every configured source has delivered a list, complete or not.
+    pub fn all_seen(&self) -> bool {
+        self.reader.all_seen()
     }
 
     /// See [`SourcesReadyReader::all_ready`].
@@ -69,23 +79,16 @@ impl SourcesReadyReader {
 
     /// The proof, once every configured source has delivered a list that is complete.
     pub fn all_ready(&self) -> Option<AllReady> {
-        let seen = *self.seen.lock();
         let complete = *self.partial.lock() == SourceSet::default();
-        (complete && seen.contains_all(self.configured)).then_some(AllReady(()))
+        (complete && self.all_seen()).then_some(AllReady(()))
+    }
+
+    fn all_seen(&self) -> bool {
+        self.seen.lock().contains_all(self.configured)
     }
 
     fn is_partial(&self, source: PodSource) -> bool {
         self.partial.lock().contains(source)
-    }
-
-    /// Notes whether the source's newest list may lack pods; for the merger, before it passes the list
-    /// on.
-    pub(super) fn set_partial(&self, source: PodSource, partial: bool) {
-        let mut sources = self.partial.lock();
-        match partial {
-            true => sources.insert(source),
-            false => sources.remove(source),
-        }
     }
 }
 
@@ -98,7 +101,7 @@ mod tests {
         let board = SourcesReady::new([PodSource::File, PodSource::Http].into_iter().collect());
         let reader = board.reader();
         assert!(reader.all_ready().is_none());
-        board.mark_seen(PodSource::File);
+        board.mark_seen(PodSource::File, true);
         assert!(reader.ready(PodSource::File));
         assert!(!reader.ready(PodSource::Http));
         assert!(
@@ -106,7 +109,7 @@ mod tests {
             "not configured: judged when all have spoken"
         );
         assert!(board.all_ready().is_none());
-        board.mark_seen(PodSource::Http);
+        board.mark_seen(PodSource::Http, true);
         assert!(reader.all_ready().is_some());
         assert!(board.ready(PodSource::Api));
     }
@@ -114,11 +117,10 @@ mod tests {
     #[test]
     fn a_partial_list_is_no_reason_to_judge_anything() {
         let board = SourcesReady::new([PodSource::File].into_iter().collect());
-        board.mark_seen(PodSource::File);
-        board.reader().set_partial(PodSource::File, true);
-        assert!(!board.ready(PodSource::File));
+        board.mark_seen(PodSource::File, false);
+        assert!(board.all_seen() && !board.ready(PodSource::File));
         assert!(board.all_ready().is_none());
-        board.reader().set_partial(PodSource::File, false);
+        board.mark_seen(PodSource::File, true);
         assert!(board.ready(PodSource::File));
         assert!(board.all_ready().is_some());
     }

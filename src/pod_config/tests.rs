@@ -1,10 +1,10 @@
 use super::*;
-use crate::model::{PodOp, SourceSet};
+use crate::model::PodOp;
 use crate::validation::LocalObjects;
 use std::time::Duration;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn manifest(name: &str, image: &str) -> String {
     format!(
@@ -35,7 +35,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
     assert!(ready.all_ready().is_none(), "the sync loop has not said so");
-    ready.mark_seen(PodSource::File);
+    ready.mark_seen(PodSource::File, true);
     assert!(ready.all_ready().is_some());
     std::fs::write(&path, manifest("a", "1")).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
@@ -115,7 +115,6 @@ async fn pods_of_one_name_in_one_list_are_told_as_an_event() {
         to_merge,
         lists.clone(),
         sender,
-        SourcesReady::new(SourceSet::default()).reader(),
         recorder.clone(),
         shutdown.clone(),
     );
@@ -142,4 +141,52 @@ async fn pods_of_one_name_in_one_list_are_told_as_an_event() {
     assert!(events[0].message.contains("due to duplicate pod name"));
     shutdown.cancel();
     merger.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_list_is_complete_with_its_last_message_and_not_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("a.yaml"), manifest("a", "1")).unwrap();
+    std::fs::write(path("bad.yaml"), "nonsense: [").unwrap();
+    let mut tasks = Tasks::new();
+    let config = Config {
+        node_name: "n".into(),
+        file: Some(FileConfig {
+            path: dir.path().into(),
+            check_period: Duration::from_secs(3600),
+            objects: LocalObjects::None,
+        }),
+        http: None,
+    };
+    let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    let mut next = async || timeout(PATIENCE, updates.recv()).await.unwrap().unwrap();
+    let first = next().await;
+    assert_eq!((first.op, first.pods.len()), (PodOp::Add, 1));
+    assert!(!first.complete, "one manifest cannot be read");
+    ready.mark_seen(first.source, first.complete);
+    // What is missing can be read now.
+    std::fs::write(path(".new"), manifest("b", "1")).unwrap();
+    std::fs::rename(path(".new"), path("bad.yaml")).unwrap();
+    let second = next().await;
+    assert_eq!((second.op, second.pods.len()), (PodOp::Add, 1));
+    assert!(!ready.ready(PodSource::File), "it waits in the channel");
+    assert!(second.complete);
+    ready.mark_seen(second.source, second.complete);
+    assert!(ready.ready(PodSource::File));
+    // An edit is two messages; in between a pod is wanted that is not known.
+    std::fs::write(path(".new"), manifest("a", "2")).unwrap();
+    std::fs::rename(path(".new"), path("a.yaml")).unwrap();
+    let (removed, added) = (next().await, next().await);
+    assert_eq!((removed.op, removed.complete), (PodOp::Remove, false));
+    assert_eq!((added.op, added.complete), (PodOp::Add, true));
+    // Nothing but the completeness changes.
+    std::fs::write(path("bad2.yaml"), "nonsense: [").unwrap();
+    let worse = next().await;
+    assert_eq!((worse.op, worse.pods.len()), (PodOp::Add, 0));
+    assert!(!worse.complete);
+    std::fs::remove_file(path("bad2.yaml")).unwrap();
+    let better = next().await;
+    assert_eq!((better.pods.len(), better.complete), (0, true));
+    timeout(PATIENCE, tasks.stop()).await.unwrap();
 }

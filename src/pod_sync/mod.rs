@@ -10,6 +10,7 @@ mod clean_up;
 mod deadline;
 mod statuses;
 pub mod syncer;
+mod unfinished;
 
 use crate::{
     base::chain,
@@ -17,12 +18,14 @@ use crate::{
     events::{EventRecorder, ObjectRef},
     journal::Journal,
     kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, reasons::event},
+    model::{
+        GraceDeadline, Pod, PodExt, PodStatus, PodUid, is_other_manifest, keys, reasons::event,
+    },
     pleg::RuntimeStateReader,
     pod_cache::{Owner, PodCache},
     prober::ProbeManager,
     status::generate::FailedBecause,
-    volumes::{VolumeError, VolumeManager},
+    volumes::VolumeManager,
 };
 use anyhow::Context as _;
 use deadline::Deadline;
@@ -34,11 +37,15 @@ use std::{sync::Arc, time::Duration};
 use syncer::{PodSyncer, RetryDelay, SyncTurn, TerminationReason, UpdateKind};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+use unfinished::NotDone;
 
-pub use statuses::StatusPublisher;
+pub use statuses::{StatusPublisher, remembered};
+pub use unfinished::Unfinished;
 
 /// How soon a pod is looked at again whose picture moved on under the look.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
+/// How long a turn waits for the pod's volumes (upstream's `podAttachAndMountTimeout`).
+const VOLUME_WAIT: Duration = Duration::from_secs(123);
 /// How long a pod that is to stop waits for a picture that cannot be read before it is stopped on
 /// the last one.
 const STOP_WITHOUT_PICTURE: Duration = Duration::from_secs(5);
@@ -63,12 +70,14 @@ pub struct PodSync {
     pub decisions: Decisions,
     /// The runtime's health.
     pub state: RuntimeStateReader,
+    /// Volumes that are still being set up although nobody waits for that.
+    pub unfinished: Unfinished,
 }
 
 impl PodSync {
     async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> SyncTurn {
         let uid = pod.uid();
-        let known = Deadline::of(&pod, self.statuses.start_time(&uid));
+        let known = Deadline::of(&pod, self.statuses.start_time(&pod));
         let picture = tokio::select! {
             biased;
             picture = self.cache.settled(&uid) => picture,
@@ -86,7 +95,7 @@ impl PodSync {
         if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
             return self.ended(&pod, &status).await;
         }
-        let deadline = Deadline::of(&pod, self.statuses.start_time(&uid));
+        let deadline = Deadline::of(&pod, self.statuses.start_time(&pod));
         if deadline.is_over() {
             return self.past_deadline(&pod).await;
         }
@@ -167,7 +176,7 @@ impl PodSync {
 
     /// The turn that finds its pod ended: that is remembered, and nothing more is set up.
     async fn ended(&self, pod: &Arc<Pod>, status: &api::PodStatus) -> SyncTurn {
-        self.statuses.record_terminal(&pod.uid(), status).await;
+        self.statuses.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
         self.decide(pod, Action::Finish, format!("phase {phase}"));
         turn(Ok(true), RetryDelay::Resync)
@@ -206,20 +215,32 @@ impl PodSync {
     ) -> anyhow::Result<SyncReport> {
         self.decisions
             .doing(&pod.uid(), Some("setting up volumes".into()));
-        let failed = |error: &VolumeError| {
-            let text = chain(error);
-            self.decide(pod, Action::Fail, text.clone());
+        let failed = |text: &str| {
+            self.decide(pod, Action::Fail, text.to_owned());
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
-        let volumes = match self.volumes.prepare(pod).await {
-            Ok(volumes) => volumes,
-            Err(error) => {
-                failed(&error);
+        let prepare = {
+            let (volumes, pod) = (self.volumes.clone(), pod.clone());
+            async move { volumes.prepare(&pod).await }
+        };
+        let uid = pod.uid();
+        let prepared = self.unfinished.run(&uid, prepare, VOLUME_WAIT, cancel);
+        let volumes = match prepared.await {
+            Ok(Ok(volumes)) => volumes,
+            Ok(Err(error)) => {
+                failed(&chain(&error));
                 return Err(error.into());
             }
+            Err(NotDone::Cancelled) => anyhow::bail!("the pod is to be looked at anew"),
+            Err(NotDone::TimedOut) => {
+                let text = format!("volumes are not ready after {} s", VOLUME_WAIT.as_secs());
+                failed(&text);
+                anyhow::bail!(text);
+            }
         };
-        volumes.stale.iter().for_each(failed);
+        let stale = volumes.stale.iter().map(|error| chain(error));
+        stale.for_each(|text| failed(&text));
         self.probes.add_pod(pod);
         let request = SyncRequest {
             pod,
@@ -261,8 +282,7 @@ impl PodSync {
         }
         self.statuses.note_report(&pod.uid(), &report);
         self.statuses.publish(pod);
-        let again = report.again_in.map(|delay| Instant::now() + delay);
-        let again = [again, deadline.at()].into_iter().flatten().min();
+        let again = [report.again, deadline.at()].into_iter().flatten().min();
         let delay = match report.needs_retry() {
             true => RetryDelay::Error,
             false => RetryDelay::Resync,
@@ -281,6 +301,15 @@ impl PodSync {
     /// Whether the pod has ended for good, by what this or an earlier kubelet remembers.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
         self.journal.read(uid, |record| record.terminal.is_some())
+    }
+
+    /// Whether what is remembered is how another pod of this UID ended, by another manifest.
+    pub fn ended_as_another(&self, pod: &Pod) -> bool {
+        let digest = pod.annotation(keys::SPEC_DIGEST);
+        self.journal.read(&pod.uid(), |record| {
+            let terminal = record.terminal.as_ref();
+            terminal.is_some_and(|t| is_other_manifest(t.spec_digest.as_deref(), digest))
+        })
     }
 
     /// Fails a pod that the node refuses, before anything of it is set up. Its worker has nothing more to
@@ -381,13 +410,14 @@ impl PodSync {
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
         self.statuses.publish(&pod);
+        self.unfinished.over(&uid).await;
         self.volumes.teardown(&uid).await?;
         self.runtime.release_user_namespace(&uid).await;
         self.statuses.finish(&pod);
         if let Some(status) = self.statuses.statuses().get(&uid)
             && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
         {
-            self.statuses.record_terminal(&uid, &status).await;
+            self.statuses.record_terminal(&pod, &status).await;
         }
         Ok(())
     }

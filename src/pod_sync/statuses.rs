@@ -4,7 +4,10 @@ use crate::{
     cri::FeaturesReader,
     journal::{ConditionSince, Journal, PodRecord, Terminal},
     kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
-    model::{ContainerId, Pod, PodExt, PodStatus, PodUid, ProbeKind, keys, reasons},
+    model::{
+        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, ProbeKind,
+        is_other_manifest, keys, reasons,
+    },
     pod_cache::PodCache,
     probe_results::{ProbeResults, Verdicts},
     resources,
@@ -95,7 +98,8 @@ impl StatusPublisher {
         if notes.rejected && picture.is_empty() {
             return self.statuses().get(&uid);
         }
-        let old = self.old_status(&uid);
+        let old = self.old_status(pod);
+        let picture = of_this_manifest(pod, picture);
         let picture = self.without_pending_hooks(picture);
         let picture = self.with_exits(pod, picture);
         match self.generate(pod, &picture, old.as_deref(), notes) {
@@ -113,7 +117,8 @@ impl StatusPublisher {
         self.statuses().get(&uid)
     }
 
-    /// A container whose postStart hook has not ended is not running yet, as users know it.
+    /// A container whose postStart hook has not ended is not running yet, as users know it. That it has
+    /// ended is shown all the same.
     fn without_pending_hooks(&self, picture: Arc<PodStatus>) -> Arc<PodStatus> {
         let pending = self
             .journal
@@ -122,9 +127,9 @@ impl StatusPublisher {
             return picture;
         }
         let mut shown = PodStatus::clone(&picture);
-        shown
-            .containers
-            .retain(|c| !pending.iter().any(|id| *id == *c.id.as_str()));
+        shown.containers.retain(|c| {
+            c.state == ContainerState::Exited || !pending.iter().any(|id| *id == *c.id.as_str())
+        });
         Arc::new(shown)
     }
 
@@ -150,9 +155,13 @@ impl StatusPublisher {
         });
         let conditions = conditions.collect();
         let started = status.start_time.as_ref().map(|start| start.0);
+        // How a pod ended is recorded by itself; a node that refuses it may not do so later.
+        let phase = status.phase.clone();
+        let phase = phase.filter(|phase| matches!(phase.as_str(), "Pending" | "Running"));
         self.journal.update(uid, |record| {
             record.conditions = conditions;
             record.started = started;
+            record.phase = phase;
         });
     }
 
@@ -207,10 +216,18 @@ impl StatusPublisher {
         })
     }
 
-    fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
-        self.statuses()
-            .get(uid)
-            .or_else(|| self.journal.read(uid, remembered).map(Arc::new))
+    /// What was shown of the pod before. What was shown of another one, whose manifest had the same
+    /// UID, says nothing of this one.
+    fn old_status(&self, pod: &Pod) -> Option<Arc<api::PodStatus>> {
+        let uid = pod.uid();
+        let digest = pod.annotation(keys::SPEC_DIGEST);
+        match self.statuses().entry(&uid) {
+            Some(shown) => {
+                let before = shown.pod.annotation(keys::SPEC_DIGEST);
+                (!is_other_manifest(before, digest)).then_some(shown.status)
+            }
+            None => self.journal.read(&uid, remembered).map(Arc::new),
+        }
     }
 
     /// Keeps what a turn said about containers that could not be started. What it said of a back-off is
@@ -258,14 +275,15 @@ impl StatusPublisher {
     }
 
     /// Since when a pod has been active, as it is shown, or as an earlier kubelet showed it.
-    pub(super) fn start_time(&self, uid: &PodUid) -> Option<Timestamp> {
-        let status = self.old_status(uid)?;
+    pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
+        let status = self.old_status(pod)?;
         status.start_time.as_ref().map(|start| start.0)
     }
 
     /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15). That the
     /// node refused it is not an end: another configuration may allow it.
-    pub(super) async fn record_terminal(&self, uid: &PodUid, status: &api::PodStatus) {
+    pub(super) async fn record_terminal(&self, pod: &Pod, status: &api::PodStatus) {
+        let uid = &pod.uid();
         if self
             .notes
             .lock()
@@ -280,6 +298,7 @@ impl StatusPublisher {
                     let known = record.terminal.take();
                     record.terminal = Some(Terminal {
                         status,
+                        spec_digest: pod.annotation(keys::SPEC_DIGEST).map(Into::into),
                         stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
                     });
                 };
@@ -294,6 +313,16 @@ impl StatusPublisher {
         self.manager.terminate_pod(pod);
     }
 
+    /// Of how many pods something is remembered between two turns.
+    pub fn len(&self) -> usize {
+        self.notes.lock().len()
+    }
+
+    /// Whether of none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Forgets a pod.
     pub fn forget(&self, uid: &PodUid) {
         self.notes.lock().remove(uid);
@@ -301,13 +330,26 @@ impl StatusPublisher {
     }
 }
 
+/// The picture without the containers that were made from another manifest of this UID: they are about
+/// to be replaced, and how they end is not how the pod ends.
+fn of_this_manifest(pod: &Pod, picture: Arc<PodStatus>) -> Arc<PodStatus> {
+    let digest = pod.annotation(keys::SPEC_DIGEST);
+    let is_other = |c: &ContainerStatus| is_other_manifest(picture.digest_of(c), digest);
+    if !picture.containers.iter().any(is_other) {
+        return picture;
+    }
+    let mut shown = PodStatus::clone(&picture);
+    shown.containers.retain(|c| !is_other(c));
+    Arc::new(shown)
+}
+
 fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
 }
 
-/// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else since
-/// when it and its conditions are as they are.
-fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
+/// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else its phase,
+/// and since when it and its conditions are as they are.
+pub fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
     if let Some(terminal) = &record.terminal {
         return serde_json::from_value(terminal.status.clone()).ok();
     }
@@ -319,6 +361,7 @@ fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
     };
     let known = !record.conditions.is_empty() || record.started.is_some();
     known.then(|| api::PodStatus {
+        phase: record.phase.clone(),
         conditions: Some(record.conditions.iter().map(condition).collect()),
         start_time: record.started.map(Time),
         ..api::PodStatus::default()

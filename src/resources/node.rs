@@ -1,6 +1,7 @@
 //! What this node has, gathered once and handed to whoever needs it.
 
 use crate::host::Machine;
+use std::net::IpAddr;
 
 /// Facts about the node that pod configurations depend on. Gathered at start and never looked up
 /// while a pod starts.
@@ -16,8 +17,10 @@ pub struct NodeFacts {
     pub allocatable_ephemeral_storage_bytes: i64,
     /// Huge page sizes the kernel offers, bytes.
     pub hugepage_sizes: Vec<u64>,
-    /// Addresses of the node, primary first; may be empty when nobody told us.
+    /// Addresses of the node, primary first; empty when nobody told us and none could be found.
     pub host_ips: Vec<String>,
+    /// The address that was given for the node, at which what is on its own network is reached.
+    pub given_address: Option<String>,
     /// Paths that are masked in containers on this machine besides the usual ones.
     pub masked_paths: Vec<String>,
     /// The kernel enforces SELinux labels, so what the kubelet makes has to be labelled for pods.
@@ -25,13 +28,23 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Where containers on the node's own network are reached: its primary address, else loopback.
+    /// Where containers on the node's own network are reached: the address given for it, else loopback.
     pub fn address(&self) -> &str {
-        self.host_ips.first().map_or("127.0.0.1", String::as_str)
+        self.given_address.as_deref().unwrap_or("127.0.0.1")
     }
 
-    /// Facts of a machine of which nothing is reserved: allocatable is all there is.
-    pub fn of(machine: &Machine, ephemeral_storage_bytes: u64, host_ips: Vec<String>) -> Self {
+    /// Facts of a machine of which nothing is reserved: allocatable is all there is. `given` are the
+    /// addresses that were configured, `found` the one that it has otherwise.
+    pub fn of(
+        machine: &Machine,
+        ephemeral_storage_bytes: u64,
+        given: &[IpAddr],
+        found: Option<IpAddr>,
+    ) -> Self {
+        let known = match given {
+            [] => found.as_slice(),
+            given => given,
+        };
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         Self {
             memory_capacity_bytes: bytes(machine.memory_bytes),
@@ -39,7 +52,8 @@ impl NodeFacts {
             allocatable_memory_bytes: bytes(machine.memory_bytes),
             allocatable_ephemeral_storage_bytes: bytes(ephemeral_storage_bytes),
             hugepage_sizes: machine.hugepage_sizes.clone(),
-            host_ips,
+            host_ips: known.iter().map(ToString::to_string).collect(),
+            given_address: given.first().map(ToString::to_string),
             masked_paths: machine.thermal_paths.clone(),
             selinux: machine.selinux,
         }

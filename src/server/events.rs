@@ -9,6 +9,7 @@ use k8s_openapi::{
     api::core::v1::{Event as ApiEvent, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
+use std::sync::Arc;
 
 /// Who reports, as upstream's kubelet calls itself.
 const COMPONENT: &str = "kubelet";
@@ -17,16 +18,16 @@ const DEFAULT_NAMESPACE: &str = "default";
 
 /// The events that a query selects, oldest first.
 pub(super) fn select(
-    events: Vec<Event>,
+    events: Vec<Arc<Event>>,
     query: &EventsQuery,
-) -> impl Iterator<Item = Event> + use<> {
-    let wanted = |event: &Event| {
+) -> impl Iterator<Item = Arc<Event>> + use<> {
+    let wanted = |event: &Arc<Event>| {
         let namespace = query.namespace.as_deref();
         let name = query.name.as_deref();
         namespace.is_none_or(|namespace| event.object.namespace == namespace)
             && name.is_none_or(|name| event.object.name == name)
     };
-    let selected: Vec<Event> = events.into_iter().filter(wanted).collect();
+    let selected: Vec<Arc<Event>> = events.into_iter().filter(wanted).collect();
     let skip = selected
         .len()
         .saturating_sub(query.limit.unwrap_or(usize::MAX));
@@ -34,8 +35,8 @@ pub(super) fn select(
 }
 
 /// A kept event as `v1.Event`. Its name is the same each time the same thing is reported.
-pub(super) fn api(event: Event, node: &str) -> ApiEvent {
-    let name = format!("{}.{:x}", event.object.name, identity(&event));
+pub(super) fn api(event: &Event, node: &str) -> ApiEvent {
+    let name = format!("{}.{:x}", event.object.name, identity(event));
     let namespace = match event.object.namespace.is_empty() {
         true => DEFAULT_NAMESPACE.to_owned(),
         false => event.object.namespace.clone(),
@@ -52,14 +53,14 @@ pub(super) fn api(event: Event, node: &str) -> ApiEvent {
             api_version: Some("v1".into()),
             kind: Some(event.object.kind.into()),
             namespace: none_if_empty(&event.object.namespace),
-            name: Some(event.object.name),
+            name: Some(event.object.name.clone()),
             uid: uid(&event.object.uid),
             field_path: none_if_empty(&event.object.field_path),
             ..ObjectReference::default()
         },
         type_: Some(event.kind.as_str().into()),
         reason: Some(event.reason.into()),
-        message: Some(event.message),
+        message: Some(event.message.clone()),
         count: Some(i32::try_from(event.count).unwrap_or(i32::MAX)),
         first_timestamp: Some(Time(event.first_seen)),
         last_timestamp: Some(Time(event.last_seen)),

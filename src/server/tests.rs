@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Long enough for anything on loopback, short enough to fail a test.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn pod(name: &str) -> Arc<Pod> {
     Arc::new(Pod {
@@ -85,6 +85,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
     Views {
         pods: Arc::new(move || pods.clone()),
         running_pods: Arc::new(runtime),
+        known: Arc::new(|| Box::pin(std::future::ready(()))),
         metrics: Arc::new(|| "up 1\n".to_owned()),
         overview: Arc::new(|| Overview {
             version: "1".into(),

@@ -11,7 +11,8 @@ use crate::{
     pod_sync::syncer::TerminationReason,
     pod_workers::{Collected, UpdateOptions},
 };
-use std::{collections::HashSet, sync::Arc};
+use futures::FutureExt as _;
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
 
 impl SyncLoop {
     /// Workers that have nothing more to do. One whose pod is gone, or is wanted afresh under the same
@@ -64,6 +65,17 @@ impl SyncLoop {
         }
     }
 
+    /// A pod that ended under an earlier kubelet, and whose manifest was edited since without getting
+    /// another UID, makes way like one that is replaced now: the new one starts when all of it is gone.
+    pub(super) fn make_way(&mut self, pod: &Pod) {
+        let uid = pod.uid();
+        let is_new = self.manager.reader().get(&uid).is_none() && !self.workers.knows(&uid);
+        if is_new && self.pod_sync.ended_as_another(pod) {
+            self.pod_sync.journal.forget(&uid);
+            self.clean(uid);
+        }
+    }
+
     /// Removes what is left of a pod, beside the loop. Its worker stays until that is done, so a pod
     /// of the same UID cannot start into its own removal.
     fn clean(&mut self, uid: PodUid) {
@@ -72,7 +84,12 @@ impl SyncLoop {
         }
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
         tokio::spawn(async move {
-            let gone = pod_sync.remove_pod(&uid).await;
+            // A bug in it must not keep the UID from ever being used again.
+            let removal = AssertUnwindSafe(pod_sync.remove_pod(&uid)).catch_unwind();
+            let gone = removal.await.unwrap_or_else(|_| {
+                tracing::error!(pod = %uid, "A bug: removing what is left of a pod panicked");
+                false
+            });
             cleaned.mark((uid, gone));
         });
     }
@@ -110,10 +127,11 @@ impl SyncLoop {
         }
         // Before anything is compared with what is wanted, all of that has to be known.
         let all_delivered = self.sources.all_ready().is_some();
-        if self.audits.done(all_delivered) {
+        let whole = self.audits.done(all_delivered);
+        if whole {
             self.compare(&wanted);
         }
-        self.collect(pods, wanted, complete);
+        self.collect(pods, wanted, whole, complete);
     }
 
     /// Makes up for updates of workers that were lost somewhere: what is wanted and has no worker gets
@@ -138,6 +156,7 @@ impl SyncLoop {
         &mut self,
         pods: Vec<Arc<PodStatus>>,
         mut claimed: HashSet<PodUid>,
+        whole: bool,
         complete: Complete,
     ) {
         claimed.extend(self.cleaning.iter().cloned());
@@ -146,12 +165,23 @@ impl SyncLoop {
         let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
         self.audits.start(async move {
             if all_delivered {
-                strays.mark_all(pod_sync.strays(&claimed, complete).await);
+                strays.mark_all(pod_sync.strays(&claimed, whole, complete).await);
             }
             if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
                 tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
             }
         });
+    }
+
+    /// Ends and removes what has the UID of a pod that is wanted, but not its name; that pod is created
+    /// after that. True when a worker is at it, which has to be told of the pod.
+    pub(super) fn end_namesake(&mut self, other: Arc<PodStatus>) -> bool {
+        let may_run = other.is_active() || self.cache.try_settled(&other.uid).is_none();
+        match may_run {
+            true => self.workers.update_pod(UpdateOptions::orphan(other)),
+            false => self.clean(other.uid.clone()),
+        }
+        may_run
     }
 
     /// What an earlier kubelet ran under the same full name has to end before a new static pod starts

@@ -74,6 +74,7 @@ mod tests {
             source: PodSource::File,
             op,
             pods,
+            complete: true,
         }
     }
 

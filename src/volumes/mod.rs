@@ -77,6 +77,8 @@ struct Known {
     paths: Arc<VolumePaths>,
     /// What those volumes show that are made from objects.
     shown: Arc<BTreeMap<String, Digest>>,
+    /// The immutable ones of those objects, as the pod has seen them; they are not looked up again.
+    fixed: Arc<Found>,
 }
 
 /// A pod's volumes.
@@ -107,6 +109,16 @@ impl VolumeManager {
         }
     }
 
+    /// How many pods are known to have what they want.
+    pub fn len(&self) -> usize {
+        self.shared.prepared.lock().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The root directory everything is below.
     pub fn root(&self) -> &KubeletRoot {
         &self.shared.root
@@ -124,14 +136,15 @@ impl VolumeManager {
         let uid = pod.uid();
         let known = self.shared.prepared.lock().get(&uid).cloned();
         let known = known.filter(|known| *known.plan == plan);
-        let keys = plan::object_keys(&plan);
-        if let Some(known) = &known
-            && keys.is_empty()
-        {
-            return Ok(Prepared {
-                paths: known.paths.clone(),
-                stale: Vec::new(),
-            });
+        let mut keys = plan::object_keys(&plan);
+        if let Some(known) = &known {
+            keys.retain(|key| !known.fixed.contains_key(key));
+            if keys.is_empty() {
+                return Ok(Prepared {
+                    paths: known.paths.clone(),
+                    stale: Vec::new(),
+                });
+            }
         }
         if plan.is_empty() {
             // Nothing to make: the pod's directory comes with the first file in it.
@@ -143,7 +156,15 @@ impl VolumeManager {
                 stale: Vec::new(),
             });
         }
-        let found = self.shared.objects.get(keys).await;
+        let mut found = self.shared.objects.get(keys).await;
+        if let Some(known) = &known {
+            found.extend(
+                known
+                    .fixed
+                    .iter()
+                    .map(|(key, it)| (key.clone(), it.clone())),
+            );
+        }
         let shared = self.shared.clone();
         // What a host path leads to may hang.
         let foreign = plan
@@ -275,6 +296,7 @@ impl Shared {
             plan: Arc::new(plan),
             paths: paths.clone(),
             shown: Arc::new(made.shown),
+            fixed: Arc::new(immutable(found)),
         };
         self.prepared.lock().insert(uid, known);
         let stale = made.stale;
@@ -290,7 +312,8 @@ impl Shared {
             else {
                 continue;
             };
-            if content::object_keys(&content.sources).is_empty() {
+            let mut keys = content::object_keys(&content.sources).into_iter();
+            if keys.all(|key| known.fixed.contains_key(&key)) {
                 continue;
             }
             let before = shown.get(&volume.name).copied();
@@ -303,8 +326,17 @@ impl Shared {
             }
         }
         let paths = known.paths.clone();
-        if !Arc::ptr_eq(&shown, &known.shown) {
-            self.prepared.lock().insert(uid, Known { shown, ..known });
+        let mut fixed = known.fixed.clone();
+        if immutable(found).len() > fixed.len() {
+            fixed = Arc::new(immutable(found));
+        }
+        if !Arc::ptr_eq(&shown, &known.shown) || !Arc::ptr_eq(&fixed, &known.fixed) {
+            let known = Known {
+                shown,
+                fixed,
+                ..known
+            };
+            self.prepared.lock().insert(uid, known);
         }
         Ok(Prepared { paths, stale })
     }
@@ -345,8 +377,8 @@ impl Shared {
         }
     }
 
-    /// One whose objects are missing now stays as an earlier kubelet left it: a restart of the kubelet
-    /// is no event for its pods.
+    /// One whose objects are missing now, or immutable, stays as an earlier kubelet left it: a restart
+    /// of the kubelet is no event for its pods.
     fn set_up_content(
         &self,
         pod: &PodDir,
@@ -356,6 +388,11 @@ impl Shared {
         made: &mut Making,
     ) -> Result<PathBuf, SetUpError> {
         let mounter = self.mounter.as_ref();
+        if content::is_fixed(&volume.sources, found)
+            && let Some(path) = content::made_before(pod, name, volume, mounter)
+        {
+            return Ok(path);
+        }
         let payload = match content::content_of(volume, found) {
             Ok(payload) => payload,
             Err(error) => {
@@ -370,6 +407,14 @@ impl Shared {
         made.shown.insert(name.into(), content::digest(&payload));
         Ok(path)
     }
+}
+
+/// The objects that stay as they are.
+fn immutable(found: &Found) -> Found {
+    let fixed = found
+        .iter()
+        .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));
+    fixed.map(|(key, it)| (key.clone(), it.clone())).collect()
 }
 
 /// What has been made of a pod's volumes.

@@ -15,6 +15,7 @@
 
 mod flavour;
 mod node;
+mod panics;
 mod registry;
 mod runner;
 mod runtime;

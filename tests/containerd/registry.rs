@@ -68,7 +68,7 @@ impl Registry {
             private,
         };
         let expected = if private { 401 } else { 200 };
-        wait_for("the registry answers", Duration::from_secs(20), || async {
+        wait_for("the registry answers", Duration::from_secs(60), || async {
             match http::get(port, "/v2/").await {
                 Ok((status, _)) if status == expected => Ok(()),
                 other => Err(format!("{other:?}")),

@@ -12,10 +12,16 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::flavour::Flavour;
+use crate::panics;
 use crate::runtime;
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
-const LONGEST: Duration = Duration::from_secs(180);
+/// `SCENARIO_SECONDS` is for those that can be made longer.
+fn longest() -> Duration {
+    let given = std::env::var("SCENARIO_SECONDS").ok();
+    let given = given.map(|text| text.parse().expect("SCENARIO_SECONDS is a number"));
+    Duration::from_secs(given.unwrap_or(600))
+}
 
 /// Scenarios at once; they mostly wait.
 const LANES: usize = 4;
@@ -121,6 +127,7 @@ pub fn run(all: Vec<Test>) -> ExitCode {
         ..Counts::default()
     };
     let start = Instant::now();
+    panics::keep();
     println!("\nrunning {} tests", chosen.len());
     if let Err(why) = runtime::prepare() {
         return cannot_run(&why, chosen, counts);
@@ -183,8 +190,9 @@ fn passes(test: &Test) -> bool {
             .build()
             .unwrap();
         let limited = async {
-            let ended = tokio::time::timeout(LONGEST, scenario()).await;
-            assert!(ended.is_ok(), "the scenario did not end within {LONGEST:?}");
+            let longest = longest();
+            let ended = tokio::time::timeout(longest, scenario()).await;
+            assert!(ended.is_ok(), "the scenario did not end within {longest:?}");
         };
         // Dropping what a scenario holds is its cleanup, so it happens inside.
         runtime.block_on(limited);
@@ -203,7 +211,8 @@ fn passes(test: &Test) -> bool {
 fn report(counts: &Counts, took: Duration) -> ExitCode {
     let failed = &counts.failed;
     if !failed.is_empty() {
-        println!("\nfailures:\n    {}", failed.join("\n    "));
+        println!("\nfailures:\n\n{}", panics::kept());
+        println!("failures:\n    {}", failed.join("\n    "));
     }
     let word = if failed.is_empty() { "ok" } else { "FAILED" };
     println!(

@@ -153,7 +153,7 @@ impl Containerd {
     pub fn try_crictl(&self, args: &[&str]) -> Result<String, String> {
         let mut command = Command::new(crictl_path());
         command
-            .args(["-c", "/dev/null", "-t", "10s", "-r", &self.endpoint])
+            .args(["-c", "/dev/null", "-t", "60s", "-r", &self.endpoint])
             .args(args)
             .stdin(Stdio::null());
         let output = run(&mut command);
@@ -172,34 +172,37 @@ impl Containerd {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn list(&self, args: &[&str], key: &str) -> Vec<Value> {
-        let answer: Value = serde_json::from_str(&self.crictl(args)).unwrap();
-        answer[key].as_array().cloned().unwrap_or_default()
+    fn list(&self, args: &[&str], key: &str) -> Result<Vec<Value>, String> {
+        let answer: Value = serde_json::from_str(&self.try_crictl(args)?).unwrap();
+        Ok(answer[key].as_array().cloned().unwrap_or_default())
     }
 
     /// The sandboxes that are up. Dead ones may stay until they are collected.
     pub fn sandboxes(&self) -> Vec<Sandbox> {
-        let items = self.list(&["pods", "-o", "json"], "items");
-        items
-            .iter()
-            .map(Sandbox::read)
-            .filter(|sandbox| sandbox.ready)
-            .collect()
+        self.try_sandboxes()
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn try_sandboxes(&self) -> Result<Vec<Sandbox>, String> {
+        let items = self.list(&["pods", "-o", "json"], "items")?;
+        let sandboxes = items.iter().map(Sandbox::read);
+        Ok(sandboxes.filter(|sandbox| sandbox.ready).collect())
     }
 
     /// All containers, dead or alive, the oldest first.
     pub fn containers(&self) -> Vec<Container> {
         self.containers_where(&[])
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn containers_where(&self, filter: &[&str]) -> Vec<Container> {
+    fn containers_where(&self, filter: &[&str]) -> Result<Vec<Container>, String> {
         let items = self.list(
             &[&["ps", "-a", "-o", "json"], filter].concat(),
             "containers",
-        );
+        )?;
         let mut containers = items.iter().map(Container::read).collect::<Vec<_>>();
         containers.sort_by_key(|container| container.created);
-        containers
+        Ok(containers)
     }
 
     /// The containers that run, the oldest first.
@@ -212,6 +215,11 @@ impl Containerd {
 
     /// The containers of one pod (its full name), the oldest first.
     pub fn containers_of(&self, pod: &str) -> Vec<Container> {
+        self.try_containers_of(pod)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn try_containers_of(&self, pod: &str) -> Result<Vec<Container>, String> {
         let label = format!("io.kubernetes.pod.name={pod}");
         self.containers_where(&["--label", &label])
     }

@@ -18,3 +18,4 @@ mod cri_log;
 mod engine;
 mod image_references;
 mod manifests;
+mod volume_files;

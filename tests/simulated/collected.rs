@@ -96,7 +96,7 @@ async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
     node.fake.wait_until("it starts again", SOON, third).await;
     let calls = node.calls("web", Rpc::StartContainer);
     let gap = (calls[2].at - calls[1].at).as_secs_f64();
-    assert!((10.0..11.5).contains(&gap), "it waited {gap} s");
+    assert!((10.0..20.0).contains(&gap), "it waited {gap} s");
     let counts = |pod: &Pod| status_of(pod, "main").is_some_and(|s| s.restart_count == 2);
     node.wait_pod("web", "counts on", SOON, counts).await;
 }

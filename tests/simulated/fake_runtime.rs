@@ -18,7 +18,7 @@ use crate::support::fake_runtime::{
 
 type Client = RuntimeServiceClient<Channel>;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(45);
 
 async fn channel(fake: &FakeRuntime) -> Channel {
     let socket = fake.socket().to_owned();
@@ -476,12 +476,10 @@ async fn calls_fail_hang_and_lose_their_answers_on_demand() {
 async fn a_caller_that_gives_up_is_recorded_as_cancelled() {
     let (fake, mut client) = started().await;
     fake.inject(Fault::hang(Rpc::Version));
-    let call = client.version(v1::VersionRequest::default());
-    assert!(
-        tokio::time::timeout(Duration::from_millis(50), call)
-            .await
-            .is_err()
-    );
+    let call = tokio::spawn(async move { client.version(v1::VersionRequest::default()).await });
+    fake.wait_for_calls("it hangs", SOON, |calls| calls.len() == 1)
+        .await;
+    call.abort();
     fake.wait_for_calls("the call is closed", SOON, |calls| {
         calls[0].code == Some(Code::Cancelled)
     })
@@ -744,6 +742,16 @@ async fn logs_are_written_as_runtimes_write_them_and_follow_a_rotation() {
             .unwrap()
             .ends_with(" stdout F into the new one\n")
     );
+}
+
+#[tokio::test]
+async fn without_a_log_directory_there_is_no_log() {
+    let (fake, mut client) = started().await;
+    fake.behave("mute", Behaviour::runs().with_output(&["unheard"]));
+    let pod = run_pod(&mut client, "web", "u1").await;
+    let id = run_container(&mut client, &pod, "mute", "u1").await;
+    assert_eq!(status(&mut client, &id).await.log_path, "");
+    assert!(!std::path::Path::new("mute_0.log").exists());
 }
 
 #[tokio::test]

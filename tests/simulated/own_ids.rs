@@ -111,12 +111,11 @@ async fn a_runtime_that_learns_it_is_asked_again() {
     .await;
     assert!(node.fake.pod(&full("web")).is_none());
     node.fake.set_features(Features::default());
-    let within = Duration::from_secs(40);
     let runs = |fake: &FakeRuntime| {
         let container = fake.container(&format!("{}/main", full("web")));
         container.is_some_and(|c| c.is_running())
     };
-    node.fake.wait_until("it runs", within, runs).await;
+    node.fake.wait_until("it runs", SOON, runs).await;
     assert!(first_id(&node.fake, "web").is_some());
 }
 

@@ -52,5 +52,5 @@ pub(crate) fn version(name: &str, version: &str) -> Value {
 
 /// A probe that runs a command every second.
 pub(crate) fn exec_probe(command: &str) -> Value {
-    json!({"exec": {"command": [command]}, "periodSeconds": 1, "failureThreshold": 1})
+    json!({"exec": {"command": [command]}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 30})
 }

@@ -7,9 +7,7 @@ use tonic::Code;
 
 use crate::node::{Node, SOON, runs, status_of};
 use crate::pods::{self, container, pod, with, with_spec};
-use crate::support::fake_runtime::{
-    Behaviour, ExecOutcome, FakeRuntime, Fault, Options, Pull, Rpc, image_id,
-};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc, image_id};
 use crate::support::wait::{holds, wait_for};
 
 const DELAY: Duration = Duration::from_millis(300);
@@ -49,10 +47,7 @@ fn started(fake: &FakeRuntime) -> Vec<String> {
 async fn a_hook_of_the_first_container_delays_the_start_of_the_third_but_not_its_pull() {
     let node = Node::started().await;
     let fake = &node.fake;
-    fake.on_exec(|_| ExecOutcome {
-        delay: Duration::from_secs(2),
-        ..ExecOutcome::code(0)
-    });
+    fake.inject(Fault::hang(Rpc::ExecSync));
     slow(fake, &["second", "third"], DELAY);
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["wait"]}}}});
     let spec = [
@@ -70,6 +65,7 @@ async fn a_hook_of_the_first_container_delays_the_start_of_the_third_but_not_its
     let hook = &fake.calls_of(Rpc::ExecSync)[0];
     assert_eq!(hook.code, None, "the hook was to run still");
     assert_eq!(started(fake), ["first"]);
+    fake.release(Rpc::ExecSync);
     let all = |pod: &_| {
         ["first", "second", "third"]
             .iter()

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, full};
+use crate::node::{Node, SOON, full, status_of};
 use crate::planted::{Plant, Planter};
-use crate::pods::{container, pod, simple, with, with_metadata};
+use crate::pods::{container, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
 
 /// The manifest of a pod with the UID of a planted one.
@@ -88,4 +88,55 @@ async fn a_hook_that_was_interrupted_is_run_again_beside_a_container_that_crashe
     node.fake.wait_until("it runs again", SOON, hooked).await;
     let runs = |pod: &_| crate::node::runs(pod, "main");
     node.wait_pod("web", "runs", SOON, runs).await;
+}
+
+#[tokio::test]
+async fn a_container_that_ended_while_its_hook_was_interrupted_is_shown_as_ended() {
+    let mut node = Node::new().await;
+    node.fake.inject(Fault::hang(Rpc::ExecSync));
+    let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["hello"]}}}});
+    let once = with_spec(
+        pod("web", &[with(container("main"), hook)]),
+        json!({"restartPolicy": "Never"}),
+    );
+    node.put(&once);
+    node.start().await;
+    let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 0;
+    node.fake.wait_until("the hook runs", SOON, hooked).await;
+    node.stop().await;
+    assert!(node.fake.exit(&full("web"), 3));
+    node.fake.clear_faults();
+    node.start().await;
+    let shown = node.wait_phase("web", "Failed").await;
+    let state = status_of(&shown, "main").and_then(|status| status.state.clone());
+    let ended = state.and_then(|state| state.terminated);
+    assert_eq!(ended.map(|ended| ended.exit_code), Some(3));
+}
+
+#[tokio::test]
+async fn an_edit_that_keeps_the_uid_runs_the_new_version_under_every_policy() {
+    let node = Node::started().await;
+    for policy in ["Always", "OnFailure", "Never"] {
+        let name = policy.to_lowercase();
+        let made = |number: &str| {
+            let spec = json!({"restartPolicy": policy});
+            let uid = json!({"uid": format!("uid-of-{name}")});
+            with_metadata(with_spec(version(&name, number), spec), uid)
+        };
+        node.put(&made("1"));
+        node.wait_phase(&name, "Running").await;
+        node.put(&made("2"));
+        let is_new = |fake: &FakeRuntime| {
+            let pods = fake.pods();
+            let mut all = pods.iter().filter(|pod| pod.name == full(&name));
+            all.any(|pod| {
+                let mut containers = pod.containers.iter();
+                containers.any(|c| c.is_running() && c.config.args == ["2"])
+            })
+        };
+        node.fake
+            .wait_until("the new version runs", SOON, is_new)
+            .await;
+        node.wait_phase(&name, "Running").await;
+    }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Node, SOON, full, phase};
 use crate::pods::{simple, with_metadata, with_spec};
-use crate::support::fake_runtime::Rpc;
+use crate::support::fake_runtime::{Call, Rpc};
 
 fn tuned(name: &str) -> Value {
     let sysctls = json!([{"name": "net.core.somaxconn", "value": "1024"}]);
@@ -64,8 +64,10 @@ async fn a_pod_that_runs_and_is_not_allowed_any_more_is_stopped_with_its_grace()
     };
     node.fake.wait_until("it has stopped", SOON, stopped).await;
     let stops = node.calls("web", Rpc::StopContainer);
+    // Its own grace, of which a busy machine may have used some, and not that of a pod that names none.
+    let given = |call: &Call| call.detail["timeout=".len()..].parse::<u64>().unwrap();
     assert!(
-        stops.iter().all(|call| call.detail.contains('7')),
+        stops.iter().all(|call| (2..=7).contains(&given(call))),
         "{stops:?} of {}",
         main.id
     );

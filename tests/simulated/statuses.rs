@@ -12,7 +12,7 @@ use crate::support::fake_runtime::{
 };
 
 async fn wait_reason(node: &Node, name: &str, reason: &str) {
-    let deadline = Duration::from_secs(25);
+    let deadline = SOON;
     let fact = |pod: &_| waits_for(pod, "main") == reason;
     node.wait_pod(name, reason, deadline, fact).await;
 }

@@ -80,7 +80,8 @@ async fn a_removed_pod_ends_in_order_and_leaves_nothing() {
         );
     }
     let stop = only(&calls, Rpc::StopContainer);
-    assert_eq!(stop.detail, "timeout=4", "what the hook left of the grace");
+    assert_goes_on(only(&calls, Rpc::ExecSync), stop, 5.0);
+    assert!(seconds(stop) <= 4.0, "what the hook left of the grace");
     only(&calls, Rpc::RemoveContainer);
     only(&calls, Rpc::RemovePodSandbox);
     node.wait_gone("web").await;
@@ -122,18 +123,25 @@ async fn the_next_try_to_stop_a_pod_runs_no_hook_again_and_goes_on_with_its_grac
     node.fake
         .wait_until("it is tried again", deadline, gone)
         .await;
-    assert_eq!(node.calls("web", Rpc::ExecSync).len(), 1);
+    let hook = only(&node.calls("web", Rpc::ExecSync), Rpc::ExecSync).clone();
     let stops = node.calls("web", Rpc::StopContainer);
-    assert_eq!(stops[0].detail, "timeout=29", "what the hook left of it");
-    assert_goes_on(&stops[0], &stops[1], 29.0);
+    assert_goes_on(&hook, &stops[0], 30.0);
+    assert!(seconds(&stops[0]) <= 29.0, "what the hook left of it");
+    assert_goes_on(&stops[0], &stops[1], seconds(&stops[0]));
 }
 
-/// The later stop has what the first one, which had so many seconds, left of them.
-fn assert_goes_on(first: &Call, later: &Call, seconds: f64) {
-    let left = seconds - (later.at - first.at).as_secs_f64();
-    let given: f64 = later.detail["timeout=".len()..].parse().unwrap();
+/// What a stop gives the container, in seconds.
+fn seconds(stop: &Call) -> f64 {
+    stop.detail["timeout=".len()..].parse().unwrap()
+}
+
+/// The stop has what the earlier call, at which so much was left, left of it.
+fn assert_goes_on(first: &Call, stop: &Call, seconds: f64) {
+    let left = seconds - (stop.at - first.at).as_secs_f64();
+    let given = self::seconds(stop);
+    // Whole seconds are given, and a busy machine hears of it a little later.
     assert!(
-        (left - 1.0..=left + 1.0).contains(&given),
+        (left - 2.0..=left + 2.0).contains(&given),
         "{given} of {left}"
     );
 }
@@ -183,7 +191,7 @@ async fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
     node.fake.behave("main", Behaviour::ignores_term());
     node.put(&with_spec(
         simple("web"),
-        json!({"terminationGracePeriodSeconds": 2}),
+        json!({"terminationGracePeriodSeconds": 5}),
     ));
     node.wait_runs("web").await;
     node.wait_phase("web", "Running").await;
@@ -197,8 +205,11 @@ async fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
         "it is shown as long as it runs"
     );
     node.wait_gone("web").await;
-    let took = node.calls("web", Rpc::StopContainer)[0].took.unwrap();
-    assert!((1.9..3.0).contains(&took.as_secs_f64()), "{took:?}");
+    let stops = node.calls("web", Rpc::StopContainer);
+    let (stop, took) = (only(&stops, Rpc::StopContainer), stops[0].took.unwrap());
+    let given = seconds(stop);
+    assert!((2.0..=5.0).contains(&given), "{given}");
+    assert!(took.as_secs_f64() >= given - 0.1, "{took:?}");
     node.wait_removed("web").await;
 }
 

@@ -111,7 +111,7 @@ async fn under_policy_never_a_container_in_an_unknown_state_fails_its_pod_for_go
     node.fake.tell_the_truth();
     let stopped = |fake: &FakeRuntime| !fake.pod(&full("web")).unwrap().ready;
     node.fake
-        .wait_until("its sandbox is stopped", Duration::from_secs(25), stopped)
+        .wait_until("its sandbox is stopped", SOON, stopped)
         .await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 0);
     // How it really ended is known now; what became of the pod is settled.

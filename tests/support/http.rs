@@ -10,8 +10,8 @@ use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::net::TcpStream;
 
-/// Longer than any honest answer takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than any honest answer takes, also where the machine has much else to do.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Status code and body of `GET http://127.0.0.1:port/path`.
 pub async fn get(port: u16, path: &str) -> anyhow::Result<(u16, String)> {

@@ -3,8 +3,11 @@
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -84,7 +87,7 @@ impl KubeletProcess {
     /// Starts and waits until it says that it is healthy.
     pub async fn start(settings: Settings) -> KubeletProcess {
         let mut kubelet = Self::spawn(settings);
-        kubelet.wait_healthy(Duration::from_secs(20)).await;
+        kubelet.wait_healthy(Duration::from_secs(60)).await;
         kubelet
     }
 
@@ -243,9 +246,28 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
     text
 }
 
-/// Ports that were free a moment ago, all different.
+/// Those lie below the ones that the kernel hands out, so that nobody gets one of them by accident between
+/// the choice of a port and its use.
+const PORTS: std::ops::Range<u16> = 10_000..30_000;
+
+/// Ports that nobody listens on, and that no other test is given as long as this process lives.
 pub fn free_ports<const N: usize>() -> [u16; N] {
-    let sockets =
-        std::array::from_fn::<_, N, _>(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    sockets.map(|socket| socket.local_addr().expect("its address").port())
+    std::array::from_fn(|_| {
+        let mut ports = std::iter::repeat_with(|| fastrand::u16(PORTS));
+        let free = |port: &u16| claim(*port) && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        ports.find(free).expect("it goes on for ever")
+    })
+}
+
+/// Tells all processes of tests that the port is taken, by a name that goes with this one.
+fn claim(port: u16) -> bool {
+    static CLAIMS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    let name = SocketAddr::from_abstract_name(format!("kubelet-tests/port/{port}"));
+    match UnixListener::bind_addr(&name.expect("a name")) {
+        Ok(claim) => {
+            CLAIMS.lock().expect("no panic holds it").push(claim);
+            true
+        }
+        Err(_) => false,
+    }
 }

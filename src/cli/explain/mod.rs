@@ -6,7 +6,7 @@ mod render;
 use super::{
     args::{Explain, Output},
     ask::Kubelet,
-    term::{Term, print},
+    term::{Term, json, print},
 };
 use crate::explain::{Explanation, Overview};
 use choose::choose;
@@ -21,7 +21,7 @@ pub(super) async fn run(asked: Explain) -> anyhow::Result<ExitCode> {
     let path = format!("/explain/{}/{}?uid={}", pod.namespace, pod.name, pod.uid);
     let explanation: Explanation = kubelet.get(&path).await?;
     print(&match asked.output {
-        Output::Json => serde_json::to_string_pretty(&explanation)? + "\n",
+        Output::Json => json(&explanation, true)?,
         Output::Text | Output::Wide => {
             render::text(&explanation, Term::of_stdout().paint, &TimeZone::system())
         }

@@ -1,7 +1,7 @@
 //! An explanation as text. Pure.
 
 use crate::cli::{
-    table::{one_line, table},
+    table::{one_line, plain, table},
     term::Paint,
     times::{clock, span},
 };
@@ -88,7 +88,7 @@ impl Page<'_> {
         };
         self.line(&title);
         self.line(&format!("  {summary}"));
-        self.line(&format!("  {}", facts.join(", ")));
+        self.line(&format!("  {}", plain(&facts.join(", "))));
     }
 
     fn now(&mut self) {
@@ -393,6 +393,19 @@ Events
         let probe = "main   readiness   verdict failure   failure 3 times in a row, 4s ago   \
                      next 00:00:06 (in 6s)   statuscode: 500";
         assert!(page.contains(probe), "{page}");
+    }
+
+    #[test]
+    fn what_others_wrote_is_text_and_nothing_else() {
+        let mut told = crashing();
+        let hostile = || "x\x1b[2J\u{9b}2J".to_string();
+        (told.pod.ip, told.pod.source, told.summary) = (hostile(), hostile(), hostile());
+        for container in &mut told.containers {
+            (container.image, container.reason) = (hostile(), hostile());
+        }
+        told.next[0].what = hostile();
+        let page = text(&told, Paint(false), &TimeZone::UTC);
+        assert!(!page.contains(['\x1b', '\u{9b}']), "{page:?}");
     }
 
     #[test]

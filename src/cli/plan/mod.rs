@@ -10,7 +10,7 @@ mod steps;
 
 use super::{
     args::{Output, Plan},
-    term::{Term, print},
+    term::{Term, json, print},
     validate::{self, Judge, Judged},
 };
 use crate::{
@@ -93,7 +93,7 @@ pub(super) async fn run(asked: Plan) -> anyhow::Result<ExitCode> {
     plan.location = location.display().to_string();
     plan.remarks.splice(0..0, report.remarks());
     print(&match asked.output {
-        Output::Json => serde_json::to_string_pretty(&plan)? + "\n",
+        Output::Json => json(&plan, true)?,
         Output::Text | Output::Wide => {
             render::text(&plan, term.paint, Timestamp::now(), &TimeZone::system())
         }

@@ -2,7 +2,7 @@
 
 use super::{Call, Configured, Report, Step, shown};
 use crate::cli::{
-    table::{one_line, table},
+    table::{one_line, plain, table},
     term::Paint,
     times::clock,
 };
@@ -13,10 +13,8 @@ pub(super) fn text(report: &Report, paint: Paint, now: Timestamp, zone: &TimeZon
     let mut out = Vec::new();
     let name = format!("{}/{}", report.namespace, report.name);
     out.push(paint.bold(&name));
-    out.push(format!(
-        "  UID {}, as if it were at {}",
-        report.uid, report.location
-    ));
+    let place = plain(&report.location);
+    out.push(format!("  UID {}, as if it were at {place}", report.uid));
     for remark in &report.remarks {
         out.push(format!(
             "  {}",
@@ -36,7 +34,7 @@ pub(super) fn text(report: &Report, paint: Paint, now: Timestamp, zone: &TimeZon
                 until(step.at),
             ]
         };
-        let title = format!("What would be done now ({})", report.runtime);
+        let title = format!("What would be done now ({})", plain(&report.runtime));
         section(
             &mut out,
             paint,
@@ -94,7 +92,7 @@ fn configuration(out: &mut Vec<String>, paint: Paint, of: &Configured) {
     out.extend(
         shown::lines(&of.config)
             .into_iter()
-            .map(|line| format!("  {line}")),
+            .map(|line| format!("  {}", plain(&line))),
     );
 }
 
@@ -156,6 +154,24 @@ Configuration of main (container)
   there is none: no value
 ";
         assert_eq!(text(&report, Paint(false), now, &TimeZone::UTC), expected);
+        let hostile = Report {
+            location: "/m/\x1b[2J".into(),
+            runtime: "\x1b[2J".into(),
+            calls: vec![Call {
+                call: "PullImage",
+                about: "x\x1b[2J".into(),
+                when: String::new(),
+                at: None,
+            }],
+            sandbox: Configured {
+                kind: "sandbox".into(),
+                config: json!({"labels": {"a\u{9b}2J": "b\u{9b}2J"}, "args": ["\x1b[2J"]}),
+                ..Configured::default()
+            },
+            ..Report::default()
+        };
+        let told = text(&hostile, Paint(false), now, &TimeZone::UTC);
+        assert!(!told.contains(['\x1b', '\u{9b}']), "{told:?}");
         let nothing = Report::default();
         assert!(text(&nothing, Paint(false), now, &TimeZone::UTC).contains("Calls\n  none\n"));
     }

@@ -1,6 +1,9 @@
 //! Configurations of the runtime as JSON, in the form that `crictl` takes, and as lines. Pure.
 
-use crate::cri::v1;
+use crate::{
+    base::{go_quote, is_printable},
+    cri::v1,
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -114,9 +117,9 @@ fn scalar(name: &str, value: &Value) -> String {
     let number = value.as_i64().and_then(|number| i32::try_from(number).ok());
     match (word(name, number), value) {
         (Some(word), _) => word.to_string(),
-        (None, Value::String(text)) => match text.contains(['\n', '\t', '\r']) {
-            true => value.to_string(),
-            false => text.clone(),
+        (None, Value::String(text)) => match text.chars().all(is_printable) {
+            true => text.clone(),
+            false => go_quote(text),
         },
         (None, value) => value.to_string(),
     }

@@ -5,7 +5,7 @@ mod render;
 use super::{
     args::{Output, Pods},
     ask::{AskError, Kubelet},
-    term::{Term, print},
+    term::{Term, json, print},
 };
 use crate::{base::chain, explain::Overview};
 use jiff::Timestamp;
@@ -63,8 +63,7 @@ fn look(asked: &Pods, term: Term) -> Look {
 
 fn first(asked: &Pods, term: Term, overview: &Overview) -> anyhow::Result<String> {
     Ok(match (asked.output, asked.watch, term.size) {
-        (Output::Json, false, _) => serde_json::to_string_pretty(overview)? + "\n",
-        (Output::Json, true, _) => serde_json::to_string(overview)? + "\n",
+        (Output::Json, watch, _) => json(overview, !watch)?,
         (_, true, Some(size)) => CLEAR.to_owned() + &screen(overview, look(asked, term), size),
         (..) => text(overview, look(asked, term)),
     })
@@ -75,7 +74,7 @@ fn next(asked: &Pods, term: Term, old: &Overview, new: &Overview) -> anyhow::Res
         (Output::Json, _) if (&old.pods, &old.remarks) == (&new.pods, &new.remarks) => {
             String::new()
         }
-        (Output::Json, _) => serde_json::to_string(new)? + "\n",
+        (Output::Json, _) => json(new, false)?,
         (_, Some(size)) => screen(new, look(asked, term), size),
         (_, None) => changed_lines(old, new, look(asked, term)),
     })

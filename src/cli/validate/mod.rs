@@ -11,7 +11,7 @@ pub(super) use judge::{Judge, Judged};
 
 use super::{
     args::{Output, Validate},
-    term::{Paint, Term, print},
+    term::{Paint, Term, json, print},
 };
 use crate::{
     config::{HostFacts, name_of_node},
@@ -91,7 +91,7 @@ pub(super) async fn run(asked: Validate) -> anyhow::Result<ExitCode> {
     let report = tokio::task::spawn_blocking(move || look(&asked)).await??;
     let failed = report.errors > 0;
     print(&match output {
-        Output::Json => serde_json::to_string_pretty(&report)? + "\n",
+        Output::Json => json(&report, true)?,
         Output::Text | Output::Wide => render::text(&report, Term::of_stdout().paint),
     })?;
     Ok(match failed {

@@ -12,7 +12,7 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     field(Essential, "pod-manifest-path", Path, "staticPodPath", "", "File or directory of static pods"),
     process(Essential, "root-dir", Path, "/var/lib/kubelet", "Where the kubelet keeps pod volumes and its state"),
     process(Essential, "hostname-override", Text, "the kernel's hostname", "Name of this node"),
-    process(Essential, "node-ip", Text, "detected", "Address of this node, or IPv4,IPv6 for both families"),
+    process(Essential, "node-ip", Text, "that of the default route", "Address of this node, or IPv4,IPv6 for both families"),
     field(Essential, "feature-gates", BoolMap, "featureGates", "", "Feature gates; added to those of the file"),
     field(Runtime, "container-runtime-endpoint", Text, "containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock", "Socket of the container runtime"),
     field(Runtime, "image-service-endpoint", Text, "imageServiceEndpoint", "the runtime's", "Socket of the image service"),

@@ -60,6 +60,7 @@ impl EventStream {
     async fn listen(self) {
         let mut source = EventsMode::Cri;
         let mut wait = Duration::ZERO;
+        let mut told_of_none = false;
         loop {
             let begin = Instant::now();
             let error = match source {
@@ -76,9 +77,16 @@ impl EventStream {
                 self.metrics.lost();
             }
             if let CriError::Unimplemented { .. } = error {
-                source = self.next_source(source);
+                source = next_source(source);
+                // It is asked again every minute, and says so once.
+                if source == EventsMode::None && !std::mem::replace(&mut told_of_none, true) {
+                    tracing::info!(
+                        "the runtime has no container events; changes show by relist only"
+                    );
+                }
                 continue;
             }
+            told_of_none = false;
             let cap = match error.is_unavailable() {
                 true => LONGEST_WAIT,
                 false => LONGEST_WAIT_REFUSED,
@@ -93,16 +101,6 @@ impl EventStream {
             sleep(wait).await;
             // Another version may be listening by now.
             source = EventsMode::Cri;
-        }
-    }
-
-    fn next_source(&self, refused: EventsMode) -> EventsMode {
-        match refused {
-            EventsMode::Cri => EventsMode::Containerd,
-            EventsMode::Containerd | EventsMode::None => {
-                tracing::info!("the runtime has no container events; changes show by relist only");
-                EventsMode::None
-            }
         }
     }
 
@@ -188,6 +186,14 @@ impl EventStream {
             self.metrics.connected();
         }
         self.hints.connected(mode);
+    }
+}
+
+/// What to listen to when the runtime does not know this.
+fn next_source(refused: EventsMode) -> EventsMode {
+    match refused {
+        EventsMode::Cri => EventsMode::Containerd,
+        EventsMode::Containerd | EventsMode::None => EventsMode::None,
     }
 }
 

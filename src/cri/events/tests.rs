@@ -27,7 +27,7 @@ fn listen(runtime: &TestRuntime) -> (HintReader, tokio_util::sync::DropGuard) {
 
 /// Takes hints until they contain the container; the pod it was hinted with.
 async fn hinted(reader: &HintReader, id: &str) -> Option<PodUid> {
-    timeout(Duration::from_secs(10), async {
+    timeout(LONG, async {
         loop {
             if let Some(pod) = reader.take().await.containers.remove(id) {
                 return pod;
@@ -39,7 +39,7 @@ async fn hinted(reader: &HintReader, id: &str) -> Option<PodUid> {
 }
 
 async fn resync(reader: &HintReader, mode: EventsMode) {
-    timeout(Duration::from_secs(10), async {
+    timeout(LONG, async {
         loop {
             let hints = reader.take().await;
             if hints.resync && hints.mode == mode {

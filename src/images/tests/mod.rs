@@ -109,7 +109,7 @@ impl World {
         let events = self.recorder.recent();
         events
             .into_iter()
-            .map(|event| (event.kind, event.reason, event.message))
+            .map(|event| (event.kind, event.reason, event.message.clone()))
             .collect()
     }
 }
@@ -433,7 +433,7 @@ async fn an_image_that_is_here_is_refreshed_without_waiting_behind_a_download() 
     release.send_replace(true);
     let refreshed = world.ensure("small", Always);
     assert_eq!(
-        tokio::time::timeout(Duration::from_secs(5), refreshed)
+        tokio::time::timeout(Duration::from_secs(60), refreshed)
             .await
             .unwrap()
             .unwrap(),

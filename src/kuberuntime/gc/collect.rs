@@ -82,7 +82,10 @@ impl KubeGenericRuntimeManager {
         let id = removal.id.as_str();
         tracing::debug!(pod = %owner.name, container = id, why = %removal.reason, "Removing a container");
         if removal.stop_first {
-            self.runtime.stop_container(id, plan_minimum()).await?;
+            match self.runtime.stop_container(id, plan_minimum()).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
         }
         if let Some(container) = status.container(&removal.id) {
             if removal.reason != Reason::PodGone {
@@ -109,6 +112,17 @@ impl KubeGenericRuntimeManager {
                 false => self.links.remove_container_logs(&owner, container).await,
             }
         }
+        self.remove_from_runtime(status, id).await
+    }
+
+    /// Removes an instance that was never started, so far as is known. Its log file, if there is one,
+    /// goes with the pod's others.
+    pub(in crate::kuberuntime) async fn remove_unstarted(
+        &self,
+        status: &PodStatus,
+        id: &ContainerId,
+    ) -> anyhow::Result<()> {
+        tracing::debug!(pod = %status.name, container = %id, "Removing a container that never started");
         self.remove_from_runtime(status, id).await
     }
 
@@ -204,6 +218,7 @@ fn dead_containers(pods: &[Arc<PodStatus>]) -> Vec<DeadContainer> {
             id: c.id.clone(),
             pod: pod.uid.clone(),
             name: c.name.to_string(),
+            restart_count: c.restart_count,
             created_at: c.created_at,
             state: c.state,
         })

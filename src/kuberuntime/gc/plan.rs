@@ -1,8 +1,6 @@
 //! Which dead containers and sandboxes may be removed, and why.
 
-use crate::model::{
-    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId,
-};
+use crate::model::{ContainerId, ContainerState, Pod, PodExt, PodStatus, PodUid, SandboxId};
 use std::{
     collections::{HashMap, HashSet},
     fmt,
@@ -40,6 +38,9 @@ pub struct DeadContainer {
     pub pod: PodUid,
     /// Its container's name.
     pub name: String,
+    /// How often its container had been restarted; says which instance of a name is the newer one,
+    /// whatever happened to the clock in between.
+    pub restart_count: u32,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
     /// Created, exited or unknown.
@@ -118,7 +119,9 @@ pub fn containers(
     let mut groups: HashMap<(PodUid, String), Vec<DeadContainer>> = HashMap::new();
     for container in dead {
         let live = container.state == ContainerState::Running;
-        if !live && container.created_at <= newest_allowed {
+        // Without a minimum any age will do, also that of what a clock set back has put into the future.
+        let old_enough = min_age == 0 || container.created_at <= newest_allowed;
+        if !live && old_enough {
             let key = (container.pod.clone(), container.name.clone());
             groups.entry(key).or_default().push(container);
         }
@@ -126,7 +129,7 @@ pub fn containers(
     let mut removals = Vec::new();
     groups.retain(|(pod, _), group| {
         let goes = content_goes.is_some_and(|goes| goes(pod));
-        group.sort_by(newest_first);
+        group.sort_by(newest_instance_first);
         if goes {
             remove(group.drain(..).rev(), Reason::PodGone, &mut removals);
         } else if let Some(keep) = policy.max_per_container {
@@ -162,6 +165,12 @@ fn enforce_total(
     remove(left.drain(keep..).rev(), Reason::TooMany, removals);
 }
 
+/// The order of the instances of one container.
+fn newest_instance_first(a: &DeadContainer, b: &DeadContainer) -> std::cmp::Ordering {
+    (b.restart_count, b.created_at, &b.id).cmp(&(a.restart_count, a.created_at, &a.id))
+}
+
+/// The order of containers of different names.
 fn newest_first(a: &DeadContainer, b: &DeadContainer) -> std::cmp::Ordering {
     (b.created_at, &b.id).cmp(&(a.created_at, &a.id))
 }
@@ -176,36 +185,6 @@ fn remove(
         id: container.id,
         reason,
     }));
-}
-
-/// What may go right after a container died: older dead instances of its name, and all of the pod's
-/// if nothing of the pod is to stay. At least the newest instance is kept otherwise.
-pub fn after_death(
-    status: &PodStatus,
-    name: &str,
-    policy: &Policy,
-    content_goes: bool,
-) -> Vec<ContainerRemoval> {
-    let exited = |c: &&ContainerStatus| c.state == ContainerState::Exited;
-    let removal = |reason| {
-        move |c: &ContainerStatus| ContainerRemoval {
-            id: c.id.clone(),
-            reason,
-            stop_first: false,
-        }
-    };
-    if content_goes {
-        let all = status.containers.iter().filter(exited);
-        return all.map(removal(Reason::PodGone)).collect();
-    }
-    let keep = policy
-        .max_per_container
-        .map_or(usize::MAX, |max| max.max(1));
-    let of_name = status.instances(name).filter(exited);
-    of_name
-        .skip(keep)
-        .map(removal(Reason::Superseded))
-        .collect()
 }
 
 /// Which sandboxes go: those that are not READY and without containers, unless it is the newest one

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::ContainerStatus;
 use Reason::{PodGone, Superseded, TooMany};
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use proptest::prelude::*;
@@ -11,6 +12,7 @@ fn dead(pod: &str, name: &str, created_at: i64) -> DeadContainer {
         id: format!("{pod}/{name}@{created_at}").into(),
         pod: pod.into(),
         name: name.into(),
+        restart_count: 0,
         created_at,
         state: ContainerState::Exited,
     }
@@ -79,6 +81,27 @@ fn the_oldest_instance_goes_first_and_the_newest_last() {
         let ids: Vec<_> = order.iter().map(|removal| removal.id.as_str()).collect();
         assert_eq!(ids, ["p/a@1", "p/a@2", "p/a@3"]);
     }
+}
+
+#[test]
+fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
+    let instance = |restart_count, created_at| DeadContainer {
+        restart_count,
+        ..dead("p", "a", created_at)
+    };
+    let list = vec![instance(4, 1), instance(3, 2), instance(5, 0)];
+    assert_eq!(
+        removed(list, policy(Some(1), None)),
+        gone(&[("p/a@1", Superseded), ("p/a@2", Superseded)])
+    );
+    let goes = |_: &PodUid| true;
+    let future = containers(
+        vec![dead("p", "a", NOW + 1)],
+        &Policy::default(),
+        Some(&goes),
+        NOW,
+    );
+    assert_eq!(future.len(), 1, "without a minimum every age is enough");
 }
 
 #[test]
@@ -169,30 +192,6 @@ fn status(mut containers: Vec<ContainerStatus>) -> PodStatus {
         containers,
         ..PodStatus::default()
     }
-}
-
-#[test]
-fn a_death_trims_the_instances_of_its_name() {
-    use ContainerState::{Exited, Running};
-    let picture = status(vec![
-        instance("b", 0, Exited),
-        instance("b", 1, Exited),
-        instance("a", 1, Exited),
-        instance("a", 2, Exited),
-        instance("a", 3, Running),
-    ]);
-    let trim = |policy, goes| ids(after_death(&picture, "a", &policy, goes));
-    assert_eq!(
-        trim(policy(Some(1), None), false),
-        gone(&[("a@1", Superseded)])
-    );
-    assert_eq!(
-        trim(policy(Some(0), None), false),
-        gone(&[("a@1", Superseded)])
-    );
-    assert_eq!(trim(policy(Some(2), None), false), []);
-    assert_eq!(trim(policy(None, None), false), []);
-    assert_eq!(trim(policy(Some(1), None), true).len(), 4);
 }
 
 #[test]

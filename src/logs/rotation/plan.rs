@@ -16,10 +16,13 @@ pub struct Policy {
 /// One rotation, in the order of the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::logs) struct Plan {
-    /// Files to remove: leftovers, and what is too much once there is one more.
-    pub(in crate::logs) remove: Vec<String>,
+    /// Leftovers of what was interrupted, to remove.
+    pub(in crate::logs) leftovers: Vec<String>,
     /// What the log is renamed to; then the runtime is to open it again.
     pub(in crate::logs) rotate_to: String,
+    /// Files to remove, as there is one more now. Not before: a rotation that the runtime refuses is
+    /// undone, and what was removed for it would be missing.
+    pub(in crate::logs) excess: Vec<String>,
     /// Files to compress. The one just rotated is not among them: the runtime may not have let go of
     /// it, and collectors still read it.
     pub(in crate::logs) compress: Vec<String>,
@@ -35,16 +38,17 @@ pub(in crate::logs) fn plan(
 ) -> Option<Plan> {
     let mut kept = names::in_use(files.to_vec());
     let leftovers = files.iter().filter(|file| !kept.contains(file));
-    let mut remove: Vec<String> = leftovers.map(|file| file.name.clone()).collect();
+    let leftovers = leftovers.map(|file| file.name.clone()).collect();
     let stamp = Stamp::next(now, kept.last().map(|newest| newest.stamp))?;
     // The current file and the one that is rotated now count, too.
     let most = usize::try_from(policy.max_files.saturating_sub(2)).unwrap_or(usize::MAX);
     let excess = kept.len().saturating_sub(most);
-    remove.extend(kept.drain(..excess).map(|file| file.name));
+    let excess = kept.drain(..excess).map(|file| file.name).collect();
     let plain = kept.into_iter().filter(|file| file.form == Form::Plain);
     Some(Plan {
-        remove,
+        leftovers,
         rotate_to: format!("{log}.{stamp}"),
+        excess,
         compress: plain.map(|file| file.name).collect(),
     })
 }
@@ -106,7 +110,8 @@ mod tests {
         let full = |names: &[&str]| -> Vec<String> {
             names.iter().map(|name| format!("0.log.{name}")).collect()
         };
-        assert_eq!(plan.remove, full(remove));
+        let removed = [plan.leftovers.clone(), plan.excess.clone()].concat();
+        assert_eq!(removed, full(remove));
         assert_eq!(plan.rotate_to, format!("0.log.{rotate_to}"));
         assert_eq!(plan.compress, full(compress));
     }

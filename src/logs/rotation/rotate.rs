@@ -43,13 +43,19 @@ pub(super) struct Job {
 /// Rotates a log. Takes a place of `workers` for each of its two halves, so that no log waits for the
 /// compression of another's.
 pub(super) async fn rotate(job: Job, workers: &Semaphore) -> anyhow::Result<()> {
-    let compress = {
+    let plan = {
         let _place = workers.acquire().await?;
         move_aside(&job).await?
     };
     let _place = workers.acquire().await?;
     spawn_blocking(move || {
-        for name in compress {
+        for name in plan.excess {
+            let file = job.log.with_file_name(&name);
+            if let Err(error) = found(fs::remove_file(&file)) {
+                tracing::warn!(file = %file.display(), err = %chain(&error), "Cannot remove a rotated log");
+            }
+        }
+        for name in plan.compress {
             if job.shutdown.is_cancelled() {
                 return;
             }
@@ -63,20 +69,20 @@ pub(super) async fn rotate(job: Job, workers: &Semaphore) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Renames the log and has the runtime make a new one. Returns what is to be compressed.
-async fn move_aside(job: &Job) -> anyhow::Result<Vec<String>> {
+/// Renames the log and has the runtime make a new one. Returns the plan, of which the rest is to be done.
+async fn move_aside(job: &Job) -> anyhow::Result<Plan> {
     let (log, policy) = (job.log.clone(), job.policy);
     let plan = spawn_blocking(move || rename(&log, policy)).await??;
     let rotated = job.log.with_file_name(&plan.rotate_to);
     let Err(error) = job.runtime.reopen_container_log(job.id.as_str()).await else {
         tracing::debug!(container = %job.id, log = %job.log.display(), "Rotated a container's log");
-        return Ok(plan.compress);
+        return Ok(plan);
     };
     let log = job.log.clone();
     let put_back = spawn_blocking(move || put_back(&rotated, &log)).await?;
     match put_back {
         // The runtime failed to say so, but it has made a new log.
-        Ok(false) => Ok(plan.compress),
+        Ok(false) => Ok(plan),
         Ok(true) => Err(error).context("cannot reopen the log; it was put back"),
         Err(back) => Err(anyhow::Error::from(error)
             .context(format!("cannot reopen the log, nor put it back: {back}"))),
@@ -88,7 +94,7 @@ fn rename(log: &Path, policy: Policy) -> anyhow::Result<Plan> {
     let name = files::log_name(log)?;
     let plan = plan::plan(name, &files::rotated(log)?, policy, Zoned::now().datetime())
         .context("there is no later name for a rotated log")?;
-    for name in &plan.remove {
+    for name in &plan.leftovers {
         let removed = found(fs::remove_file(log.with_file_name(name)));
         removed.with_context(|| format!("cannot remove {name}"))?;
     }

@@ -219,6 +219,27 @@ async fn a_log_that_cannot_be_reopened_is_put_back_and_tried_again() {
 }
 
 #[tokio::test]
+async fn a_rotation_that_is_undone_costs_no_older_file() {
+    let bed = Bed::new();
+    bed.runtime.script.on("ReopenContainerLog", |_| {
+        Reply::Fail(Code::Unknown, "it has just ended")
+    });
+    let older = ["c.log.20260101-000001.gz", "c.log.20260101-000002"];
+    for name in older {
+        fs::write(bed.dir.path().join(name), "older").unwrap();
+    }
+    bed.write("c", &"x".repeat(200));
+    bed.running("c");
+    until("it was tried twice", || {
+        bed.calls("ReopenContainerLog") >= 2
+    })
+    .await;
+    let undone = |names: &[String]| names == older && bed.log("c").exists();
+    bed.rotated_when("c", "it was put back", undone).await;
+    bed.stop().await;
+}
+
+#[tokio::test]
 async fn a_log_that_was_made_though_the_runtime_reports_a_failure_is_never_replaced() {
     let bed = Bed::new();
     let root = bed.dir.path().to_owned();
@@ -293,9 +314,15 @@ async fn a_log_that_stays_missing_is_asked_for_less_and_less() {
         .script
         .on("ContainerStatus", |_| Reply::Fail(Code::Unavailable, "no"));
     bed.running("c");
+    let begin = std::time::Instant::now();
     tokio::time::sleep(INTERVAL * 20).await;
+    until("it is asked for again", || {
+        bed.calls("ContainerStatus") >= 2
+    })
+    .await;
     let calls = bed.calls("ContainerStatus");
-    assert!((2..=6).contains(&calls), "{calls}");
+    let looks = begin.elapsed().as_millis() / INTERVAL.as_millis();
+    assert!(calls as u32 <= looks.ilog2() + 2, "{calls} of {looks}");
     bed.stop().await;
 }
 

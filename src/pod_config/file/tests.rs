@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn manifest(name: &str, image: &str) -> String {
     format!(
@@ -78,7 +78,8 @@ impl Fixture {
     }
 
     fn told(&self) -> Vec<String> {
-        let times = |e: &crate::events::Event| format!("{} ({})", e.message, e.count);
+        let times =
+            |e: &std::sync::Arc<crate::events::Event>| format!("{} ({})", e.message, e.count);
         self.recorder.recent().iter().map(times).collect()
     }
 

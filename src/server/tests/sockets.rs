@@ -267,7 +267,11 @@ async fn a_client_that_does_not_read_loses_its_connection_with_age() {
 
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_client_that_waits_for_news() {
-    let served = serve(read_only(), Limits::default()).await;
+    let limits = Limits {
+        drain: Duration::from_secs(60),
+        ..Limits::default()
+    };
+    let served = serve(read_only(), limits).await;
     let mut waiting = served.connect().await;
     waiting
         .write_all(b"GET /explain?after=1 HTTP/1.0\r\n\r\n")
@@ -277,7 +281,7 @@ async fn shutdown_does_not_wait_for_a_client_that_waits_for_news() {
     assert!(served.get("/healthz/ping").await.ends_with("ok"));
     let begun = std::time::Instant::now();
     served.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(begun.elapsed() < Duration::from_secs(30));
     assert!(
         read_to_end(&mut waiting)
             .await

@@ -10,9 +10,9 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
-const RESTART_ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
+/// Most restart rules of one container.
 const MAX_RESTART_RULES: usize = 20;
-/// Most exit codes of one restart rule.
+/// Most exit codes of one rule.
 const MAX_EXIT_CODES: usize = 255;
 
 /// Judges regular and init containers; `volumes` are the names of the pod's volumes.
@@ -109,18 +109,18 @@ fn restart_rules(rules: &[ContainerRestartRule], path: &Path<'_>, errors: &mut E
     }
     for (index, rule) in rules.iter().enumerate() {
         let at = path.index(index);
-        let action = Some(rule.action.as_str());
-        errors.one_of(&at.child("action"), action, &RESTART_ACTIONS);
-        let codes = at.child("exitCodes");
-        let Some(exit_codes) = &rule.exit_codes else {
-            errors.required(&codes, "must be specified");
+        let actions = ["Restart", "RestartAllContainers"];
+        errors.one_of(&at.child("action"), Some(&rule.action), &actions);
+        let at = at.child("exitCodes");
+        let Some(codes) = &rule.exit_codes else {
+            errors.required(&at, "must be specified");
             continue;
         };
-        let operator = Some(exit_codes.operator.as_str());
-        errors.one_of(&codes.child("operator"), operator, &["In", "NotIn"]);
-        let values = exit_codes.values.as_deref().unwrap_or_default();
-        if values.len() > MAX_EXIT_CODES {
-            errors.too_many(&codes.child("values"), values.len(), MAX_EXIT_CODES);
+        let operator = Some(codes.operator.as_str());
+        errors.one_of(&at.child("operator"), operator, &["In", "NotIn"]);
+        let count = codes.values.as_ref().map_or(0, Vec::len);
+        if count > MAX_EXIT_CODES {
+            errors.too_many(&at.child("values"), count, MAX_EXIT_CODES);
         }
     }
 }

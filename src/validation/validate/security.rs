@@ -55,6 +55,7 @@ pub(super) fn validate_pod(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors)
         return;
     };
     let path = path.child("securityContext");
+    for_windows(spec, context.windows_options.is_some(), &path, errors);
     ids(context, &path, errors);
     for (field, value, values) in [
         (
@@ -263,6 +264,14 @@ fn validate_sysctls(spec: &PodSpec, sysctls: &[Sysctl], path: &Path<'_>, errors:
 }
 
 /// `path` is the container's `securityContext`.
+/// A pod that says that it is one of Linux has nothing of Windows.
+fn for_windows(spec: &PodSpec, given: bool, path: &Path<'_>, errors: &mut Errors) {
+    if given && spec.os.as_ref().is_some_and(|os| os.name == "linux") {
+        let detail = "windows options cannot be set for a linux pod";
+        errors.forbidden(&path.child("windowsOptions"), detail);
+    }
+}
+
 pub(super) fn validate_container(
     spec: &PodSpec,
     container: &Container,
@@ -272,6 +281,7 @@ pub(super) fn validate_container(
     let Some(context) = &container.security_context else {
         return;
     };
+    for_windows(spec, context.windows_options.is_some(), path, errors);
     id(&path.child("runAsUser"), context.run_as_user, errors);
     id(&path.child("runAsGroup"), context.run_as_group, errors);
     let proc_mount = context.proc_mount.as_deref();

@@ -37,7 +37,7 @@ const NAME_TRIES: usize = 16;
 
 /// Whether there was something to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub enum Written {
     /// The volume shows another version now.
     Now,
     /// It already showed these files, and still does.
@@ -49,7 +49,7 @@ pub(super) enum Written {
 ///
 /// # Errors
 /// What the system says; the volume then shows what it showed before.
-pub(super) fn write(volume: &Path, payload: &Payload, group: Group) -> io::Result<Written> {
+pub fn write(volume: &Path, payload: &Payload, group: Group) -> io::Result<Written> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(volume, flags, Mode::empty())?;
     let current = current_version(root.as_fd());

@@ -9,6 +9,7 @@ mod payload;
 mod plan;
 mod sources;
 
+pub use atomic_writer::{Written, write as write_files};
 pub use owner::Group;
 pub use payload::{Content, PathError, Payload};
 pub use plan::{ContentVolume, Item, ObjectSource, Source};
@@ -17,12 +18,11 @@ pub use sources::{ContentError, ContentErrors};
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
-pub(super) use sources::{object_keys, payload};
+pub(super) use sources::{is_fixed, object_keys, payload};
 
 use super::{Mounter, PodDir, SetUpError, empty_dir::make, error::io_error};
 use crate::host::files;
 use crate::objects::Found;
-use atomic_writer::Written;
 use owner::READ_ONLY;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -90,7 +90,7 @@ pub(super) fn write(
     volume: &ContentVolume,
     payload: &Payload,
 ) -> Result<(), SetUpError> {
-    let written = atomic_writer::write(directory, payload, volume.group);
+    let written = write_files(directory, payload, volume.group);
     if let Ok(Written::Now) = written {
         tracing::debug!(volume = %directory.display(), files = payload.len(), "Wrote a volume");
     }

@@ -63,6 +63,13 @@ pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey>
     sources.iter().filter_map(key).collect()
 }
 
+/// Whether the files are made from objects that are all there and all immutable.
+pub(in crate::volumes) fn is_fixed(sources: &[Source], found: &Found) -> bool {
+    let keys = object_keys(sources);
+    let fixed = |key| matches!(found.get(key), Some(Ok(object)) if object.is_immutable());
+    !keys.is_empty() && keys.iter().all(fixed)
+}
+
 /// All files of the volume.
 ///
 /// # Errors

@@ -268,6 +268,47 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
 }
 
 #[tokio::test]
+async fn an_immutable_object_is_what_it_was_when_the_pod_came_also_for_the_next_kubelet() {
+    let node = node();
+    node.put("secrets/ns/db/a", "1");
+    node.put("configmaps/ns/app/b", "1");
+    let pod = pod(json!([
+        {"name": "s", "secret": {"secretName": "db"}},
+        {"name": "v", "projected": {"sources": [{"secret": {"name": "db"}}, {"configMap": {"name": "app"}}]}},
+    ]));
+    let paths = node.prepare(&pod).await.unwrap();
+    let shown = || {
+        [("s", "a"), ("v", "a"), ("v", "b")]
+            .map(|(volume, file)| read(&paths, volume, file))
+            .concat()
+    };
+    // Until it is said to be immutable it is followed.
+    node.put("secrets/ns/db/a", "2");
+    node.put("secrets/ns/db/..immutable", "");
+    node.prepare(&pod).await.unwrap();
+    assert_eq!(shown(), "221");
+    node.put("secrets/ns/db/a", "3");
+    node.put("configmaps/ns/app/b", "3");
+    node.prepare(&pod).await.unwrap();
+    assert_eq!(shown(), "223", "the other source is followed on");
+    let next = manager(&node.base, &node.mounter);
+    next.prepare(&pod).await.unwrap();
+    assert!(shown().starts_with('2'), "{}", shown());
+    // Nothing is looked up any more for a pod that has nothing else.
+    fs::remove_dir_all(node.base.join("objects/configmaps")).unwrap();
+    fs::remove_dir_all(node.base.join("objects/secrets")).unwrap();
+    let prepared = node.manager.prepare(&pod).await.unwrap();
+    assert_eq!(prepared.stale.len(), 1, "{:?}", prepared.stale);
+    assert!(chain(&prepared.stale[0]).ends_with("configmap \"app\" not found"));
+    // Another pod gets what it says now.
+    node.put("secrets/ns/db/a", "4");
+    let mut other = super::pod(json!([{"name": "s", "secret": {"secretName": "db"}}]));
+    other.metadata.uid = Some("u2".into());
+    let paths = node.prepare(&other).await.unwrap();
+    assert_eq!(read(&paths, "s", "a"), "4");
+}
+
+#[tokio::test]
 async fn other_volumes_find_their_place_within() {
     let node = node();
     node.put("configmaps/ns/app/key", "1");

@@ -1,7 +1,5 @@
 //! The kubelet or the runtime dies; the pods do not notice.
 
-use std::time::Duration;
-
 use crate::node::{Node, SOON, condition, manifest, restarts};
 use crate::support::wait::wait_for;
 
@@ -18,7 +16,7 @@ containers:
 - name: c
   image: localhost/busybox:dev
   command: [sleep, "1000"]
-  readinessProbe: {{ exec: {{ command: [sh, -c, "echo x >> /shared/probes"] }}, periodSeconds: 1 }}
+  readinessProbe: {{ exec: {{ command: [sh, -c, "echo x >> /shared/probes"] }}, periodSeconds: 1, timeoutSeconds: 30 }}
   volumeMounts: [{{ name: shared, mountPath: /shared }}]
 volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
 "#,
@@ -112,7 +110,7 @@ pub async fn sigterm_ends_the_kubelet_and_leaves_the_pods() {
     let mut node = Node::start().await;
     running_pods(&node).await;
     let before = node.runtime.containers();
-    let status = node.kubelet.terminate(Duration::from_secs(20)).await;
+    let status = node.kubelet.terminate(SOON).await;
     assert!(status.success(), "{status}");
     assert_eq!(node.runtime.containers(), before);
     node.kubelet.respawn();

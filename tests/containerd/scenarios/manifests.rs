@@ -112,7 +112,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     })
     .await;
     node.put("change", &text("new"));
-    wait_for("the new one is up", Duration::from_secs(40), || async {
+    wait_for("the new one is up", Duration::from_secs(90), || async {
         let story = node.shared_file("story");
         holds(story.ends_with("new starts\n"), story)
     })
@@ -130,7 +130,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     assert_ne!(new.metadata.uid, old.metadata.uid);
     wait_for(
         "the old sandbox is gone",
-        Duration::from_secs(40),
+        Duration::from_secs(90),
         || async {
             let left = node.runtime.sandboxes();
             holds(left.len() == 1, format!("{left:?}"))

@@ -6,6 +6,9 @@ mod images;
 mod lifecycle;
 mod logs;
 mod manifests;
+mod probes;
+mod soak;
+mod storage;
 mod users;
 mod watching;
 mod spec_network;
@@ -53,6 +56,7 @@ scenarios! {
     EVERYWHERE:
     containers::a_crashing_container_is_restarted_at_growing_gaps,
     logs::a_chatty_container_is_rotated_and_no_line_is_lost,
+    soak::pods_come_and_go_and_leave_nothing,
     containers::restart_policies_decide_what_is_started_again,
     containers::a_failing_liveness_probe_restarts_the_container,
     verbs::the_next_start_of_a_crashing_container_comes_when_explain_says,
@@ -81,6 +85,9 @@ scenarios! {
     images::a_program_provides_the_login_for_all_images_of_a_registry,
     images::an_image_that_was_there_is_not_everybodys_when_all_are_verified,
     manifests::one_name_in_two_namespaces_is_two_pods,
+    probes::probes_of_every_kind_ask_the_container,
+    probes::a_container_that_does_not_start_up_is_replaced_before_anything_else_is_asked,
+    probes::a_probe_that_hangs_is_a_failure_and_may_shorten_the_grace,
     spec_network::pods_are_called_and_resolve_names_as_they_say,
     spec_refusals::what_a_node_refuses_has_failed_with_upstreams_reason,
     spec_security::users_groups_capabilities_and_profiles_reach_the_process,
@@ -94,6 +101,12 @@ scenarios! {
     spec_sources::the_signal_that_ends_a_container_can_be_chosen,
     statuses::an_exit_that_asks_for_it_makes_all_containers_start_over,
     statuses::resources_are_shown_as_allocated_and_as_the_runtime_has_them,
+    storage::host_paths_are_what_their_type_says,
+    storage::an_empty_dir_outlives_its_containers_and_not_its_pod,
+    storage::an_empty_dir_may_be_in_huge_pages,
+    storage::a_changed_annotation_is_shown_by_the_pod_that_follows,
+    storage::an_immutable_object_stays_for_a_pod_what_it_was,
+    storage::what_is_mounted_in_an_orphans_directory_is_left_alone,
     verbs::pods_are_shown_as_crictl_has_them,
     verbs::a_plan_is_what_is_then_made,
     volumes::a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans,

@@ -113,17 +113,22 @@ pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
     })
     .await;
     let late = times.started.as_millisecond() - until.as_millisecond();
+    // Starting takes the runtime as long as it takes, but not another back-off.
     assert!(
-        (-200..1500).contains(&late),
+        (-200..10_000).contains(&late),
         "it was started {late} ms late"
     );
-    let told = told(&node, &["explain", "bad"]).unwrap();
-    let decisions = told["decisions"].as_array().unwrap();
-    let starts = decisions
-        .iter()
-        .filter(|one| one["action"] == "StartContainer" && one["why"] == "exited with code 3");
-    let counted: u64 = starts.map(|one| one["count"].as_u64().unwrap()).sum();
-    assert_eq!(counted, 2, "{decisions:#?}");
+    // It is told a moment after it is done.
+    wait_for("both starts are told", SOON, || async {
+        let told = told(&node, &["explain", "bad"])?;
+        let decisions = told["decisions"].as_array().unwrap();
+        let starts = decisions
+            .iter()
+            .filter(|one| one["action"] == "StartContainer" && one["why"] == "exited with code 3");
+        let counted: u64 = starts.map(|one| one["count"].as_u64().unwrap()).sum();
+        holds(counted == 2, format!("{decisions:#?}"))
+    })
+    .await;
 }
 
 pub async fn a_plan_is_what_is_then_made() {

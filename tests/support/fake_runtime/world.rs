@@ -12,6 +12,7 @@ use v1::{ContainerEventType as Event, ContainerState, PodSandboxState};
 use super::behaviour::{Behaviour, Behaviours};
 use super::calls::Subject;
 use super::events::Subscribers;
+use super::history::History;
 use super::logs::LogFile;
 
 /// The label that the kubelet puts on everything of a pod.
@@ -38,7 +39,7 @@ pub struct Container {
     pub reason: String,
     pub message: String,
     pub image_id: String,
-    /// The whole path of its log.
+    /// The whole path of its log; empty when it has none.
     pub log_path: PathBuf,
     pub resources: Option<v1::LinuxContainerResources>,
     pub life: Behaviour,
@@ -65,6 +66,7 @@ pub struct World {
     pub behaviours: Behaviours,
     pub subscribers: Subscribers,
     pub write_logs: bool,
+    pub history: History,
     next_ip: u32,
     next_id: u64,
 }
@@ -110,6 +112,13 @@ impl World {
             self.new_ip()
         };
         let uid = uid_of(&config);
+        self.note_twins(&Subject {
+            id: id.clone(),
+            namespace: metadata.namespace,
+            pod: metadata.name,
+            uid: uid.clone(),
+            ..Subject::default()
+        });
         self.sandboxes_by_uid
             .entry(uid)
             .or_default()
@@ -182,7 +191,7 @@ impl World {
         }
         let sandbox_id = sandbox.id.clone();
         let pod = sandbox.config.metadata.clone().unwrap_or_default();
-        let log_path = PathBuf::from(&sandbox.config.log_directory).join(&config.log_path);
+        let log_path = log_path(&sandbox.config.log_directory, &config.log_path);
         let wanted = config.image.clone().unwrap_or_default().image;
         let image_id = match self.image(&wanted) {
             Some(image) => image.id.clone(),
@@ -194,8 +203,8 @@ impl World {
         };
         let id = self.new_id();
         self.reserve("container", &container_name(&config, &pod), &id)?;
-        let log = (self.write_logs && !config.log_path.is_empty())
-            .then(|| LogFile::open(log_path.clone()));
+        let has_log = self.write_logs && !log_path.as_os_str().is_empty();
+        let log = has_log.then(|| LogFile::open(log_path.clone()));
         self.containers_by_sandbox
             .entry(sandbox_id.clone())
             .or_default()
@@ -250,9 +259,14 @@ impl World {
             )));
         }
         let life = self.behaviours.next(&subject, &image, &command);
+        self.note_twins(&Subject {
+            id: sandbox_id.clone(),
+            ..subject.clone()
+        });
         let Some(container) = self.containers.get_mut(id) else {
             return Err(no_container(id));
         };
+        let config = container.config.clone();
         container.life = life.clone();
         container.started_at = now;
         if let Some(message) = life.start_error {
@@ -271,6 +285,7 @@ impl World {
                 log.line(now, "stdout", line);
             }
         }
+        self.note_start(subject, &config);
         self.emit(Event::ContainerStartedEvent, id, &sandbox_id, now);
         Ok(Started { exit: life.exit })
     }
@@ -432,6 +447,14 @@ pub fn uid_of(config: &v1::PodSandboxConfig) -> String {
     match config.labels.get(UID_LABEL) {
         Some(uid) => uid.clone(),
         None => config.metadata.clone().unwrap_or_default().uid,
+    }
+}
+
+/// As containerd has it: only both parts together are a log.
+fn log_path(directory: &str, name: &str) -> PathBuf {
+    match directory.is_empty() || name.is_empty() {
+        true => PathBuf::new(),
+        false => Path::new(directory).join(name),
     }
 }
 

@@ -234,11 +234,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pid = dir.path().join("pid");
         let body = format!("sleep 1000 & echo $! > {}; wait", pid.display());
-        let slow = program(dir.path(), &body).with_deadline(Duration::from_millis(300));
+        let slow = program(dir.path(), &body).with_deadline(Duration::from_secs(2));
         let begin = Instant::now();
         let error = slow.ask("r.io/x").await.unwrap_err();
         assert!(matches!(error, ExecError::TooSlow(_)), "{error}");
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < Duration::from_secs(60));
         let grandchild = std::fs::read_to_string(&pid).unwrap();
         let process = PathBuf::from("/proc").join(grandchild.trim()).join("stat");
         let is_gone = || match std::fs::read_to_string(&process) {
@@ -247,7 +247,7 @@ mod tests {
             Err(_) => true,
         };
         while !is_gone() {
-            assert!(begin.elapsed() < Duration::from_secs(10), "the child lives");
+            assert!(begin.elapsed() < Duration::from_secs(60), "the child lives");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

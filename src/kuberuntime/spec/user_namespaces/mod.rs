@@ -72,12 +72,22 @@ pub struct UserNamespaces {
 impl UserNamespaces {
     /// Reads the ranges of all pods that have a directory. A file that makes no sense concerns its own
     /// pod, which will be told; the others go on. Blocking.
-    pub fn open(root: KubeletRoot, space: IdSpace) -> Self {
+    ///
+    /// # Errors
+    /// The pods' directories cannot be listed: whose ids are taken is not known then, which does not
+    /// mean that none are.
+    pub fn open(root: KubeletRoot, space: IdSpace) -> Result<Self, VolumeError> {
         let known = Self {
             root,
             ranges: Arc::new(Mutex::new(Ranges::new(space))),
         };
-        for uid in pod_dirs::list(&known.root).unwrap_or_default() {
+        let pods = match pod_dirs::list(&known.root) {
+            Err(VolumeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Vec::new()
+            }
+            listed => listed?,
+        };
+        for uid in pods {
             if let Err(error) = known.read(&uid) {
                 tracing::error!(
                     "podUID" = %uid,
@@ -86,7 +96,7 @@ impl UserNamespaces {
                 );
             }
         }
-        known
+        Ok(known)
     }
 
     /// The ids that a pod has or would be given; nothing is written down.
@@ -233,14 +243,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = KubeletRoot::create(dir.path()).unwrap();
         let (a, b) = (pod_of("a"), pod_of("b"));
-        let first = UserNamespaces::open(root.clone(), space());
+        let first = UserNamespaces::open(root.clone(), space()).unwrap();
         let of_b = first.of_pod(&b, CAN).await.unwrap().unwrap();
         let of_a = first.of_pod(&a, CAN).await.unwrap().unwrap();
         assert_eq!((of_b.host_id, of_a.host_id), (65536, 131_072));
         let file = dir.path().join("pods/a/userns");
         assert!(fs::read_to_string(&file).unwrap().contains("131072"));
 
-        let second = UserNamespaces::open(root.clone(), space());
+        let second = UserNamespaces::open(root.clone(), space()).unwrap();
         assert_eq!(second.of_pod(&a, CAN).await.unwrap(), Some(of_a));
         let c = pod_of("c");
         let none = second.of_pod(&c, CAN).await.unwrap_err();
@@ -257,7 +267,7 @@ mod tests {
     async fn only_pods_that_ask_need_a_runtime_that_can() {
         let dir = tempfile::tempdir().unwrap();
         let root = KubeletRoot::create(dir.path()).unwrap();
-        let all = UserNamespaces::open(root.clone(), space());
+        let all = UserNamespaces::open(root.clone(), space()).unwrap();
         let none = RuntimeFeatures::default();
         for spec in [json!({}), json!({"hostUsers": true})] {
             assert_eq!(all.of_pod(&pod(spec), none).await.unwrap(), None);
@@ -278,6 +288,18 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_list_that_cannot_be_had_is_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = KubeletRoot::look(dir.path()).unwrap();
+        assert!(
+            UserNamespaces::open(root.clone(), space()).is_ok(),
+            "nobody has any"
+        );
+        fs::write(dir.path().join("pods"), "not a directory").unwrap();
+        assert!(UserNamespaces::open(root, space()).is_err());
+    }
+
     #[tokio::test]
     async fn a_broken_file_concerns_its_own_pod_only() {
         let dir = tempfile::tempdir().unwrap();
@@ -285,7 +307,7 @@ mod tests {
         let (a, b) = (pod_of("a"), pod_of("b"));
         pod_dirs::create(&root.pod(&a.uid()).unwrap()).unwrap();
         fs::write(dir.path().join("pods/a/userns"), "{").unwrap();
-        let all = UserNamespaces::open(root, space());
+        let all = UserNamespaces::open(root, space()).unwrap();
         let error = chain(&all.of_pod(&a, CAN).await.unwrap_err());
         assert!(
             error.starts_with("user namespace: invalid user namespace mappings file: "),

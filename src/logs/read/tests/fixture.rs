@@ -14,7 +14,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 /// Longer than anything takes.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 pub(super) struct Log {
     dir: tempfile::TempDir,
@@ -78,7 +78,7 @@ impl Log {
         let there = files::rotated(&self.path).unwrap();
         let now = "2026-01-02T03:04:05".parse().unwrap();
         let plan = plan::plan("0.log", &there, policy, now).unwrap();
-        for name in &plan.remove {
+        for name in &plan.leftovers {
             fs::remove_file(self.path.with_file_name(name)).unwrap();
         }
         let rotated = self.path.with_file_name(&plan.rotate_to);
@@ -92,6 +92,9 @@ impl Log {
     }
 
     pub(super) fn compress(&self, plan: &plan::Plan) {
+        for name in &plan.excess {
+            fs::remove_file(self.path.with_file_name(name)).unwrap();
+        }
         for name in &plan.compress {
             let file = self.path.with_file_name(name);
             compress_file(&file, &CancellationToken::new()).unwrap();

@@ -39,8 +39,8 @@ fn containers_are_checked() {
             "spec.containers[0].restartPolicy: Unsupported value: \"X\"",
         ),
         (
-            container(&json!({"restartPolicyRules": [rule("Restart", "In", 1)]})),
-            "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+            container(&json!({"restartPolicyRules": [rule("Restart", "In")]})),
+            "spec.containers[0].restartPolicy: Required value",
         ),
         (
             json!({"ephemeralContainers": [{"name": "e", "image": "i"}]}),
@@ -49,53 +49,45 @@ fn containers_are_checked() {
     ]);
 }
 
-fn rule(action: &str, operator: &str, codes: i32) -> Value {
-    let values: Vec<i32> = (0..codes).collect();
-    json!({"action": action, "exitCodes": {"operator": operator, "values": values}})
+fn rule(action: &str, operator: &str) -> Value {
+    json!({"action": action, "exitCodes": {"operator": operator, "values": [1, 2]}})
 }
 
 #[test]
-fn restart_rules_name_known_actions_and_operators() {
-    let with = |rules: &[Value]| {
-        container(&json!({"restartPolicy": "Never", "restartPolicyRules": rules}))
-    };
-    let at = "spec.containers[0].restartPolicyRules";
-    let lines = [
-        (with(&[rule("Restart", "In", 255)]), String::new()),
+fn restart_rules_have_an_action_and_exit_codes() {
+    let with =
+        |rules: Value| container(&json!({"restartPolicy": "Never", "restartPolicyRules": rules}));
+    check(&[
         (
-            with(&vec![rule("RestartAllContainers", "NotIn", 0); 20]),
-            String::new(),
+            with(json!([
+                rule("Restart", "In"),
+                rule("RestartAllContainers", "NotIn")
+            ])),
+            "",
         ),
         (
-            with(&vec![rule("Restart", "In", 1); 21]),
-            format!("{at}: Too many: 21: must have at most 20 items"),
+            with(json!([{"action": "Restart"}])),
+            "spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified",
         ),
         (
-            with(&[rule("Stop", "In", 1)]),
-            format!(
-                "{at}[0].action: Unsupported value: \"Stop\": supported values: \"Restart\", \"RestartAllContainers\""
+            with(json!([rule("Restart", "In"), rule("Stop", "NotIn")])),
+            "spec.containers[0].restartPolicyRules[1].action: Unsupported value: \"Stop\": supported values: \"Restart\", \"RestartAllContainers\"",
+        ),
+        (
+            with(json!([rule("Restart", "Between")])),
+            "spec.containers[0].restartPolicyRules[0].exitCodes.operator: Unsupported value: \"Between\"",
+        ),
+        (
+            with(json!(vec![rule("Restart", "In"); 21])),
+            "spec.containers[0].restartPolicyRules: Too many: 21",
+        ),
+        (
+            with(
+                json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": vec![1; 256]}}]),
             ),
+            "spec.containers[0].restartPolicyRules[0].exitCodes.values: Too many: 256",
         ),
-        (
-            with(&[rule("Restart", "Exists", 1)]),
-            format!(
-                "{at}[0].exitCodes.operator: Unsupported value: \"Exists\": supported values: \"In\", \"NotIn\""
-            ),
-        ),
-        (
-            with(&[rule("Restart", "In", 256)]),
-            format!("{at}[0].exitCodes.values: Too many: 256: must have at most 255 items"),
-        ),
-        (
-            with(&[json!({"action": "Restart"})]),
-            format!("{at}[0].exitCodes: Required value: must be specified"),
-        ),
-    ];
-    let rows = lines
-        .iter()
-        .map(|(patch, line)| (patch.clone(), line.as_str()));
-    let rows: Vec<_> = rows.collect();
-    check(&rows);
+    ]);
 }
 
 #[test]

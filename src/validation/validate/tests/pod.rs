@@ -184,6 +184,25 @@ fn volumes_and_mounts_are_checked() {
 }
 
 #[test]
+fn a_pod_of_linux_has_no_options_of_windows() {
+    let linux = |mut patch: Value| {
+        merge(&mut patch, &json!({"os": {"name": "linux"}}));
+        patch
+    };
+    let options = json!({"securityContext": {"windowsOptions": {}}});
+    check(&[
+        (
+            linux(options.clone()),
+            "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",
+        ),
+        (
+            linux(container(&options)),
+            "spec.containers[0].securityContext.windowsOptions: Forbidden: windows options cannot be set",
+        ),
+    ]);
+}
+
+#[test]
 fn security_contexts_are_checked() {
     let context = |c: Value| json!({"securityContext": c});
     let own = |c: Value| container(&json!({"securityContext": c}));

@@ -1,0 +1,46 @@
+//! The address by which other machines know this one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// Addresses that belong to nobody; whatever is sent there takes the default route.
+const ANYWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+];
+
+/// The address that the default route gives what this machine sends, IPv4 before IPv6; `None` without
+/// such a route. The routing table is asked, nothing is sent and no name is looked up.
+pub fn own_address() -> Option<IpAddr> {
+    ANYWHERE.into_iter().find_map(towards)
+}
+
+/// The address that this machine has for somebody.
+fn towards(peer: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
+    // To connect such a socket chooses the route and the address that goes with it.
+    socket.connect(SocketAddr::new(peer, 9)).ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    (!own.is_unspecified()).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_route_decides_which_address_it_is() {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        assert_eq!(towards(loopback), Some(loopback));
+    }
+
+    #[test]
+    fn it_is_an_address_that_this_machine_has() {
+        if let Some(own) = own_address() {
+            UdpSocket::bind(SocketAddr::new(own, 0)).unwrap();
+        }
+    }
+}

@@ -6,6 +6,9 @@
     clippy::indexing_slicing
 )]
 
+#[path = "architecture/documents.rs"]
+mod documents;
+
 use std::fs;
 use std::path::Path;
 

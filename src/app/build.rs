@@ -46,6 +46,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// Where collectors look for logs while pod logs are in their usual place.
 const LOG_LINKS: &str = "/var/log/containers";
@@ -70,6 +71,8 @@ pub struct Boards {
     /// What exists once the runtime has answered.
     pub(super) live: Arc<OnceLock<Live>>,
     pub(super) records: PullRecords,
+    /// Whether every source has delivered and was heard.
+    pub(super) heard: watch::Sender<bool>,
 }
 
 impl Boards {
@@ -128,6 +131,7 @@ impl Boards {
             started_at: Timestamp::now(),
             machine,
             live: Arc::default(),
+            heard: watch::Sender::new(false),
         })
     }
 
@@ -261,6 +265,8 @@ pub(super) async fn start(
         state,
         decisions: boards.decisions.clone(),
         events: boards.events.clone(),
+        statuses: pod_sync.statuses.clone(),
+        volumes: pod_sync.volumes.clone(),
     };
     let _ = boards.live.set(live);
     let (updates, sources) = PodConfig::start(source_config(config), boards.events.clone(), tasks)?;
@@ -278,6 +284,7 @@ pub(super) async fn start(
         cleaned: Arc::default(),
         strays: Arc::default(),
         audits: Audits::every(periods.audit),
+        heard: boards.heard,
     };
     let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());
     if !config.image_gc.is_off() {

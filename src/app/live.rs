@@ -8,9 +8,11 @@ use crate::{
     model::{Pod, PodExt, PodUid, ProbeVerdict},
     pleg::RuntimeStateReader,
     pod_cache::PodCache,
+    pod_sync::StatusPublisher,
     pod_workers::{Look, Phase, PodWorkers},
     probe_results::ProbeResults,
     prober::{ProbeLook, ProbeManager},
+    volumes::VolumeManager,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -30,6 +32,8 @@ pub(super) struct Live {
     pub(super) state: RuntimeStateReader,
     pub(super) decisions: Decisions,
     pub(super) events: EventRecorder,
+    pub(super) statuses: Arc<StatusPublisher>,
+    pub(super) volumes: VolumeManager,
 }
 
 impl Live {
@@ -40,6 +44,20 @@ impl Live {
             .filter(|pod| matches!(pod.phase, Phase::Terminating { .. }))
             .map(|pod| pod.uid)
             .collect()
+    }
+
+    /// How much is kept of pods, by where.
+    pub(super) fn kept(&self) -> Vec<(&'static str, usize)> {
+        let mut kept = vec![
+            ("decisions", self.decisions.len()),
+            ("probed_pods", self.probes.len()),
+            ("probe_verdicts", self.results.len()),
+            ("status_notes", self.statuses.len()),
+            ("prepared_volumes", self.volumes.len()),
+        ];
+        kept.extend(self.workers.kept());
+        kept.extend(self.runtime.kept());
+        kept
     }
 
     /// What is out of order with the runtime.

@@ -10,6 +10,7 @@
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;
+mod census;
 mod images;
 mod live;
 pub mod look;
@@ -96,6 +97,7 @@ impl App {
             );
         }
         let boards = Boards::open(&config, machine)?;
+        census::register(&boards, &boards.metrics);
         let local = bind_local(&config.root_dir);
         Ok(Self {
             config,

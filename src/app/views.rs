@@ -3,9 +3,11 @@
 use super::{Boards, live::Live};
 use crate::{
     explain::{Overview, row},
+    journal::Journal,
     model::{Pod, PodExt, PodUid},
     pod_manager::PodManager,
-    server::{ExplainQuery, NewsView, Views},
+    pod_sync::remembered,
+    server::{ExplainQuery, Known, NewsView, Views},
     status::Statuses,
 };
 use futures::future::BoxFuture;
@@ -13,7 +15,12 @@ use k8s_openapi::api::core::v1::PodStatus;
 use std::{
     collections::HashSet,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
+use tokio::time::Instant;
+
+/// How long after the kubelet's start those who ask for its pods wait at most until it knows them.
+const BEGINNING: Duration = Duration::from_secs(3);
 
 /// A pod with the status that the board has of it.
 type Shown = (Arc<Pod>, Option<Arc<PodStatus>>);
@@ -33,9 +40,14 @@ pub(super) fn of(boards: &Boards, node_name: &str) -> Views {
         let journal = journal.clone();
         Box::pin(async move { journal.flush().await })
     };
+    let known = known_by(boards);
+    let board = Board {
+        manager,
+        statuses,
+        journal: boards.journal.clone(),
+    };
     let teller = Teller {
-        manager: manager.clone(),
-        statuses: statuses.clone(),
+        board: board.clone(),
         live: boards.live.clone(),
         node_name: node_name.into(),
         endpoint: boards.runtime.connection().endpoint().to_string(),
@@ -43,7 +55,8 @@ pub(super) fn of(boards: &Boards, node_name: &str) -> Views {
     };
     let (overview, explain, news) = (teller.clone(), teller.clone(), teller.news);
     Views {
-        pods: Arc::new(move || shown(&manager, &statuses)),
+        pods: Arc::new(move || board.shown()),
+        known,
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
         overview: Arc::new(move || overview.overview()),
@@ -55,19 +68,45 @@ pub(super) fn of(boards: &Boards, node_name: &str) -> Views {
     }
 }
 
-/// Pods that are wanted, and those that no source has any more until they have ended, as upstream
-/// shows them.
-fn shown(manager: &PodManager, statuses: &Statuses) -> Vec<Shown> {
-    let with_status = |pod: Arc<Pod>| {
-        let status = statuses.get(&pod.uid());
-        (pod, status)
-    };
-    let mut shown: Vec<Shown> = manager.pods().into_iter().map(with_status).collect();
-    let known: HashSet<PodUid> = shown.iter().map(|(pod, _)| pod.uid()).collect();
-    let entries = statuses.all().into_iter();
-    let ending = entries.filter(|entry| !known.contains(&entry.pod.uid()));
-    shown.extend(ending.map(|entry| (entry.pod, Some(entry.status))));
-    shown
+/// Until the runtime has been looked at and the sources have been heard, an answer would be that there
+/// are no pods. Both may be away for long, so nobody waits for ever.
+fn known_by(boards: &Boards) -> Known {
+    let (heard, deadline) = (boards.heard.clone(), Instant::now() + BEGINNING);
+    Arc::new(move || -> BoxFuture<'static, ()> {
+        let mut heard = heard.subscribe();
+        Box::pin(async move {
+            let known = heard.wait_for(|heard| *heard);
+            let _ = tokio::time::timeout_at(deadline, known).await;
+        })
+    })
+}
+
+/// What is shown of pods.
+#[derive(Clone)]
+struct Board {
+    manager: PodManager,
+    statuses: Statuses,
+    journal: Journal,
+}
+
+impl Board {
+    /// Pods that are wanted, and those that no source has any more until they have ended, as upstream
+    /// shows them. A pod of which the runtime cannot be asked yet is as it was when the kubelet before
+    /// this one showed it.
+    fn shown(&self) -> Vec<Shown> {
+        let with_status = |pod: Arc<Pod>| {
+            let uid = pod.uid();
+            let before = || self.journal.read(&uid, remembered).map(Arc::new);
+            let status = self.statuses.get(&uid).or_else(before);
+            (pod, status)
+        };
+        let mut shown: Vec<Shown> = self.manager.pods().into_iter().map(with_status).collect();
+        let known: HashSet<PodUid> = shown.iter().map(|(pod, _)| pod.uid()).collect();
+        let entries = self.statuses.all().into_iter();
+        let ending = entries.filter(|entry| !known.contains(&entry.pod.uid()));
+        shown.extend(ending.map(|entry| (entry.pod, Some(entry.status))));
+        shown
+    }
 }
 
 /// The version of what is shown changes with every status and every decision. It names this process,
@@ -95,8 +134,7 @@ fn news(boards: &Boards) -> NewsView {
 /// Tells about pods.
 #[derive(Clone)]
 struct Teller {
-    manager: PodManager,
-    statuses: Statuses,
+    board: Board,
     live: Arc<OnceLock<Live>>,
     node_name: Arc<str>,
     endpoint: String,
@@ -109,7 +147,7 @@ impl Teller {
         let (version, _) = (self.news)();
         let live = self.live.get();
         let ending = live.map(Live::ending).unwrap_or_default();
-        let pods = shown(&self.manager, &self.statuses);
+        let pods = self.board.shown();
         let line = |(pod, status): &Shown| row(pod, status.as_deref(), ending.contains(&pod.uid()));
         let mut pods: Vec<_> = pods.iter().map(line).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
@@ -129,7 +167,7 @@ impl Teller {
 
     /// Of several pods of the name, one that a source wants comes before one that is on its way out.
     fn explain(&self, query: &ExplainQuery) -> Option<crate::explain::Explanation> {
-        let mut pods = shown(&self.manager, &self.statuses).into_iter();
+        let mut pods = self.board.shown().into_iter();
         let (pod, status) = pods.find(|(pod, _)| {
             pod.namespace() == query.namespace
                 && pod.name() == query.name

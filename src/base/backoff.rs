@@ -103,6 +103,16 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
         self.steps.insert(key, Step { delay, ..step });
     }
 
+    /// How many keys have a step.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Forgets one key.
     pub fn forget(&mut self, key: &K) {
         self.steps.remove(key);

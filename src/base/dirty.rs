@@ -63,6 +63,11 @@ impl<K: Eq + Hash> DirtySet<K> {
         self.keys.lock().remove(key)
     }
 
+    /// Whether a key is marked.
+    pub fn contains(&self, key: &K) -> bool {
+        self.keys.lock().contains(key)
+    }
+
     /// Whether nothing is marked.
     pub fn is_empty(&self) -> bool {
         self.keys.lock().is_empty()
@@ -93,6 +98,7 @@ mod tests {
         let set = DirtySet::default();
         set.mark_all([1, 2]);
         set.marked().await;
+        assert!(set.contains(&1) && !set.contains(&3));
         assert!(set.unmark(&1) && !set.unmark(&1));
         set.marked().await;
         assert_eq!(set.take_now(), HashSet::from([2]));

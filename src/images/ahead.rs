@@ -125,6 +125,11 @@ impl Ahead {
         done.holds(Instant::now()).then_some(done.outcome)
     }
 
+    /// For how many pods.
+    pub(super) fn len(&self) -> usize {
+        self.pods.lock().len()
+    }
+
     /// Nobody wants the pod's images any more.
     pub(super) fn forget(&self, pod: &PodUid) {
         let jobs = self.pods.lock().remove(pod);

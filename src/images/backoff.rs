@@ -60,6 +60,11 @@ impl PullBackoff {
         self.errors.remove(&key);
     }
 
+    /// How many pulls are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
     /// A pod is gone.
     pub(super) fn forget_pod(&mut self, pod: &PodUid) {
         self.steps.retain(|(uid, _), _| uid != pod);

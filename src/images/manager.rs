@@ -141,6 +141,11 @@ impl ImageManager {
         self.inner.ahead.forget(pod);
     }
 
+    /// How many pulls back off, and for how many pods images are pulled ahead.
+    pub fn kept(&self) -> (usize, usize) {
+        (self.inner.backoff.lock().len(), self.inner.ahead.len())
+    }
+
     pub(super) fn ahead(&self) -> &Ahead {
         &self.inner.ahead
     }

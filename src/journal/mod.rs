@@ -139,6 +139,16 @@ impl Journal {
         self.shared.records.lock().keys().cloned().collect()
     }
 
+    /// How many pods are remembered.
+    pub fn len(&self) -> usize {
+        self.shared.records.lock().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Writes what has been changed so far. Costs nothing when nothing has.
     pub async fn flush(&self) {
         let idle = self.shared.dirty.is_empty() && self.shared.writing.try_lock().is_ok();

@@ -26,6 +26,9 @@ pub struct PodRecord {
     /// Since when the pod's conditions are as they are, by type.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, ConditionSince>,
+    /// The phase that the pod was last shown in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
     /// All containers are being restarted, and none has been started since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_all: Option<RestartAll>,

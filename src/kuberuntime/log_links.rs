@@ -21,6 +21,11 @@ impl LogLinks {
         Self { logs, links }
     }
 
+    /// The directory for logs and that for links.
+    pub(super) fn places(&self) -> (PathBuf, Option<PathBuf>) {
+        (self.logs.clone(), self.links.clone())
+    }
+
     /// Links the log of a container that was just started.
     pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
         let Some(links) = &self.links else { return };

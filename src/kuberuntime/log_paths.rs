@@ -15,6 +15,18 @@ pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &Owner) -> Result<PathBuf, UnsafeN
     Ok(pod_logs_dir.join(component(&name)?))
 }
 
+/// The pod whose logs a directory holds, by the directory's name; `None` for one that no kubelet made.
+pub fn owner_of_logs(directory: &str) -> Option<Owner> {
+    // Only the UID is the user's to choose; neither of the others has an underscore.
+    let mut parts = directory.splitn(3, '_').filter(|part| !part.is_empty());
+    let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Owner {
+        uid: uid.into(),
+        name: name.into(),
+        namespace: namespace.into(),
+    })
+}
+
 /// Directory of a container's logs.
 pub fn container_logs_dir(
     pod_logs_root: &Path,
@@ -90,6 +102,24 @@ mod tests {
             log_symlink(Path::new(CONTAINER_LOGS_DIR), &Owner::of(&pod), "c", "abc").unwrap(),
             Path::new("/var/log/containers/web_shop_c-abc.log")
         );
+    }
+
+    #[test]
+    fn a_log_directory_tells_whose_it_is() {
+        let owner = owner_of_logs("shop_web-n1_a_uid-of-a-user").unwrap();
+        assert_eq!((&*owner.namespace, &*owner.name), ("shop", "web-n1"));
+        assert_eq!(owner.uid.as_str(), "a_uid-of-a-user");
+        for other in [
+            "",
+            "shop",
+            "shop_web",
+            "shop_web_",
+            "_web_u",
+            "shop__u",
+            "web.log",
+        ] {
+            assert_eq!(owner_of_logs(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod kill;
 pub mod labels;
 mod log_links;
 pub mod log_paths;
+mod log_strays;
 pub mod preview;
 mod report;
 mod restart_all;
@@ -249,8 +250,21 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Forgets what is remembered of a pod that is gone.
+    /// How much is remembered of pods, by what it is.
+    pub fn kept(&self) -> [(&'static str, usize); 5] {
+        let (backing_off, ahead) = self.images.kept();
+        [
+            ("restart_back_off", self.back_off.len()),
+            ("sandbox_back_off", self.sandbox_back_off.len()),
+            ("stops", self.stops.len()),
+            ("pull_back_off", backing_off),
+            ("pulls_ahead", ahead),
+        ]
+    }
+
+    /// Forgets what is remembered of a pod that is gone. Before its record in the journal goes.
     pub fn forget_pod(&self, uid: &PodUid) {
+        self.back_off.forget(uid);
         self.images.forget_pod(uid);
         self.stops.forget(uid);
         self.sandbox_back_off.forget(uid);

@@ -5,8 +5,8 @@
 
 use crate::{
     base::backoff::{Backoff, Moment, Step},
-    journal::{BackOffStep, Journal},
-    model::{ContainerState, ContainerStatus, Pod, PodExt, back_off_key},
+    journal::{BackOffStep, Journal, PodRecord},
+    model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -145,6 +145,26 @@ impl RestartBackOff {
         ended(newest).is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
     }
 
+    /// How many steps are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.steps.lock().len()
+    }
+
+    /// Forgets the steps of a pod that is gone, or begins anew, as far as its record in the journal knows
+    /// them. Those of a container before its image was changed go with time.
+    pub(super) fn forget(&self, uid: &PodUid) {
+        let keys = |record: &PodRecord| -> Vec<u64> {
+            record.back_off.values().map(|step| step.key).collect()
+        };
+        let keys = self.journal.read(uid, keys);
+        if keys.is_empty() {
+            return;
+        }
+        self.journal.update(uid, |record| record.back_off.clear());
+        let mut steps = self.steps.lock();
+        keys.iter().for_each(|key| steps.forget(key));
+    }
+
     /// Forgets steps that can no longer matter.
     pub(super) fn collect(&self, now: Timestamp) {
         let age = |step: &Step<Timestamp>| Moment::since(now, step.since);
@@ -213,6 +233,29 @@ mod tests {
 
     fn t(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_begins_anew_waits_for_nothing() {
+        let Bed {
+            back_off,
+            journal,
+            pod,
+            container,
+            ..
+        } = bed();
+        let now = Timestamp::now();
+        assert_eq!(
+            back_off.admit_after(&pod, &container, now, now),
+            Admission::Go
+        );
+        let held = || back_off.held_after(&pod, &container, now, now);
+        assert!(held().is_some() && back_off.len() == 1);
+        back_off.forget(&"other".into());
+        assert!(held().is_some());
+        back_off.forget(&pod.uid());
+        assert_eq!((held(), back_off.len()), (None, 0));
+        assert!(journal.get(&pod.uid()).back_off.is_empty());
     }
 
     #[test]

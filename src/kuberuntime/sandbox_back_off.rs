@@ -51,6 +51,11 @@ impl SandboxBackOff {
         }
     }
 
+    /// How many pods are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.steps.lock().len()
+    }
+
     /// Forgets a pod.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.steps.lock().forget(uid);

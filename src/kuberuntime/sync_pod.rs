@@ -190,6 +190,7 @@ impl KubeGenericRuntimeManager {
             if actions.sandbox_change == Some(SandboxChange::SpecChanged) {
                 // Also should the pod become again what it was before.
                 self.forget_exits(&uid, |_| true);
+                self.back_off.forget(&uid);
             }
             if actions.create_sandbox {
                 self.purge_init_containers(pod, status).await;

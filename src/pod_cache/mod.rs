@@ -203,6 +203,19 @@ impl PodCache {
         self.shared.picture.lock().pods()
     }
 
+    /// How much is kept, by what it is.
+    pub fn kept(&self) -> [(&'static str, usize); 4] {
+        let (pods, items, graves) = self.shared.picture.lock().sizes();
+        let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
+        let waiting = waiters.lock().len() + watchers.lock().len();
+        [
+            ("pictures", pods),
+            ("runtime_items", items),
+            ("removed_items", graves),
+            ("waiting_for_pictures", waiting),
+        ]
+    }
+
     /// Waits for pods whose picture changed and takes them. For the sync loop only.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.shared.changed.take().await

@@ -84,6 +84,11 @@ impl Picture {
             .collect()
     }
 
+    /// Pods, items, and items that are gone since the last list.
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        (self.pods.len(), self.items.len(), self.graves.len())
+    }
+
     pub(super) fn owner(&self, item: &ItemId) -> Option<Owner> {
         let uid = &self.items.get(item)?.uid;
         let status = &self.pods.get(uid)?.status;

@@ -56,6 +56,11 @@ impl SourcesReady {
         self.reader.ready(source)
     }
 
+    /// Whether every configured source has delivered a list, complete or not.
+    pub fn all_seen(&self) -> bool {
+        self.reader.all_seen()
+    }
+
     /// See [`SourcesReadyReader::all_ready`].
     pub fn all_ready(&self) -> Option<AllReady> {
         self.reader.all_ready()
@@ -74,9 +79,12 @@ impl SourcesReadyReader {
 
     /// The proof, once every configured source has delivered a list that is complete.
     pub fn all_ready(&self) -> Option<AllReady> {
-        let seen = *self.seen.lock();
         let complete = *self.partial.lock() == SourceSet::default();
-        (complete && seen.contains_all(self.configured)).then_some(AllReady(()))
+        (complete && self.all_seen()).then_some(AllReady(()))
+    }
+
+    fn all_seen(&self) -> bool {
+        self.seen.lock().contains_all(self.configured)
     }
 
     fn is_partial(&self, source: PodSource) -> bool {
@@ -110,7 +118,7 @@ mod tests {
     fn a_partial_list_is_no_reason_to_judge_anything() {
         let board = SourcesReady::new([PodSource::File].into_iter().collect());
         board.mark_seen(PodSource::File, false);
-        assert!(!board.ready(PodSource::File));
+        assert!(board.all_seen() && !board.ready(PodSource::File));
         assert!(board.all_ready().is_none());
         board.mark_seen(PodSource::File, true);
         assert!(board.ready(PodSource::File));

@@ -41,6 +41,16 @@ impl PodManager {
         self.pods.read().values().cloned().collect()
     }
 
+    /// How many pods should run here.
+    pub fn len(&self) -> usize {
+        self.pods.read().len()
+    }
+
+    /// Whether none should.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// UIDs of all pods.
     pub fn uids(&self) -> HashSet<PodUid> {
         self.pods.read().keys().cloned().collect()

@@ -24,10 +24,15 @@ impl PodSync {
             return false;
         }
         let mut owner = Owner::of_status(&picture);
-        if let Some(entry) = self.statuses.statuses().entry(uid) {
+        if let Some(entry) = self.statuses.statuses().entry(uid)
+            && picture.is_empty()
+        {
             owner = Owner::of(&entry.pod);
         }
         let content = self.runtime.collect_pod(&picture, &owner, true).await;
+        if owner.name.is_empty() {
+            self.runtime.remove_logs_of(uid).await;
+        }
         let disk = self.remove_from_disk(uid).await;
         self.runtime.release_user_namespace(uid).await;
         let mut clean = true;
@@ -49,9 +54,15 @@ impl PodSync {
         clean
     }
 
-    /// Pods that have a directory or a journal entry and that neither a source nor the runtime knows.
-    /// Takes the proof that the runtime was listed in full.
-    pub async fn strays(&self, claimed: &HashSet<PodUid>, _proof: Complete) -> HashSet<PodUid> {
+    /// Pods that have a directory or a journal entry and that neither a source nor the runtime knows;
+    /// with `logs`, also those that have nothing but logs or links to them. Takes the proof that the
+    /// runtime was listed in full.
+    pub async fn strays(
+        &self,
+        claimed: &HashSet<PodUid>,
+        logs: bool,
+        proof: Complete,
+    ) -> HashSet<PodUid> {
         let on_disk = match self.volumes.pods_on_disk().await {
             Ok(uids) => uids,
             Err(error) => {
@@ -59,7 +70,12 @@ impl PodSync {
                 Vec::new()
             }
         };
+        let with_logs = match logs {
+            true => self.runtime.pods_with_logs(proof).await,
+            false => HashSet::new(),
+        };
         let known = on_disk.into_iter().chain(self.journal.uids());
+        let known = known.chain(with_logs);
         known.filter(|uid| self.is_stray(uid, claimed)).collect()
     }
 

@@ -36,7 +36,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use unfinished::NotDone;
 
-pub use statuses::StatusPublisher;
+pub use statuses::{StatusPublisher, remembered};
 pub use unfinished::Unfinished;
 
 /// How soon a pod is looked at again whose picture moved on under the look.

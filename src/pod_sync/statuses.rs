@@ -153,8 +153,13 @@ impl StatusPublisher {
             Some((condition.type_.clone(), ConditionSince { status, since }))
         });
         let conditions = conditions.collect();
-        self.journal
-            .update(uid, |record| record.conditions = conditions);
+        // How a pod ended is recorded by itself; a node that refuses it may not do so later.
+        let phase = status.phase.clone();
+        let phase = phase.filter(|phase| matches!(phase.as_str(), "Pending" | "Running"));
+        self.journal.update(uid, |record| {
+            record.conditions = conditions;
+            record.phase = phase;
+        });
     }
 
     fn generate(
@@ -299,6 +304,16 @@ impl StatusPublisher {
         self.manager.terminate_pod(pod);
     }
 
+    /// Of how many pods something is remembered between two turns.
+    pub fn len(&self) -> usize {
+        self.notes.lock().len()
+    }
+
+    /// Whether of none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Forgets a pod.
     pub fn forget(&self, uid: &PodUid) {
         self.notes.lock().remove(uid);
@@ -323,9 +338,9 @@ fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
 }
 
-/// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else since
-/// when its conditions are as they are.
-fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
+/// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else its phase,
+/// and since when its conditions are as they are.
+pub fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
     if let Some(terminal) = &record.terminal {
         return serde_json::from_value(terminal.status.clone()).ok();
     }
@@ -336,6 +351,7 @@ fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
         ..api::PodCondition::default()
     };
     (!record.conditions.is_empty()).then(|| api::PodStatus {
+        phase: record.phase.clone(),
         conditions: Some(record.conditions.iter().map(condition).collect()),
         ..api::PodStatus::default()
     })

@@ -67,6 +67,11 @@ impl StartGate {
         lane.map(|lane| lane.inside.clone()).unwrap_or_default()
     }
 
+    /// How many names are in use.
+    pub(super) fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// Nobody runs and nobody waits.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {

@@ -103,6 +103,12 @@ impl Map {
         self.entries.remove(uid);
     }
 
+    /// Workers, and names that somebody holds or waits for.
+    pub(super) fn kept(&self) -> [(&'static str, usize); 2] {
+        let names = self.gate.len() + self.held.len();
+        [("workers", self.entries.len()), ("held_names", names)]
+    }
+
     pub(super) fn known(&self) -> Vec<KnownPod> {
         let known = |(uid, entry): (&PodUid, &Entry)| KnownPod {
             uid: uid.clone(),
@@ -199,6 +205,10 @@ impl Shared {
         let mut map = self.map.lock();
         if map.entries.contains_key(&uid) {
             self.input(&mut map, &uid, Input::Update(options), now);
+            return;
+        }
+        if self.finished.contains(&uid) {
+            // Its remains come first: whoever collects it asks again for what is wanted then.
             return;
         }
         let Some((state, effects)) = PodState::first(options, now) else {

@@ -28,7 +28,7 @@ pub use update::{Request, UpdateOptions};
 
 use crate::{
     base::DirtySet,
-    model::{PodFullName, PodStatus, PodUid},
+    model::{PodExt, PodFullName, PodStatus, PodUid},
     pod_sync::syncer::PodSyncer,
 };
 use map::Map;
@@ -114,10 +114,23 @@ impl PodWorkers {
 
     /// Asks for something to be done about a pod. Never waits: a busy worker finds the newest pod and
     /// the strongest wish when its turn is over; a kill ends a running sync at its next safe point.
-    /// To be called inside a tokio runtime.
+    /// A pod that has just left is not taken up again before it was collected. To be called inside a tokio runtime.
     pub fn update_pod(&self, options: UpdateOptions) {
         if !self.shared.shutdown.is_cancelled() {
             self.shared.update(options, Instant::now());
+        }
+    }
+
+    /// As [`PodWorkers::update_pod`], but nothing for a pod that has no worker: one is made for a pod
+    /// that is new, and not because something about it has changed.
+    pub fn update_known_pod(&self, options: UpdateOptions) {
+        let uid = options.pod.as_ref().map(|pod| pod.uid());
+        if let Some(uid) = uid
+            && !self.shared.shutdown.is_cancelled()
+        {
+            let mut map = self.shared.map.lock();
+            self.shared
+                .input(&mut map, &uid, Input::Update(options), Instant::now());
         }
     }
 
@@ -196,6 +209,11 @@ impl PodWorkers {
     /// Every pod that has a worker, in no order.
     pub fn known(&self) -> Vec<KnownPod> {
         self.shared.map.lock().known()
+    }
+
+    /// How much is kept, by what it is.
+    pub fn kept(&self) -> [(&'static str, usize); 2] {
+        self.shared.map.lock().kept()
     }
 
     /// What the pod's worker is at; `None` without one.

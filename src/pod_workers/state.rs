@@ -194,7 +194,12 @@ impl PodState {
         if runtime_only && !matches!(options.request, Request::Kill { .. }) {
             return Vec::new();
         }
-        if let Some(pod) = options.pod {
+        // A pod that was added again meanwhile comes after this one, which ends as it was made: with
+        // its own hooks.
+        let followed = self.end().is_some_and(|end| end.restart);
+        if let Some(pod) = options.pod
+            && !followed
+        {
             self.subject = Subject::Pod(pod);
         }
         match (&self.phase, options.request) {

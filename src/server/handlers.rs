@@ -40,6 +40,9 @@ pub type ExplainView = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send +
 /// The version of what the overview shows, and a future that ends when it changes after this call.
 pub type NewsView = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
 
+/// Ends when it is known which pods there are, or when that takes too long.
+pub type Known = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// Ends when the facts behind what is shown are on disk.
 pub type Recorded = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
@@ -62,6 +65,8 @@ pub struct Views {
     pub pods: PodsView,
     /// For `/runningpods/`.
     pub running_pods: RunningPodsView,
+    /// What those who ask for either wait for.
+    pub known: Known,
     /// For `/metrics`.
     pub metrics: MetricsView,
     /// Waits until what the views show would be shown again after a restart.
@@ -144,15 +149,18 @@ impl Handlers {
         }
     }
 
-    /// To be awaited before the answer is made: ends at once, unless the request wants to hear when
-    /// something has changed. Then it ends when that is so, or after a while.
+    /// To be awaited before the answer is made. Ends at once, unless the request is for pods, and the
+    /// kubelet has only just begun to learn of them, or wants to hear when something has changed. Then
+    /// it ends when that is so, or after a while.
     pub(super) async fn until_news<B>(&self, request: &Request<B>) {
         let (Some(views), uri) = (&self.inner.views, request.uri()) else {
             return;
         };
         let found = route(self.port(), request.method(), uri.path(), uri.query());
-        let Ok(Route::Overview(OverviewQuery { after: Some(after) })) = found else {
-            return;
+        let after = match found {
+            Ok(Route::Pods | Route::RunningPods) => return (views.known)().await,
+            Ok(Route::Overview(OverviewQuery { after: Some(after) })) => after,
+            _ => return,
         };
         let changed = async {
             loop {

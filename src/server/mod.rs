@@ -21,7 +21,7 @@ mod route;
 mod tests;
 
 pub use handlers::{
-    ExplainView, Handlers, MetricsView, NewsView, OverviewView, PodsView, Recorded,
+    ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,
     RunningPodsView, Views,
 };
 pub use health::HealthChecks;

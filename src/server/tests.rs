@@ -85,6 +85,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
     Views {
         pods: Arc::new(move || pods.clone()),
         running_pods: Arc::new(runtime),
+        known: Arc::new(|| Box::pin(std::future::ready(()))),
         metrics: Arc::new(|| "up 1\n".to_owned()),
         overview: Arc::new(|| Overview {
             version: "1".into(),

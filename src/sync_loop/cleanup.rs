@@ -127,10 +127,11 @@ impl SyncLoop {
         }
         // Before anything is compared with what is wanted, all of that has to be known.
         let all_delivered = self.sources.all_ready().is_some();
-        if self.audits.done(all_delivered) {
+        let whole = self.audits.done(all_delivered);
+        if whole {
             self.compare(&wanted);
         }
-        self.collect(pods, wanted, complete);
+        self.collect(pods, wanted, whole, complete);
     }
 
     /// Makes up for updates of workers that were lost somewhere: what is wanted and has no worker gets
@@ -155,6 +156,7 @@ impl SyncLoop {
         &mut self,
         pods: Vec<Arc<PodStatus>>,
         mut claimed: HashSet<PodUid>,
+        whole: bool,
         complete: Complete,
     ) {
         claimed.extend(self.cleaning.iter().cloned());
@@ -163,12 +165,23 @@ impl SyncLoop {
         let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
         self.audits.start(async move {
             if all_delivered {
-                strays.mark_all(pod_sync.strays(&claimed, complete).await);
+                strays.mark_all(pod_sync.strays(&claimed, whole, complete).await);
             }
             if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
                 tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
             }
         });
+    }
+
+    /// Ends and removes what has the UID of a pod that is wanted, but not its name; that pod is created
+    /// after that. True when a worker is at it, which has to be told of the pod.
+    pub(super) fn end_namesake(&mut self, other: Arc<PodStatus>) -> bool {
+        let may_run = other.is_active() || self.cache.try_settled(&other.uid).is_none();
+        match may_run {
+            true => self.workers.update_pod(UpdateOptions::orphan(other)),
+            false => self.clean(other.uid.clone()),
+        }
+        may_run
     }
 
     /// What an earlier kubelet ran under the same full name has to end before a new static pod starts

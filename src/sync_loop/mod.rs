@@ -38,7 +38,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -120,6 +120,8 @@ pub struct SyncLoop {
     pub strays: Arc<DirtySet<PodUid>>,
     /// When to look for what nobody claims.
     pub audits: Audits,
+    /// Whether every source has delivered, and all that it wants is known.
+    pub heard: watch::Sender<bool>,
 }
 
 impl SyncLoop {
@@ -134,6 +136,8 @@ impl SyncLoop {
             () = shutdown.cancelled() => return Ok(()),
         }
         self.workers.observe_runtime(&self.cache.pods());
+        // There may be none.
+        self.heard.send_replace(self.sources.all_seen());
         loop {
             self.heartbeat.beat();
             let next_beat = Instant::now() + HEARTBEAT;
@@ -197,14 +201,17 @@ impl SyncLoop {
                     self.create(pod);
                 }
                 Step::Update(pod) => {
-                    let uid = pod.uid();
-                    self.tell(&uid, UpdateOptions::sync(UpdateKind::Update, pod));
+                    let update = UpdateOptions::sync(UpdateKind::Update, pod);
+                    self.workers.update_known_pod(update);
                 }
                 Step::Replace(pod) => self.replace(pod),
                 Step::Kill(pod) => self.end(pod),
             }
         }
         self.sources.mark_seen(update.source, update.complete);
+        if self.sources.all_seen() {
+            self.heard.send_replace(true);
+        }
     }
 
     /// A pod has a status before it is shown for the first time. While another one of its UID is being
@@ -212,9 +219,22 @@ impl SyncLoop {
     fn show(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let ending = self.workers.is_pod_termination_requested(&uid);
-        if self.manager.reader().get(&uid).is_none() && !ending && !self.cleaning.contains(&uid) {
+        let another = self.runs_under_another_name(pod).is_some();
+        if self.manager.reader().get(&uid).is_none()
+            && !ending
+            && !another
+            && !self.cleaning.contains(&uid)
+        {
             self.pod_sync.statuses.publish(pod);
         }
+    }
+
+    /// What the runtime has under a pod's UID and another name: a UID that the user chose, and gave
+    /// to another pod while no kubelet ran.
+    fn runs_under_another_name(&self, pod: &Pod) -> Option<Arc<PodStatus>> {
+        let seen = self.cache.latest(&pod.uid());
+        let same_name = *seen.name == *pod.name() && *seen.namespace == *pod.namespace();
+        (!seen.is_empty() && !same_name).then_some(seen)
     }
 
     /// Active pods that no source wants (any more), and whose successors the message may bring. One that
@@ -264,15 +284,25 @@ impl SyncLoop {
     }
 
     fn look_at(&self, pod: Arc<Pod>) {
-        self.pod_sync.statuses.publish(&pod);
         let uid = pod.uid();
-        self.tell(&uid, UpdateOptions::sync(UpdateKind::Sync, pod));
+        // What is there may be of the pod before it, whose own worker tells of it.
+        if !self.workers.wants_restart(&uid) && !self.cleaning.contains(&uid) {
+            self.pod_sync.statuses.publish(&pod);
+        }
+        let look = UpdateOptions::sync(UpdateKind::Sync, pod);
+        self.workers.update_known_pod(look);
     }
 
     /// Gives a pod a worker, which ends it at once if the node refuses it. One whose predecessor of the
     /// same UID is still ending is judged when that is gone.
-    fn create(&self, pod: Arc<Pod>) {
+    fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
+        if let Some(other) = self.runs_under_another_name(&pod)
+            && !self.workers.knows(&uid)
+            && !self.end_namesake(other)
+        {
+            return;
+        }
         let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
         if !waits && !pod.is_terminal() && !self.pod_sync.has_ended(&uid) {
             self.judge(&pod);
@@ -284,13 +314,14 @@ impl SyncLoop {
 
     /// Another pod under the same UID: it takes the place of one that runs, and starts afresh after one
     /// that has ended or is about to.
-    fn replace(&self, pod: Arc<Pod>) {
+    fn replace(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if self.workers.is_pod_termination_requested(&uid) {
             return self.create(pod);
         }
         self.judge(&pod);
-        self.tell(&uid, UpdateOptions::sync(UpdateKind::Update, pod));
+        let update = UpdateOptions::sync(UpdateKind::Update, pod);
+        self.workers.update_known_pod(update);
     }
 
     /// Shows the pod as failed if the node refuses it; its worker then ends it.

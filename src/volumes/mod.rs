@@ -109,6 +109,16 @@ impl VolumeManager {
         }
     }
 
+    /// How many pods are known to have what they want.
+    pub fn len(&self) -> usize {
+        self.shared.prepared.lock().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The root directory everything is below.
     pub fn root(&self) -> &KubeletRoot {
         &self.shared.root

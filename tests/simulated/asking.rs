@@ -498,16 +498,22 @@ async fn a_reader_that_goes_away_is_no_error() {
         .spawn()
         .unwrap();
     let done = tokio::spawn(running.wait_with_output());
-    // What changes makes the one that watches write into the broken pipe.
-    for name in ["a", "b", "c"] {
-        node.put(&simple(name));
-        node.wait_phase(name, "Running").await;
-    }
-    let output = tokio::time::timeout(SOON, done)
-        .await
-        .expect("it ends")
-        .unwrap()
-        .unwrap();
+    // What changes makes the one that watches write into the broken pipe, whenever it began.
+    let changes = async {
+        for n in 0.. {
+            let name = format!("p{n}");
+            node.put(&simple(&name));
+            node.wait_phase(&name, "Running").await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let ended = async {
+        tokio::select! {
+            output = done => output.unwrap().unwrap(),
+            () = changes => unreachable!("there is always another pod"),
+        }
+    };
+    let output = tokio::time::timeout(SOON, ended).await.expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success(), "{}", output.status);
 }

@@ -76,16 +76,15 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     let mut flips = 0;
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) > 0;
     while !fake.comes_true(Duration::from_millis(5), third).await {
-        // A pod that it has not read again yet has no conditions.
         for pod in http::pods(port).await.unwrap_or_default() {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let status = pod.status.clone().unwrap_or_default();
-            let unread = status.conditions.unwrap_or_default().is_empty();
-            if name == full("web") && !unread && !is_ready(&pod) {
+            assert!(status.conditions.is_some(), "{pod:?}");
+            if name == full("web") && !is_ready(&pod) {
                 println!("not ready: {pod:?}");
                 flips += 1;
             }
-            let ended = name != full("done") || unread || phase(&pod) == "Succeeded";
+            let ended = name != full("done") || phase(&pod) == "Succeeded";
             assert!(ended, "{pod:?}");
         }
         assert!(
@@ -159,6 +158,37 @@ async fn from_its_first_moment_on_a_restarted_kubelet_shows_pods_as_they_are() {
     .await;
     assert_eq!(phase(&first), "Running", "{first:?}");
     assert!(is_ready(&first), "{first:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_be_read_yet_is_shown_as_the_kubelet_before_showed_it() {
+    let mut node = Node::new().await;
+    let probe = json!({"readinessProbe": exec_probe("is-ready")});
+    node.put(&pod("web", &[with(container("main"), probe)]));
+    node.put(&simple("crashy"));
+    node.fake
+        .behave(&full("crashy"), Behaviour::exits(Duration::ZERO, 1));
+    node.start().await;
+    let before = node.wait_pod("web", "is ready", SOON, is_ready).await;
+    let backs_off = |pod: &_| crate::node::waits_for(pod, "main") == "CrashLoopBackOff";
+    node.wait_pod("crashy", "backs off", SOON, backs_off).await;
+    node.stop().await;
+    node.fake.inject(Fault::hang(Rpc::ContainerStatus));
+    node.start().await;
+    // There is no moment at which there are no pods.
+    let first = node.pods().await;
+    assert_eq!(first.len(), 2, "{first:?}");
+    for pod in &first {
+        assert_eq!(phase(pod), "Running", "{pod:?}");
+        let web = pod.metadata.name == before.metadata.name;
+        assert_eq!(is_ready(pod), web, "{pod:?}");
+    }
+    node.fake.clear_faults();
+    let read = |pod: &_| crate::node::runs(pod, "main") && is_ready(pod);
+    let after = node.wait_pod("web", "was read", SOON, read).await;
+    let conditions =
+        |pod: &k8s_openapi::api::core::v1::Pod| pod.status.clone().unwrap_or_default().conditions;
+    assert_eq!(conditions(&after), conditions(&before));
 }
 
 #[tokio::test]

@@ -1,14 +1,41 @@
-//! The kubelet's log on the test's own output, which is shown when the test fails.
+//! The kubelet's log: on the test's own output, which is shown when the test fails, or kept for it.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
+use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-struct Printer {
+struct Printer<W> {
     start: Instant,
+    write: W,
+}
+
+/// Lines of one or several kubelets, one after the other.
+#[derive(Clone)]
+pub(crate) struct Log {
+    since: Instant,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Log {
+    pub(crate) fn new() -> Log {
+        Log {
+            since: Instant::now(),
+            lines: Arc::default(),
+        }
+    }
+
+    /// Shows it.
+    pub(crate) fn print(&self) {
+        for line in self.lines.lock().iter() {
+            println!("{line}");
+        }
+    }
 }
 
 struct Line(String);
@@ -22,7 +49,7 @@ impl Visit for Line {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Printer {
+impl<S: Subscriber, W: Fn(String) + 'static> Layer<S> for Printer<W> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
         if *metadata.level() > Level::DEBUG || !metadata.target().starts_with("kubelet") {
@@ -32,14 +59,22 @@ impl<S: Subscriber> Layer<S> for Printer {
         event.record(&mut line);
         let seconds = self.start.elapsed().as_secs_f64();
         let (level, target) = (metadata.level(), metadata.target());
-        println!("{seconds:7.3} {level} {target}:{}", line.0);
+        (self.write)(format!("{seconds:7.3} {level} {target}:{}", line.0));
     }
 }
 
 /// Until dropped, what happens on this thread is printed.
-pub(crate) fn print_on_this_thread() -> tracing::subscriber::DefaultGuard {
-    let printer = Printer {
-        start: Instant::now(),
-    };
+pub(crate) fn print_on_this_thread() -> DefaultGuard {
+    until_dropped(Instant::now(), |line| println!("{line}"))
+}
+
+/// Until dropped, what happens on this thread is kept.
+pub(crate) fn keep(log: &Log) -> DefaultGuard {
+    let log = log.clone();
+    until_dropped(log.since, move |line| log.lines.lock().push(line))
+}
+
+fn until_dropped(start: Instant, write: impl Fn(String) + Send + Sync + 'static) -> DefaultGuard {
+    let printer = Printer { start, write };
     tracing::subscriber::set_default(tracing_subscriber::registry().with(printer))
 }

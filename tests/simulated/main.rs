@@ -11,19 +11,23 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apart;
 mod asking;
 mod collected;
 mod fake_runtime;
 mod kubelet_restarts;
+mod left_behind;
 mod log;
 mod logs;
 mod manifests;
+mod names;
 mod node;
 mod orphans;
 mod own_ids;
 mod planted;
 mod pods;
 mod pulls;
+mod races;
 mod readded;
 mod refused;
 mod restarting;

@@ -10,6 +10,8 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::apart::Apart;
+use crate::log::Log;
 use crate::support::fake_runtime::{Call, ContainerView, FakeRuntime, Options, Rpc};
 use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
@@ -26,9 +28,12 @@ const PORT_TRIES: usize = 5;
 /// The node's name; static pods carry it as a suffix.
 const NODE: &str = "node1";
 
-struct Running {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<anyhow::Result<()>>,
+enum Running {
+    Here {
+        stop: oneshot::Sender<()>,
+        task: JoinHandle<anyhow::Result<()>>,
+    },
+    Apart(Apart),
 }
 
 /// A node; everything of it ends with the test.
@@ -122,16 +127,53 @@ impl Node {
         };
         let app = app.with_periods(self.periods.clone());
         let task = tokio::spawn(app.run_until(asked));
-        self.running = Some(Running { stop, task });
+        self.running = Some(Running::Here { stop, task });
+    }
+
+    /// Starts the kubelet on threads of its own, where it can be killed; returns once its sockets are
+    /// open.
+    pub(crate) async fn start_apart(&mut self, log: &Log) {
+        assert!(self.running.is_none(), "the kubelet runs already");
+        let mut tries = 0;
+        loop {
+            if self.ports == [0; 2] {
+                self.ports = free_ports();
+            }
+            let started = Apart::start(self.load(), self.periods.clone(), log.clone()).await;
+            match started {
+                Ok(apart) => {
+                    self.running = Some(Running::Apart(apart));
+                    return;
+                }
+                Err(error) if tries == PORT_TRIES => {
+                    panic!("the kubelet does not start: {error:#}")
+                }
+                Err(error) => println!("trying again: {error:#}"),
+            }
+            self.ports = [0; 2];
+            tries += 1;
+        }
     }
 
     /// Stops the kubelet as SIGTERM does.
     pub(crate) async fn stop(&mut self) {
-        let Running { stop, task } = self.running.take().expect("a running kubelet");
-        let _ = stop.send(());
-        task.await
-            .expect("no panic")
-            .expect("the kubelet ends well");
+        match self.running.take().expect("a running kubelet") {
+            Running::Here { stop, task } => {
+                let _ = stop.send(());
+                task.await
+                    .expect("no panic")
+                    .expect("the kubelet ends well");
+            }
+            Running::Apart(apart) => apart.stop().await,
+        }
+    }
+
+    /// Ends a kubelet that was started apart as kill -9 does.
+    pub(crate) async fn kill(&mut self) {
+        match self.running.take() {
+            Some(Running::Apart(apart)) => apart.kill().await,
+            _ => panic!("no kubelet runs apart"),
+        }
     }
 
     fn load(&self) -> kubelet::config::KubeletConfig {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::node::{Node, SOON, full, is_ready, phase, runs, status_of, waits_for};
-use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
+use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Rpc};
 
 fn once(node: &Node, name: &str, code: i32) {
@@ -161,4 +161,28 @@ async fn a_container_that_keeps_failing_its_probe_backs_off_like_one_that_crashe
         events.contains("Back-off restarting failed container main"),
         "{events}"
     );
+}
+
+#[tokio::test]
+async fn a_mended_manifest_does_not_wait_for_the_back_off_of_the_broken_one() {
+    let node = Node::started().await;
+    let lives = vec![
+        Behaviour::exits(Duration::ZERO, 1),
+        Behaviour::exits(Duration::ZERO, 1),
+        Behaviour::runs(),
+    ];
+    node.fake.behave_in_turn(&full("web"), lives);
+    let named = |text: &str| with_metadata(version("web", text), json!({"uid": "chosen"}));
+    node.put(&named("broken"));
+    let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
+    node.wait_pod("web", "backs off", SOON, back_off).await;
+    node.put(&named("mended"));
+    let mended = |fake: &FakeRuntime| {
+        let newest = fake.container(&format!("{}/main", full("web")));
+        newest.is_some_and(|c| c.is_running() && c.config.args == ["mended"])
+    };
+    node.fake.wait_until("it runs", SOON, mended).await;
+    let starts = node.calls("web", Rpc::StartContainer);
+    let gap = (starts[2].at - starts[1].at).as_secs_f64();
+    assert!(gap < 9.0, "it waited {gap} s");
 }

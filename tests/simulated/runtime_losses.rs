@@ -81,6 +81,25 @@ async fn one_event_that_nobody_heard_is_made_up_for_by_the_next_list() {
 }
 
 #[tokio::test]
+async fn a_sandbox_whose_death_nobody_heard_is_replaced_after_the_next_list() {
+    let mut node = Node::new().await;
+    node.periods().pleg.audit_period = Duration::from_secs(2);
+    node.start().await;
+    node.put(&simple("web"));
+    let first = node.wait_runs("web").await;
+    node.wait_phase("web", "Running").await;
+    // That of its container, and its own.
+    node.fake.lose_events(2);
+    node.fake.kill_sandbox(&full("web"));
+    let replaced = |fake: &FakeRuntime| {
+        let newest = fake.container(&format!("{}/main", full("web")));
+        newest.is_some_and(|c| c.is_running() && c.id != first.id)
+    };
+    node.fake.wait_until("it is replaced", SOON, replaced).await;
+    assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
+}
+
+#[tokio::test]
 async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_is() {
     let mut node = Node::new().await;
     node.periods().pleg.status_period = Duration::from_millis(200);

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::node::{Node, SOON, calls, full, is_ready, put, wait_runs};
+use crate::node::{Node, SOON, calls, full, is_ready, put, wait_runs, waits_for};
 use crate::planted::{Plant, Planter};
-use crate::pods::{container, exec_probe, pod, simple, with};
-use crate::support::fake_runtime::{FakeRuntime, Fault, Options, Rpc};
+use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc};
 use crate::support::http;
 use crate::support::kubelet_process::KubeletProcess;
 use crate::support::wait::{holds, wait_for};
@@ -112,6 +112,9 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
     node.fake.wait_until("it is looked for", SOON, listed).await;
 }
 
+/// More than what a kubelet waits after a burst before it gives memory back.
+const GIVES_BACK: Duration = Duration::from_secs(60);
+
 fn resident_kib(kubelet: &KubeletProcess) -> u64 {
     let path = format!("/proc/{}/status", kubelet.pid());
     let text = std::fs::read_to_string(path).unwrap();
@@ -161,15 +164,17 @@ async fn two_hundred_pods_come_and_go_and_leave_nothing() {
     for number in 1..10 {
         round(&fake, &kubelet, number).await;
     }
-    let after = (resident_kib(&kubelet), metric_lines(&kubelet).await);
-    assert_eq!(after.1, before.1, "metrics of pods that are gone");
-    // Bounded stores (events, shared strings) and the allocator's own fill up in the beginning.
-    assert!(
-        after.0 < before.0 + 24 * 1024,
-        "from {} KiB to {} KiB",
-        before.0,
-        after.0
-    );
+    let lines = metric_lines(&kubelet).await;
+    assert_eq!(lines, before.1, "metrics of pods that are gone");
+    // Bounded stores (events, shared strings) and the allocator's own fill up in the beginning. What
+    // a burst needed is given back some seconds after it, which may have been so before and not yet
+    // after.
+    wait_for("its memory is as it was", GIVES_BACK, async || {
+        let (before, after) = (before.0, resident_kib(&kubelet));
+        let told = format!("from {before} KiB to {after} KiB");
+        holds(after < before + 24 * 1024, told)
+    })
+    .await;
     for below in ["root/pods", "root/journal", "logs", "containers"] {
         wait_for(below, SOON, async || {
             let left = crate::node::entries(&dir.path().join(below));
@@ -179,4 +184,85 @@ async fn two_hundred_pods_come_and_go_and_leave_nothing() {
     }
     assert_eq!(calls(&fake, "web-0-0", Rpc::RunPodSandbox).len(), 1);
     assert!(fake.pod(&full("web-0-0")).is_none());
+}
+
+/// What the kubelet keeps of pods, where it keeps anything.
+async fn kept(node: &Node) -> Vec<String> {
+    let (code, text) = node.get("/metrics").await;
+    assert_eq!(code, 200);
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with("kubelet_board_entries{"));
+    let kept = lines.filter(|line| !line.ends_with(" 0"));
+    kept.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn of_pods_that_are_gone_nothing_is_kept() {
+    let mut node = Node::new().await;
+    // What is removed is remembered until the next list.
+    node.periods().pleg.audit_period = Duration::from_secs(1);
+    node.start().await;
+    let crashes = Behaviour::exits(Duration::ZERO, 1);
+    let own_uid = json!({"uid": "chosen"});
+    let probed = with(
+        container("main"),
+        json!({
+            "readinessProbe": exec_probe("is-ready"),
+            "lifecycle": {"preStop": {"exec": {"command": ["bye"]}}},
+            "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        }),
+    );
+    let absent = with(
+        container("main"),
+        json!({"image": "localhost/absent:dev", "imagePullPolicy": "Always"}),
+    );
+    let volumes = json!({"volumes": [{"name": "scratch", "emptyDir": {}}]});
+    node.fake.on_pull(
+        "localhost/absent:dev",
+        Pull {
+            error: Some((tonic::Code::NotFound, "no such image".to_owned())),
+            ..Pull::default()
+        },
+    );
+    for round in 0..3 {
+        let name = |kind: &str| format!("{kind}-{round}");
+        let [crashy, broken, probing, absently, chosen] =
+            ["crashy", "broken", "probed", "absent", "chosen"].map(name);
+        node.fake.behave(&full(&crashy), crashes.clone());
+        node.put(&simple(&crashy));
+        node.put(&simple(&broken));
+        let probing_pod = with_spec(
+            pod(&probing, std::slice::from_ref(&probed)),
+            volumes.clone(),
+        );
+        node.put(&probing_pod);
+        node.put(&pod(&absently, std::slice::from_ref(&absent)));
+        node.put(&with_metadata(simple(&chosen), own_uid.clone()));
+        node.wait_runs(&broken).await;
+        node.fake.kill_sandbox(&full(&broken));
+        let held = |reason: &'static str| move |pod: &_| waits_for(pod, "main") == reason;
+        node.wait_pod(&crashy, "backs off", SOON, held("CrashLoopBackOff"))
+            .await;
+        node.wait_pod(&absently, "backs off", SOON, held("ImagePullBackOff"))
+            .await;
+        node.wait_pod(&probing, "is ready", SOON, is_ready).await;
+        node.wait_phase(&chosen, "Running").await;
+        let replaced = |fake: &FakeRuntime| {
+            let pod = fake.pod(&full(&broken));
+            pod.is_some_and(|pod| pod.attempt == 1 && pod.containers.iter().any(|c| c.is_running()))
+        };
+        node.fake
+            .wait_until("the sandbox is replaced", SOON, replaced)
+            .await;
+        assert!(kept(&node).await.len() > 10, "{:?}", kept(&node).await);
+        for name in [crashy, broken, probing, absently, chosen] {
+            node.remove(&name);
+        }
+        wait_for("nothing is kept", SOON, async || {
+            let kept = kept(&node).await;
+            holds(kept.is_empty(), format!("{kept:#?}"))
+        })
+        .await;
+    }
 }

@@ -48,6 +48,11 @@ impl BegunStops {
         *deadline
     }
 
+    /// Of how many pods a stop has begun.
+    pub(in crate::kuberuntime) fn len(&self) -> usize {
+        self.deadlines.lock().len()
+    }
+
     /// The stop has succeeded. That of a whole pod ends those of its containers.
     pub(in crate::kuberuntime) fn over(&self, uid: &PodUid, scope: &Scope) {
         let mut deadlines = self.deadlines.lock();

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -29,6 +29,13 @@ pub(super) struct Fetcher {
 impl Fetcher {
     pub(super) fn new(target: Target) -> Self {
         Self { target, tls: None }
+    }
+
+    /// One for which the system trusts nothing but these certificates.
+    #[cfg(test)]
+    pub(super) fn of_a_system_with(target: Target, trusted: CertificateDer<'static>) -> Self {
+        let tls = Some(trusting([trusted]).unwrap());
+        Self { target, tls }
     }
 
     /// The body of a 200, at most [`MAX_MANIFEST_BYTES`].
@@ -114,9 +121,15 @@ async fn body(incoming: Incoming) -> anyhow::Result<Bytes> {
 
 /// Blocking.
 fn system_roots() -> anyhow::Result<TlsConnector> {
-    let found = rustls_native_certs::load_native_certs();
+    trusting(rustls_native_certs::load_native_certs().certs)
+}
+
+/// Trusts whom these certificates vouch for; what cannot be read among them is passed over.
+fn trusting(
+    certificates: impl IntoIterator<Item = CertificateDer<'static>>,
+) -> anyhow::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
+    let (added, _) = roots.add_parsable_certificates(certificates);
     if added == 0 {
         bail!("the system has no usable root certificates");
     }

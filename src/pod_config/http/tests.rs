@@ -4,10 +4,30 @@ use http_body_util::Full;
 use hyper::{Request, Response, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::{collections::VecDeque, convert::Infallible, sync::Arc};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    time::timeout,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Vouches for the servers' certificates.
+const CA: &[u8] = include_bytes!("testdata/ca.pem");
+/// Vouches for nobody.
+const STRANGER: &[u8] = include_bytes!("testdata/stranger.pem");
+/// For 127.0.0.1.
+const SERVER: &[u8] = include_bytes!("testdata/server.pem");
+/// For another name.
+const ELSEWHERE: &[u8] = include_bytes!("testdata/elsewhere.pem");
+/// The key of both.
+const KEY: &[u8] = include_bytes!("testdata/key.pem");
+
+fn certificate_of(pem: &[u8]) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(pem).unwrap()
+}
 
 fn pod(name: &str) -> String {
     format!(
@@ -35,15 +55,48 @@ impl Script {
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let script = served.clone();
-                let service = service_fn(move |request| {
-                    let answer = script.answer(&request);
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+                tokio::spawn(served.clone().speak(stream));
             }
         });
         (script, format!("http://{address}/pods"))
+    }
+
+    /// The same over TLS, under a certificate.
+    async fn serve_tls(answers: &[(u16, String)], certificate: &[u8]) -> (Self, String) {
+        let script = Self::default();
+        script.answers.lock().extend(answers.iter().cloned());
+        let key = PrivateKeyDer::from_pem_slice(KEY).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate_of(certificate)], key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = script.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                // A client that trusts nobody hangs up.
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    tokio::spawn(served.clone().speak(stream));
+                }
+            }
+        });
+        (script, format!("https://{address}/pods"))
+    }
+
+    async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(move |request| {
+            let answer = self.answer(&request);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let _ = http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
     }
 
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
@@ -251,6 +304,49 @@ async fn https_is_spoken_and_an_unknown_certificate_refused() {
         plain_server || error.contains("no usable root certificates"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn pods_come_over_https_with_the_configured_headers() {
+    let (script, url) = Script::serve_tls(&[(200, pod("a"))], SERVER).await;
+    let headers = [("X-Token".to_string(), "t".to_string())];
+    let target = Target::new(&url, &headers).unwrap();
+    let mut fetcher = Fetcher::of_a_system_with(target, certificate_of(CA));
+    for asked in 1..=2 {
+        assert_eq!(fetcher.fetch().await.unwrap(), pod("a"));
+        assert_eq!(script.times_asked(), asked);
+    }
+    let (path, token) = script.asked.lock()[0].clone();
+    assert_eq!((path.as_str(), token.as_deref()), ("/pods", Some("t")));
+}
+
+#[tokio::test]
+async fn a_wrong_certificate_is_told_nothing() {
+    for (certificate, trusted, why) in [
+        (SERVER, STRANGER, "UnknownIssuer"),
+        (ELSEWHERE, CA, "not valid for name"),
+    ] {
+        let (script, url) = Script::serve_tls(&[(200, pod("a"))], certificate).await;
+        let headers = [("X-Token".to_string(), "hush".to_string())];
+        let target = Target::new(&url, &headers).unwrap();
+        let mut fetcher = Fetcher::of_a_system_with(target, certificate_of(trusted));
+        let error = format!("{:#}", fetcher.fetch().await.unwrap_err());
+        assert!(error.starts_with("TLS with 127.0.0.1:"), "{error}");
+        assert!(error.contains(why), "{error}");
+        assert_eq!(script.times_asked(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_exactly_the_limit_is_read_and_a_byte_more_is_not() {
+    let limit = crate::validation::MAX_MANIFEST_BYTES;
+    for (length, fits) in [(limit, true), (limit + 1, false)] {
+        let text = pod("a");
+        let body = format!("{text}{}", "#".repeat(length - text.len()));
+        let (_, url) = Script::serve(&[(200, body)]).await;
+        let mut fetcher = Fetcher::new(Target::new(&url, &[]).unwrap());
+        assert_eq!(fetcher.fetch().await.is_ok(), fits, "{length}");
+    }
 }
 
 #[test]

@@ -267,6 +267,29 @@ async fn a_running_pod_is_adopted_by_its_own_uid() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
+    let node = node();
+    let running = in_runtime("u", "web", true);
+    node.update(UpdateOptions::orphan(running)).await;
+    node.end("u", How::Well).await;
+    assert!(!node.workers.knows(&"u".into()));
+    let pod = static_pod("u", "web");
+    node.create(&pod).await;
+    assert_eq!(node.turn("u"), "", "its remains come first");
+    assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
+    // That something of it changed is no reason to start it.
+    let look = UpdateOptions::sync(UpdateKind::Sync, Arc::new(pod.clone()));
+    node.workers.update_known_pod(look.clone());
+    settle().await;
+    assert!(!node.workers.knows(&"u".into()));
+    node.create(&pod).await;
+    assert_eq!(node.turn("u"), "sync-Create");
+    node.workers.update_known_pod(look);
+    node.end("u", How::Well).await;
+    assert_eq!(node.turn("u"), "sync-Sync");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_same_uid_added_again_starts_anew_after_it_finished() {
     let node = node();
     let pod = static_pod("u", "web");

@@ -85,6 +85,7 @@ impl World {
     }
 
     async fn collect(&mut self, wanted: bool) {
+        self.workers.shared.finished.take_now();
         for uid in PODS.map(PodUid::from) {
             if self.workers.collect(&uid, wanted) == Collected::Forgotten {
                 self.forgotten(&uid);

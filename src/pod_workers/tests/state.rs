@@ -327,6 +327,37 @@ fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
 }
 
 #[test]
+fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
+    let named = |command: &str| {
+        let mut pod = static_pod("u", "web");
+        let labels = [("made".to_string(), command.to_string())];
+        pod.metadata.labels = Some(labels.into());
+        Arc::new(pod)
+    };
+    let made = |effects: &[Effect]| match effects {
+        [Effect::Run(Turn::Terminate(pod, ..) | Turn::CleanUp(pod))] => {
+            pod.metadata.labels.clone().unwrap_or_default()["made"].clone()
+        }
+        other => panic!("{other:?}"),
+    };
+    let (mut p, _) = first(UpdateOptions::sync(Create, named("first")));
+    p.on(Input::MayStart);
+    p.begin();
+    p.ended(LIVE);
+    p.update(UpdateOptions::kill(named("first"), Deleted));
+    p.update(UpdateOptions::sync(Create, named("second")));
+    p.update(UpdateOptions::sync(Sync, named("second")));
+    assert_eq!(made(&p.state.on(Input::Begin(None), p.now)), "first");
+    // A kill of the second one still hurries the first.
+    let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).within(1));
+    assert_eq!(hurried, "shorten:1 kill:1");
+    p.ended(Outcome::Done);
+    p.update(UpdateOptions::sync(Update, named("second")));
+    assert_eq!(made(&p.state.on(Input::Begin(None), p.now)), "first");
+    assert!(p.end().restart);
+}
+
+#[test]
 fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
     let pod = api();
     let mut p = syncing(&pod);

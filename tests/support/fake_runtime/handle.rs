@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::{
     Behaviour, Call, Conditions, ExecCall, ExecOutcome, Fault, Features, Lie, Options, Pull, Rpc,
-    Shared, Subject,
+    Shared, Start, Subject,
 };
 use super::{calls, exec, images, server, world};
 
@@ -366,6 +366,16 @@ impl FakeRuntime {
             .filter(|(rpc, _)| rpc.is_mutating())
             .map(|(_, n)| n)
             .sum()
+    }
+
+    /// All containers that were ever started, in order.
+    pub fn starts(&self) -> Vec<Start> {
+        self.shared.world.lock().history.starts.clone()
+    }
+
+    /// Pods that ever began to run while another one of their name did.
+    pub fn twins(&self) -> Vec<String> {
+        self.shared.world.lock().history.twins.clone()
     }
 
     /// Starts the record anew.

@@ -12,6 +12,7 @@ mod events;
 mod exec;
 mod faults;
 mod handle;
+mod history;
 mod images;
 mod logs;
 mod runtime_service;
@@ -35,6 +36,7 @@ pub use calls::{Call, Rpc, Subject};
 pub use exec::{ExecCall, ExecOutcome};
 pub use faults::{Fault, Lie};
 pub use handle::{ContainerView, FakeRuntime, PodView};
+pub use history::Start;
 pub use images::{Pull, image_id};
 
 /// Items per message of the list streams.

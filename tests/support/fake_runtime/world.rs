@@ -12,6 +12,7 @@ use v1::{ContainerEventType as Event, ContainerState, PodSandboxState};
 use super::behaviour::{Behaviour, Behaviours};
 use super::calls::Subject;
 use super::events::Subscribers;
+use super::history::History;
 use super::logs::LogFile;
 
 /// The label that the kubelet puts on everything of a pod.
@@ -65,6 +66,7 @@ pub struct World {
     pub behaviours: Behaviours,
     pub subscribers: Subscribers,
     pub write_logs: bool,
+    pub history: History,
     next_ip: u32,
     next_id: u64,
 }
@@ -110,6 +112,13 @@ impl World {
             self.new_ip()
         };
         let uid = uid_of(&config);
+        self.note_twins(&Subject {
+            id: id.clone(),
+            namespace: metadata.namespace,
+            pod: metadata.name,
+            uid: uid.clone(),
+            ..Subject::default()
+        });
         self.sandboxes_by_uid
             .entry(uid)
             .or_default()
@@ -250,9 +259,14 @@ impl World {
             )));
         }
         let life = self.behaviours.next(&subject, &image, &command);
+        self.note_twins(&Subject {
+            id: sandbox_id.clone(),
+            ..subject.clone()
+        });
         let Some(container) = self.containers.get_mut(id) else {
             return Err(no_container(id));
         };
+        let config = container.config.clone();
         container.life = life.clone();
         container.started_at = now;
         if let Some(message) = life.start_error {
@@ -271,6 +285,7 @@ impl World {
                 log.line(now, "stdout", line);
             }
         }
+        self.note_start(subject, &config);
         self.emit(Event::ContainerStartedEvent, id, &sandbox_id, now);
         Ok(Started { exit: life.exit })
     }

@@ -1,0 +1,76 @@
+//! How much is kept of pods, board by board, as a metric: what belongs to a pod goes with it, so on a
+//! node without pods all of it is zero (P-24).
+
+use super::{Boards, live::Live};
+use crate::{
+    journal::Journal, metrics::Metrics, pod_cache::PodCache, pod_manager::PodManager,
+    status::Statuses,
+};
+use prometheus_client::{
+    encoding::{EncodeMetric, MetricEncoder},
+    metrics::MetricType,
+};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+/// What is counted.
+#[derive(Clone)]
+struct Census {
+    manager: PodManager,
+    statuses: Statuses,
+    journal: Journal,
+    cache: PodCache,
+    live: Arc<OnceLock<Live>>,
+}
+
+/// Counts at every scrape what the boards keep.
+pub(super) fn register(boards: &Boards, metrics: &Metrics) {
+    let census = Census {
+        manager: boards.manager.reader(),
+        statuses: boards.statuses.reader(),
+        journal: boards.journal.clone(),
+        cache: boards.cache.clone(),
+        live: boards.live.clone(),
+    };
+    metrics.register(
+        "kubelet_board_entries",
+        "Number of entries that are kept about pods, by where",
+        census,
+    );
+}
+
+impl Census {
+    fn count(&self) -> Vec<(&'static str, usize)> {
+        let mut kept = vec![
+            ("wanted", self.manager.len()),
+            ("statuses", self.statuses.len()),
+            ("journal", self.journal.len()),
+        ];
+        kept.extend(self.cache.kept());
+        kept.extend(self.live.get().into_iter().flat_map(Live::kept));
+        kept
+    }
+}
+
+impl fmt::Debug for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Census").finish_non_exhaustive()
+    }
+}
+
+impl EncodeMetric for Census {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (board, number) in self.count() {
+            let labels = [("board", board)];
+            let mut sample = encoder.encode_family(&labels)?;
+            sample.encode_gauge(&i64::try_from(number).unwrap_or(i64::MAX))?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}

@@ -1,0 +1,228 @@
+//! What the documents say is tested is tested: every test that they name exists.
+
+use super::read;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// The pains that the list counts.
+const PAINS: usize = 44;
+
+/// Everything that a document can name, with where it runs: `""` is anywhere.
+#[derive(Default)]
+struct Known {
+    tests: BTreeSet<String>,
+    /// Scenarios of `tests/containerd` by name, with the flavours on which they run.
+    scenarios: BTreeMap<String, Vec<&'static str>>,
+}
+
+impl Known {
+    fn of(files: &[(String, String)]) -> Self {
+        let mut known = Self::default();
+        for (name, text) in files {
+            if name == "tests/containerd/scenarios/mod.rs" {
+                known.scenarios = scenarios(text);
+            }
+            known.tests.extend(tests(text));
+        }
+        known
+    }
+
+    /// Why a name as a document has it is none of a test.
+    fn fault(&self, name: &str) -> Option<String> {
+        let flavours: &[&str] = match name.split_once("::") {
+            Some(("containerd", _)) => &["containerd"],
+            Some(("containerd2", _)) => &["containerd2"],
+            Some(("containerd{,2}", _)) => &["containerd", "containerd2"],
+            Some(_) => return Some(format!("{name}: nothing is called so")),
+            None => &[],
+        };
+        let short = name.rsplit("::").next().unwrap_or(name);
+        let runs_on = self.scenarios.get(short);
+        let found = match flavours {
+            [] => self.tests.contains(short) || runs_on.is_some(),
+            _ => runs_on.is_some_and(|runs| flavours.iter().all(|flavour| runs.contains(flavour))),
+        };
+        (!found).then(|| format!("{name}: there is no such test"))
+    }
+}
+
+/// The functions that are marked as tests.
+fn tests(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut marked = false;
+    for line in text.lines().map(str::trim) {
+        let is_test = ["#[test]", "#[tokio::test"];
+        if is_test.iter().any(|mark| line.starts_with(mark)) {
+            marked = true;
+        } else if let Some(name) = function(line) {
+            if marked {
+                found.push(name.to_owned());
+            }
+            marked = false;
+        }
+    }
+    found
+}
+
+fn function(line: &str) -> Option<&str> {
+    let rest = line
+        .trim_start_matches("pub ")
+        .trim_start_matches("pub(crate) ")
+        .trim_start_matches("async ")
+        .strip_prefix("fn ")?;
+    rest.split(['(', '<']).next()
+}
+
+/// The lists of scenarios.
+fn scenarios(text: &str) -> BTreeMap<String, Vec<&'static str>> {
+    let mut found = BTreeMap::new();
+    let mut flavours: &[&'static str] = &[];
+    for line in text.lines().map(str::trim) {
+        match line {
+            "EVERYWHERE:" => flavours = &["containerd", "containerd2"],
+            "ON_CONTAINERD2:" => flavours = &["containerd2"],
+            "}" => flavours = &[],
+            _ => {
+                if let Some((_, name)) = line.trim_end_matches(',').split_once("::")
+                    && !flavours.is_empty()
+                {
+                    found.insert(name.to_owned(), flavours.to_vec());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The rows of all tables of a document, each with the number of its line. Heads and rules are none.
+fn rows(text: &str) -> Vec<(usize, Vec<&str>)> {
+    let lines = text.lines().collect::<Vec<_>>();
+    let rule = |line: &str| line.starts_with("|---") || line.starts_with("| ---");
+    let is_row = |at: usize| {
+        lines[at].starts_with('|')
+            && !rule(lines[at])
+            && !lines.get(at + 1).is_some_and(|next| rule(next))
+    };
+    let cells = |at: usize| {
+        let row = lines[at].trim().trim_matches('|');
+        (at + 1, row.split('|').map(str::trim).collect())
+    };
+    (0..lines.len())
+        .filter(|at| is_row(*at))
+        .map(cells)
+        .collect()
+}
+
+/// What stands between back-quotes.
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// What is wrong with the tests that a document names in the last column of its tables. A row may do
+/// without only if `excused` says so of the others.
+fn faults(known: &Known, text: &str, excused: impl Fn(&[&str]) -> bool) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (line, cells) in rows(text) {
+        let (last, others) = cells.split_last().expect("a row has cells");
+        let named = quoted(last);
+        if named.is_empty() && !excused(others) {
+            faults.push(format!("line {line}: no test is named"));
+        }
+        let missing = named.into_iter().filter_map(|name| known.fault(name));
+        faults.extend(missing.map(|fault| format!("line {line}: {fault}")));
+    }
+    faults
+}
+
+fn document(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+fn known() -> Known {
+    let mut files = Vec::new();
+    for dir in ["src", "tests"] {
+        read(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join(dir),
+            dir,
+            &mut files,
+        );
+    }
+    Known::of(&files)
+}
+
+#[test]
+fn every_test_that_a_document_names_exists() {
+    let known = known();
+    assert!(
+        known.tests.len() > 100 && known.scenarios.len() > 10,
+        "the tests were not found"
+    );
+    let none = |_: &[&str]| false;
+    let broken = faults(&known, &document("docs/pains.md"), none);
+    assert_eq!(broken, [""; 0], "docs/pains.md");
+    let not_there = |cells: &[&str]| cells.last().is_some_and(|state| state.starts_with("not"));
+    let broken = faults(&known, &document("docs/features.md"), not_there);
+    assert_eq!(broken, [""; 0], "docs/features.md");
+}
+
+#[test]
+fn every_pain_is_answered_or_waits_for_its_part() {
+    let text = document("docs/pains.md");
+    let (table, rest) = text
+        .split_once("Not touched yet")
+        .expect("what is not here yet");
+    for number in 1..=PAINS {
+        let pain = format!("P-{number:02}");
+        let answered = table.matches(&format!("\n| {pain} ")).count();
+        let waits = usize::from(rest.contains(&pain));
+        assert_eq!(answered + waits, 1, "{pain}");
+    }
+}
+
+// -- the check can fail ----------------------------------------------------------------------------
+
+#[test]
+fn names_are_found_as_documents_write_them() {
+    let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let known = Known::of(&[
+        file("src/a.rs", "#[test]\nfn one() {}\nfn helper() {}\n"),
+        file(
+            "tests/b.rs",
+            "    #[tokio::test(start_paused = true)]\n    #[ignore]\n    async fn two() {}",
+        ),
+        file(
+            "tests/containerd/scenarios/mod.rs",
+            "scenarios! {\n    ON_CONTAINERD2:\n    a::four,\n}\nscenarios! {\n    EVERYWHERE:\n    a::three,\n}\nuse x::y;",
+        ),
+    ]);
+    for good in [
+        "one",
+        "two",
+        "three",
+        "containerd::three",
+        "containerd{,2}::three",
+        "containerd2::four",
+    ] {
+        assert_eq!(known.fault(good), None, "{good}");
+    }
+    for bad in [
+        "helper",
+        "five",
+        "y",
+        "containerd::one",
+        "containerd{,2}::four",
+        "elsewhere::one",
+    ] {
+        assert!(known.fault(bad).is_some(), "{bad}");
+    }
+    let table = "| a | b |\n|---|---|\n| x | `one`, `five` |\n| not yet | - |\n| y | — |\n";
+    let broken = faults(&known, table, |cells| cells[0].starts_with("not"));
+    assert_eq!(
+        broken,
+        [
+            "line 3: five: there is no such test",
+            "line 5: no test is named"
+        ]
+    );
+}

@@ -1,0 +1,84 @@
+//! What is left on the disk of pods that vanished while no kubelet ran.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::node::{Node, SOON};
+use crate::pods::{simple, with_metadata};
+use crate::support::fake_runtime::FakeRuntime;
+use crate::support::wait::{holds, wait_for};
+use crate::web::WebServer;
+
+/// A pod with a UID that the test knows.
+fn known(name: &str) -> serde_json::Value {
+    with_metadata(simple(name), json!({"uid": format!("uid-of-{name}")}))
+}
+
+fn logs_of(name: &str) -> String {
+    format!("default_{name}-node1_uid-of-{name}")
+}
+
+#[tokio::test]
+async fn logs_of_pods_that_vanished_go_once_every_source_says_that_they_are_gone() {
+    let server = WebServer::start(200, "").await;
+    let mut node = Node::new().await;
+    node.configure(&format!("staticPodURL: {}", server.url));
+    node.configure("httpCheckFrequency: 100ms");
+    node.start().await;
+    for name in ["goes", "stays"] {
+        node.put(&known(name));
+        node.wait_runs(name).await;
+        node.wait_phase(name, "Running").await;
+    }
+    node.stop().await;
+    // As after a power cut that took the runtime's state along.
+    node.fake.forget_everything();
+    node.remove("goes");
+    let (logs, links) = (node.path("logs"), node.path("containers"));
+    for stranger in ["lost+found", "two_parts"] {
+        std::fs::create_dir(logs.join(stranger)).unwrap();
+    }
+    std::fs::write(logs.join("default_a_file"), "").unwrap();
+    symlink("/nowhere/default_web_u/main/0.log", links.join("elsewhere")).unwrap();
+    assert!(logs.join(logs_of("goes")).is_dir());
+    assert_eq!(node.entries("containers").len(), 3);
+
+    server.answer(500, "not now");
+    node.start().await;
+    node.wait_runs("stays").await;
+    let touched = |_: &FakeRuntime| !logs.join(logs_of("goes")).is_dir();
+    assert!(node.never(Duration::from_millis(500), touched).await);
+
+    server.answer(200, "");
+    wait_for("its logs are gone", SOON, async || {
+        let left = node.entries("logs");
+        holds(!left.contains(&logs_of("goes")), format!("{left:?}"))
+    })
+    .await;
+    let dead = |dir: &Path| {
+        let links = std::fs::read_dir(dir).unwrap().map(|link| link.unwrap());
+        let names = links.filter(|link| !link.path().exists());
+        names.map(|link| link.file_name()).collect::<Vec<_>>()
+    };
+    wait_for("so are links to them", SOON, async || {
+        let dead = dead(&links);
+        holds(dead == ["elsewhere"], format!("{dead:?}"))
+    })
+    .await;
+    let mut left = node.entries("logs");
+    left.sort();
+    let mut expected = vec![
+        logs_of("stays"),
+        "default_a_file".to_owned(),
+        "lost+found".to_owned(),
+        "two_parts".to_owned(),
+    ];
+    expected.sort();
+    assert_eq!(left, expected);
+    // What ran before it is told by the number of its log.
+    let log = node.path(&format!("logs/{}/main", logs_of("stays")));
+    assert!(log.join("0.log").exists(), "{:?}", std::fs::read_dir(log));
+}

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Pods that are being started at once. More than the runtime takes calls at once; the others wait
 /// before they need memory for requests.
-pub(super) const STARTING: usize = 96;
+pub(super) const STARTING: usize = 32;
 
 /// A pod that takes longer gives its place to another one and goes on beside it: none waits for one
 /// that hangs or pulls.

@@ -54,7 +54,7 @@ pub async fn host_paths_are_what_their_type_says() {
         ("file", at("file"), "File"),
         ("made-file", at("made/file"), "FileOrCreate"),
         ("socket", at("socket"), "Socket"),
-        ("null", "/dev/null".into(), "CharDevice"),
+        ("nothing", "/dev/null".into(), "CharDevice"),
         ("disk", at("disk"), "BlockDevice"),
     ];
     let volumes = good.map(|(name, path, kind)| (name.to_owned(), host_path(&path, kind)));
@@ -87,7 +87,7 @@ pub async fn host_paths_are_what_their_type_says() {
             "link directory",
             "made directory",
             "made-file regular empty file",
-            "null character special file",
+            "nothing character special file",
             "socket socket",
         ]
     );

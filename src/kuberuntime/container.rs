@@ -97,7 +97,9 @@ impl KubeGenericRuntimeManager {
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),
             sandbox_config: Some(&sandbox.config),
         };
+        // What is known already is told, although the pod is to be looked at anew: it is told once.
         let result = tokio::select! {
+            biased;
             result = self.images.ensure_image_exists(&wanted) => result,
             () = request.cancel.cancelled() => return Err(None),
         };

@@ -34,7 +34,9 @@ impl KubeGenericRuntimeManager {
                 policy: PullPolicy::of(source.pull_policy.as_deref()),
                 sandbox_config: Some(&sandbox.config),
             };
+            // As for the image of a container: what is known is told.
             let result = tokio::select! {
+                biased;
                 result = self.images.ensure_image_exists(&wanted) => result,
                 () = request.cancel.cancelled() => return Err(None),
             };

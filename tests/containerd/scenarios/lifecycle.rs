@@ -204,7 +204,11 @@ pub async fn a_container_that_ignores_sigterm_is_killed_after_its_grace() {
         "deaf",
         r#"
 containers:
-- { name: c, image: "localhost/busybox:dev", command: [sh, -c, "trap '' TERM; while true; do sleep 0.05; done"] }
+- name: c
+  image: localhost/busybox:dev
+  command: [sh, -c, "trap '' TERM; touch /deaf; while true; do sleep 0.05; done"]
+  # Before it is deaf it would hear the signal.
+  readinessProbe: { exec: { command: [test, -e, /deaf] }, periodSeconds: 1 }
 "#,
     );
     node.put(

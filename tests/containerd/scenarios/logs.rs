@@ -127,7 +127,7 @@ pub async fn a_chatty_container_is_rotated_and_no_line_is_lost() {
 
     let mut most = 0;
     let mut rotations = std::collections::HashSet::new();
-    wait_for("it has written all", Duration::from_secs(120), || {
+    wait_for("it has written all", Duration::from_secs(300), || {
         let names = names(&directory);
         // For a moment there may be a file that is just being compressed.
         let whole = |name: &&String| !name.ends_with(".tmp");

@@ -97,20 +97,29 @@ impl KubeGenericRuntimeManager {
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),
             sandbox_config: Some(&sandbox.config),
         };
+        self.get_image(request, container, &wanted).await
+    }
+
+    /// Gets an image that a container starts from or mounts, and says it of the container when that
+    /// fails. `Err(None)` when the turn was cancelled.
+    pub(super) async fn get_image(
+        &self,
+        request: &SyncRequest<'_>,
+        container: &Container,
+        wanted: &ImageRequest<'_>,
+    ) -> Result<ReadyImage, Stopped> {
         // What is known already is told, although the pod is to be looked at anew: it is told once.
         let result = tokio::select! {
             biased;
-            result = self.images.ensure_image_exists(&wanted) => result,
+            result = self.images.ensure_image_exists(wanted) => result,
             () = request.cancel.cancelled() => return Err(None),
         };
-        match result {
-            Ok(image) => Ok(image),
-            Err(error) => {
-                self.events
-                    .warning(&object, event::FAILED, format!("Error: {}", error.reason));
-                Err(Some(image_failure(container, error)))
-            }
-        }
+        result.map_err(|error| {
+            let object = ObjectRef::container(request.pod, &container.name);
+            let text = format!("Error: {}", error.reason);
+            self.events.warning(&object, event::FAILED, text);
+            Some(image_failure(container, error))
+        })
     }
 
     fn check_back_off(

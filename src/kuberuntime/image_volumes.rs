@@ -8,7 +8,7 @@ use crate::{
     cri::v1::ImageSpec,
     events::ObjectRef,
     images::{ImageError, ImageRequest, PullPolicy},
-    model::{Pod, PodExt, reasons::event},
+    model::{Pod, PodExt},
 };
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource};
 
@@ -34,18 +34,7 @@ impl KubeGenericRuntimeManager {
                 policy: PullPolicy::of(source.pull_policy.as_deref()),
                 sandbox_config: Some(&sandbox.config),
             };
-            // As for the image of a container: what is known is told.
-            let result = tokio::select! {
-                biased;
-                result = self.images.ensure_image_exists(&wanted) => result,
-                () = request.cancel.cancelled() => return Err(None),
-            };
-            let image = result.map_err(|error| {
-                let object = ObjectRef::container(request.pod, &container.name);
-                let text = format!("Error: {}", error.reason);
-                self.events.warning(&object, event::FAILED, text);
-                Some(image_failure(container, error))
-            })?;
+            let image = self.get_image(request, container, &wanted).await?;
             let spec = image_spec(request.pod, image.reference, reference.to_string());
             images.insert(name.to_string(), spec);
         }

@@ -17,6 +17,7 @@ pub mod look;
 mod memory;
 mod node;
 mod reclaim;
+mod sources;
 mod user_ids;
 mod views;
 

@@ -72,6 +72,7 @@ pub(super) fn of(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> V
         node_name: node_name.into(),
         process: process(boards, config, log),
         node_logs: NODE_LOGS.into(),
+        posted: boards.posted.clone(),
     }
 }
 

@@ -67,11 +67,12 @@ pub fn resolve(
         node_ips,
         root_dir: flags.root_dir.clone(),
         local_objects_dir: flags.local_objects_dir.clone(),
+        allow_posted_pods: flags.allow_posted_pods,
         lock_file: flags.lock_file.clone(),
         exit_on_lock_contention: flags.exit_on_lock_contention,
         sync_frequency: time(effective.sync_frequency),
         static_pods: static_pods(&effective),
-        server: server(&effective),
+        server: server(&effective, flags),
         runtime: runtime(&effective),
         images: images(&effective, flags),
         image_gc: image_gc(&effective),
@@ -236,7 +237,7 @@ fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {
     }
 }
 
-fn server(config: &KubeletConfiguration) -> ServerConfig {
+fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConfig {
     let ip = |text: &Option<String>| {
         let parsed = text.as_ref().and_then(|text| text.parse().ok());
         parsed.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
@@ -252,16 +253,17 @@ fn server(config: &KubeletConfiguration) -> ServerConfig {
         address: SocketAddr::new(address, port(config.port)),
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
-        off: switched_off(config),
+        off: switched_off(config, flags),
     }
 }
 
-fn switched_off(config: &KubeletConfiguration) -> Vec<Switch> {
+fn switched_off(config: &KubeletConfiguration, flags: &Flags) -> Vec<Switch> {
     let switches = [
         (config.enable_debugging_handlers, Switch::Debugging),
         (config.enable_system_log_handler, Switch::SystemLogs),
         (config.enable_profiling_handler, Switch::Profiling),
         (config.enable_debug_flags_handler, Switch::DebugFlags),
+        (Some(flags.allow_posted_pods), Switch::PostedPods),
     ];
     let off = switches.into_iter().filter(|(on, _)| *on == Some(false));
     off.map(|(_, switch)| switch).collect()

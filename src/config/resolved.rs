@@ -22,6 +22,8 @@ pub struct KubeletConfig {
     pub root_dir: PathBuf,
     /// Where ConfigMaps and Secrets of static pods are; `None` when static pods may not refer to any.
     pub local_objects_dir: Option<PathBuf>,
+    /// Whether clients may post pods.
+    pub allow_posted_pods: bool,
     /// File to hold a lock on while running.
     pub lock_file: Option<PathBuf>,
     /// Exit when another process opens that file, as one does that wants the lock.

@@ -5,6 +5,7 @@ use super::{
     health::HealthChecks,
     list,
     pods::{pods, running_pods},
+    posted,
     process::Process,
     reply::{
         Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
@@ -16,6 +17,7 @@ use crate::{
     explain::{Explanation, Overview},
     metrics,
     model::{Pod, PodStatus},
+    pod_config::PostedPods,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -81,6 +83,8 @@ pub struct Views {
     pub node_name: Arc<str>,
     /// For `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
+    /// For `/container` and `/containers`; `None` when nobody may post pods.
+    pub posted: Option<PostedPods>,
     /// What `/logs/` shows.
     pub node_logs: PathBuf,
 }
@@ -211,6 +215,15 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
+            Route::PostPods(how) => {
+                let Some(store) = views.posted.clone() else {
+                    return disabled(Switch::PostedPods);
+                };
+                match read_body(request, entry.body.unwrap_or(0)).await {
+                    Ok(body) => posted::take(store, how, body).await,
+                    Err(refused) => *refused,
+                }
+            }
             Route::NodeLogs(path) => {
                 files::serve(views.node_logs.clone(), path, request.headers()).await
             }

@@ -17,6 +17,7 @@ mod list;
 mod listener;
 mod local;
 mod pods;
+mod posted;
 mod process;
 mod reply;
 mod routes;
@@ -31,6 +32,6 @@ pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
 pub use process::Process;
 pub use routes::{
-    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
-    Switch, document, route,
+    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Post, Route,
+    RouteError, Switch, document, route,
 };

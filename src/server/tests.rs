@@ -106,6 +106,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         node_name: "n1".into(),
         process: process(),
         node_logs: "/nonexistent".into(),
+        posted: None,
     }
 }
 

@@ -27,6 +27,7 @@ mod orphans;
 mod own_ids;
 mod planted;
 mod pods;
+mod posted;
 mod pulls;
 mod races;
 mod readded;

@@ -5,5 +5,7 @@ mod query;
 mod route;
 mod table;
 
-pub use route::{EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Route, RouteError, route};
+pub use route::{
+    EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Post, Route, RouteError, route,
+};
 pub use table::{ENTRIES, Entry, Port, Switch, document};

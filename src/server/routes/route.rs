@@ -33,8 +33,19 @@ pub enum Route {
     Statusz,
     /// `PUT /debug/flags/v`: how much is logged.
     PutVerbosity,
+    /// `POST /container` and `/containers`: pods to run.
+    PostPods(Post),
     /// `/logs/<path>`: the node's logs.
     NodeLogs(String),
+}
+
+/// What becomes of pods that were posted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// They stay, but those of the same names.
+    Add,
+    /// They go.
+    Replace,
 }
 
 /// Parameters of `/healthz`.

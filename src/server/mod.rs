@@ -9,6 +9,7 @@
 //!   client take what all need (connections, headers, bodies and idle time are bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
+pub mod auth;
 mod events;
 mod handlers;
 mod health;
@@ -16,9 +17,12 @@ mod list;
 mod listener;
 mod local;
 mod query;
+mod reload;
 mod route;
 #[cfg(test)]
 mod tests;
+pub mod tls;
+mod x509;
 
 pub use handlers::{
     ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,

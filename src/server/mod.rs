@@ -11,14 +11,17 @@
 
 pub mod auth;
 mod events;
+mod files;
 mod handlers;
 mod health;
 mod list;
 mod listener;
 mod local;
-mod query;
+mod pods;
+mod process;
 mod reload;
-mod route;
+mod reply;
+mod routes;
 #[cfg(test)]
 mod tests;
 pub mod tls;
@@ -30,6 +33,8 @@ pub use handlers::{
 };
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
-pub use route::{
-    EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError, route,
+pub use process::Process;
+pub use routes::{
+    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
+    Switch, document, route,
 };

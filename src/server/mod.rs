@@ -12,6 +12,7 @@
 pub mod auth;
 mod events;
 mod files;
+mod gate;
 mod handlers;
 mod health;
 mod list;
@@ -36,5 +37,5 @@ pub use listener::{BindError, Limits, Listener};
 pub use process::Process;
 pub use routes::{
     ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
-    Switch, document, route,
+    Switch, document, route, subresources,
 };

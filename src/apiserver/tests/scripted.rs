@@ -13,7 +13,10 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    task::{JoinHandle, JoinSet},
+};
 use tokio_rustls::TlsAcceptor;
 
 /// What it answers to one review.
@@ -63,9 +66,11 @@ impl Scripted {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (all, script): (_, Arc<Script>) = (seen.clone(), Arc::new(script));
         let task = tokio::spawn(async move {
+            // Connections end with the server.
+            let mut open = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, all, script) = (acceptor.clone(), all.clone(), script.clone());
-                tokio::spawn(async move {
+                open.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };

@@ -1,7 +1,9 @@
 //! From a route to a response. Everything shown is read from boards at this moment.
 
 use super::{
+    auth::Gate,
     events, files,
+    gate::admit,
     health::HealthChecks,
     list,
     pods::{pods, running_pods},
@@ -93,6 +95,7 @@ pub struct Views {
 #[derive(Clone)]
 pub struct Handlers {
     port: Port,
+    gate: Option<Gate>,
     shared: Arc<Shared>,
 }
 
@@ -121,6 +124,7 @@ impl Handlers {
         };
         Self {
             port: Port::Health,
+            gate: None,
             shared: Arc::new(shared),
         }
     }
@@ -134,6 +138,7 @@ impl Handlers {
         };
         Self {
             port: Port::ReadOnly,
+            gate: None,
             shared: Arc::new(shared),
         }
     }
@@ -143,12 +148,43 @@ impl Handlers {
     pub fn on(&self, port: Port) -> Self {
         Self {
             port,
+            gate: None,
             shared: self.shared.clone(),
+        }
+    }
+
+    /// Of the main port, for those whom the gate lets in.
+    #[must_use]
+    pub fn guarded(&self, gate: Gate) -> Self {
+        Self {
+            gate: Some(gate),
+            ..self.on(Port::Main)
         }
     }
 
     /// Answers one request. Who waits for news is answered at once when the token is cancelled.
     pub(super) fn answer<B>(
+        &self,
+        request: hyper::Request<B>,
+        stopping: &CancellationToken,
+    ) -> BoxFuture<'static, Response<Body>>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
+        let Some(gate) = self.gate.clone() else {
+            return self.dispatch(request, stopping);
+        };
+        let (handlers, stopping) = (self.clone(), stopping.clone());
+        Box::pin(async move {
+            match admit(&gate, handlers.port, request).await {
+                Ok(request) => handlers.dispatch(request, &stopping).await,
+                Err(refused) => *refused,
+            }
+        })
+    }
+
+    /// Answers a request of somebody who may ask.
+    fn dispatch<B>(
         &self,
         request: hyper::Request<B>,
         stopping: &CancellationToken,

@@ -1,6 +1,7 @@
 mod answers;
 mod node;
 mod routes;
+mod secured;
 mod sockets;
 
 use super::*;

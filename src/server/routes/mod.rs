@@ -7,5 +7,6 @@ mod table;
 
 pub use route::{
     EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Post, Route, RouteError, route,
+    subresources,
 };
 pub use table::{ENTRIES, Entry, Port, Switch, document};

@@ -4,6 +4,7 @@ use super::{
     query::{BadQuery, decode_path, pairs},
     table::{ENTRIES, Entry, Port},
 };
+use crate::server::auth::{PROXY, Subresources};
 use hyper::Method;
 
 /// What is being asked for.
@@ -128,6 +129,14 @@ pub fn route(
     let query = pairs(query.unwrap_or_default())?;
     let route = (entry.parse)(&Parts { captures, query })?;
     Ok((entry, route))
+}
+
+/// The rights to the node that are asked for at this path, whatever the method: one of these subresources.
+/// What is not there takes the right to everything, so that nobody else learns what is.
+pub fn subresources(port: Port, path: &str) -> Subresources {
+    let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
+    let mut found = on_port.filter(|entry| captures(entry.pattern, path).is_some());
+    found.next().map_or(PROXY, |entry| entry.subresources)
 }
 
 /// How a row's parts become a route.

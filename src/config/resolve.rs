@@ -253,6 +253,7 @@ fn server(config: &KubeletConfiguration) -> ServerConfig {
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
         off: switched_off(config),
+        stream_idle: time(config.streaming_connection_idle_timeout),
     }
 }
 

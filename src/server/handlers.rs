@@ -1,6 +1,7 @@
 //! From a route to a response. Everything shown is read from boards at this moment.
 
 use super::{
+    container_logs::LogReaders,
     events, files,
     health::HealthChecks,
     list,
@@ -10,6 +11,7 @@ use super::{
         Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
+    streaming::Streams,
 };
 use crate::{
     events::EventRecorder,
@@ -81,6 +83,10 @@ pub struct Views {
     pub node_name: Arc<str>,
     /// For `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
+    /// For `/exec`, `/attach`, `/run` and `/portForward`.
+    pub streams: Streams,
+    /// For `/containerLogs`.
+    pub logs: LogReaders,
     /// What `/logs/` shows.
     pub node_logs: PathBuf,
 }
@@ -140,6 +146,14 @@ impl Handlers {
         Self {
             port,
             shared: self.shared.clone(),
+        }
+    }
+
+    /// Longest head of a request, bytes. A command in a container may be long.
+    pub(super) fn longest_head(&self) -> usize {
+        match self.port {
+            Port::Health | Port::ReadOnly => 16 * 1024,
+            Port::Main | Port::Local => 96 * 1024,
         }
     }
 
@@ -211,6 +225,23 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
+            Route::Exec(name, command, streams) => {
+                let request = request.map(drop);
+                views.streams.exec(request, &name, command, streams).await
+            }
+            Route::Attach(name, streams) => {
+                let request = request.map(drop);
+                views.streams.attach(request, &name, streams).await
+            }
+            Route::PortForward(name, ports) => {
+                let request = request.map(drop);
+                views.streams.port_forward(request, &name, &ports).await
+            }
+            Route::Run(name, command) => {
+                let most = entry.body.unwrap_or(0);
+                views.streams.run(request, &name, command, most).await
+            }
+            Route::ContainerLogs(name, query) => views.logs.answer(&name, &query, stopping).await,
             Route::NodeLogs(path) => {
                 files::serve(views.node_logs.clone(), path, request.headers()).await
             }

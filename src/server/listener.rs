@@ -2,11 +2,13 @@
 
 use super::{
     handlers::Handlers,
+    lasting::Lasting,
     local::{self, LocalPath},
 };
 use crate::base::chain;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use std::{
     convert::Infallible, fmt, io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration,
 };
@@ -21,8 +23,6 @@ use tokio_util::{either::Either, sync::CancellationToken};
 
 /// How long nothing is accepted after an accept failed (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// Longest request line with all headers, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
 
 /// A port or a socket that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +152,8 @@ impl Listener {
                 Some(ended) = open.join_next() => report(self.name, ended),
                 accepted = accept(&self.socket, &slots) => match accepted {
                     Ok((stream, slot)) => {
-                        let connection = connection(stream, handlers.clone(), self.limits, shutdown.clone());
+                        let slot = Slot::new(Mutex::new(Some(slot)));
+                        let connection = connection(stream, slot.clone(), handlers.clone(), self.limits, shutdown.clone());
                         open.spawn(async move {
                             connection.await;
                             drop(slot);
@@ -197,19 +198,40 @@ async fn accept(
     Ok((stream, slot))
 }
 
-/// Serves one connection to its end, which comes at the latest `age` and `drain` after its start.
+/// The place of a connection among those that may be open.
+type Slot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+
+/// Serves one connection to its end, which comes at the latest `age` and `drain` after its start, unless an
+/// answer goes on for longer: that one has a place of another kind. So has what the connection is upgraded to,
+/// which is not this one's any more.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    slot: Slot,
     handlers: Handlers,
     limits: Limits,
     shutdown: CancellationToken,
 ) {
     let stopping = shutdown.clone();
+    let longest_head = handlers.longest_head();
+    let lasting = Arc::new(Mutex::new(None::<Lasting>));
+    let answer = lasting.clone();
+    let old = async {
+        sleep(limits.age).await;
+        let answer = answer.lock().take();
+        if let Some(answer) = answer {
+            answer.over().await;
+        }
+    };
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let (handlers, stopping) = (handlers.clone(), stopping.clone());
+        let (slot, lasting) = (slot.clone(), lasting.clone());
         async move {
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let response = handlers.answer(request, &stopping).await;
+            let mut response = handlers.answer(request, &stopping).await;
+            if let Some(answer) = response.extensions_mut().remove::<Lasting>() {
+                *lasting.lock() = Some(answer);
+                slot.lock().take();
+            }
             let status = response.status().as_u16();
             tracing::debug!(%method, path, status, "answered");
             Ok::<_, Infallible>(response)
@@ -218,13 +240,14 @@ async fn connection(
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
+        .max_buf_size(longest_head)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     let mut served = pin!(served);
     let ended = tokio::select! {
         ended = served.as_mut() => Some(ended),
         () = shutdown.cancelled() => None,
-        () = sleep(limits.age) => None,
+        () = old => None,
     };
     let ended = match ended {
         Some(ended) => ended,

@@ -5,14 +5,18 @@
 //! * Woken by: requests, and by shutdown.
 //! * Publishes: pods, running pods, why pods are as they are, events, metrics and health, read from boards at the moment of the
 //!   request; nothing is computed for nobody.
-//! * Must never change anything, call the runtime, hold a whole list in memory as text, or let one
-//!   client take what all need (connections, headers, bodies and idle time are bounded).
+//! * Hands on to the runtime: commands in containers, their terminals, and ports of pods.
+//! * Must never change anything itself, call the runtime to answer a question, hold a whole list in memory
+//!   as text, or let one client take what all need (connections, headers, bodies, streams and idle time are
+//!   bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
+mod container_logs;
 mod events;
 mod files;
 mod handlers;
 mod health;
+mod lasting;
 mod list;
 mod listener;
 mod local;
@@ -20,9 +24,11 @@ mod pods;
 mod process;
 mod reply;
 mod routes;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
+pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::{
     ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,
     RunningPodsView, Views,
@@ -34,3 +40,4 @@ pub use routes::{
     ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
     Switch, document, route,
 };
+pub use streaming::{ContainerName, PodName, StreamParts, Streams};

@@ -5,5 +5,6 @@ mod query;
 mod route;
 mod table;
 
+pub(super) use query::{BadQuery, pairs};
 pub use route::{EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Route, RouteError, route};
 pub use table::{ENTRIES, Entry, Port, Switch, document};

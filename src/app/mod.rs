@@ -17,6 +17,8 @@ pub mod look;
 mod memory;
 mod node;
 mod reclaim;
+mod secured;
+mod sources;
 mod user_ids;
 mod views;
 
@@ -35,6 +37,7 @@ use crate::{
     sync_loop::AUDIT_PERIOD,
 };
 use anyhow::Context as _;
+use secured::Secured;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -54,6 +57,7 @@ pub struct App {
     boards: Boards,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
+    secured: Option<Secured>,
     local: Option<Listener>,
     periods: Periods,
     log: LogControl,
@@ -90,6 +94,7 @@ impl App {
         node::set_oom_score_adj(config.oom_score_adj);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
+        let secured = secured::open(&config).await?;
         if let Some(missing) = config
             .local_objects_dir
             .as_ref()
@@ -109,6 +114,7 @@ impl App {
             boards,
             healthz,
             read_only,
+            secured,
             local,
             periods: Periods::default(),
             log,
@@ -201,6 +207,10 @@ impl App {
         let views = views::of(&self.boards, &self.config, &self.log, tasks.shutdown());
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
+        if let Some(Secured { listener, gate }) = self.secured.take() {
+            let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());
+            tasks.spawn("server.main", serving);
+        }
         if let Some(listener) = self.read_only.take() {
             let serving = listener.serve(handlers.clone(), tasks.shutdown());
             tasks.spawn("server.readonly", serving);

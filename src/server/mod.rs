@@ -11,9 +11,11 @@
 //!   bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
+pub mod auth;
 mod container_logs;
 mod events;
 mod files;
+mod gate;
 mod handlers;
 mod health;
 mod lasting;
@@ -21,12 +23,16 @@ mod list;
 mod listener;
 mod local;
 mod pods;
+mod posted;
 mod process;
+mod reload;
 mod reply;
 mod routes;
 mod streaming;
 #[cfg(test)]
 mod tests;
+pub mod tls;
+mod x509;
 
 pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::{
@@ -37,7 +43,7 @@ pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
 pub use process::Process;
 pub use routes::{
-    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
-    Switch, document, route,
+    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Post, Route,
+    RouteError, Switch, document, route, subresources,
 };
 pub use streaming::{ContainerName, PodName, StreamParts, Streams};

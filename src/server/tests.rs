@@ -1,6 +1,7 @@
 mod answers;
 mod node;
 mod routes;
+mod secured;
 mod sockets;
 
 use super::*;
@@ -112,6 +113,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         streams: streams(),
         logs: logs(),
         node_logs: "/nonexistent".into(),
+        posted: None,
     }
 }
 

@@ -6,5 +6,8 @@ mod route;
 mod table;
 
 pub(super) use query::{BadQuery, pairs};
-pub use route::{EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Route, RouteError, route};
+pub use route::{
+    EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Post, Route, RouteError, route,
+    subresources,
+};
 pub use table::{ENTRIES, Entry, Port, Switch, document};

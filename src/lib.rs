@@ -49,6 +49,7 @@ pub mod kuberuntime;
 pub mod pleg;
 pub mod prober;
 pub mod status;
+pub mod stats;
 
 // Flow: desired becomes actual.
 pub mod pod_config;

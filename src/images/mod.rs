@@ -27,6 +27,7 @@ mod tests;
 
 pub use ahead::WantedImage;
 pub use error::ImageError;
+pub(crate) use gc::sandbox_image;
 pub use image_name::{ImageName, InvalidImageName};
 pub use manager::{ImageManager, ImageManagerParts};
 pub use puller::PullConfig;

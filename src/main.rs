@@ -32,13 +32,13 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         hostname: kubelet::host::Machine::read()?.hostname,
     };
     let config = config::load(flags, &facts)?;
-    let _log = config::logging::init(&config.logging)?;
+    let log = config::logging::init(&config.logging)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_keep_alive(IDLE_THREAD)
         .enable_all()
         .build()?;
-    runtime.block_on(async { App::build(config).await?.run().await })
+    runtime.block_on(async { App::build(config).await?.with_log(log).run().await })
 }
 
 fn complain(text: &str) -> ExitCode {

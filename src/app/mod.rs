@@ -22,13 +22,16 @@ mod views;
 
 use crate::{
     base::{TaskEnd, Tasks, chain},
-    config::KubeletConfig,
+    config::{
+        KubeletConfig,
+        logging::{self, LogControl},
+    },
     cri,
     host::Machine,
     journal::Journal,
     pleg,
     pod_workers::PodWorkers,
-    server::{Handlers, HealthChecks, Listener},
+    server::{Handlers, HealthChecks, Listener, Port},
     sync_loop::AUDIT_PERIOD,
 };
 use anyhow::Context as _;
@@ -53,6 +56,7 @@ pub struct App {
     read_only: Option<Listener>,
     local: Option<Listener>,
     periods: Periods,
+    log: LogControl,
     lock: Option<node::Lock>,
 }
 
@@ -99,6 +103,7 @@ impl App {
         let boards = Boards::open(&config, machine)?;
         census::register(&boards, &boards.metrics);
         let local = bind_local(&config.root_dir);
+        let log = logging::detached(&config.logging);
         Ok(Self {
             config,
             boards,
@@ -106,6 +111,7 @@ impl App {
             read_only,
             local,
             periods: Periods::default(),
+            log,
             lock,
         })
     }
@@ -114,6 +120,12 @@ impl App {
     #[must_use]
     pub fn with_periods(self, periods: Periods) -> Self {
         Self { periods, ..self }
+    }
+
+    /// The same app, which changes this log when it is told to.
+    #[must_use]
+    pub fn with_log(self, log: LogControl) -> Self {
+        Self { log, ..self }
     }
 
     /// Runs until a signal asks it to stop. An error is a task that failed.
@@ -186,14 +198,15 @@ impl App {
             tasks.spawn("server.healthz", serving);
         }
         let checks = self.boards.health_checks(self.config.sync_frequency);
-        let views = views::of(&self.boards, &self.config.node_name);
-        let handlers = Handlers::read_only(checks, views);
+        let views = views::of(&self.boards, &self.config, &self.log);
+        let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         if let Some(listener) = self.read_only.take() {
             let serving = listener.serve(handlers.clone(), tasks.shutdown());
             tasks.spawn("server.readonly", serving);
         }
         if let Some(listener) = self.local.take() {
-            tasks.spawn("server.local", listener.serve(handlers, tasks.shutdown()));
+            let serving = listener.serve(handlers.on(Port::Local), tasks.shutdown());
+            tasks.spawn("server.local", serving);
         }
     }
 }

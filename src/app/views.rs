@@ -2,12 +2,13 @@
 
 use super::{Boards, live::Live};
 use crate::{
+    config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
     explain::{Overview, row},
     journal::Journal,
     model::{Pod, PodExt, PodUid},
     pod_manager::PodManager,
     pod_sync::remembered,
-    server::{ExplainQuery, Known, NewsView, Views},
+    server::{ExplainQuery, Known, NewsView, Process, Views},
     status::Statuses,
 };
 use futures::future::BoxFuture;
@@ -19,6 +20,9 @@ use std::{
 };
 use tokio::time::Instant;
 
+/// Where the node's programs log.
+const NODE_LOGS: &str = "/var/log";
+
 /// How long after the kubelet's start those who ask for its pods wait at most until it knows them.
 const BEGINNING: Duration = Duration::from_secs(3);
 
@@ -26,7 +30,8 @@ const BEGINNING: Duration = Duration::from_secs(3);
 type Shown = (Arc<Pod>, Option<Arc<PodStatus>>);
 
 /// The views of the read-only port and the local socket.
-pub(super) fn of(boards: &Boards, node_name: &str) -> Views {
+pub(super) fn of(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> Views {
+    let node_name = config.node_name.as_str();
     let (manager, statuses) = (boards.manager.reader(), boards.statuses.reader());
     let cache = boards.cache.clone();
     let running = move || {
@@ -65,6 +70,21 @@ pub(super) fn of(boards: &Boards, node_name: &str) -> Views {
         recorded: Arc::new(recorded),
         events: boards.events.clone(),
         node_name: node_name.into(),
+        process: process(boards, config, log),
+        node_logs: NODE_LOGS.into(),
+    }
+}
+
+fn process(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> Process {
+    let (read, write) = (log.clone(), log.clone());
+    Process {
+        started: boards.started_at,
+        version: env!("CARGO_PKG_VERSION"),
+        behaves_as: BEHAVES_AS,
+        configuration: Arc::new(config.shown.clone()),
+        flags: Arc::new(config.flags_shown.clone()),
+        verbosity: Arc::new(move || read.verbosity()),
+        set_verbosity: Arc::new(move |verbosity| write.set_verbosity(verbosity)),
     }
 }
 

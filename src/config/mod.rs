@@ -29,13 +29,16 @@ pub mod kubelet_configuration;
 pub mod logging;
 mod resolve;
 mod resolved;
+mod shown;
 mod supported;
 #[cfg(test)]
 mod tests;
 mod validate;
 
 pub use document::{Problem, Problems, closest};
-pub use flags::{ArgsError, Flags, Invocation, VERBS, parse_args, parse_verb_args, version};
+pub use flags::{
+    ArgsError, BEHAVES_AS, Flags, Invocation, VERBS, parse_args, parse_verb_args, version,
+};
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;
 

@@ -12,12 +12,14 @@ use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::logging::{LogFormat, LoggingConfig, VModule};
 use super::resolved::*;
+use super::shown;
 use super::supported::unsupported;
 use super::validate::validate;
 use crate::base::GoDuration;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::model::Quantity;
+use crate::server::Switch;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
 /// checks everything, and converts to concrete types.
@@ -59,6 +61,7 @@ pub fn resolve(
     }
     let mut all_defaults = KubeletConfiguration::default();
     defaults::apply(&mut all_defaults);
+    let configuration = shown::configuration(&effective);
     Ok(KubeletConfig {
         node_name,
         node_ips,
@@ -84,6 +87,8 @@ pub fn resolve(
         unsupported: unsupported(&given, &effective, &all_defaults, flags),
         warnings: warnings(&effective, flags),
         effective,
+        flags_shown: shown::flags(flags, &configuration),
+        shown: configuration,
     })
 }
 
@@ -247,7 +252,19 @@ fn server(config: &KubeletConfiguration) -> ServerConfig {
         address: SocketAddr::new(address, port(config.port)),
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
+        off: switched_off(config),
     }
+}
+
+fn switched_off(config: &KubeletConfiguration) -> Vec<Switch> {
+    let switches = [
+        (config.enable_debugging_handlers, Switch::Debugging),
+        (config.enable_system_log_handler, Switch::SystemLogs),
+        (config.enable_profiling_handler, Switch::Profiling),
+        (config.enable_debug_flags_handler, Switch::DebugFlags),
+    ];
+    let off = switches.into_iter().filter(|(on, _)| *on == Some(false));
+    off.map(|(_, switch)| switch).collect()
 }
 
 fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {

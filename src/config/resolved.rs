@@ -9,6 +9,7 @@ use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
+use crate::server::Switch;
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
 #[derive(Debug, Clone)]
@@ -55,8 +56,12 @@ pub struct KubeletConfig {
     pub feature_gates: BTreeMap<String, bool>,
     /// The kubelet's own log.
     pub logging: LoggingConfig,
-    /// The whole configuration with defaults, as `/configz` shows it.
+    /// The whole configuration with defaults.
     pub effective: KubeletConfiguration,
+    /// The same without secrets, as `/configz` shows it.
+    pub shown: serde_json::Value,
+    /// Flags and their values without secrets, as `/flagz` shows them.
+    pub flags_shown: Vec<(String, String)>,
     /// Settings given that this kubelet does not act on yet, by field or flag: log them once.
     pub unsupported: Vec<String>,
     /// Other remarks to log once.
@@ -79,7 +84,7 @@ pub struct StaticPodSources {
 }
 
 /// Addresses to listen on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Whether the authenticated API is wanted.
     pub enabled: bool,
@@ -89,6 +94,8 @@ pub struct ServerConfig {
     pub read_only: Option<SocketAddr>,
     /// Where `/healthz` listens; `None` is off.
     pub healthz: Option<SocketAddr>,
+    /// Groups of routes that are switched off.
+    pub off: Vec<Switch>,
 }
 
 /// The container runtime.

@@ -18,6 +18,7 @@ pub mod mount;
 mod mountinfo;
 pub mod proc;
 pub mod remove;
+mod shown;
 pub mod terminal;
 
 pub use address::own_address;
@@ -27,6 +28,7 @@ pub use machine::{
     filesystem_usage, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
+pub use shown::{Shown, open_shown};
 
 #[cfg(test)]
 mod tests;

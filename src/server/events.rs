@@ -1,6 +1,6 @@
 //! Kept events in the API's form.
 
-use super::route::EventsQuery;
+use super::routes::EventsQuery;
 use crate::{
     events::Event,
     model::{PodUid, fnv64a},

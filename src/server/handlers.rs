@@ -1,30 +1,30 @@
 //! From a route to a response. Everything shown is read from boards at this moment.
 
 use super::{
-    events,
+    events, files,
     health::HealthChecks,
-    list::{self, Body},
-    route::{ExplainQuery, OverviewQuery, Port, Route, RouteError, route},
+    list,
+    pods::{pods, running_pods},
+    process::Process,
+    reply::{
+        Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
+    },
+    routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
 };
 use crate::{
     events::EventRecorder,
     explain::{Explanation, Overview},
     metrics,
-    model::{ContainerState, Pod, PodStatus},
+    model::{Pod, PodStatus},
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http_body_util::{BodyExt, Full};
-use hyper::{
-    Request, Response, StatusCode,
-    header::{self, HeaderValue},
-};
-use k8s_openapi::{
-    api::core::v1::{self, Container, PodSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use serde::Serialize;
-use std::{fmt, sync::Arc, time::Duration};
+use http_body_util::BodyExt;
+use hyper::{Response, StatusCode, header::HeaderValue};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1;
+use std::{fmt, future::ready, path::PathBuf, sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
 
 /// Every known pod with its current status, where it has one of its own.
 pub type PodsView = Arc<dyn Fn() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> + Send + Sync>;
@@ -52,10 +52,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// How long an answer waits for news at most.
 const NEWS: Duration = Duration::from_secs(25);
 
-/// No request here needs a body; one up to this many bytes is ignored.
+/// Where no body is expected, one up to this many bytes is ignored.
 const MAX_BODY: u64 = 8 * 1024;
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const METRICS: HeaderValue = HeaderValue::from_static(metrics::CONTENT_TYPE);
 
 /// What the read-only port shows.
@@ -81,23 +79,30 @@ pub struct Views {
     pub events: EventRecorder,
     /// The node's name, which reports the events.
     pub node_name: Arc<str>,
+    /// For `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
+    pub process: Process,
+    /// What `/logs/` shows.
+    pub node_logs: PathBuf,
 }
 
 /// Answers the requests of one port; cheap to clone.
 #[derive(Clone)]
 pub struct Handlers {
-    inner: Arc<Inner>,
+    port: Port,
+    shared: Arc<Shared>,
 }
 
-struct Inner {
+/// What all ports but the health port share.
+struct Shared {
     checks: HealthChecks,
     views: Option<Views>,
+    off: Vec<Switch>,
 }
 
 impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handlers")
-            .field("port", &self.port())
+            .field("port", &self.port)
             .finish_non_exhaustive()
     }
 }
@@ -105,94 +110,124 @@ impl fmt::Debug for Handlers {
 impl Handlers {
     /// Of the health port.
     pub fn health(checks: HealthChecks) -> Self {
+        let shared = Shared {
+            checks,
+            views: None,
+            off: Vec::new(),
+        };
         Self {
-            inner: Arc::new(Inner {
-                checks,
-                views: None,
-            }),
+            port: Port::Health,
+            shared: Arc::new(shared),
         }
     }
 
-    /// Of the read-only port.
-    pub fn read_only(checks: HealthChecks, views: Views) -> Self {
+    /// Of the read-only port. The routes that the switches stand for are taken away.
+    pub fn read_only(checks: HealthChecks, views: Views, off: Vec<Switch>) -> Self {
+        let shared = Shared {
+            checks,
+            views: Some(views),
+            off,
+        };
         Self {
-            inner: Arc::new(Inner {
-                checks,
-                views: Some(views),
-            }),
+            port: Port::ReadOnly,
+            shared: Arc::new(shared),
         }
     }
 
-    fn port(&self) -> Port {
-        match self.inner.views {
-            Some(_) => Port::ReadOnly,
-            None => Port::Health,
+    /// Of another port that shows the same and more.
+    #[must_use]
+    pub fn on(&self, port: Port) -> Self {
+        Self {
+            port,
+            shared: self.shared.clone(),
         }
     }
 
-    /// Answers one request; its body is never read.
-    pub(super) fn answer<B: hyper::body::Body>(&self, request: &Request<B>) -> Response<Body> {
-        let body = request.body();
-        if !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_BODY) {
-            let mut response = text(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "413 no body is expected here\n".into(),
-            );
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
-            return response;
-        }
+    /// Answers one request. Who waits for news is answered at once when the token is cancelled.
+    pub(super) fn answer<B>(
+        &self,
+        request: hyper::Request<B>,
+        stopping: &CancellationToken,
+    ) -> BoxFuture<'static, Response<Body>>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
         let uri = request.uri();
-        match route(self.port(), request.method(), uri.path(), uri.query()) {
-            Ok(route) => self.serve(route),
-            Err(error) => refuse(&error),
+        let refused = |response| -> BoxFuture<'static, _> { Box::pin(ready(response)) };
+        let (entry, route) = match route(self.port, request.method(), uri.path(), uri.query()) {
+            Ok(found) => found,
+            Err(error) => return refused(refuse(&error)),
+        };
+        let off = &self.shared.off;
+        if let Some(switch) = entry.switch.filter(|switch| off.contains(switch)) {
+            return refused(disabled(switch));
         }
+        if entry.body.is_none() && has_body(request.body()) {
+            return refused(unexpected_body());
+        }
+        let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+        let (handlers, stopping) = (self.clone(), stopping.clone());
+        Box::pin(async move { handlers.serve(entry, route, request, &stopping).await })
     }
 
-    /// To be awaited before the answer is made. Ends at once, unless the request is for pods, and the
-    /// kubelet has only just begun to learn of them, or wants to hear when something has changed. Then
-    /// it ends when that is so, or after a while.
-    pub(super) async fn until_news<B>(&self, request: &Request<B>) {
-        let (Some(views), uri) = (&self.inner.views, request.uri()) else {
-            return;
+    async fn serve(
+        &self,
+        entry: &Entry,
+        route: Route,
+        request: Request,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        let Some(views) = &self.shared.views else {
+            return self.health_alone(route);
         };
-        let found = route(self.port(), request.method(), uri.path(), uri.query());
-        let after = match found {
-            Ok(Route::Pods | Route::RunningPods) => return (views.known)().await,
-            Ok(Route::Overview(OverviewQuery { after: Some(after) })) => after,
-            _ => return,
-        };
-        let changed = async {
-            loop {
-                let (version, changed) = (views.news)();
-                if version != after {
-                    return;
-                }
-                changed.await;
+        match route {
+            Route::Health(_) | Route::HealthCheck(_) => self.health_alone(route),
+            Route::Pods => {
+                unless(stopping, (views.known)()).await;
+                settled(views, pods((views.pods)())).await
             }
-        };
-        let _ = tokio::time::timeout(NEWS, changed).await;
-    }
-
-    /// To be awaited between making an answer and sending it: what somebody has been told holds also
-    /// when the kubelet is killed the moment after.
-    pub(super) async fn settle(&self) {
-        if let Some(views) = &self.inner.views {
-            let _ = tokio::time::timeout(PATIENCE, (views.recorded)()).await;
+            Route::RunningPods => {
+                unless(stopping, (views.known)()).await;
+                running_pods((views.running_pods)())
+            }
+            Route::Metrics => full(StatusCode::OK, METRICS, (views.metrics)()),
+            Route::Overview(OverviewQuery { after }) => {
+                if let Some(after) = after {
+                    unless(stopping, news(views, &after)).await;
+                }
+                settled(views, one(&(views.overview)())).await
+            }
+            Route::Explain(query) => settled(views, explain(views, &query)).await,
+            Route::Events(query) => {
+                let node = views.node_name.clone();
+                let items = events::select(views.events.recent(), &query)
+                    .map(move |event| events::api(&event, &node));
+                json(list::body("EventList", items))
+            }
+            Route::Configz => views.process.configz(),
+            Route::Flagz => views.process.flagz(),
+            Route::Statusz => views.process.statusz(self.port, Timestamp::now()),
+            Route::PutVerbosity => match read_body(request, entry.body.unwrap_or(0)).await {
+                Ok(body) => views.process.put_verbosity(&body),
+                Err(refused) => *refused,
+            },
+            Route::NodeLogs(path) => {
+                files::serve(views.node_logs.clone(), path, request.headers()).await
+            }
         }
     }
 
-    fn serve(&self, route: Route) -> Response<Body> {
-        match (route, &self.inner.views) {
-            (Route::Health(query), _) => {
-                let findings = self.inner.checks.all(&query);
+    fn health_alone(&self, route: Route) -> Response<Body> {
+        match route {
+            Route::Health(query) => {
+                let findings = self.shared.checks.all(&query);
                 if findings.failures.is_empty() {
                     return text(StatusCode::OK, findings.text);
                 }
                 tracing::warn!(failures = ?findings.failures, "healthz check failed");
                 text(StatusCode::INTERNAL_SERVER_ERROR, findings.text)
             }
-            (Route::HealthCheck(name), _) => match self.inner.checks.one(&name) {
+            Route::HealthCheck(name) => match self.shared.checks.one(&name) {
                 Some(Ok(())) => text(StatusCode::OK, "ok".into()),
                 Some(Err(why)) => {
                     let body = format!("internal server error: {why}\n");
@@ -200,140 +235,61 @@ impl Handlers {
                 }
                 None => refuse(&RouteError::NotFound),
             },
-            (Route::Pods, Some(views)) => pods((views.pods)()),
-            (Route::RunningPods, Some(views)) => running_pods((views.running_pods)()),
-            (Route::Metrics, Some(views)) => full(StatusCode::OK, METRICS, (views.metrics)()),
-            (Route::Overview(_), Some(views)) => one(&(views.overview)()),
-            (Route::Explain(query), Some(views)) => match (views.explain)(&query) {
-                Some(explanation) => one(&explanation),
-                None => {
-                    let ExplainQuery {
-                        namespace, name, ..
-                    } = &query;
-                    let body = format!("404 no pod {namespace}/{name} is known here\n");
-                    text(StatusCode::NOT_FOUND, body)
-                }
-            },
-            (Route::Events(query), Some(views)) => {
-                let node = views.node_name.clone();
-                let items = events::select(views.events.recent(), &query)
-                    .map(move |event| events::api(&event, &node));
-                json(list::body("EventList", items))
+            _ => refuse(&RouteError::NotFound),
+        }
+    }
+}
+
+/// Whether more of a body comes than is passed over in silence.
+fn has_body(body: &impl hyper::body::Body) -> bool {
+    !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_BODY)
+}
+
+fn unexpected_body() -> Response<Body> {
+    let body = "413 no body is expected here\n".to_owned();
+    closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
+}
+
+fn disabled(switch: Switch) -> Response<Body> {
+    let body = format!("405 switched off by {}\n", switch.field());
+    text(StatusCode::METHOD_NOT_ALLOWED, body)
+}
+
+/// Waits for something, but not while the server stops.
+async fn unless(stopping: &CancellationToken, wait: impl Future<Output = ()>) {
+    tokio::select! {
+        () = wait => {}
+        () = stopping.cancelled() => {}
+    }
+}
+
+/// Ends when the version is another one, or after a while.
+async fn news(views: &Views, after: &str) {
+    let changed = async {
+        loop {
+            let (version, changed) = (views.news)();
+            if version != after {
+                return;
             }
-            (_, None) => refuse(&RouteError::NotFound),
+            changed.await;
         }
-    }
-}
-
-/// A pod as an item of a list, with the status that the board has instead of the one it came with.
-/// Nothing is copied: the shared objects are serialised where they are.
-struct PodItem {
-    pod: Arc<Pod>,
-    status: Option<Arc<v1::PodStatus>>,
-}
-
-impl Serialize for PodItem {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct as _;
-        let mut item = serializer.serialize_struct("Pod", 3)?;
-        item.serialize_field("metadata", &self.pod.metadata)?;
-        if let Some(spec) = &self.pod.spec {
-            item.serialize_field("spec", spec)?;
-        }
-        if let Some(status) = self.status.as_deref().or(self.pod.status.as_ref()) {
-            item.serialize_field("status", status)?;
-        }
-        item.end()
-    }
-}
-
-fn pods(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Response<Body> {
-    let items = pods
-        .into_iter()
-        .map(|(pod, status)| PodItem { pod, status });
-    json(list::body("PodList", items))
-}
-
-/// Upstream's form: of each pod with a running container its names, and of each such container name
-/// and image.
-fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
-    #[derive(Serialize)]
-    struct Running {
-        metadata: ObjectMeta,
-        spec: PodSpec,
-        status: v1::PodStatus,
-    }
-    let items = pods.into_iter().filter_map(|pod| {
-        let running = pod
-            .containers
-            .iter()
-            .filter(|c| c.state == ContainerState::Running);
-        let containers: Vec<Container> = running
-            .map(|container| Container {
-                name: container.name.to_string(),
-                image: Some(container.image.to_string()),
-                ..Container::default()
-            })
-            .collect();
-        (!containers.is_empty()).then(|| Running {
-            metadata: ObjectMeta {
-                name: Some(pod.name.to_string()),
-                namespace: Some(pod.namespace.to_string()),
-                uid: Some(pod.uid.to_string()),
-                ..ObjectMeta::default()
-            },
-            spec: PodSpec {
-                containers,
-                ..PodSpec::default()
-            },
-            status: v1::PodStatus::default(),
-        })
-    });
-    json(list::body("PodList", items))
-}
-
-fn refuse(error: &RouteError) -> Response<Body> {
-    let status = match error {
-        RouteError::NotFound => StatusCode::NOT_FOUND,
-        RouteError::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        RouteError::BadQuery(_) => StatusCode::BAD_REQUEST,
     };
-    let mut response = text(status, format!("{error}\n"));
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        let allowed = HeaderValue::from_static("GET, HEAD");
-        response.headers_mut().insert(header::ALLOW, allowed);
+    let _ = tokio::time::timeout(NEWS, changed).await;
+}
+
+/// Sends an answer once what it says is on disk: what somebody has been told holds also when the kubelet
+/// is killed the moment after.
+async fn settled(views: &Views, answer: Response<Body>) -> Response<Body> {
+    let _ = tokio::time::timeout(PATIENCE, (views.recorded)()).await;
+    answer
+}
+
+fn explain(views: &Views, query: &ExplainQuery) -> Response<Body> {
+    if let Some(explanation) = (views.explain)(query) {
+        return one(&explanation);
     }
-    response
-}
-
-fn text(status: StatusCode, body: String) -> Response<Body> {
-    full(status, TEXT, body)
-}
-
-fn full(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Body> {
-    let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
-    respond(status, content_type, body.boxed_unsync())
-}
-
-fn one(object: &impl Serialize) -> Response<Body> {
-    match serde_json::to_string(object) {
-        Ok(body) => full(StatusCode::OK, JSON, body + "\n"),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    }
-}
-
-fn json(body: Body) -> Response<Body> {
-    respond(StatusCode::OK, JSON, body)
-}
-
-fn respond(status: StatusCode, content_type: HeaderValue, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, content_type);
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
-    response
+    let ExplainQuery {
+        namespace, name, ..
+    } = query;
+    not_found(&format!("no pod {namespace}/{name} is known here"))
 }

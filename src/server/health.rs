@@ -1,6 +1,6 @@
 //! Named health checks, as values.
 
-use super::route::HealthQuery;
+use super::routes::HealthQuery;
 use std::{fmt, sync::Arc};
 
 /// Looks at a board and says what is wrong, if anything. Must return at once.

@@ -1,14 +1,11 @@
 //! Lists as JSON, written while they are sent.
 
+use super::reply::Body;
 use bytes::Bytes;
 use futures::stream;
-use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde::Serialize;
-
-/// A response's body. Its error ends the connection, so that a client never takes half a list for a
-/// whole one.
-pub(super) type Body = UnsyncBoxBody<Bytes, serde_json::Error>;
 
 /// A chunk is sent once it has at least this many bytes.
 const CHUNK: usize = 16 * 1024;
@@ -27,7 +24,7 @@ pub(super) fn body<T: Serialize>(
         done: false,
     };
     let chunks = std::iter::from_fn(move || writer.next_chunk());
-    let frames = chunks.map(|chunk| chunk.map(Frame::data));
+    let frames = chunks.map(|chunk| chunk.map(Frame::data).map_err(Into::into));
     StreamBody::new(stream::iter(frames)).boxed_unsync()
 }
 

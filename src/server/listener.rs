@@ -208,18 +208,10 @@ async fn connection(
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let (handlers, stopping) = (handlers.clone(), stopping.clone());
         async move {
-            tokio::select! {
-                () = handlers.until_news(&request) => {}
-                () = stopping.cancelled() => {}
-            }
-            let response = handlers.answer(&request);
-            tracing::debug!(
-                method = %request.method(),
-                path = request.uri().path(),
-                status = response.status().as_u16(),
-                "answered"
-            );
-            handlers.settle().await;
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let response = handlers.answer(request, &stopping).await;
+            let status = response.status().as_u16();
+            tracing::debug!(%method, path, status, "answered");
             Ok::<_, Infallible>(response)
         }
     });

@@ -10,13 +10,16 @@
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
 mod events;
+mod files;
 mod handlers;
 mod health;
 mod list;
 mod listener;
 mod local;
-mod query;
-mod route;
+mod pods;
+mod process;
+mod reply;
+mod routes;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +29,8 @@ pub use handlers::{
 };
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
-pub use route::{
-    EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError, route,
+pub use process::Process;
+pub use routes::{
+    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
+    Switch, document, route,
 };

@@ -1,4 +1,5 @@
 mod answers;
+mod node;
 mod routes;
 mod sockets;
 
@@ -103,6 +104,22 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         recorded: Arc::new(|| Box::pin(std::future::ready(()))),
         events,
         node_name: "n1".into(),
+        process: process(),
+        node_logs: "/nonexistent".into(),
+    }
+}
+
+pub(super) fn process() -> Process {
+    let verbosity = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let written = verbosity.clone();
+    Process {
+        started: jiff::Timestamp::UNIX_EPOCH,
+        version: "1.2.3",
+        behaves_as: "v1.36",
+        configuration: Arc::new(serde_json::json!({"kind": "KubeletConfiguration"})),
+        flags: Arc::new(vec![("v".to_owned(), "0".to_owned())]),
+        verbosity: Arc::new(move || verbosity.load(std::sync::atomic::Ordering::Relaxed)),
+        set_verbosity: Arc::new(move |v| written.store(v, std::sync::atomic::Ordering::Relaxed)),
     }
 }
 
@@ -112,7 +129,11 @@ pub(super) fn read_only() -> Handlers {
         .with("log", || Ok(()))
         .with("syncloop", failing);
     let running = Some(Arc::new(phase("Running")));
-    Handlers::read_only(checks, views(vec![(pod("a"), running), (pod("b"), None)]))
+    Handlers::read_only(
+        checks,
+        views(vec![(pod("a"), running), (pod("b"), None)]),
+        Vec::new(),
+    )
 }
 
 /// A served port that is shut down by its token.

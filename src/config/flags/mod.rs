@@ -119,11 +119,14 @@ pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static s
         })
 }
 
+/// The Kubernetes release whose kubelet this one behaves like.
+pub const BEHAVES_AS: &str = "v1.36";
+
 /// The one line that `--version` prints: this program's version and the Kubernetes release whose
 /// kubelet it behaves like.
 pub fn version() -> String {
     format!(
-        "Kubelet {} (behaves as Kubernetes v1.36)",
+        "Kubelet {} (behaves as Kubernetes {BEHAVES_AS})",
         env!("CARGO_PKG_VERSION")
     )
 }
@@ -395,6 +398,58 @@ impl Flags {
                 self.minimum_container_ttl = text.parse().unwrap_or_default();
             }
             _ => {}
+        }
+    }
+}
+
+/// Every flag that does something, with its value: what mirrors a field has what `field` says of it.
+pub(super) fn in_force(flags: &Flags, field: impl Fn(&str) -> String) -> Vec<(String, String)> {
+    all_flags()
+        .filter_map(|spec| {
+            let value = match spec.target {
+                Target::Field(path) => field(path),
+                Target::Process => flags.process_flag(spec.name),
+                Target::Ignored => return None,
+            };
+            Some((spec.name.to_owned(), value))
+        })
+        .collect()
+}
+
+impl Flags {
+    /// The value of a flag that has no configuration field.
+    fn process_flag(&self, name: &str) -> String {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let path = |path: &Option<PathBuf>| {
+            let shown = path.as_ref().map(|path| path.display().to_string());
+            shown.unwrap_or_default()
+        };
+        match name {
+            "config" => path(&self.config),
+            "config-dir" => path(&self.config_dir),
+            "root-dir" => self.root_dir.display().to_string(),
+            "hostname-override" => text(&self.hostname_override),
+            "node-ip" => text(&self.node_ip),
+            "local-objects-dir" => path(&self.local_objects_dir),
+            "kubeconfig" => path(&self.kubeconfig),
+            "bootstrap-kubeconfig" => path(&self.bootstrap_kubeconfig),
+            "cert-dir" => path(&self.cert_dir),
+            "cloud-provider" => text(&self.cloud_provider),
+            "lock-file" => path(&self.lock_file),
+            "exit-on-lock-contention" => self.exit_on_lock_contention.to_string(),
+            "runtime-cgroups" => text(&self.runtime_cgroups),
+            "image-credential-provider-config" => path(&self.image_credential_provider_config),
+            "image-credential-provider-bin-dir" => path(&self.image_credential_provider_bin_dir),
+            "minimum-container-ttl-duration" => self.minimum_container_ttl.to_string(),
+            "maximum-dead-containers" => self.maximum_dead_containers.to_string(),
+            "maximum-dead-containers-per-container" => {
+                self.maximum_dead_containers_per_container.to_string()
+            }
+            "node-labels" => {
+                let pairs = self.node_labels.iter().map(|(k, v)| format!("{k}={v}"));
+                pairs.collect::<Vec<_>>().join(",")
+            }
+            _ => String::new(),
         }
     }
 }

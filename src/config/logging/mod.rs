@@ -110,6 +110,11 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<LogControl> {
     Ok(control)
 }
 
+/// The handle of a log that nobody reads, for a kubelet inside of another program.
+pub fn detached(config: &LoggingConfig) -> LogControl {
+    build(config, std::io::sink(), jiff::Timestamp::now).1
+}
+
 fn build<W: Write + Send + 'static>(
     config: &LoggingConfig,
     out: W,

@@ -12,7 +12,7 @@ struct Answer {
 async fn ask(handlers: &Handlers, target: &str) -> Answer {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
-    let response = handlers.answer(&request);
+    let response = handlers.answer(request, &CancellationToken::new()).await;
     let content_type = response.headers()[header::CONTENT_TYPE]
         .to_str()
         .unwrap()
@@ -103,7 +103,7 @@ fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
         }),
         ..views(vec![])
     };
-    Handlers::read_only(HealthChecks::ping(), views)
+    Handlers::read_only(HealthChecks::ping(), views, Vec::new())
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,9 +111,8 @@ async fn who_knows_the_present_version_waits_for_the_next_one() {
     let version = tokio::sync::watch::Sender::new(7);
     let handlers = handlers_with_news(&version);
     let wait = async |target: &str| {
-        let request = Request::builder().uri(target).body(()).unwrap();
         let begun = tokio::time::Instant::now();
-        handlers.until_news(&request).await;
+        ask(&handlers, target).await;
         begun.elapsed()
     };
     for target in [
@@ -136,12 +135,15 @@ async fn who_knows_the_present_version_waits_for_the_next_one() {
 #[tokio::test]
 async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
     let pods: Vec<_> = (0..1000).map(|i| (pod(&format!("p{i}")), None)).collect();
-    let handlers = Handlers::read_only(HealthChecks::ping(), views(pods));
+    let handlers = Handlers::read_only(HealthChecks::ping(), views(pods), Vec::new());
     let request = Request::builder()
         .uri("/pods")
         .body(Empty::<bytes::Bytes>::new())
         .unwrap();
-    let mut body = handlers.answer(&request).into_body();
+    let mut body = handlers
+        .answer(request, &CancellationToken::new())
+        .await
+        .into_body();
     let (mut text, mut chunks, mut largest) = (Vec::new(), 0, 0);
     while let Some(frame) = body.frame().await {
         let data = frame.unwrap().into_data().unwrap();
@@ -159,7 +161,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 
 #[tokio::test]
 async fn no_pods_are_an_empty_list() {
-    let handlers = Handlers::read_only(HealthChecks::ping(), views(vec![]));
+    let handlers = Handlers::read_only(HealthChecks::ping(), views(vec![]), Vec::new());
     let answer = ask(&handlers, "/pods").await;
     let list: k8s_openapi::List<Pod> = serde_json::from_str(&answer.body).unwrap();
     assert!(list.items.is_empty());

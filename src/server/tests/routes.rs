@@ -6,7 +6,7 @@ fn get(port: Port, target: &str) -> Result<Route, RouteError> {
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
     };
-    route(port, &Method::GET, path, query)
+    route(port, &Method::GET, path, query).map(|(_, route)| route)
 }
 
 fn explained(uid: Option<&str>) -> Route {
@@ -95,7 +95,8 @@ fn the_health_port_answers_health_alone() {
 
 #[test]
 fn only_get_and_head_are_allowed() {
-    let with = |method: Method, path| route(Port::ReadOnly, &method, path, None);
+    let with =
+        |method: Method, path| route(Port::ReadOnly, &method, path, None).map(|(_, route)| route);
     for path in ["/pods", "/healthz", "/healthz/ping", "/metrics", "/events"] {
         for method in [
             Method::POST,
@@ -106,7 +107,7 @@ fn only_get_and_head_are_allowed() {
         ] {
             assert_eq!(
                 with(method, path),
-                Err(RouteError::MethodNotAllowed),
+                Err(RouteError::MethodNotAllowed(&["GET"])),
                 "{path}"
             );
         }
@@ -164,5 +165,97 @@ fn a_malformed_parameter_is_named() {
             Err(RouteError::BadQuery(bad)) => assert_eq!(bad.parameter, parameter, "{target}"),
             other => panic!("{target}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn the_document_is_written_from_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/routes.md");
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    if std::env::var_os("WRITE_DOCUMENTS").is_some() {
+        std::fs::write(path, document()).unwrap();
+    } else {
+        let hint = "run it again with WRITE_DOCUMENTS=1 to write it";
+        assert!(
+            written == document(),
+            "docs/routes.md is not what the table says; {hint}"
+        );
+    }
+}
+
+/// A path that a pattern matches.
+fn example(pattern: &str) -> String {
+    let mut path = pattern.replace("{path...}", "a/b");
+    while let (Some(start), Some(end)) = (path.find('{'), path.find('}')) {
+        path.replace_range(start..=end, "x");
+    }
+    path
+}
+
+#[test]
+fn each_row_of_the_table_is_found_by_its_own_path_and_by_no_other_row() {
+    for entry in ENTRIES {
+        for port in entry.ports {
+            let method = Method::from_bytes(entry.methods[0].as_bytes()).unwrap();
+            let found = match route(*port, &method, &example(entry.pattern), None) {
+                Ok((found, _)) => found.pattern,
+                // A row whose parameters are needed.
+                Err(RouteError::BadQuery(_)) => continue,
+                Err(other) => panic!("{}: {other}", entry.pattern),
+            };
+            assert_eq!(found, entry.pattern);
+        }
+        assert!(entry.about.ends_with('.'), "{}", entry.pattern);
+        assert!(!entry.subresources.is_empty(), "{}", entry.pattern);
+    }
+}
+
+#[test]
+fn what_tells_or_changes_more_than_pods_and_metrics_needs_credentials() {
+    for target in ["/configz", "/flagz", "/statusz", "/logs/", "/logs/syslog"] {
+        assert_eq!(
+            get(Port::ReadOnly, target),
+            Err(RouteError::NotFound),
+            "{target}"
+        );
+        assert_eq!(
+            get(Port::Health, target),
+            Err(RouteError::NotFound),
+            "{target}"
+        );
+        assert!(get(Port::Main, target).is_ok(), "{target}");
+        assert!(get(Port::Local, target).is_ok(), "{target}");
+    }
+    for entry in ENTRIES.iter().filter(|entry| entry.methods != ["GET"]) {
+        assert!(
+            !entry.is_on(Port::ReadOnly) && !entry.is_on(Port::Health),
+            "{}",
+            entry.pattern
+        );
+    }
+}
+
+#[test]
+fn the_rest_of_a_path_is_decoded_once() {
+    let rows = [
+        ("/logs/", ""),
+        ("/logs/pods/", "pods/"),
+        ("/logs/a%20b+c/d.log", "a b+c/d.log"),
+        ("/logs/..%2f..%2fetc", "../../etc"),
+        ("/logs/%252e", "%2e"),
+    ];
+    for (target, expected) in rows {
+        assert_eq!(
+            get(Port::Local, target),
+            Ok(Route::NodeLogs(expected.into())),
+            "{target}"
+        );
+    }
+    for target in ["/logs", "/logs/%zz", "/logs/%ff"] {
+        assert_eq!(
+            get(Port::Local, target),
+            Err(RouteError::NotFound),
+            "{target}"
+        );
     }
 }

@@ -188,7 +188,7 @@ fn large() -> Handlers {
     large.metadata.annotations = Some([("a".to_string(), "x".repeat(100_000))].into());
     let large = Arc::new(large);
     let pods = (0..300).map(|_| (large.clone(), None)).collect();
-    Handlers::read_only(HealthChecks::ping(), views(pods))
+    Handlers::read_only(HealthChecks::ping(), views(pods), Vec::new())
 }
 
 #[tokio::test]

@@ -29,6 +29,11 @@ pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
 
 /// Undoes percent encoding; `+` is a space.
 fn decode(text: &str) -> Result<String, &'static str> {
+    decode_path(&text.replace('+', " "))
+}
+
+/// Undoes the percent encoding of a path, where `+` is itself.
+pub(super) fn decode_path(text: &str) -> Result<String, &'static str> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -42,7 +47,6 @@ fn decode(text: &str) -> Result<String, &'static str> {
                     _ => return Err("% must be followed by two hexadecimal digits"),
                 }
             }
-            b'+' => bytes.push(b' '),
             byte => bytes.push(byte),
         }
     }

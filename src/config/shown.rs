@@ -1,0 +1,47 @@
+//! Settings in force, as they may be shown to those who look at a node: without secrets.
+
+use serde_json::Value;
+
+use super::flags::{Flags, in_force};
+use super::kubelet_configuration::KubeletConfiguration;
+
+/// Stands for a value that may be a credential.
+const MASKED: &str = "<masked>";
+
+/// The configuration as JSON. Header values of `staticPodURL` may be credentials and are masked.
+pub(super) fn configuration(effective: &KubeletConfiguration) -> Value {
+    let mut shown = serde_json::to_value(effective).unwrap_or_default();
+    let headers = shown.get_mut("staticPodURLHeader");
+    for values in headers.and_then(Value::as_object_mut).into_iter().flatten() {
+        *values.1 = Value::from(vec![MASKED]);
+    }
+    shown
+}
+
+/// Every flag that does something, by name with its value; flags that mirror a field have the field's.
+pub(super) fn flags(flags: &Flags, configuration: &Value) -> Vec<(String, String)> {
+    let mut shown = in_force(flags, |path| {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        configuration
+            .pointer(&pointer)
+            .map(text)
+            .unwrap_or_default()
+    });
+    shown.sort();
+    shown
+}
+
+/// A value as a flag would take it, as far as flags can.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
+        Value::Object(entries) => {
+            let pairs = entries
+                .iter()
+                .map(|(key, value)| format!("{key}={}", text(value)));
+            pairs.collect::<Vec<_>>().join(",")
+        }
+        other => other.to_string(),
+    }
+}

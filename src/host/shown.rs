@@ -1,0 +1,221 @@
+//! A tree that is shown to others: what lies in it may be looked at, and nothing outside of it.
+
+use rustix::{
+    fs::{Dir, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+use std::{
+    fs::{File, Metadata},
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// What a path in such a tree leads to.
+#[derive(Debug)]
+pub enum Shown {
+    /// A regular file.
+    File(File, Metadata),
+    /// The names in a directory in order, each with whether it is a directory.
+    Directory(Vec<(String, bool)>),
+}
+
+/// Opens what is at a path below a directory. Links are followed as long as they end inside, relative
+/// and absolute ones alike. At most `most` names of a directory are read; those that are not UTF-8 are
+/// left out.
+///
+/// # Errors
+/// `NotFound` also for what is outside; `InvalidInput` for what is neither file nor directory, such as a
+/// pipe or a device, which is not opened for reading.
+pub fn open_shown(root: &Path, path: &Path, most: usize) -> io::Result<Shown> {
+    let root = root.canonicalize()?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open(&root, flags, Mode::empty())?;
+    let inside = match path.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => path,
+    };
+    let opened = match open_beneath(&top, inside, ResolveFlags::BENEATH) {
+        // Some link on the way is absolute or leads out. Where it ends is looked up by path and opened
+        // without any link, so it does not matter who changes what in between.
+        Err(Errno::XDEV) => {
+            let real = root.join(inside).canonicalize()?;
+            let within = real.strip_prefix(&root).map(Path::to_path_buf);
+            let within: PathBuf = within.map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
+            let within = match within.as_os_str().is_empty() {
+                true => Path::new(".").to_path_buf(),
+                false => within,
+            };
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            open_beneath(&top, &within, resolve)?
+        }
+        opened => opened?,
+    };
+    let file = File::from(opened);
+    let meta = file.metadata()?;
+    match (meta.is_file(), meta.is_dir()) {
+        (true, _) => Ok(Shown::File(file, meta)),
+        (_, true) => Ok(Shown::Directory(names(file, most)?)),
+        _ => {
+            let text = "neither a file nor a directory";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+    }
+}
+
+fn open_beneath(top: &OwnedFd, path: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+    // A pipe is opened without its other end, a terminal does not become ours.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let resolve = resolve | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(top, path, flags, Mode::empty(), resolve)
+}
+
+fn names(directory: File, most: usize) -> io::Result<Vec<(String, bool)>> {
+    let mut names = Vec::new();
+    for entry in Dir::new(OwnedFd::from(directory))? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else {
+            continue;
+        };
+        if name == "." || name == ".." {
+            continue;
+        }
+        if names.len() == most {
+            break;
+        }
+        names.push((name.to_owned(), entry.file_type().is_dir()));
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs,
+        os::unix::fs::symlink,
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    /// A tree with links of all kinds, and a secret beside it.
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        fs::create_dir_all(log.join("pods/a")).unwrap();
+        fs::write(log.join("syslog"), "one\n").unwrap();
+        fs::write(log.join("pods/a/0.log"), "two\n").unwrap();
+        fs::write(dir.path().join("secret"), "secret").unwrap();
+        symlink(log.join("pods/a/0.log"), log.join("absolute")).unwrap();
+        symlink("pods/a/0.log", log.join("relative")).unwrap();
+        symlink("../secret", log.join("out")).unwrap();
+        symlink(dir.path().join("secret"), log.join("out2")).unwrap();
+        symlink("/proc/self/root", log.join("magic")).unwrap();
+        symlink("loop", log.join("loop")).unwrap();
+        dir
+    }
+
+    fn text(root: &Path, path: &str) -> io::Result<String> {
+        match open_shown(root, Path::new(path), 100)? {
+            Shown::File(file, _) => io::read_to_string(file),
+            Shown::Directory(names) => Ok(format!("{names:?}")),
+        }
+    }
+
+    #[test]
+    fn files_and_directories_inside_are_shown() {
+        let dir = tree();
+        let log = dir.path().join("log");
+        let rows = [
+            ("syslog", "one\n"),
+            ("pods/a/0.log", "two\n"),
+            ("absolute", "two\n"),
+            ("relative", "two\n"),
+            ("pods", "[(\"a\", true)]"),
+            ("pods/a/", "[(\"0.log\", false)]"),
+            ("pods/../syslog", "one\n"),
+        ];
+        for (path, expected) in rows {
+            assert_eq!(text(&log, path).unwrap(), expected, "{path}");
+        }
+        assert!(text(&log, "").unwrap().contains("(\"pods\", true)"));
+    }
+
+    #[test]
+    fn nothing_outside_is_shown() {
+        let dir = tree();
+        let log = dir.path().join("log");
+        for path in [
+            "out",
+            "out2",
+            "../secret",
+            "pods/../../secret",
+            "/etc/hostname",
+            "magic/etc/hostname",
+            "loop",
+            "none",
+        ] {
+            assert!(text(&log, path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_does_not_hang() {
+        let dir = tree();
+        let log = dir.path().join("log");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            log.join("pipe"),
+            rustix::fs::FileType::Fifo,
+            mode,
+            0,
+        )
+        .unwrap();
+        let kind = text(&log, "pipe").unwrap_err().kind();
+        assert_eq!(kind, io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_link_that_changes_all_the_time_never_leads_out() {
+        let dir = tree();
+        let log = dir.path().join("log");
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (inside, outside) = (log.join("syslog"), dir.path().join("secret"));
+                let mut turn = 0_u32;
+                while !stop.load(Ordering::Relaxed) {
+                    let target = if turn.is_multiple_of(2) {
+                        &inside
+                    } else {
+                        &outside
+                    };
+                    let _ = fs::remove_file(log.join("new"));
+                    symlink(target, log.join("new")).unwrap();
+                    fs::rename(log.join("new"), log.join("changing")).unwrap();
+                    turn += 1;
+                }
+            });
+            let mut seen = 0;
+            let mut wrong = None;
+            for _ in 0..20_000 {
+                if let Ok(text) = text(&log, "changing") {
+                    seen += 1;
+                    if text != "one\n" {
+                        wrong = Some(text);
+                        break;
+                    }
+                }
+                if seen > 500 {
+                    break;
+                }
+            }
+            // The other thread must end also when this one fails.
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None);
+            assert!(seen > 0, "the race was never run");
+        });
+    }
+}

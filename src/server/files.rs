@@ -1,0 +1,306 @@
+//! `/logs/`: the node's log directory, for reading.
+
+use super::reply::{Body, not_found, respond, text};
+use crate::host::{Shown, open_shown};
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::{
+    HeaderMap, Response, StatusCode,
+    body::Frame,
+    header::{self, HeaderName, HeaderValue},
+};
+use std::{
+    fmt::Write as _,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    ops::Range,
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
+};
+use tokio::task::spawn_blocking;
+
+/// Names of a directory that are listed at most.
+const MOST_NAMES: usize = 10_000;
+
+/// What is read from the disk and sent at a time, in bytes.
+const CHUNK: u64 = 64 * 1024;
+
+const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// Answers with a file, or with the names in a directory. `path` is what follows `/logs/`, decoded.
+pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> Response<Body> {
+    if path.contains('\0') {
+        return not_found("there is no such file");
+    }
+    let wanted = headers
+        .get(header::RANGE)
+        .and_then(|range| range.to_str().ok());
+    let wanted = wanted.map(ToOwned::to_owned);
+    let name = path.clone();
+    let opened = spawn_blocking(move || open_shown(&root, path.as_ref(), MOST_NAMES)).await;
+    match opened.map_err(io::Error::other).and_then(|opened| opened) {
+        Ok(Shown::Directory(_)) if !name.is_empty() && !name.ends_with('/') => {
+            // The links of a listing are relative to its path.
+            let last = name.rsplit('/').next().unwrap_or_default();
+            let mut response = text(StatusCode::MOVED_PERMANENTLY, String::new());
+            if let Ok(location) = HeaderValue::from_str(&format!("{}/", escaped(last))) {
+                response.headers_mut().insert(header::LOCATION, location);
+            }
+            response
+        }
+        Ok(Shown::Directory(names)) => {
+            let body = Full::new(Bytes::from(listing(&names))).map_err(|never| match never {});
+            respond(StatusCode::OK, HTML, body.boxed_unsync())
+        }
+        Ok(Shown::File(file, meta)) => {
+            let modified = meta.modified().unwrap_or(UNIX_EPOCH);
+            let kind = match name.ends_with(".gz") || name.ends_with(".journal") {
+                true => BINARY,
+                false => PLAIN,
+            };
+            file_answer(file, meta.len(), modified, kind, wanted.as_deref())
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => text(
+            StatusCode::FORBIDDEN,
+            "403 the file may not be read\n".into(),
+        ),
+        Err(error) => {
+            tracing::debug!(path = name, %error, "a node log cannot be shown");
+            not_found("there is no such file")
+        }
+    }
+}
+
+fn file_answer(
+    file: File,
+    length: u64,
+    modified: SystemTime,
+    kind: HeaderValue,
+    wanted: Option<&str>,
+) -> Response<Body> {
+    let (status, range) = match wanted.map(|wanted| byte_range(wanted, length)) {
+        None | Some(Asked::Everything) => (StatusCode::OK, 0..length),
+        Some(Asked::Part(range)) => (StatusCode::PARTIAL_CONTENT, range),
+        Some(Asked::Nothing) => {
+            let status = StatusCode::RANGE_NOT_SATISFIABLE;
+            let mut response = text(status, format!("416 the file has {length} bytes\n"));
+            set(
+                &mut response,
+                header::CONTENT_RANGE,
+                format!("bytes */{length}"),
+            );
+            return response;
+        }
+    };
+    let sent = range.end - range.start;
+    let mut response = respond(status, kind, chunks(file, range.clone()));
+    // A log that is cut while it is sent ends the connection: its length was promised.
+    set(&mut response, header::CONTENT_LENGTH, sent.to_string());
+    set(&mut response, header::ACCEPT_RANGES, "bytes".into());
+    if let Some(date) = http_date(modified) {
+        set(&mut response, header::LAST_MODIFIED, date);
+    }
+    if status == StatusCode::PARTIAL_CONTENT {
+        let (first, last) = (range.start, range.end.saturating_sub(1));
+        set(
+            &mut response,
+            header::CONTENT_RANGE,
+            format!("bytes {first}-{last}/{length}"),
+        );
+    }
+    response
+}
+
+fn set(response: &mut Response<Body>, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::from_str(&value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// Part of a file, read while the client takes it.
+fn chunks(file: File, range: Range<u64>) -> Body {
+    let start = (file, range);
+    let parts = stream::try_unfold(start, |(mut file, range)| async move {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let read = spawn_blocking(move || {
+            let mut part = Vec::new();
+            file.seek(SeekFrom::Start(range.start))?;
+            let size = CHUNK.min(range.end - range.start);
+            (&mut file).take(size).read_to_end(&mut part)?;
+            if part.is_empty() {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            let read = u64::try_from(part.len()).unwrap_or(size);
+            Ok((part, (file, range.start + read..range.end)))
+        });
+        let (part, rest) = read.await.map_err(io::Error::other)??;
+        Ok::<_, io::Error>(Some((Frame::data(Bytes::from(part)), rest)))
+    });
+    let parts = futures::StreamExt::map(parts, |part| part.map_err(Into::into));
+    StreamBody::new(parts).boxed_unsync()
+}
+
+/// What a `Range` header asks for of so many bytes.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Everything,
+    Part(Range<u64>),
+    Nothing,
+}
+
+/// Several parts, other units and what cannot be read ask for everything, as RFC 9110 allows.
+fn byte_range(wanted: &str, length: u64) -> Asked {
+    let range = wanted.strip_prefix("bytes=").map(str::trim);
+    let Some((first, last)) = range.and_then(|range| range.split_once('-')) else {
+        return Asked::Everything;
+    };
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let range = match (number(first), number(last)) {
+        (None, Some(tail)) if first.trim().is_empty() => length.saturating_sub(tail)..length,
+        (Some(first), None) if last.trim().is_empty() => first..length,
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
+        _ => return Asked::Everything,
+    };
+    match range.is_empty() {
+        true => Asked::Nothing,
+        false => Asked::Part(range),
+    }
+}
+
+/// Links to the names in a directory.
+fn listing(names: &[(String, bool)]) -> String {
+    let mut page = String::from(
+        "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n",
+    );
+    for (name, is_directory) in names {
+        let slash = if *is_directory { "/" } else { "" };
+        let shown = name
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+            .replace('"', "&#34;")
+            .replace('\'', "&#39;");
+        let _ = writeln!(
+            page,
+            "<a href=\"{}{slash}\">{shown}{slash}</a>",
+            escaped(name)
+        );
+    }
+    page + "</pre>\n"
+}
+
+/// A name as one segment of a relative path: nothing in it ends the segment, or makes it an address.
+fn escaped(name: &str) -> String {
+    let mut text = String::from("./");
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                text.push(char::from(byte));
+            }
+            _ => {
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+    }
+    text
+}
+
+fn http_date(time: SystemTime) -> Option<String> {
+    let time = jiff::Timestamp::try_from(time).ok()?;
+    Some(time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read() {
+        let rows = [
+            ("bytes=0-3", Asked::Part(0..4)),
+            ("bytes=4-", Asked::Part(4..10)),
+            ("bytes=-3", Asked::Part(7..10)),
+            ("bytes=-30", Asked::Part(0..10)),
+            ("bytes=2-99", Asked::Part(2..10)),
+            ("bytes=10-", Asked::Nothing),
+            ("bytes=10-12", Asked::Nothing),
+            ("bytes=-0", Asked::Nothing),
+            ("bytes=0-18446744073709551615", Asked::Part(0..10)),
+            ("bytes=3-1", Asked::Everything),
+            ("bytes=0-1,4-5", Asked::Everything),
+            ("bytes=-", Asked::Everything),
+            ("lines=1-2", Asked::Everything),
+            ("", Asked::Everything),
+        ];
+        for (wanted, expected) in rows {
+            assert_eq!(byte_range(wanted, 10), expected, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn hostile_names_stay_names() {
+        let names = [
+            ("<script>alert(1)</script>".to_owned(), false),
+            ("javascript:alert(1)".to_owned(), false),
+            ("\"onmouseover=\"x".to_owned(), true),
+        ];
+        let page = listing(&names);
+        assert!(!page.contains("<script>"), "{page}");
+        assert!(
+            page.contains("href=\"./javascript%3Aalert%281%29\""),
+            "{page}"
+        );
+        assert!(page.contains("href=\"./%22onmouseover%3D%22x/\""), "{page}");
+    }
+
+    async fn ask(
+        dir: &std::path::Path,
+        path: &str,
+        range: Option<&'static str>,
+    ) -> (u16, HeaderMap, String) {
+        let mut headers = HeaderMap::new();
+        if let Some(range) = range {
+            headers.insert(header::RANGE, HeaderValue::from_static(range));
+        }
+        let response = serve(dir.to_path_buf(), path.to_owned(), &headers).await;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        (head.status.as_u16(), head.headers, body)
+    }
+
+    #[tokio::test]
+    async fn files_come_whole_or_in_part_and_directories_as_lists() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("pods")).unwrap();
+        let long = "0123456789".repeat(20_000);
+        std::fs::write(dir.path().join("pods/long.log"), &long).unwrap();
+        let (status, headers, body) = ask(dir.path(), "pods/long.log", None).await;
+        assert_eq!((status, body.len()), (200, 200_000));
+        assert_eq!(body, long);
+        assert_eq!(headers[header::CONTENT_LENGTH], "200000");
+        assert!(headers.contains_key(header::LAST_MODIFIED));
+        let (status, headers, body) = ask(dir.path(), "pods/long.log", Some("bytes=-5")).await;
+        assert_eq!((status, body.as_str()), (206, "56789"));
+        assert_eq!(headers[header::CONTENT_RANGE], "bytes 199995-199999/200000");
+        let (status, ..) = ask(dir.path(), "pods/long.log", Some("bytes=200000-")).await;
+        assert_eq!(status, 416);
+        let (status, _, body) = ask(dir.path(), "", None).await;
+        assert_eq!(status, 200);
+        assert!(body.contains("<a href=\"./pods/\">pods/</a>"), "{body}");
+        let (status, headers, _) = ask(dir.path(), "pods", None).await;
+        assert_eq!(
+            (status, headers[header::LOCATION].to_str().unwrap()),
+            (301, "./pods/")
+        );
+        for outside in ["../etc/passwd", "/etc/passwd", "none", "a\0b"] {
+            let (status, ..) = ask(dir.path(), outside, None).await;
+            assert_eq!(status, 404, "{outside:?}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What the process says of itself: settings, flags, how long it is up, and how much it logs.
+
+use super::{
+    reply::{Body, bad_request, one, text},
+    routes::{ENTRIES, Port},
+};
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::{fmt::Write as _, sync::Arc};
+
+/// What stands above every page that is for people alone, as upstream's.
+const FOR_PEOPLE: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees \
+     and is for debugging purposes only.";
+
+/// Facts about the running process, and the one thing about it that can be changed.
+#[derive(Clone)]
+pub struct Process {
+    /// When it began.
+    pub started: Timestamp,
+    /// This program's version.
+    pub version: &'static str,
+    /// The Kubernetes release that it behaves as.
+    pub behaves_as: &'static str,
+    /// The configuration in force, without secrets.
+    pub configuration: Arc<Value>,
+    /// Every flag that can be given, with its value in force, without secrets.
+    pub flags: Arc<Vec<(String, String)>>,
+    /// How much is logged.
+    pub verbosity: Arc<dyn Fn() -> u32 + Send + Sync>,
+    /// Sets that.
+    pub set_verbosity: Arc<dyn Fn(u32) + Send + Sync>,
+}
+
+impl Process {
+    /// `/configz`, in upstream's envelope.
+    pub(super) fn configz(&self) -> Response<Body> {
+        one(&json!({"kubeletconfig": *self.configuration}))
+    }
+
+    /// `/flagz`.
+    pub(super) fn flagz(&self) -> Response<Body> {
+        let mut body = format!("\nkubelet flagz\n{FOR_PEOPLE}\n\n");
+        for (name, value) in self.flags.iter() {
+            let _ = writeln!(body, "{name}={value}");
+        }
+        text(StatusCode::OK, body)
+    }
+
+    /// `/statusz`. Paths are those that can be opened in a browser.
+    pub(super) fn statusz(&self, port: Port, now: Timestamp) -> Response<Body> {
+        let up = now.duration_since(self.started).as_secs().max(0);
+        let (days, hours) = (up / 86_400, up / 3_600 % 24);
+        let (minutes, seconds) = (up / 60 % 60, up % 60);
+        let paths = ENTRIES
+            .iter()
+            .filter(|entry| entry.is_on(port) && entry.allows("GET"))
+            .filter(|entry| !entry.pattern.contains('{'));
+        let paths = paths.map(|entry| entry.pattern).collect::<Vec<_>>();
+        let body = format!(
+            "\nkubelet statusz\n{FOR_PEOPLE}\n\nStarted: {}\nUp: {days} d {hours:02} hr {minutes:02} min {seconds:02} sec\n\
+             Binary version: {}\nEmulation version: {}\nPaths: {}\n",
+            self.started.strftime("%a %b %e %H:%M:%S UTC %Y"),
+            self.version,
+            self.behaves_as,
+            paths.join(" "),
+        );
+        text(StatusCode::OK, body)
+    }
+
+    /// `PUT /debug/flags/v`: the body is the new verbosity.
+    pub(super) fn put_verbosity(&self, body: &[u8]) -> Response<Body> {
+        let given = String::from_utf8_lossy(body);
+        let Ok(verbosity) = given.trim().parse::<u32>() else {
+            let shown: String = given.chars().take(40).collect();
+            return bad_request(&format!(
+                "failed to set logging.verbosity: {shown:?} is not a whole number from 0"
+            ));
+        };
+        let before = (self.verbosity)();
+        (self.set_verbosity)(verbosity);
+        tracing::info!(before, verbosity, "The log's verbosity was changed");
+        let body = format!("successfully set klog.logging.verbosity to {verbosity}");
+        text(StatusCode::OK, body)
+    }
+}

@@ -1,0 +1,131 @@
+//! Answers.
+
+use super::routes::RouteError;
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{
+    Response, StatusCode,
+    header::{self, HeaderValue},
+};
+use serde::Serialize;
+use std::{error::Error, time::Duration};
+
+/// What a body that is being sent can fail with.
+pub(super) type BodyError = Box<dyn Error + Send + Sync>;
+
+/// A response's body. Its error ends the connection, so that a client never takes half an answer for a
+/// whole one.
+pub(super) type Body = UnsyncBoxBody<Bytes, BodyError>;
+
+/// A request whose body has not been read.
+pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
+
+/// How long a body that is read may take to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// The answer to a request that has no route.
+pub(super) fn refuse(error: &RouteError) -> Response<Body> {
+    let status = match error {
+        RouteError::NotFound => StatusCode::NOT_FOUND,
+        RouteError::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+        RouteError::BadQuery(_) => StatusCode::BAD_REQUEST,
+    };
+    let mut response = text(status, format!("{error}\n"));
+    if let RouteError::MethodNotAllowed(methods) = error {
+        let allowed = methods.join(", ").replace("GET", "GET, HEAD");
+        if let Ok(allowed) = HeaderValue::from_str(&allowed) {
+            response.headers_mut().insert(header::ALLOW, allowed);
+        }
+    }
+    response
+}
+
+pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
+    full(status, TEXT, body)
+}
+
+pub(super) fn full(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Body> {
+    let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
+    respond(status, content_type, body.boxed_unsync())
+}
+
+pub(super) fn one(object: &impl Serialize) -> Response<Body> {
+    match serde_json::to_string(object) {
+        Ok(body) => full(StatusCode::OK, JSON, body + "\n"),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+pub(super) fn json(body: Body) -> Response<Body> {
+    respond(StatusCode::OK, JSON, body)
+}
+
+pub(super) fn respond(status: StatusCode, content_type: HeaderValue, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, content_type);
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}
+
+/// 400 with the reason.
+pub(super) fn bad_request(why: &str) -> Response<Body> {
+    text(StatusCode::BAD_REQUEST, format!("400 bad request: {why}\n"))
+}
+
+/// 404 with the reason.
+pub(super) fn not_found(why: &str) -> Response<Body> {
+    text(StatusCode::NOT_FOUND, format!("404 {why}\n"))
+}
+
+/// The whole body of a request.
+///
+/// # Errors
+/// The answer to a body that is too long, too slow or broken.
+pub(super) async fn read_body(
+    request: Request,
+    limit: usize,
+) -> Result<Bytes, Box<Response<Body>>> {
+    let refused = match tokio::time::timeout(BODY_PATIENCE, collect(request, limit)).await {
+        Ok(Ok(Some(body))) => return Ok(body),
+        Ok(Ok(None)) => text(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("413 the body may have {limit} bytes\n"),
+        ),
+        Ok(Err(error)) => bad_request(&format!("the body cannot be read: {error}")),
+        Err(_) => text(
+            StatusCode::REQUEST_TIMEOUT,
+            "408 the body took too long\n".into(),
+        ),
+    };
+    Err(Box::new(closing(refused)))
+}
+
+/// `None` when it is longer than that.
+async fn collect(request: Request, limit: usize) -> Result<Option<Bytes>, BodyError> {
+    let (mut body, mut read) = (request.into_body(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else {
+            continue;
+        };
+        if read.len().saturating_add(data.len()) > limit {
+            return Ok(None);
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(Some(read.freeze()))
+}
+
+/// The same answer, after which the connection is closed: what is left of the request is not wanted.
+pub(super) fn closing(mut response: Response<Body>) -> Response<Body> {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}

@@ -1,0 +1,9 @@
+//! What can be asked for, where, and by whom: one table, read by the parser, the gate and the
+//! documentation.
+
+mod query;
+mod route;
+mod table;
+
+pub use route::{EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Route, RouteError, route};
+pub use table::{ENTRIES, Entry, Port, Switch, document};

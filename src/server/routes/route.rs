@@ -1,0 +1,250 @@
+//! From method, path and query to what is being asked for.
+
+use super::{
+    query::{BadQuery, decode_path, pairs},
+    table::{ENTRIES, Entry, Port},
+};
+use hyper::Method;
+
+/// What is being asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// `/pods`: every known pod with its status.
+    Pods,
+    /// `/runningpods/`: what the runtime runs.
+    RunningPods,
+    /// `/explain`: every known pod in a line.
+    Overview(OverviewQuery),
+    /// `/explain/<namespace>/<pod>`: why one pod is as it is.
+    Explain(ExplainQuery),
+    /// `/events`: recent events.
+    Events(EventsQuery),
+    /// `/metrics`.
+    Metrics,
+    /// `/healthz`: all checks.
+    Health(HealthQuery),
+    /// `/healthz/<name>`: one check.
+    HealthCheck(String),
+    /// `/configz`: the configuration in force.
+    Configz,
+    /// `/flagz`: the flags in force.
+    Flagz,
+    /// `/statusz`: the process.
+    Statusz,
+    /// `PUT /debug/flags/v`: how much is logged.
+    PutVerbosity,
+    /// `/logs/<path>`: the node's logs.
+    NodeLogs(String),
+}
+
+/// Parameters of `/healthz`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthQuery {
+    /// `verbose`, with any value: list the checks also when all is well.
+    pub verbose: bool,
+    /// `exclude=<name>`, any number of times: checks to leave out.
+    pub exclude: Vec<String>,
+}
+
+/// Parameters of `/explain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverviewQuery {
+    /// `after=<version>`: answer once the version is another one, or after a while.
+    pub after: Option<String>,
+}
+
+/// Which pod is to be explained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExplainQuery {
+    /// Namespace.
+    pub namespace: String,
+    /// Name, with the node's suffix.
+    pub name: String,
+    /// `uid=<uid>`: this one of several of the name.
+    pub uid: Option<String>,
+}
+
+/// Parameters of `/events`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventsQuery {
+    /// `namespace=<namespace>`: only about objects of this namespace.
+    pub namespace: Option<String>,
+    /// `name=<name>`: only about objects of this name.
+    pub name: Option<String>,
+    /// `limit=<n>`: only the newest n.
+    pub limit: Option<usize>,
+}
+
+/// Why a request has no route.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// No such path on this port: 404.
+    #[error("404 page not found")]
+    NotFound,
+    /// The path is there, but only for these methods: 405.
+    #[error("405 method not allowed")]
+    MethodNotAllowed(&'static [&'static str]),
+    /// A parameter cannot be read: 400.
+    #[error("400 bad request: {0}")]
+    BadQuery(BadQuery),
+}
+
+impl From<BadQuery> for RouteError {
+    fn from(bad: BadQuery) -> Self {
+        Self::BadQuery(bad)
+    }
+}
+
+/// Finds the row of the table and what exactly is asked for by it. HEAD is answered wherever GET is; one
+/// slash at the end of a list's path does not matter, and parameters that nobody reads do not either.
+///
+/// # Errors
+/// Nothing on this port has that path; it does not take that method; a parameter cannot be read.
+pub fn route(
+    port: Port,
+    method: &Method,
+    path: &str,
+    query: Option<&str>,
+) -> Result<(&'static Entry, Route), RouteError> {
+    let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
+    let mut found = on_port.filter_map(|entry| Some((entry, captures(entry.pattern, path)?)));
+    let Some((entry, captures)) = found.next() else {
+        return Err(RouteError::NotFound);
+    };
+    if !entry.allows(method.as_str()) {
+        return Err(RouteError::MethodNotAllowed(entry.methods));
+    }
+    let query = pairs(query.unwrap_or_default())?;
+    let route = (entry.parse)(&Parts { captures, query })?;
+    Ok((entry, route))
+}
+
+/// How a row's parts become a route.
+pub(super) type Parse = fn(&Parts) -> Result<Route, RouteError>;
+
+/// The variable parts of a request's target, decoded.
+pub(super) struct Parts {
+    captures: Vec<(&'static str, String)>,
+    query: Vec<(String, String)>,
+}
+
+impl Parts {
+    /// What stands for `{name}` in the path.
+    fn path(&self, name: &str) -> String {
+        let mut named = self.captures.iter().filter(|(known, _)| *known == name);
+        named
+            .next()
+            .map(|(_, value)| value.clone())
+            .unwrap_or_default()
+    }
+
+    /// The same as a namespace's, a pod's or a container's name, none of which needs an escape. What is no
+    /// such name names nothing.
+    fn name(&self, name: &str) -> Result<String, RouteError> {
+        let value = self.path(name);
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+        if value.chars().all(plain) {
+            return Ok(value);
+        }
+        Err(RouteError::NotFound)
+    }
+
+    /// The value of a parameter; the last one where it is there more than once.
+    fn last(&self, parameter: &str) -> Option<String> {
+        let mut values = self.all(parameter);
+        values.next_back().map(ToOwned::to_owned)
+    }
+
+    /// All values of a parameter.
+    fn all<'a>(&'a self, parameter: &'a str) -> impl DoubleEndedIterator<Item = &'a str> {
+        let of_it = self.query.iter().filter(move |(key, _)| key == parameter);
+        of_it.map(|(_, value)| value.as_str())
+    }
+}
+
+/// What of the path stands for the variable segments of the pattern; `None` where they do not match.
+fn captures(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
+    let mut captured = Vec::new();
+    let (mut pattern, mut path) = (pattern.strip_prefix('/')?, path.strip_prefix('/')?);
+    loop {
+        let (segment, more) = match pattern.split_once('/') {
+            Some((segment, more)) => (segment, Some(more)),
+            None => (pattern, None),
+        };
+        let variable = segment.strip_prefix('{').and_then(|s| s.strip_suffix('}'));
+        if let Some(rest) = variable.and_then(|name| name.strip_suffix("...")) {
+            captured.push((rest, decode_path(path).ok()?));
+            return Some(captured);
+        }
+        let (given, left) = match path.split_once('/') {
+            Some((given, left)) => (given, Some(left)),
+            None => (path, None),
+        };
+        match variable {
+            Some(name) => {
+                let value = decode_path(given).ok()?;
+                if value.is_empty() || value.contains('/') {
+                    return None;
+                }
+                captured.push((name, value));
+            }
+            None if segment == given => {}
+            None => return None,
+        }
+        match (more, left) {
+            (None, None) | (Some(""), None | Some("")) => return Some(captured),
+            (Some(more), Some(left)) => (pattern, path) = (more, left),
+            _ => return None,
+        }
+    }
+}
+
+pub(super) fn nothing(_: &Parts) -> Result<Route, RouteError> {
+    Err(RouteError::NotFound)
+}
+
+pub(super) fn health(parts: &Parts) -> Result<Route, RouteError> {
+    let excluded = parts.all("exclude").filter(|name| !name.is_empty());
+    Ok(Route::Health(HealthQuery {
+        verbose: parts.last("verbose").is_some(),
+        exclude: excluded.map(ToOwned::to_owned).collect(),
+    }))
+}
+
+pub(super) fn health_check(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::HealthCheck(parts.path("check")))
+}
+
+pub(super) fn node_logs(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::NodeLogs(parts.path("path")))
+}
+
+pub(super) fn overview(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::Overview(OverviewQuery {
+        after: parts.last("after"),
+    }))
+}
+
+pub(super) fn explain(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::Explain(ExplainQuery {
+        namespace: parts.name("namespace")?,
+        name: parts.name("pod")?,
+        uid: parts.last("uid"),
+    }))
+}
+
+pub(super) fn events(parts: &Parts) -> Result<Route, RouteError> {
+    let limit = parts.last("limit").map(|value| number("limit", &value));
+    Ok(Route::Events(EventsQuery {
+        namespace: parts.last("namespace"),
+        name: parts.last("name"),
+        limit: limit.transpose()?,
+    }))
+}
+
+fn number(parameter: &str, value: &str) -> Result<usize, BadQuery> {
+    value.parse().map_err(|_| BadQuery {
+        parameter: parameter.to_owned(),
+        detail: format!("{value:?} is not a whole number from 0"),
+    })
+}

@@ -1,0 +1,235 @@
+//! The table of routes. Data and nothing else: what a path means is in `route.rs`, who may is asked of
+//! the entry, and `docs/routes.md` is written from it.
+
+use super::route::{self, Parse};
+use std::fmt::Write as _;
+
+/// Which port a request came in on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Port {
+    /// `healthzPort`: health and nothing else, for everybody.
+    Health,
+    /// `readOnlyPort`: what may be read without credentials, where somebody opened it.
+    ReadOnly,
+    /// `port`: everything, for those who may.
+    Main,
+    /// The socket in the root directory: everything, for root.
+    Local,
+}
+
+/// A setting that can take a group of routes away. They are still known: the answer says that they are
+/// disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Switch {
+    /// `enableDebuggingHandlers`.
+    Debugging,
+    /// `enableSystemLogHandler`.
+    SystemLogs,
+    /// `enableProfilingHandler`.
+    Profiling,
+    /// `enableDebugFlagsHandler`.
+    DebugFlags,
+}
+
+impl Switch {
+    /// The field of the configuration, as it is written there.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::Debugging => "enableDebuggingHandlers",
+            Self::SystemLogs => "enableSystemLogHandler",
+            Self::Profiling => "enableProfilingHandler",
+            Self::DebugFlags => "enableDebugFlagsHandler",
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Entry {
+    /// The path. `{name}` stands for one segment, `{name...}` for the rest; a slash at the end may be
+    /// left out by the client, or added only where it is written here.
+    pub pattern: &'static str,
+    /// Methods that are answered. Where GET is, HEAD is too.
+    pub methods: &'static [&'static str],
+    /// Where it is answered.
+    pub ports: &'static [Port],
+    /// On [`Port::Main`]: subresources of `nodes`; who may use one of them may ask. In the order in which
+    /// they are tried, the finest first.
+    pub subresources: &'static [&'static str],
+    /// The longest body that is read, in bytes; `None` where none is expected.
+    pub body: Option<usize>,
+    /// What can take the route away.
+    pub switch: Option<Switch>,
+    /// For the documentation.
+    pub about: &'static str,
+    pub(super) parse: Parse,
+}
+
+impl Entry {
+    /// Whether this is answered on that port.
+    pub fn is_on(&self, port: Port) -> bool {
+        self.ports.contains(&port)
+    }
+
+    /// Whether this is answered for that method.
+    pub fn allows(&self, method: &str) -> bool {
+        let asked = if method == "HEAD" { "GET" } else { method };
+        self.methods.contains(&asked)
+    }
+}
+
+const EVERYWHERE: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Local];
+const GUARDED: &[Port] = &[Port::Main, Port::Local];
+const READABLE: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
+
+const GET: &[&str] = &["GET"];
+
+/// A row that is only read and that nothing takes away; others are changed from it.
+const READ: Entry = Entry {
+    pattern: "",
+    methods: GET,
+    ports: READABLE,
+    subresources: &["proxy"],
+    body: None,
+    switch: None,
+    about: "",
+    parse: route::nothing,
+};
+
+/// Every route, in the order of the documentation. No two match one path.
+pub static ENTRIES: &[Entry] = &[
+    Entry {
+        pattern: "/healthz",
+        ports: EVERYWHERE,
+        subresources: &["healthz", "proxy"],
+        about: "Health: `ok`, or 500 with the checks that fail. `verbose` lists all checks, `exclude=NAME` leaves one out.",
+        parse: route::health,
+        ..READ
+    },
+    Entry {
+        pattern: "/healthz/{check}",
+        ports: EVERYWHERE,
+        subresources: &["healthz", "proxy"],
+        about: "One check, with its reason when it fails.",
+        parse: route::health_check,
+        ..READ
+    },
+    Entry {
+        pattern: "/pods/",
+        subresources: &["pods", "proxy"],
+        about: "Every known pod with its status, as a `v1` PodList.",
+        parse: |_| Ok(route::Route::Pods),
+        ..READ
+    },
+    Entry {
+        pattern: "/runningpods/",
+        subresources: &["pods", "proxy"],
+        switch: Some(Switch::Debugging),
+        about: "What the runtime runs, as a `v1` PodList of names and images.",
+        parse: |_| Ok(route::Route::RunningPods),
+        ..READ
+    },
+    Entry {
+        pattern: "/events/",
+        subresources: &["pods", "proxy"],
+        about: "Recent events, newest last, as a `v1` EventList; `namespace`, `name`, `limit`.",
+        parse: route::events,
+        ..READ
+    },
+    Entry {
+        pattern: "/explain/",
+        subresources: &["pods", "proxy"],
+        about: "Every known pod in a line. With `after=VERSION` the answer waits for another version.",
+        parse: route::overview,
+        ..READ
+    },
+    Entry {
+        pattern: "/explain/{namespace}/{pod}",
+        subresources: &["pods", "proxy"],
+        about: "Why a pod is as it is; `uid` chooses one of several of the name.",
+        parse: route::explain,
+        ..READ
+    },
+    Entry {
+        pattern: "/metrics",
+        subresources: &["metrics"],
+        about: "The kubelet's own metrics, for Prometheus.",
+        parse: |_| Ok(route::Route::Metrics),
+        ..READ
+    },
+    Entry {
+        pattern: "/configz",
+        ports: GUARDED,
+        subresources: &["configz", "proxy"],
+        about: "The configuration in force, without secrets.",
+        parse: |_| Ok(route::Route::Configz),
+        ..READ
+    },
+    Entry {
+        pattern: "/flagz",
+        ports: GUARDED,
+        subresources: &["flagz", "proxy"],
+        about: "Every flag with its value, without secrets; for people.",
+        parse: |_| Ok(route::Route::Flagz),
+        ..READ
+    },
+    Entry {
+        pattern: "/statusz",
+        ports: GUARDED,
+        subresources: &["statusz", "proxy"],
+        about: "Version, start and age of the process; for people.",
+        parse: |_| Ok(route::Route::Statusz),
+        ..READ
+    },
+    Entry {
+        pattern: "/debug/flags/v",
+        methods: &["PUT"],
+        ports: GUARDED,
+        body: Some(64),
+        switch: Some(Switch::DebugFlags),
+        about: "Sets the verbosity of the log to the number that is the body.",
+        parse: |_| Ok(route::Route::PutVerbosity),
+        ..READ
+    },
+    Entry {
+        pattern: "/logs/{path...}",
+        ports: GUARDED,
+        subresources: &["log", "proxy"],
+        switch: Some(Switch::SystemLogs),
+        about: "The node's logs: files and directory listings below `/var/log`; `Range` is honoured.",
+        parse: route::node_logs,
+        ..READ
+    },
+];
+
+/// The table for people, in Markdown.
+pub fn document() -> String {
+    let mut text = String::from(
+        "# Routes\n\nWritten from the table in `src/server/routes/table.rs`; a test compares them.\n\n\
+         Ports: *health* is `healthzPort`, *read-only* is `readOnlyPort`, *main* is `port` (10250), *local* is the socket\n\
+         `kubelet.sock` in the root directory, which only root can open. On the main port a client needs the right to one\n\
+         of the named subresources of `nodes`; the verb follows from the method (GET: get, POST: create, PUT: update).\n\n\
+         | path | methods | ports | subresources | unless switched off by | what |\n|---|---|---|---|---|---|\n",
+    );
+    for entry in ENTRIES {
+        let ports = entry.ports.iter().map(|port| match port {
+            Port::Health => "health",
+            Port::ReadOnly => "read-only",
+            Port::Main => "main",
+            Port::Local => "local",
+        });
+        let switch = entry
+            .switch
+            .map_or(String::new(), |switch| format!("`{}`", switch.field()));
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} | {} | {switch} | {} |",
+            entry.pattern,
+            entry.methods.join(", "),
+            ports.collect::<Vec<_>>().join(", "),
+            entry.subresources.join(", "),
+            entry.about
+        );
+    }
+    text
+}

@@ -1,0 +1,113 @@
+//! What the node and the process say of themselves.
+
+use super::*;
+use http_body_util::{BodyExt, Full};
+use hyper::StatusCode;
+use serde_json::Value;
+
+async fn ask(handlers: &Handlers, method: &str, target: &str, body: &str) -> (StatusCode, String) {
+    let request = hyper::Request::builder().method(method).uri(target);
+    let request = request
+        .body(Full::new(bytes::Bytes::from(body.to_owned())))
+        .unwrap();
+    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+fn local(views: Views, off: Vec<Switch>) -> Handlers {
+    Handlers::read_only(HealthChecks::ping(), views, off).on(Port::Local)
+}
+
+#[tokio::test]
+async fn the_configuration_comes_in_its_envelope() {
+    let (status, body) = ask(&local(views(vec![]), vec![]), "GET", "/configz", "").await;
+    assert_eq!(status, StatusCode::OK);
+    let shown: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(shown["kubeletconfig"]["kind"], "KubeletConfiguration");
+}
+
+#[tokio::test]
+async fn flags_and_status_are_for_people() {
+    let handlers = local(views(vec![]), vec![]);
+    let (_, flags) = ask(&handlers, "GET", "/flagz", "").await;
+    assert!(
+        flags.starts_with("\nkubelet flagz\nWarning: ") && flags.ends_with("\nv=0\n"),
+        "{flags}"
+    );
+    let (_, status) = ask(&handlers, "GET", "/statusz", "").await;
+    for line in [
+        "\nStarted: Thu Jan  1 00:00:00 UTC 1970\n",
+        "\nBinary version: 1.2.3\n",
+        "\nEmulation version: v1.36\n",
+    ] {
+        assert!(status.contains(line), "{status}");
+    }
+    assert!(
+        status.contains(" /configz ") && !status.contains('{'),
+        "{status}"
+    );
+}
+
+#[tokio::test]
+async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
+    let views = views(vec![]);
+    let verbosity = views.process.verbosity.clone();
+    let handlers = local(views, vec![]);
+    let (status, body) = ask(&handlers, "PUT", "/debug/flags/v", "4\n").await;
+    assert_eq!(
+        (status, body.as_str()),
+        (
+            StatusCode::OK,
+            "successfully set klog.logging.verbosity to 4"
+        )
+    );
+    assert_eq!(verbosity(), 4);
+    for wrong in ["", "-1", "many", "99999999999"] {
+        let (status, body) = ask(&handlers, "PUT", "/debug/flags/v", wrong).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong:?}: {body}");
+    }
+    let (status, _) = ask(&handlers, "PUT", "/debug/flags/v", &"4".repeat(100)).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let (status, _) = ask(&handlers, "GET", "/debug/flags/v", "").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(verbosity(), 4);
+}
+
+#[tokio::test]
+async fn what_is_switched_off_says_by_what() {
+    let all = vec![Switch::Debugging, Switch::SystemLogs, Switch::DebugFlags];
+    let handlers = local(views(vec![]), all);
+    let rows = [
+        ("GET", "/runningpods/", "enableDebuggingHandlers"),
+        ("GET", "/logs/", "enableSystemLogHandler"),
+        ("PUT", "/debug/flags/v", "enableDebugFlagsHandler"),
+    ];
+    for (method, target, field) in rows {
+        let (status, body) = ask(&handlers, method, target, "").await;
+        assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{target}");
+        assert!(body.contains(field), "{target}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn node_logs_are_those_below_their_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("syslog"), "a line\n").unwrap();
+    let views = Views {
+        node_logs: dir.path().to_path_buf(),
+        ..views(vec![])
+    };
+    let handlers = local(views, vec![]);
+    let (status, body) = ask(&handlers, "GET", "/logs/syslog", "").await;
+    assert_eq!((status, body.as_str()), (StatusCode::OK, "a line\n"));
+    for outside in [
+        "/logs/../syslog",
+        "/logs/..%2f..%2fetc/passwd",
+        "/logs//etc/passwd",
+    ] {
+        let (status, _) = ask(&handlers, "GET", outside, "").await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{outside}");
+    }
+}

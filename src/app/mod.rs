@@ -16,7 +16,10 @@ mod live;
 pub mod look;
 mod memory;
 mod node;
+mod own;
+mod probes;
 mod reclaim;
+mod stats;
 mod user_ids;
 mod views;
 
@@ -31,7 +34,8 @@ use crate::{
     journal::Journal,
     pleg,
     pod_workers::PodWorkers,
-    server::{Handlers, HealthChecks, Listener, Port},
+    server::{CheckMetrics, Handlers, HealthChecks, Listener, Port},
+    stats::Stats,
     sync_loop::AUDIT_PERIOD,
 };
 use anyhow::Context as _;
@@ -52,6 +56,7 @@ const FLUSH: Duration = Duration::from_secs(2);
 pub struct App {
     config: KubeletConfig,
     boards: Boards,
+    stats: Stats,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
     local: Option<Listener>,
@@ -101,12 +106,15 @@ impl App {
             );
         }
         let boards = Boards::open(&config, machine)?;
-        census::register(&boards, &boards.metrics);
+        let stats = stats::of(&config, &boards);
+        own::register(&config, &boards);
+        census::register(&boards, stats.clone(), &boards.metrics);
         let local = bind_local(&config.root_dir);
         let log = logging::detached(&config.logging);
         Ok(Self {
             config,
             boards,
+            stats,
             healthz,
             read_only,
             local,
@@ -192,13 +200,21 @@ impl App {
     }
 
     fn serve(&mut self, tasks: &mut Tasks) {
+        let counted = CheckMetrics::new(&self.boards.metrics);
         if let Some(listener) = self.healthz.take() {
             let checks = HealthChecks::ping().with("log", || Ok(()));
+            let checks = checks.counted(counted.clone());
             let serving = listener.serve(Handlers::health(checks), tasks.shutdown());
             tasks.spawn("server.healthz", serving);
         }
         let checks = self.boards.health_checks(self.config.sync_frequency);
-        let views = views::of(&self.boards, &self.config, &self.log);
+        let checks = checks.counted(counted);
+        let views = views::of(
+            &self.boards,
+            &self.config,
+            &self.log,
+            stats::views(&self.boards, &self.stats),
+        );
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         if let Some(listener) = self.read_only.take() {
             let serving = listener.serve(handlers.clone(), tasks.shutdown());

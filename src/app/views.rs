@@ -8,7 +8,7 @@ use crate::{
     model::{Pod, PodExt, PodUid},
     pod_manager::PodManager,
     pod_sync::remembered,
-    server::{ExplainQuery, Known, NewsView, Process, Views},
+    server::{ExplainQuery, HttpMetrics, Known, NewsView, Process, StatsViews, Views},
     status::Statuses,
 };
 use futures::future::BoxFuture;
@@ -30,7 +30,12 @@ const BEGINNING: Duration = Duration::from_secs(3);
 type Shown = (Arc<Pod>, Option<Arc<PodStatus>>);
 
 /// The views of the read-only port and the local socket.
-pub(super) fn of(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> Views {
+pub(super) fn of(
+    boards: &Boards,
+    config: &KubeletConfig,
+    log: &LogControl,
+    stats: StatsViews,
+) -> Views {
     let node_name = config.node_name.as_str();
     let (manager, statuses) = (boards.manager.reader(), boards.statuses.reader());
     let cache = boards.cache.clone();
@@ -64,6 +69,8 @@ pub(super) fn of(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> V
         known,
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
+        http: Some(HttpMetrics::new(&boards.metrics)),
+        stats,
         overview: Arc::new(move || overview.overview()),
         explain: Arc::new(move |query| explain.explain(query)),
         news,

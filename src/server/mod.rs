@@ -16,10 +16,12 @@ mod health;
 mod list;
 mod listener;
 mod local;
+mod metrics;
 mod pods;
 mod process;
 mod reply;
 mod routes;
+mod stats;
 #[cfg(test)]
 mod tests;
 
@@ -29,8 +31,10 @@ pub use handlers::{
 };
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
+pub use metrics::{CheckMetrics, HttpMetrics};
 pub use process::Process;
 pub use routes::{
     ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
     Switch, document, route,
 };
+pub use stats::{StatsViews, TextPieces};

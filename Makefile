@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run test soak measured-kubelet bench bench-containerd lint fmt clean
+.PHONY: demo run test soak measured-kubelet bench bench-go bench-containerd lint fmt clean
 
 # Runs the example pods on a private containerd and takes them down again.
 demo:
@@ -39,6 +39,12 @@ measured-kubelet:
 # Costs of a node on a simulated runtime, into target/bench/node.md.
 bench: measured-kubelet
 	$(BENCH)
+
+# The same for the Go kubelet, built from its module; changes some of the machine's sysctls and puts them back.
+bench-go:
+	hack/go-kubelet.sh build
+	KUBELET_UNDER_TEST=$(abspath hack/go-kubelet.sh) cargo bench --bench node; \
+		result=$$?; hack/go-kubelet.sh restore; exit $$result
 
 # Latencies on a real containerd, into target/bench/containerd.md.
 bench-containerd: measured-kubelet

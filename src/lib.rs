@@ -27,6 +27,7 @@ pub mod validation;
 // Wires: one protocol or kernel interface each.
 pub mod host;
 pub mod cri;
+pub mod apiserver;
 
 // Boards.
 pub mod events;

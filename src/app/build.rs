@@ -1,9 +1,9 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::{Periods, images, live::Live, memory, probes, reclaim};
+use super::{Periods, images, live::Live, memory, probes, reclaim, sources};
 use crate::{
     base::Tasks,
-    config::{KubeletConfig, StaticPodSources},
+    config::KubeletConfig,
     cri::{
         CriConnection, CriMetrics, Endpoint, FeaturesReader, ImageClient, RuntimeClient,
         RuntimeFeatures, RuntimeInfo,
@@ -26,7 +26,7 @@ use crate::{
     objects::Objects,
     pleg::{self, Pleg, PlegMetrics},
     pod_cache::{self, PodCache, PodCacheWriter},
-    pod_config::{self, FileConfig, HttpConfig, PodConfig},
+    pod_config::{PodConfig, PostedPods},
     pod_manager::PodManagerWriter,
     pod_sync::{PodStartMetrics, PodSync, StatusPublisher, Unfinished},
     pod_workers::{self, Delays, PodWorkers, metrics::Timed},
@@ -38,7 +38,6 @@ use crate::{
     sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    validation::LocalObjects,
     volumes::{HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
@@ -76,6 +75,8 @@ pub struct Boards {
     /// What exists once the runtime has answered.
     pub(super) live: Arc<OnceLock<Live>>,
     pub(super) records: PullRecords,
+    /// Where posted pods are kept, if they are taken.
+    pub(super) posted: Option<PostedPods>,
     /// Whether every source has delivered and was heard.
     pub(super) heard: watch::Sender<bool>,
 }
@@ -87,7 +88,12 @@ impl Boards {
             .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
         let journal = Journal::open(journal_dir(config))?;
         let records = images::records(config)?;
-        Self::of(config, machine, (root, journal, records))
+        let posted = config
+            .allow_posted_pods
+            .then(|| sources::posted_pods(config));
+        let posted = posted.transpose().context("cannot keep posted pods")?;
+        let boards = Self::of(config, machine, (root, journal, records))?;
+        Ok(Self { posted, ..boards })
     }
 
     /// Reads what is on disk and touches nothing.
@@ -121,6 +127,7 @@ impl Boards {
         Ok(Self {
             keyring,
             records,
+            posted: None,
             metrics,
             probe_metrics: Metrics::new(),
             events: EventRecorder::new(),
@@ -281,7 +288,8 @@ pub(super) async fn start(
         volumes: pod_sync.volumes.clone(),
     };
     let _ = boards.live.set(live);
-    let (updates, sources) = PodConfig::start(source_config(config), boards.events.clone(), tasks)?;
+    let (updates, sources) =
+        PodConfig::start(sources::config(config), boards.events.clone(), tasks)?;
     let sync_loop = SyncLoop {
         updates,
         sources,
@@ -321,32 +329,6 @@ pub(super) async fn start(
     }
     tasks.spawn("sync_loop", sync_loop.run(shutdown));
     Ok(workers)
-}
-
-fn source_config(config: &KubeletConfig) -> pod_config::Config {
-    let sources = &config.static_pods;
-    let objects = LocalObjects::given(config.local_objects_dir.is_some());
-    pod_config::Config {
-        node_name: config.node_name.clone(),
-        file: sources.path.clone().map(|path| FileConfig {
-            path,
-            check_period: sources.file_check_frequency,
-            objects,
-        }),
-        http: sources.url.clone().map(|url| HttpConfig {
-            url,
-            headers: headers(sources),
-            check_period: sources.http_check_frequency,
-            objects,
-        }),
-    }
-}
-
-fn headers(sources: &StaticPodSources) -> Vec<(String, String)> {
-    let pairs = sources.url_headers.iter();
-    pairs
-        .flat_map(|(name, values)| values.0.iter().map(|value| (name.clone(), value.clone())))
-        .collect()
 }
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).

@@ -19,6 +19,8 @@ mod node;
 mod own;
 mod probes;
 mod reclaim;
+mod secured;
+mod sources;
 mod stats;
 mod user_ids;
 mod views;
@@ -39,6 +41,7 @@ use crate::{
     sync_loop::AUDIT_PERIOD,
 };
 use anyhow::Context as _;
+use secured::Secured;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -59,6 +62,7 @@ pub struct App {
     stats: Stats,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
+    secured: Option<Secured>,
     local: Option<Listener>,
     periods: Periods,
     log: LogControl,
@@ -95,6 +99,7 @@ impl App {
         node::set_oom_score_adj(config.oom_score_adj);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
+        let secured = secured::open(&config).await?;
         if let Some(missing) = config
             .local_objects_dir
             .as_ref()
@@ -117,6 +122,7 @@ impl App {
             stats,
             healthz,
             read_only,
+            secured,
             local,
             periods: Periods::default(),
             log,
@@ -216,6 +222,10 @@ impl App {
             stats::views(&self.boards, &self.stats),
         );
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
+        if let Some(Secured { listener, gate }) = self.secured.take() {
+            let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());
+            tasks.spawn("server.main", serving);
+        }
         if let Some(listener) = self.read_only.take() {
             let serving = listener.serve(handlers.clone(), tasks.shutdown());
             tasks.spawn("server.readonly", serving);

@@ -79,6 +79,7 @@ pub(super) fn of(
         node_name: node_name.into(),
         process: process(boards, config, log),
         node_logs: NODE_LOGS.into(),
+        posted: boards.posted.clone(),
     }
 }
 

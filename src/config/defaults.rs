@@ -15,6 +15,8 @@ use crate::base::GoDuration;
 pub(super) const CONTAINER_RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
 /// The kubelet's working directory.
 pub(super) const ROOT_DIR: &str = "/var/lib/kubelet";
+/// Where certificates are that the kubelet makes or gets.
+pub(super) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// Root of container logs.
 pub(super) const POD_LOGS_DIR: &str = "/var/log/pods";
 

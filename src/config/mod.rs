@@ -29,6 +29,7 @@ pub mod kubelet_configuration;
 pub mod logging;
 mod resolve;
 mod resolved;
+mod server;
 mod shown;
 mod supported;
 #[cfg(test)]

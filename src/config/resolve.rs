@@ -1,6 +1,6 @@
 //! Layers (file, drop-ins, flags) and facts to one validated [`KubeletConfig`]. Pure.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::logging::{LogFormat, LoggingConfig, VModule};
 use super::resolved::*;
+use super::server;
 use super::shown;
 use super::supported::unsupported;
 use super::validate::validate;
@@ -19,7 +20,6 @@ use crate::base::GoDuration;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::model::Quantity;
-use crate::server::Switch;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
 /// checks everything, and converts to concrete types.
@@ -67,11 +67,13 @@ pub fn resolve(
         node_ips,
         root_dir: flags.root_dir.clone(),
         local_objects_dir: flags.local_objects_dir.clone(),
+        allow_posted_pods: flags.allow_posted_pods,
         lock_file: flags.lock_file.clone(),
         exit_on_lock_contention: flags.exit_on_lock_contention,
         sync_frequency: time(effective.sync_frequency),
         static_pods: static_pods(&effective),
-        server: server(&effective),
+        server: server::server(&effective, flags),
+        kubeconfig: flags.kubeconfig.clone(),
         runtime: runtime(&effective),
         images: images(&effective, flags),
         image_gc: image_gc(&effective),
@@ -180,16 +182,9 @@ fn node_ips(flags: &Flags, problems: &mut Vec<Problem>) -> Vec<IpAddr> {
 }
 
 fn refuse_cluster_flags(flags: &Flags, problems: &mut Vec<Problem>) {
-    for (flag, given) in [
-        ("kubeconfig", flags.kubeconfig.is_some()),
-        ("bootstrap-kubeconfig", flags.bootstrap_kubeconfig.is_some()),
-    ] {
-        if given {
-            let message = format!(
-                "joining a cluster is not supported yet: remove --{flag} to run static pods"
-            );
-            problems.push(flag_problem(flag, message));
-        }
+    if flags.bootstrap_kubeconfig.is_some() {
+        let message = "joining a cluster is not supported yet: remove --bootstrap-kubeconfig";
+        problems.push(flag_problem("bootstrap-kubeconfig", message.to_owned()));
     }
 }
 
@@ -214,11 +209,11 @@ fn check_provider_flags(flags: &Flags, problems: &mut Vec<Problem>) {
     }
 }
 
-fn time(value: Option<GoDuration>) -> std::time::Duration {
+pub(super) fn time(value: Option<GoDuration>) -> std::time::Duration {
     value.unwrap_or_default().to_std()
 }
 
-fn some_text(value: &Option<String>) -> Option<String> {
+pub(super) fn some_text(value: &Option<String>) -> Option<String> {
     value.clone().filter(|text| !text.is_empty())
 }
 
@@ -234,37 +229,6 @@ fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {
         url_headers: config.static_pod_url_header.clone().unwrap_or_default(),
         http_check_frequency: time(config.http_check_frequency),
     }
-}
-
-fn server(config: &KubeletConfiguration) -> ServerConfig {
-    let ip = |text: &Option<String>| {
-        let parsed = text.as_ref().and_then(|text| text.parse().ok());
-        parsed.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-    };
-    let port = |value: Option<i32>| u16::try_from(value.unwrap_or(0)).unwrap_or(0);
-    let address = ip(&config.address);
-    let optional = |address, value| match port(value) {
-        0 => None,
-        port => Some(SocketAddr::new(address, port)),
-    };
-    ServerConfig {
-        enabled: config.enable_server.unwrap_or_default(),
-        address: SocketAddr::new(address, port(config.port)),
-        read_only: optional(address, config.read_only_port),
-        healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
-        off: switched_off(config),
-    }
-}
-
-fn switched_off(config: &KubeletConfiguration) -> Vec<Switch> {
-    let switches = [
-        (config.enable_debugging_handlers, Switch::Debugging),
-        (config.enable_system_log_handler, Switch::SystemLogs),
-        (config.enable_profiling_handler, Switch::Profiling),
-        (config.enable_debug_flags_handler, Switch::DebugFlags),
-    ];
-    let off = switches.into_iter().filter(|(on, _)| *on == Some(false));
-    off.map(|(_, switch)| switch).collect()
 }
 
 fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
@@ -394,5 +358,11 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
     }
     let gates = config.feature_gates.as_ref();
     warnings.extend(gates.and_then(feature_gates::remark));
+    warnings.extend(server::warnings(config));
+    if flags.kubeconfig.is_some() {
+        let text = "--kubeconfig: PODS OF THE API SERVER ARE NOT TAKEN YET, and the node is not registered: only \
+                    static pods run. The API server is asked about those who call the kubelet, and nothing else";
+        warnings.push(text.to_owned());
+    }
     warnings
 }

@@ -9,7 +9,7 @@ use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
-use crate::server::Switch;
+use crate::server::{Switch, auth::AuthSettings, tls::TlsSettings};
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
 #[derive(Debug, Clone)]
@@ -22,6 +22,8 @@ pub struct KubeletConfig {
     pub root_dir: PathBuf,
     /// Where ConfigMaps and Secrets of static pods are; `None` when static pods may not refer to any.
     pub local_objects_dir: Option<PathBuf>,
+    /// Whether clients may post pods.
+    pub allow_posted_pods: bool,
     /// File to hold a lock on while running.
     pub lock_file: Option<PathBuf>,
     /// Exit when another process opens that file, as one does that wants the lock.
@@ -30,8 +32,10 @@ pub struct KubeletConfig {
     pub sync_frequency: Duration,
     /// Where static pods come from.
     pub static_pods: StaticPodSources,
-    /// Addresses to listen on.
+    /// Addresses to listen on, and who may ask what there.
     pub server: ServerConfig,
+    /// How to reach the API server; `None` for a node of its own.
+    pub kubeconfig: Option<PathBuf>,
     /// The container runtime.
     pub runtime: RuntimeConfig,
     /// Image pulls.
@@ -83,13 +87,17 @@ pub struct StaticPodSources {
     pub http_check_frequency: Duration,
 }
 
-/// Addresses to listen on.
+/// Addresses to listen on, and who may ask what there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Whether the authenticated API is wanted.
     pub enabled: bool,
-    /// Where the authenticated API belongs.
+    /// Where the authenticated API listens.
     pub address: SocketAddr,
+    /// Who may ask there.
+    pub auth: AuthSettings,
+    /// Its certificate and what may be agreed on.
+    pub tls: TlsSettings,
     /// Where the read-only API listens; `None` is off.
     pub read_only: Option<SocketAddr>,
     /// Where `/healthz` listens; `None` is off.

@@ -21,6 +21,14 @@ const SUPPORTED: &[&str] = &[
     "containerLogMonitorInterval",
     "enableServer",
     "address",
+    "port",
+    "authentication",
+    "authorization",
+    "tlsCertFile",
+    "tlsPrivateKeyFile",
+    "tlsCipherSuites",
+    "tlsCurvePreferences",
+    "tlsMinVersion",
     "readOnlyPort",
     "healthzPort",
     "healthzBindAddress",
@@ -91,7 +99,6 @@ pub(super) fn unsupported(
         names.push("cgroupsPerQOS".to_owned());
     }
     let process_flags = [
-        ("--cert-dir", flags.cert_dir.is_some()),
         ("--node-labels", !flags.node_labels.is_empty()),
         ("--cloud-provider", flags.cloud_provider.is_some()),
         ("--runtime-cgroups", flags.runtime_cgroups.is_some()),

@@ -281,7 +281,7 @@ clusterDNS:
 ";
     let list = [
         "--read-only-port=10250",
-        "--kubeconfig=/k",
+        "--bootstrap-kubeconfig=/k",
         "--feature-gates=EventedPLEGG=true",
     ];
     assert_eq!(
@@ -297,8 +297,8 @@ clusterDNS:
             "--feature-gates: featureGates.EventedPLEGG: unrecognized feature gate: \
              EventedPLEGG; did you mean EventedPLEG?",
             "f0:8:21: evictionSoft.memory.available: needs an entry in evictionSoftGracePeriod",
-            "--kubeconfig: joining a cluster is not supported yet: remove --kubeconfig to run \
-             static pods",
+            "--bootstrap-kubeconfig: joining a cluster is not supported yet: remove \
+             --bootstrap-kubeconfig",
         ]
     );
 }
@@ -331,7 +331,6 @@ syncFrequency: 30s
         [
             "--cloud-provider",
             "--node-labels",
-            "authentication",
             "cgroupDriver",
             "cgroupsPerQOS",
             "evictionHard",
@@ -570,4 +569,86 @@ proptest::proptest! {
         let config = resolved(&list, &bodies).unwrap();
         proptest::prop_assert_eq!(config.effective.max_pods, Some(expected));
     }
+}
+
+#[test]
+fn who_may_ask_is_as_upstream_has_it_unless_said_otherwise() {
+    use crate::server::auth::Authorization;
+    use crate::server::tls::ServingCertificate;
+    let config = resolved(&[], &[]).unwrap();
+    let auth = &config.server.auth;
+    assert_eq!(auth.client_ca_file, None);
+    assert!(!auth.anonymous);
+    assert_eq!(auth.token_ttl, Some(Duration::from_secs(120)));
+    assert_eq!(
+        auth.authorization,
+        Authorization::Webhook {
+            allowed: Duration::from_secs(300),
+            denied: Duration::from_secs(30),
+        }
+    );
+    assert_eq!(
+        config.server.tls.certificate,
+        ServingCertificate::Own {
+            directory: "/var/lib/kubelet/pki".into()
+        }
+    );
+    let file = "\
+authentication:
+  webhook: {enabled: false}
+  x509: {clientCAFile: /ca.crt}
+authorization: {mode: AlwaysAllow}
+tlsCertFile: /c.crt
+tlsPrivateKeyFile: /c.key
+";
+    let config = resolved(&[], &[file]).unwrap();
+    let auth = &config.server.auth;
+    assert_eq!(auth.client_ca_file, Some("/ca.crt".into()));
+    assert_eq!(auth.token_ttl, None);
+    assert_eq!(auth.authorization, Authorization::AlwaysAllow);
+    assert_eq!(
+        config.server.tls.certificate,
+        ServingCertificate::Files {
+            certificate: "/c.crt".into(),
+            key: "/c.key".into()
+        }
+    );
+    assert_eq!(config.unsupported, Vec::<String>::new());
+    let flags = [
+        "--anonymous-auth",
+        "--authentication-token-webhook=false",
+        "--authorization-mode=AlwaysAllow",
+        "--client-ca-file=/other.crt",
+        "--cert-dir=/pki",
+        "--tls-min-version=VersionTLS13",
+        "--tls-cipher-suites=TLS_RSA_WITH_AES_128_GCM_SHA256,TLS_AES_128_GCM_SHA256",
+    ];
+    let config = resolved(&flags, &[]).unwrap();
+    let auth = &config.server.auth;
+    assert!(auth.anonymous);
+    assert_eq!(auth.client_ca_file, Some("/other.crt".into()));
+    assert_eq!(
+        config.server.tls.certificate,
+        ServingCertificate::Own {
+            directory: "/pki".into()
+        }
+    );
+    let said = config.warnings.join("\n");
+    assert!(said.contains("IS ROOT HERE"), "{said}");
+    assert!(
+        said.contains("tlsCipherSuites TLS_RSA_WITH_AES_128_GCM_SHA256"),
+        "{said}"
+    );
+    let flags = [&flags[..], &["--enable-server=false"]].concat();
+    let said = resolved(&flags, &[]).unwrap().warnings.join("\n");
+    assert!(!said.contains("IS ROOT HERE"), "{said}");
+}
+
+#[test]
+fn a_kubeconfig_is_taken_with_a_warning_that_its_pods_are_not() {
+    let config = resolved(&["--kubeconfig=/k"], &[]).unwrap();
+    assert_eq!(config.kubeconfig, Some("/k".into()));
+    let said = config.warnings.join("\n");
+    assert!(said.contains("ARE NOT TAKEN YET"), "{said}");
+    assert_eq!(resolved(&[], &[]).unwrap().kubeconfig, None);
 }

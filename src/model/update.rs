@@ -10,6 +10,8 @@ pub enum PodSource {
     File,
     /// A URL (`staticPodURL`).
     Http,
+    /// A client that posted it to this kubelet.
+    Posted,
     /// An API server.
     Api,
 }
@@ -20,6 +22,7 @@ impl PodSource {
         match self {
             Self::File => "file",
             Self::Http => "http",
+            Self::Posted => "posted",
             Self::Api => "api",
         }
     }
@@ -36,6 +39,7 @@ impl PodSource {
         match text {
             "file" => Some(Self::File),
             "http" => Some(Self::Http),
+            "posted" => Some(Self::Posted),
             "api" => Some(Self::Api),
             _ => None,
         }
@@ -88,6 +92,7 @@ impl SourceSet {
             PodSource::File => 1,
             PodSource::Http => 2,
             PodSource::Api => 4,
+            PodSource::Posted => 8,
         }
     }
 

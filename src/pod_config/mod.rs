@@ -1,13 +1,14 @@
 //! Pods in: from files and a URL to one stream of updates.
 //!
 //! ```text
-//!  source.file --\
-//!                 >-- complete lists --> pod_config (merge) -- PodUpdate --> sync loop
-//!  source.http --/
+//!  source.file ----\
+//!  source.http -----+-- complete lists --> pod_config (merge) -- PodUpdate --> sync loop
+//!  source.posted --/
 //! ```
 //!
 //! * Owns: the sources and what each has told; the identity of static pods ([`static_pod`]).
-//! * Woken by: inotify and the re-list timer (`source.file`), a timer (`source.http`), their lists
+//! * Woken by: inotify and the re-list timer (`source.file`, and `source.posted`, which
+//!   are the files that [`PostedPods`] keeps), a timer (`source.http`), their lists
 //!   (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.
 //! * Publishes: [`PodUpdate`]s, at most one message per kind and list; [`SourcesReady`].
 //! * Must never take a source that cannot be read for an empty one, and never log a manifest's
@@ -23,6 +24,7 @@ mod file;
 mod http;
 mod manifest;
 mod merge;
+mod posted;
 mod ready;
 mod static_pod;
 
@@ -31,6 +33,7 @@ pub use http::HttpConfig;
 pub use manifest::{BadManifest, InvalidItem, Manifest, Remark, read_file, read_url};
 use merge::with_completeness;
 pub use merge::{Merged, SourcePods};
+pub use posted::{PostError, PostedPods};
 pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, Origin, static_pod};
 
@@ -55,13 +58,16 @@ pub struct Config {
     pub file: Option<FileConfig>,
     /// A URL, if configured.
     pub http: Option<HttpConfig>,
+    /// Where pods are kept that clients post, if they may.
+    pub posted: Option<FileConfig>,
 }
 
 impl Config {
     fn sources(&self) -> impl Iterator<Item = PodSource> {
         let file = self.file.as_ref().map(|_| PodSource::File);
         let http = self.http.as_ref().map(|_| PodSource::Http);
-        file.into_iter().chain(http)
+        let posted = self.posted.as_ref().map(|_| PodSource::Posted);
+        file.into_iter().chain(http).chain(posted)
     }
 }
 
@@ -79,7 +85,7 @@ struct SourceList {
 pub struct PodConfig;
 
 impl PodConfig {
-    /// Starts the tasks `pod_config`, `source.file` and `source.http` (those configured).
+    /// Starts the tasks `pod_config`, `source.file`, `source.http` and `source.posted` (those configured).
     ///
     /// # Errors
     /// The URL or one of its headers is none.
@@ -95,10 +101,16 @@ impl PodConfig {
         let (updates, receiver) = mpsc::channel(UPDATES);
         let (lists, to_merge) = mpsc::channel(1);
         let node = config.node_name;
-        if let Some(file) = config.file {
+        for (name, files) in [
+            ("source.file", config.file),
+            ("source.posted", config.posted),
+        ] {
+            let Some(files) = files else {
+                continue;
+            };
             let (node, recorder) = (node.clone(), recorder.clone());
-            let source = file::run(file, node, lists.clone(), recorder, tasks.shutdown());
-            tasks.spawn("source.file", source);
+            let source = file::run(files, node, lists.clone(), recorder, tasks.shutdown());
+            tasks.spawn(name, source);
         }
         if let Some(http) = config.http {
             let recorder = recorder.clone();

@@ -100,7 +100,7 @@ fn identify(pod: &mut Pod, canonical: &str, origin: Origin<'_>, seen: Timestamp)
     meta.self_link = None;
     let spec = pod.spec.get_or_insert_default();
     spec.node_name = Some(origin.node_name.into());
-    if origin.source == PodSource::File {
+    if origin.source != PodSource::Http {
         tolerate_everything(spec.tolerations.get_or_insert_default());
     }
     pod.status = Some(PodStatus {
@@ -109,7 +109,7 @@ fn identify(pod: &mut Pod, canonical: &str, origin: Origin<'_>, seen: Timestamp)
     });
 }
 
-/// A pod from a file is never evicted by a taint (URL pods are, as upstream has it).
+/// A pod from a file, or posted, is never evicted by a taint (URL pods are, as upstream has it).
 fn tolerate_everything(tolerations: &mut Vec<Toleration>) {
     let all = Toleration {
         operator: Some("Exists".into()),
@@ -132,7 +132,7 @@ fn spec_digest(canonical: &str) -> String {
 fn generated_uid(canonical: &str, origin: Origin<'_>) -> String {
     let location = origin.location;
     match origin.source {
-        PodSource::File => hex128(&[
+        PodSource::File | PodSource::Posted => hex128(&[
             DIGEST_VERSION,
             canonical,
             &format!("host:{}", origin.node_name),

@@ -26,11 +26,13 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
     let config = Config {
         node_name: "n".into(),
         file: Some(FileConfig {
+            source: PodSource::File,
             path: dir.path().into(),
             check_period: Duration::from_secs(3600),
             objects: LocalObjects::None,
         }),
         http: None,
+        posted: None,
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
@@ -58,11 +60,13 @@ async fn a_given_uid_makes_an_edit_an_update() {
     let config = Config {
         node_name: "n".into(),
         file: Some(FileConfig {
+            source: PodSource::File,
             path: path.clone(),
             check_period: Duration::from_secs(3600),
             objects: LocalObjects::None,
         }),
         http: None,
+        posted: None,
     };
     let (mut updates, _ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
@@ -81,6 +85,7 @@ async fn without_sources_the_merger_waits_for_shutdown() {
         node_name: "n".into(),
         file: None,
         http: None,
+        posted: None,
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert!(ready.all_ready().is_some());
@@ -100,6 +105,7 @@ async fn a_url_that_is_none_is_refused_before_anything_starts() {
             check_period: Duration::from_secs(20),
             objects: LocalObjects::None,
         }),
+        posted: None,
     };
     assert!(PodConfig::start(config, EventRecorder::new(), &mut tasks).is_err());
     assert!(tasks.first_end().await.is_none());
@@ -153,11 +159,13 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
     let config = Config {
         node_name: "n".into(),
         file: Some(FileConfig {
+            source: PodSource::File,
             path: dir.path().into(),
             check_period: Duration::from_secs(3600),
             objects: LocalObjects::None,
         }),
         http: None,
+        posted: None,
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     let mut next = async || timeout(PATIENCE, updates.recv()).await.unwrap().unwrap();

@@ -1,11 +1,14 @@
 //! From a route to a response. Everything shown is read from boards at this moment.
 
 use super::{
+    auth::Gate,
     events, files,
+    gate::admit,
     health::HealthChecks,
     list,
     metrics::HttpMetrics,
     pods::{pods, running_pods},
+    posted,
     process::Process,
     reply::{
         Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
@@ -18,6 +21,7 @@ use crate::{
     explain::{Explanation, Overview},
     metrics,
     model::{Pod, PodStatus},
+    pod_config::PostedPods,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -87,6 +91,8 @@ pub struct Views {
     pub node_name: Arc<str>,
     /// For `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
+    /// For `/container` and `/containers`; `None` when nobody may post pods.
+    pub posted: Option<PostedPods>,
     /// What `/logs/` shows.
     pub node_logs: PathBuf,
 }
@@ -95,6 +101,7 @@ pub struct Views {
 #[derive(Clone)]
 pub struct Handlers {
     port: Port,
+    gate: Option<Gate>,
     shared: Arc<Shared>,
 }
 
@@ -125,6 +132,7 @@ impl Handlers {
         };
         Self {
             port: Port::Health,
+            gate: None,
             shared: Arc::new(shared),
         }
     }
@@ -139,6 +147,7 @@ impl Handlers {
         };
         Self {
             port: Port::ReadOnly,
+            gate: None,
             shared: Arc::new(shared),
         }
     }
@@ -148,7 +157,17 @@ impl Handlers {
     pub fn on(&self, port: Port) -> Self {
         Self {
             port,
+            gate: None,
             shared: self.shared.clone(),
+        }
+    }
+
+    /// Of the main port, for those whom the gate lets in.
+    #[must_use]
+    pub fn guarded(&self, gate: Gate) -> Self {
+        Self {
+            gate: Some(gate),
+            ..self.on(Port::Main)
         }
     }
 
@@ -172,6 +191,27 @@ impl Handlers {
     }
 
     fn answer_uncounted<B>(
+        &self,
+        request: hyper::Request<B>,
+        stopping: &CancellationToken,
+    ) -> BoxFuture<'static, Response<Body>>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
+        let Some(gate) = self.gate.clone() else {
+            return self.dispatch(request, stopping);
+        };
+        let (handlers, stopping) = (self.clone(), stopping.clone());
+        Box::pin(async move {
+            match admit(&gate, handlers.port, request).await {
+                Ok(request) => handlers.dispatch(request, &stopping).await,
+                Err(refused) => *refused,
+            }
+        })
+    }
+
+    /// Answers a request of somebody who may ask.
+    fn dispatch<B>(
         &self,
         request: hyper::Request<B>,
         stopping: &CancellationToken,
@@ -244,6 +284,15 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
+            Route::PostPods(how) => {
+                let Some(store) = views.posted.clone() else {
+                    return disabled(Switch::PostedPods);
+                };
+                match read_body(request, entry.body.unwrap_or(0)).await {
+                    Ok(body) => posted::take(store, how, body).await,
+                    Err(refused) => *refused,
+                }
+            }
             Route::NodeLogs(path) => {
                 files::serve(views.node_logs.clone(), path, request.headers()).await
             }

@@ -1,12 +1,15 @@
 //! Sockets and connections.
 
 use super::{
+    auth::Peer,
     handlers::Handlers,
     local::{self, LocalPath},
+    tls::Tls,
 };
 use crate::base::chain;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use std::{
     convert::Infallible, fmt, io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration,
 };
@@ -17,12 +20,16 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{either::Either, sync::CancellationToken};
 
 /// How long nothing is accepted after an accept failed (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Longest request line with all headers, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
+/// A client that has said nothing for so long is asked whether it is still there; how often, and how many
+/// times before its connection is given up.
+const ALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 
 /// A port or a socket that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +49,8 @@ pub struct BindError {
 pub struct Limits {
     /// Connections open at once; further ones wait in the system's queue.
     pub connections: usize,
-    /// From the opening of a connection, or the end of a request, to the end of the next one's head.
+    /// From the opening of a connection, or the end of a request, to the end of the next one's head; also for
+    /// a TLS handshake.
     pub head: Duration,
     /// Age at which a connection is asked to close, whatever it does.
     pub age: Duration,
@@ -66,6 +74,7 @@ impl Default for Limits {
 pub struct Listener {
     name: &'static str,
     socket: Socket,
+    tls: Option<Arc<Tls>>,
     limits: Limits,
 }
 
@@ -97,6 +106,7 @@ impl Listener {
         Ok(Self {
             name,
             socket: Socket::Tcp(socket, address),
+            tls: None,
             limits: Limits::default(),
         })
     }
@@ -117,6 +127,7 @@ impl Listener {
         Ok(Self {
             name,
             socket,
+            tls: None,
             limits: Limits::default(),
         })
     }
@@ -125,6 +136,13 @@ impl Listener {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Behind TLS.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(Arc::new(tls));
         self
     }
 
@@ -152,9 +170,9 @@ impl Listener {
                 Some(ended) = open.join_next() => report(self.name, ended),
                 accepted = accept(&self.socket, &slots) => match accepted {
                     Ok((stream, slot)) => {
-                        let connection = connection(stream, handlers.clone(), self.limits, shutdown.clone());
+                        let served = served(stream, self.tls.clone(), handlers.clone(), self.limits, shutdown.clone());
                         open.spawn(async move {
-                            connection.await;
+                            served.await;
                             drop(slot);
                         });
                     }
@@ -190,6 +208,7 @@ async fn accept(
         Socket::Tcp(socket, _) => {
             let (stream, _) = socket.accept().await?;
             let _ = stream.set_nodelay(true);
+            keep_alive(&stream);
             Either::Left(stream)
         }
         Socket::Local(socket, _) => Either::Right(socket.accept().await?.0),
@@ -197,15 +216,61 @@ async fn accept(
     Ok((stream, slot))
 }
 
+/// Lets the kernel notice clients that are gone. A connection where that cannot be had is served all the same.
+fn keep_alive(stream: &TcpStream) {
+    let (idle, between, times) = ALIVE;
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, idle);
+    let _ = sockopt::set_tcp_keepintvl(stream, between);
+    let _ = sockopt::set_tcp_keepcnt(stream, times);
+}
+
+/// Serves one client, once hands have been shaken where that is to be done.
+async fn served(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    tls: Option<Arc<Tls>>,
+    handlers: Handlers,
+    limits: Limits,
+    shutdown: CancellationToken,
+) {
+    let Some(tls) = tls else {
+        return connection(stream, None, handlers, limits, shutdown).await;
+    };
+    let shaken = tokio::select! {
+        shaken = timeout(limits.head, handshake(&tls, stream)) => shaken,
+        () = shutdown.cancelled() => return,
+    };
+    match shaken {
+        Ok(Ok((stream, peer))) => connection(stream, peer, handlers, limits, shutdown).await,
+        Ok(Err(error)) => tracing::debug!(error = chain(&error), "TLS handshake failed"),
+        Err(_) => tracing::debug!("connection cut: the TLS handshake took too long"),
+    }
+}
+
+async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
+    tls: &Tls,
+    stream: S,
+) -> io::Result<(TlsStream<S>, Option<Arc<Peer>>)> {
+    let acceptor = TlsAcceptor::from(tls.config().await);
+    let stream = acceptor.accept(stream).await?;
+    let shown = stream.get_ref().1.peer_certificates();
+    let peer = Peer::new(shown.unwrap_or_default()).map(Arc::new);
+    Ok((stream, peer))
+}
+
 /// Serves one connection to its end, which comes at the latest `age` and `drain` after its start.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Option<Arc<Peer>>,
     handlers: Handlers,
     limits: Limits,
     shutdown: CancellationToken,
 ) {
     let stopping = shutdown.clone();
-    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
         let (handlers, stopping) = (handlers.clone(), stopping.clone());
         async move {
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());

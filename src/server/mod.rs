@@ -9,8 +9,10 @@
 //!   client take what all need (connections, headers, bodies and idle time are bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
+pub mod auth;
 mod events;
 mod files;
+mod gate;
 mod handlers;
 mod health;
 mod list;
@@ -18,12 +20,16 @@ mod listener;
 mod local;
 mod metrics;
 mod pods;
+mod posted;
 mod process;
+mod reload;
 mod reply;
 mod routes;
 mod stats;
 #[cfg(test)]
 mod tests;
+pub mod tls;
+mod x509;
 
 pub use handlers::{
     ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,
@@ -34,7 +40,7 @@ pub use listener::{BindError, Limits, Listener};
 pub use metrics::{CheckMetrics, HttpMetrics};
 pub use process::Process;
 pub use routes::{
-    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Route, RouteError,
-    Switch, document, route,
+    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Post, Route,
+    RouteError, Switch, document, route, subresources,
 };
 pub use stats::{StatsViews, TextPieces};

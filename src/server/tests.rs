@@ -1,6 +1,7 @@
 mod answers;
 mod node;
 mod routes;
+mod secured;
 mod sockets;
 
 use super::*;
@@ -109,6 +110,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         node_name: "n1".into(),
         process: process(),
         node_logs: "/nonexistent".into(),
+        posted: None,
     }
 }
 

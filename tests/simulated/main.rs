@@ -11,6 +11,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/apiserver/tests/pki.rs"]
+mod pki;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/apiserver/tests/scripted.rs"]
+mod scripted;
+
 mod apart;
 mod asking;
 mod collected;
@@ -27,6 +34,7 @@ mod orphans;
 mod own_ids;
 mod planted;
 mod pods;
+mod posted;
 mod pulls;
 mod races;
 mod readded;
@@ -34,6 +42,7 @@ mod refused;
 mod restarting;
 mod runtime_faults;
 mod runtime_losses;
+mod secured;
 mod starting;
 mod statuses;
 mod steady;

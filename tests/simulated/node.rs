@@ -208,6 +208,10 @@ impl Node {
             true => "",
             false => "imageGCHighThresholdPercent: 100\n",
         };
+        let server = match own.contains("enableServer") {
+            true => "",
+            false => "enableServer: false\n",
+        };
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\n\
              kind: KubeletConfiguration\n\
@@ -220,7 +224,7 @@ impl Node {
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
              failCgroupV1: false\n\
-             {image_gc}{own}"
+             {image_gc}{server}{own}"
         )
     }
 

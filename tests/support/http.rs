@@ -1,14 +1,15 @@
 //! A GET over plain TCP.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 /// Longer than any honest answer takes, also where the machine has much else to do.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,6 +36,32 @@ async fn get_patiently(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
     let body = response.into_body().collect().await?.to_bytes();
     connection.abort();
     Ok((code, String::from_utf8(body.to_vec())?))
+}
+
+/// Status code and body of a request to a kubelet's local socket.
+pub async fn local(
+    socket: &Path,
+    method: &str,
+    target: &str,
+    body: &str,
+) -> anyhow::Result<(u16, String)> {
+    let asked = async {
+        let stream = UnixStream::connect(socket).await.context("connect")?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let request = http::Request::builder().method(method).uri(target);
+        let request = request.header("host", "localhost");
+        let request = request.body(Full::new(Bytes::from(body.to_owned())))?;
+        let response = sender.send_request(request).await?;
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await?.to_bytes();
+        connection.abort();
+        Ok((code, String::from_utf8(body.to_vec())?))
+    };
+    tokio::time::timeout(PATIENCE, asked)
+        .await
+        .context("no answer in time")?
 }
 
 /// The pods that a kubelet serves on its read-only port.

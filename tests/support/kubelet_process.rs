@@ -242,6 +242,10 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
         // The machine's disk may be nearly full.
         line("imageGCHighThresholdPercent", &100);
     }
+    if !settings.config.contains("enableServer") {
+        // Its port is known to all who run here.
+        line("enableServer", &false);
+    }
     text.push_str(&settings.config);
     text
 }

@@ -59,6 +59,8 @@ pub struct Flags {
     pub node_ip: Option<String>,
     /// `--local-objects-dir`.
     pub local_objects_dir: Option<PathBuf>,
+    /// `--allow-posted-pods`.
+    pub allow_posted_pods: bool,
     /// `--kubeconfig`.
     pub kubeconfig: Option<PathBuf>,
     /// `--bootstrap-kubeconfig`.
@@ -285,6 +287,7 @@ impl Default for Flags {
             hostname_override: None,
             node_ip: None,
             local_objects_dir: None,
+            allow_posted_pods: false,
             kubeconfig: None,
             bootstrap_kubeconfig: None,
             cert_dir: None,
@@ -353,6 +356,7 @@ impl Flags {
     /// Stores a flag that has no configuration field. An empty text means "not given".
     fn take_process_flag(&mut self, name: &str, value: Value) {
         match value {
+            Value::Bool(value) if name == "allow-posted-pods" => self.allow_posted_pods = value,
             Value::Bool(value) => self.exit_on_lock_contention = value,
             Value::Int(number) => {
                 let number = i32::try_from(number).unwrap_or(-1);
@@ -436,6 +440,7 @@ impl Flags {
             "cert-dir" => path(&self.cert_dir),
             "cloud-provider" => text(&self.cloud_provider),
             "lock-file" => path(&self.lock_file),
+            "allow-posted-pods" => self.allow_posted_pods.to_string(),
             "exit-on-lock-contention" => self.exit_on_lock_contention.to_string(),
             "runtime-cgroups" => text(&self.runtime_cgroups),
             "image-credential-provider-config" => path(&self.image_credential_provider_config),

@@ -93,7 +93,7 @@ impl Group {
             Group::Essential => "Essential",
             Group::Runtime => "Container runtime and images",
             Group::Pods => "Static pods and containers",
-            Group::ApiServer => "API server and node (joining a cluster is not supported yet)",
+            Group::ApiServer => "API server and node (pods of a cluster are not taken yet)",
             Group::Logging => "Logging",
             Group::Mirrors => "Deprecated mirrors of configuration fields (prefer the file)",
             Group::Obsolete => "Obsolete (accepted, without effect)",

@@ -1,4 +1,4 @@
-//! Every flag of the v1.36 kubelet, and one of our own: `--local-objects-dir`.
+//! Every flag of the v1.36 kubelet, and two of our own: `--local-objects-dir`, `--allow-posted-pods`.
 
 use super::spec::Group::{ApiServer, Essential, Logging, Pods, Runtime};
 use super::spec::Kind::*;
@@ -29,6 +29,7 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     field(Pods, "file-check-frequency", Duration, "fileCheckFrequency", "20s", "Re-list interval of the manifest path"),
     field(Pods, "http-check-frequency", Duration, "httpCheckFrequency", "20s", "Poll interval of the manifest URL"),
     process(Pods, "local-objects-dir", Path, "", "Directory of ConfigMaps and Secrets for static pods; an extension of this kubelet"),
+    process(Pods, "allow-posted-pods", Bool, "false", "Take pods that clients POST to /container and /containers; an extension of this kubelet"),
     field(Pods, "cluster-dns", List, "clusterDNS", "", "DNS servers for pods of dnsPolicy ClusterFirst"),
     field(Pods, "cluster-domain", Text, "clusterDomain", "", "DNS domain pods search first"),
     field(Pods, "resolv-conf", Path, "resolvConf", "/etc/resolv.conf", "Resolver file pods start from; \"\" for none"),
@@ -36,7 +37,7 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     process(Pods, "maximum-dead-containers-per-container", Int32, "1", "Dead instances kept per container"),
     process(Pods, "maximum-dead-containers", Int32, "-1", "Dead instances kept on the node; -1 is no limit"),
     process(Pods, "minimum-container-ttl-duration", Duration, "0s", "Youngest dead container that may be removed"),
-    process(ApiServer, "kubeconfig", Path, "", "How to reach the API server; refused for now"),
+    process(ApiServer, "kubeconfig", Path, "", "How to reach the API server, which is asked about those who call; its pods are not taken yet"),
     process(ApiServer, "bootstrap-kubeconfig", Path, "", "How to get a client certificate; refused for now"),
     process(ApiServer, "cert-dir", Path, "/var/lib/kubelet/pki", "Directory of certificates"),
     process(ApiServer, "node-labels", Map, "", "Labels the node registers with"),

@@ -2,6 +2,7 @@
 
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
+use crate::server::tls::Terms;
 
 pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     enforced_reservations(config, found);
@@ -159,6 +160,11 @@ fn server(config: &KubeletConfiguration, found: &mut Violations) {
         "VersionTLS13",
     ];
     found.one_of("tlsMinVersion", config.tls_min_version.as_ref(), &versions);
+    let suites = config.tls_cipher_suites.as_deref().unwrap_or_default();
+    let curves = config.tls_curve_preferences.as_deref().unwrap_or_default();
+    for error in Terms::of("", suites, curves).err().into_iter().flatten() {
+        found.add(&error.field, error.message);
+    }
     let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if given(&config.tls_cert_file) != given(&config.tls_private_key_file) {
         let (field, other) = if given(&config.tls_cert_file) {

@@ -121,6 +121,14 @@ fn each_rule_is_broken_by_its_own_example() {
             "authorization.mode: must be one of",
         ),
         ("tlsCertFile: /c", "tlsCertFile: needs tlsPrivateKeyFile"),
+        (
+            "tlsCipherSuites: [TLS_AES_128_GCM_SHA256, TLS_NULL]",
+            "tlsCipherSuites[1]: cipher suite \"TLS_NULL\" is not known",
+        ),
+        (
+            "tlsCurvePreferences: [25]",
+            "tlsCurvePreferences: none of these can be had here",
+        ),
         ("systemCgroups: /system", "systemCgroups: needs cgroupRoot"),
         (
             "logging: {format: xml}",

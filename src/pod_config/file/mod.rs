@@ -45,6 +45,8 @@ const FRESH_WATCH_LOOKS: usize = 3;
 /// What the file source is to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
+    /// What these pods' source is called.
+    pub source: PodSource,
     /// `staticPodPath`: a file or a directory; it may be missing.
     pub path: PathBuf,
     /// `fileCheckFrequency`: how often to look without any event.
@@ -63,7 +65,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let work = async {
         let mut source = FileSource {
-            scanner: Scanner::new(config.path, node_name.clone(), config.objects),
+            scanner: Scanner::new(config.path, node_name.clone(), config.objects).of(config.source),
             watcher: None,
             watch_fault: None,
         };
@@ -93,7 +95,7 @@ pub(super) async fn run(
             {
                 told = Some((pods.clone(), scan.partial));
                 let list = SourceList {
-                    source: PodSource::File,
+                    source: config.source,
                     pods,
                     partial: scan.partial,
                 };

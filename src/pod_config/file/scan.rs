@@ -49,6 +49,7 @@ impl Scope {
 pub(super) struct Scanner {
     root: PathBuf,
     node_name: String,
+    source: PodSource,
     objects: LocalObjects,
     book: Book,
     root_fault: Option<String>,
@@ -77,12 +78,18 @@ impl Scanner {
         Self {
             root,
             node_name,
+            source: PodSource::File,
             objects,
             book: Book::default(),
             root_fault: None,
             is_directory: false,
             links: Vec::new(),
         }
+    }
+
+    /// The same for files that are another source's.
+    pub(super) fn of(self, source: PodSource) -> Self {
+        Self { source, ..self }
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -202,7 +209,7 @@ impl Scanner {
         }
         let origin = Origin {
             node_name: &self.node_name,
-            source: PodSource::File,
+            source: self.source,
             location: &path.to_string_lossy(),
             objects: self.objects,
         };

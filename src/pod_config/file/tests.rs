@@ -31,6 +31,7 @@ impl Fixture {
         let recorder = EventRecorder::new();
         let shutdown = CancellationToken::new();
         let config = FileConfig {
+            source: PodSource::File,
             path: path.into(),
             check_period,
             objects: LocalObjects::None,

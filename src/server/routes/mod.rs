@@ -5,5 +5,8 @@ mod query;
 mod route;
 mod table;
 
-pub use route::{EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Route, RouteError, route};
+pub use route::{
+    EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Post, Route, RouteError, route,
+    subresources,
+};
 pub use table::{ENTRIES, Entry, Port, Switch, document};

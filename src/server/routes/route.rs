@@ -4,6 +4,7 @@ use super::{
     query::{BadQuery, decode_path, pairs},
     table::{ENTRIES, Entry, Port},
 };
+use crate::server::auth::{PROXY, Subresources};
 use hyper::Method;
 
 /// What is being asked for.
@@ -41,8 +42,19 @@ pub enum Route {
     Statusz,
     /// `PUT /debug/flags/v`: how much is logged.
     PutVerbosity,
+    /// `POST /container` and `/containers`: pods to run.
+    PostPods(Post),
     /// `/logs/<path>`: the node's logs.
     NodeLogs(String),
+}
+
+/// What becomes of pods that were posted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// They stay, but those of the same names.
+    Add,
+    /// They go.
+    Replace,
 }
 
 /// Parameters of `/healthz`.
@@ -125,6 +137,14 @@ pub fn route(
     let query = pairs(query.unwrap_or_default())?;
     let route = (entry.parse)(&Parts { captures, query })?;
     Ok((entry, route))
+}
+
+/// The rights to the node that are asked for at this path, whatever the method: one of these subresources.
+/// What is not there takes the right to everything, so that nobody else learns what is.
+pub fn subresources(port: Port, path: &str) -> Subresources {
+    let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
+    let mut found = on_port.filter(|entry| captures(entry.pattern, path).is_some());
+    found.next().map_or(PROXY, |entry| entry.subresources)
 }
 
 /// How a row's parts become a route.

@@ -2,6 +2,7 @@
 //! the entry, and `docs/routes.md` is written from it.
 
 use super::route::{self, Parse};
+use crate::validation::MAX_MANIFEST_BYTES;
 use std::fmt::Write as _;
 
 /// Which port a request came in on.
@@ -29,16 +30,19 @@ pub enum Switch {
     Profiling,
     /// `enableDebugFlagsHandler`.
     DebugFlags,
+    /// `--allow-posted-pods`, without which it is off.
+    PostedPods,
 }
 
 impl Switch {
-    /// The field of the configuration, as it is written there.
+    /// The field of the configuration or the flag, as it is written there.
     pub fn field(self) -> &'static str {
         match self {
             Self::Debugging => "enableDebuggingHandlers",
             Self::SystemLogs => "enableSystemLogHandler",
             Self::Profiling => "enableProfilingHandler",
             Self::DebugFlags => "enableDebugFlagsHandler",
+            Self::PostedPods => "--allow-posted-pods",
         }
     }
 }
@@ -81,6 +85,9 @@ impl Entry {
 const EVERYWHERE: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Local];
 const GUARDED: &[Port] = &[Port::Main, Port::Local];
 const READABLE: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
+
+/// The longest manifest that is taken.
+const MANIFEST: Option<usize> = Some(MAX_MANIFEST_BYTES);
 
 const GET: &[&str] = &["GET"];
 
@@ -217,6 +224,26 @@ pub static ENTRIES: &[Entry] = &[
         switch: Some(Switch::DebugFlags),
         about: "Sets the verbosity of the log to the number that is the body.",
         parse: |_| Ok(route::Route::PutVerbosity),
+        ..READ
+    },
+    Entry {
+        pattern: "/container",
+        methods: &["POST"],
+        ports: GUARDED,
+        body: MANIFEST,
+        switch: Some(Switch::PostedPods),
+        about: "Takes a pod (or several), each in place of the one of its name; answers with them as they will be known.",
+        parse: |_| Ok(route::Route::PostPods(route::Post::Add)),
+        ..READ
+    },
+    Entry {
+        pattern: "/containers",
+        methods: &["POST"],
+        ports: GUARDED,
+        body: MANIFEST,
+        switch: Some(Switch::PostedPods),
+        about: "Takes a list of pods in place of all that were posted before.",
+        parse: |_| Ok(route::Route::PostPods(route::Post::Replace)),
         ..READ
     },
     Entry {

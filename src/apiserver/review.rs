@@ -1,0 +1,195 @@
+//! Asking who holds a token, and who may do what.
+
+use super::ApiServer;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::{
+    api::{
+        authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus},
+        authorization::v1::{
+            SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::Status,
+};
+use kube::client::Body;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{error::Error, io, time::Duration};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How long one question may take with all its tries; upstream's `TokenAccessReviewTimeout`.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Tries of one question, and the waits between them: half a second, half as much again each time
+/// (upstream's `DefaultAuthWebhookRetryBackoff`).
+const TRIES: u32 = 5;
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// Largest answer that is read, in bytes.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// Longest text of the API server that goes into an error, in bytes.
+const MAX_TEXT: usize = 512;
+
+/// Why there is no answer. Never says what was asked: that may be a token.
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    /// The API server refused to answer.
+    #[error("the API server answered {status}: {text}")]
+    Refused {
+        /// The HTTP status.
+        status: StatusCode,
+        /// What it said, cut short.
+        text: String,
+    },
+    /// It could not be reached, or the connection broke.
+    #[error("the API server cannot be asked")]
+    Unreachable(#[source] Box<dyn Error + Send + Sync>),
+    /// Its answer is no review, or too large.
+    #[error("the answer of the API server cannot be understood")]
+    Unreadable(#[source] Box<dyn Error + Send + Sync>),
+    /// It did not answer in time.
+    #[error("the API server did not answer within {} s", PATIENCE.as_secs())]
+    Late,
+}
+
+impl ReviewError {
+    /// Whether the same question may get another answer soon; upstream's `DefaultShouldRetry`.
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => {
+                matches!(status.as_u16(), 429 | 500 | 503 | 504)
+            }
+            Self::Unreachable(error) => is_lost(error.as_ref()),
+            Self::Unreadable(_) | Self::Late => false,
+        }
+    }
+}
+
+/// Whether there was a connection, and it broke.
+fn is_lost(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        let http = error.downcast_ref::<hyper::Error>();
+        if matches!(
+            io,
+            Some(
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            )
+        ) || http.is_some_and(|http| http.is_incomplete_message() || http.is_closed())
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+impl ApiServer {
+    /// Asks whose token this is.
+    ///
+    /// # Errors
+    /// No answer; a token that is nobody's is an answer.
+    pub async fn review_token(&self, token: &str) -> Result<TokenReviewStatus, ReviewError> {
+        let question = TokenReview {
+            spec: TokenReviewSpec {
+                token: token.to_owned(),
+                ..TokenReviewSpec::default()
+            },
+            ..TokenReview::default()
+        };
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        let answer: TokenReview = self.ask(path, &question).await?;
+        Ok(answer.status.unwrap_or_default())
+    }
+
+    /// Asks whether somebody may do something.
+    ///
+    /// # Errors
+    /// No answer; "no" is an answer.
+    pub async fn review_access(
+        &self,
+        spec: &SubjectAccessReviewSpec,
+    ) -> Result<SubjectAccessReviewStatus, ReviewError> {
+        let question = SubjectAccessReview {
+            spec: spec.clone(),
+            ..SubjectAccessReview::default()
+        };
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let answer: SubjectAccessReview = self.ask(path, &question).await?;
+        Ok(answer.status.unwrap_or_default())
+    }
+
+    async fn ask<Q>(&self, path: &'static str, question: &Q) -> Result<Q, ReviewError>
+    where
+        Q: Serialize + DeserializeOwned,
+    {
+        let deadline = Instant::now() + PATIENCE;
+        let question = serde_json::to_vec(question);
+        let question = question.map_err(|error| ReviewError::Unreadable(error.into()))?;
+        let mut wait = FIRST_WAIT;
+        for again in (0..TRIES).rev() {
+            let error = match timeout_at(deadline, self.ask_once(path, &question)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => error,
+                Err(_) => return Err(ReviewError::Late),
+            };
+            let jitter = wait.mul_f64(0.2 * fastrand::f64());
+            if again == 0 || !error.is_passing() || Instant::now() + wait + jitter >= deadline {
+                return Err(error);
+            }
+            sleep(wait + jitter).await;
+            wait = wait.mul_f64(1.5);
+        }
+        Err(ReviewError::Late)
+    }
+
+    async fn ask_once<Q: DeserializeOwned>(
+        &self,
+        path: &'static str,
+        question: &[u8],
+    ) -> Result<Q, ReviewError> {
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(Body::from(question.to_vec()))
+            .map_err(|error| ReviewError::Unreadable(error.into()))?;
+        let answer = self.client.send(request).await;
+        let answer = answer.map_err(|error| ReviewError::Unreachable(error.into()))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(
+            |error| match error.is::<http_body_util::LengthLimitError>() {
+                true => ReviewError::Unreadable(error),
+                false => ReviewError::Unreachable(error),
+            },
+        )?;
+        let body = body.to_bytes();
+        if !status.is_success() {
+            return Err(ReviewError::Refused {
+                status,
+                text: refusal(&body),
+            });
+        }
+        serde_json::from_slice(&body).map_err(|error| {
+            // The error of the parser quotes what it read, which may be a token.
+            let place = format!("at line {}, column {}", error.line(), error.column());
+            ReviewError::Unreadable(place.into())
+        })
+    }
+}
+
+/// The message of a `Status`; anything else is not repeated.
+fn refusal(body: &[u8]) -> String {
+    let status: Option<Status> = serde_json::from_slice(body).ok();
+    let message = status.and_then(|status| status.message);
+    let mut text = message.unwrap_or_else(|| "it did not say why".to_owned());
+    if text.len() > MAX_TEXT {
+        let end = (0..=MAX_TEXT).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or_default());
+    }
+    text
+}

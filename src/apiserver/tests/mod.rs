@@ -1,0 +1,159 @@
+#[allow(unreachable_pub)]
+pub(crate) mod pki;
+#[allow(unreachable_pub)]
+pub(crate) mod scripted;
+
+use super::*;
+use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use pki::Authority;
+use scripted::{Answer, Scripted, kubeconfig};
+use serde_json::json;
+use std::{
+    fs,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+async fn client(server: &Scripted) -> ApiServer {
+    let dir = tempfile::tempdir().unwrap();
+    ApiServer::of_kubeconfig(&server.kubeconfig(dir.path()))
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn who_holds_a_token_is_asked_of_the_server_of_the_kubeconfig() {
+    let server = Scripted::start(|kind, spec| {
+        assert_eq!(kind, "tokenreviews");
+        let user = json!({"username": "who", "groups": ["g"]});
+        Answer::Json(
+            201,
+            json!({"authenticated": spec["token"] == "good", "user": user}),
+        )
+    })
+    .await;
+    let api = client(&server).await;
+    let status = api.review_token("good").await.unwrap();
+    assert_eq!(status.authenticated, Some(true));
+    assert_eq!(status.user.unwrap().username.as_deref(), Some("who"));
+    let status = api.review_token("bad").await.unwrap();
+    assert_eq!(status.authenticated, Some(false));
+    assert_eq!(server.seen("tokenreviews").len(), 2);
+    assert!(format!("{api:?}").contains(&server.port.to_string()));
+}
+
+#[tokio::test]
+async fn who_may_do_what_is_asked_of_it_too() {
+    let server = Scripted::start(|kind, spec| {
+        assert_eq!(kind, "subjectaccessreviews");
+        Answer::Json(201, json!({"allowed": spec["user"] == "who"}))
+    })
+    .await;
+    let api = client(&server).await;
+    for (user, expected) in [("who", true), ("other", false)] {
+        let spec = SubjectAccessReviewSpec {
+            user: Some(user.into()),
+            ..SubjectAccessReviewSpec::default()
+        };
+        assert_eq!(api.review_access(&spec).await.unwrap().allowed, expected);
+    }
+}
+
+#[tokio::test]
+async fn what_passes_is_asked_again_and_what_does_not_is_not() {
+    for (status, tries) in [(500, 3), (429, 3), (403, 1), (404, 1)] {
+        let asked = AtomicUsize::new(0);
+        let server = Scripted::start(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
+            2 => Answer::Json(201, json!({"authenticated": true})),
+            _ => Answer::Json(status, json!({"message": "not now"})),
+        })
+        .await;
+        let api = client(&server).await;
+        let answer = api.review_token("t").await;
+        assert_eq!(server.seen("tokenreviews").len(), tries, "{status}");
+        match tries {
+            1 => {
+                let text = answer.unwrap_err().to_string();
+                assert!(text.contains(&status.to_string()), "{text}");
+                assert!(text.ends_with(": not now"), "{text}");
+            }
+            _ => assert_eq!(answer.unwrap().authenticated, Some(true)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_is_an_error_that_does_not_show_the_token() {
+    let server = Scripted::start(|_, _| Answer::Garbage).await;
+    let error = client(&server)
+        .await
+        .review_token("s3cret")
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ReviewError::Unreadable(_)), "{error:?}");
+    let text = format!("{} {error:?}", crate::base::chain(&error));
+    assert!(!text.contains("s3cret"), "{text}");
+    assert_eq!(server.seen("tokenreviews").len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
+    let server = Scripted::start(|_, _| Answer::Silence).await;
+    let error = client(&server).await.review_token("t").await.unwrap_err();
+    assert!(matches!(error, ReviewError::Late), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_or_another_one_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = nobody.local_addr().unwrap().port();
+    drop(nobody);
+    let path = kubeconfig(dir.path(), port, &Authority::new("cluster"));
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    let error = api.review_token("t").await.unwrap_err();
+    assert!(matches!(error, ReviewError::Unreachable(_)), "{error:?}");
+
+    let server = Scripted::start(|_, _| Answer::Json(201, json!({"authenticated": true}))).await;
+    let path = kubeconfig(dir.path(), server.port, &Authority::new("somebody else"));
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    let error = api.review_token("t").await.unwrap_err();
+    assert!(matches!(error, ReviewError::Unreachable(_)), "{error:?}");
+    assert!(server.seen("tokenreviews").is_empty());
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_of_no_use_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubeconfig");
+    let good = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+        contexts: [{name: c, context: {cluster: k, user: u}}]\n\
+        users: [{name: u, user: {token: s3cret}}]\n";
+    let cluster = |rest: &str| format!("{good}clusters: [{{name: k, cluster: {{{rest}}}}}]\n");
+    let rows = [
+        None,
+        Some("{".to_owned()),
+        Some("apiVersion: v1\nkind: Config\n".to_owned()),
+        Some(good.to_owned()),
+        Some(cluster("server: \"::\"")),
+        Some(cluster(
+            "server: \"https://h\", certificate-authority: nowhere.crt",
+        )),
+        Some(cluster(
+            "server: \"https://h\", certificate-authority-data: \"%\"",
+        )),
+        Some(cluster("server: \"https://h\", proxy-url: \"http://p\"")),
+    ];
+    for text in rows {
+        if let Some(text) = &text {
+            fs::write(&path, text).unwrap();
+        }
+        let error = ApiServer::of_kubeconfig(&path).await.unwrap_err();
+        let shown = crate::base::chain(&error);
+        assert!(shown.contains(path.to_str().unwrap()), "{text:?}: {shown}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+    fs::write(dir.path().join("ca.crt"), Authority::new("cluster").pem()).unwrap();
+    let whole = cluster("server: \"https://h\", certificate-authority: ca.crt");
+    fs::write(&path, whole).unwrap();
+    assert!(ApiServer::of_kubeconfig(&path).await.is_ok());
+}

@@ -1,0 +1,55 @@
+//! The secured port: who may ask there, its certificate, its socket.
+
+use crate::{
+    apiserver::ApiServer,
+    config::KubeletConfig,
+    host::own_address,
+    server::{
+        Listener,
+        auth::Gate,
+        tls::{ClientAuthorities, Tls},
+    },
+};
+use anyhow::Context as _;
+use std::sync::Arc;
+
+/// The secured port, bound, and what stands before it.
+pub(super) struct Secured {
+    pub(super) listener: Listener,
+    pub(super) gate: Gate,
+}
+
+/// Reads what `--kubeconfig` refers to, and opens the port unless it is switched off.
+///
+/// # Errors
+/// A file that is of no use, settings by which nobody can be judged, a port that is taken.
+pub(super) async fn open(config: &KubeletConfig) -> anyhow::Result<Option<Secured>> {
+    let api = match &config.kubeconfig {
+        Some(path) => Some(ApiServer::of_kubeconfig(path).await?),
+        None => None,
+    };
+    let server = config.server.clone();
+    if !server.enabled {
+        return Ok(None);
+    }
+    let name = config.node_name.clone();
+    let addresses = match config.node_ips.is_empty() {
+        true => own_address().into_iter().collect(),
+        false => config.node_ips.clone(),
+    };
+    let read = move || -> anyhow::Result<_> {
+        let authorities = server.auth.client_ca_file.as_deref();
+        let authorities = authorities.map(ClientAuthorities::open).transpose()?;
+        let authorities = authorities.map(Arc::new);
+        let gate = Gate::new(server.auth, &name, authorities.clone(), api)?;
+        let tls = Tls::open(&server.tls, (&name, &addresses), authorities)?;
+        Ok((tls, gate))
+    };
+    let read = tokio::task::spawn_blocking(read);
+    let (tls, gate) = read.await.context("reading certificates")??;
+    let listener = Listener::bind("the kubelet API", config.server.address).await?;
+    Ok(Some(Secured {
+        listener: listener.tls(tls),
+        gate,
+    }))
+}

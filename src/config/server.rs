@@ -1,0 +1,125 @@
+//! The kubelet's ports: where they are, who may ask what there, and what is said of that in the log. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use super::defaults;
+use super::flags::Flags;
+use super::kubelet_configuration::KubeletConfiguration;
+use super::resolve::{some_text, time};
+use super::resolved::ServerConfig;
+use crate::server::Switch;
+use crate::server::auth::{AuthSettings, Authorization};
+use crate::server::tls::{ServingCertificate, Terms, TlsSettings, without_effect};
+
+/// Of a configuration with its defaults, which has been checked.
+pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConfig {
+    let ip = |text: &Option<String>| {
+        let parsed = text.as_ref().and_then(|text| text.parse().ok());
+        parsed.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    };
+    let port = |value: Option<i32>| u16::try_from(value.unwrap_or(0)).unwrap_or(0);
+    let address = ip(&config.address);
+    let optional = |address, value| match port(value) {
+        0 => None,
+        port => Some(SocketAddr::new(address, port)),
+    };
+    ServerConfig {
+        enabled: config.enable_server.unwrap_or_default(),
+        address: SocketAddr::new(address, port(config.port)),
+        auth: auth(config),
+        tls: tls(config, flags),
+        read_only: optional(address, config.read_only_port),
+        healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
+        off: switched_off(config, flags),
+    }
+}
+
+fn switched_off(config: &KubeletConfiguration, flags: &Flags) -> Vec<Switch> {
+    let switches = [
+        (config.enable_debugging_handlers, Switch::Debugging),
+        (config.enable_system_log_handler, Switch::SystemLogs),
+        (config.enable_profiling_handler, Switch::Profiling),
+        (config.enable_debug_flags_handler, Switch::DebugFlags),
+        (Some(flags.allow_posted_pods), Switch::PostedPods),
+    ];
+    let off = switches.into_iter().filter(|(on, _)| *on == Some(false));
+    off.map(|(_, switch)| switch).collect()
+}
+
+fn auth(config: &KubeletConfiguration) -> AuthSettings {
+    let authentication = config.authentication.clone().unwrap_or_default();
+    let anonymous = authentication.anonymous.unwrap_or_default();
+    let tokens = authentication.webhook.unwrap_or_default();
+    let authorization = config.authorization.clone().unwrap_or_default();
+    let rights = authorization.webhook.unwrap_or_default();
+    AuthSettings {
+        client_ca_file: some_text(&authentication.x509.unwrap_or_default().client_ca_file)
+            .map(PathBuf::from),
+        anonymous: anonymous.enabled.unwrap_or_default(),
+        token_ttl: tokens
+            .enabled
+            .unwrap_or_default()
+            .then(|| time(tokens.cache_ttl)),
+        authorization: match authorization.mode.as_deref() {
+            Some("AlwaysAllow") => Authorization::AlwaysAllow,
+            _ => Authorization::Webhook {
+                allowed: time(rights.cache_authorized_ttl),
+                denied: time(rights.cache_unauthorized_ttl),
+            },
+        },
+    }
+}
+
+/// What `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences` say.
+fn tls_words(config: &KubeletConfiguration) -> (&str, &[String], &[i32]) {
+    (
+        config.tls_min_version.as_deref().unwrap_or_default(),
+        config.tls_cipher_suites.as_deref().unwrap_or_default(),
+        config.tls_curve_preferences.as_deref().unwrap_or_default(),
+    )
+}
+
+fn tls(config: &KubeletConfiguration, flags: &Flags) -> TlsSettings {
+    let (certificate, key) = (
+        some_text(&config.tls_cert_file),
+        some_text(&config.tls_private_key_file),
+    );
+    let directory = flags.cert_dir.clone();
+    let (version, suites, curves) = tls_words(config);
+    TlsSettings {
+        certificate: match certificate.zip(key) {
+            Some((certificate, key)) => ServingCertificate::Files {
+                certificate: certificate.into(),
+                key: key.into(),
+            },
+            None => ServingCertificate::Own {
+                directory: directory.unwrap_or_else(|| PathBuf::from(defaults::CERT_DIR)),
+            },
+        },
+        // What is wrong with them has been said.
+        terms: Terms::of(version, suites, curves).unwrap_or_default(),
+    }
+}
+
+/// What an operator should know of it.
+pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if config.enable_server != Some(true) {
+        return warnings;
+    }
+    let (version, suites, curves) = tls_words(config);
+    let left_out = without_effect(version, suites, curves);
+    if !left_out.is_empty() {
+        warnings.push(format!(
+            "TLS here begins at 1.2 and has forward secrecy; without effect: {}",
+            left_out.join(", ")
+        ));
+    }
+    let auth = auth(config);
+    if auth.anonymous && auth.authorization == Authorization::AlwaysAllow {
+        let text = "anonymous requests are let in and everything is allowed: WHOEVER REACHES THE KUBELET'S PORT IS ROOT HERE";
+        warnings.push(text.to_owned());
+    }
+    warnings
+}

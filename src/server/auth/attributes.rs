@@ -1,0 +1,143 @@
+//! What a request asks of the node, in the API server's terms. Pure.
+//!
+//! Upstream: `NewNodeAuthorizerAttributesGetter` in `pkg/kubelet/server/auth.go`.
+
+use super::user::User;
+use http::Method;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+
+/// Subresources of the node, one of which is needed; the narrow one is tried before the wide one.
+pub type Subresources = &'static [&'static str];
+
+/// What is needed for all that has no subresource of its own, and for what is not there.
+pub const PROXY: Subresources = &["proxy"];
+
+/// The API's verb for a method; empty for one that has none.
+pub(super) fn verb(method: &Method) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// The question whether somebody may do this to this subresource of the node.
+pub(super) fn question(
+    user: &User,
+    verb: &str,
+    node_name: &str,
+    subresource: &str,
+) -> SubjectAccessReviewSpec {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let extra = user.extra.clone();
+    SubjectAccessReviewSpec {
+        user: some(&user.name),
+        uid: some(&user.uid),
+        groups: Some(user.groups.clone()).filter(|groups| !groups.is_empty()),
+        extra: Some(extra).filter(|extra| !extra.is_empty()),
+        resource_attributes: Some(ResourceAttributes {
+            verb: some(verb),
+            version: some("v1"),
+            resource: some("nodes"),
+            subresource: some(subresource),
+            name: some(node_name),
+            ..ResourceAttributes::default()
+        }),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+/// Whether the answer allows it.
+///
+/// # Errors
+/// It says both.
+pub(super) fn allows(status: &SubjectAccessReviewStatus) -> Result<bool, &'static str> {
+    match (status.allowed, status.denied == Some(true)) {
+        (true, true) => Err("webhook subject access review returned both allow and deny response"),
+        (allowed, denied) => Ok(allowed && !denied),
+    }
+}
+
+/// Upstream's words for a refusal.
+pub(super) fn forbidden(user: &str, verb: &str, subresources: Subresources) -> String {
+    let tried = subresources.join(" ");
+    format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{tried}])")
+}
+
+/// Upstream's words when nobody could tell.
+pub(super) fn undecided(user: &str, verb: &str, subresource: &str) -> String {
+    format!(
+        "Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_follow_methods() {
+        let rows = [
+            ("GET", "get"),
+            ("HEAD", "get"),
+            ("POST", "create"),
+            ("PUT", "update"),
+            ("PATCH", "patch"),
+            ("DELETE", "delete"),
+            ("OPTIONS", ""),
+            ("BREW", ""),
+        ];
+        for (method, expected) in rows {
+            assert_eq!(verb(&method.parse().unwrap()), expected, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_question_is_about_this_node() {
+        let user = User {
+            name: "who".into(),
+            groups: vec!["g".into()],
+            ..User::default()
+        };
+        let asked = question(&user, "get", "n1", "pods");
+        let expected = serde_json::json!({
+            "user": "who",
+            "groups": ["g"],
+            "resourceAttributes": {
+                "verb": "get", "version": "v1", "resource": "nodes", "subresource": "pods", "name": "n1",
+            },
+        });
+        assert_eq!(serde_json::to_value(asked).unwrap(), expected);
+    }
+
+    #[test]
+    fn only_a_clear_yes_is_one() {
+        let status = |allowed, denied| SubjectAccessReviewStatus {
+            allowed,
+            denied,
+            ..SubjectAccessReviewStatus::default()
+        };
+        assert_eq!(allows(&status(true, None)), Ok(true));
+        assert_eq!(allows(&status(true, Some(false))), Ok(true));
+        assert_eq!(allows(&status(false, None)), Ok(false));
+        assert_eq!(allows(&status(false, Some(true))), Ok(false));
+        assert!(allows(&status(true, Some(true))).is_err());
+    }
+
+    #[test]
+    fn refusals_are_in_upstreams_words() {
+        assert_eq!(
+            forbidden("who", "get", &["pods", "proxy"]),
+            "Forbidden (user=who, verb=get, resource=nodes, subresource(s)=[pods proxy])"
+        );
+        assert_eq!(
+            undecided("who", "get", "proxy"),
+            "Authorization error (user=who, verb=get, resource=nodes, subresource=proxy)"
+        );
+    }
+}

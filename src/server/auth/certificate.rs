@@ -1,0 +1,71 @@
+//! The certificate that a client showed when it connected. It is judged at each request, not at the handshake:
+//! authorities may change and certificates expire while a connection stands.
+
+use super::user::{Outcome, of_certificate};
+use crate::server::{tls::Authorities, x509};
+use parking_lot::Mutex;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// How long a verdict stands, for verifying signatures costs more than all else of a short request.
+const STANDS: Duration = Duration::from_secs(10);
+
+/// What a client showed; it holds the key that belongs to the first certificate.
+#[derive(Debug)]
+pub struct Peer {
+    chain: Vec<CertificateDer<'static>>,
+    verdict: Mutex<Option<Verdict>>,
+}
+
+#[derive(Debug)]
+struct Verdict {
+    authorities: Arc<Authorities>,
+    from: SystemTime,
+    until: SystemTime,
+    outcome: Outcome,
+}
+
+impl Peer {
+    /// Of a connection; `None` when the client showed no certificate.
+    pub(in crate::server) fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
+        (!chain.is_empty()).then(|| Self {
+            chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
+            verdict: Mutex::new(None),
+        })
+    }
+
+    /// Who it is, if these authorities vouch for them at this moment.
+    pub(super) fn user(&self, authorities: Arc<Authorities>) -> Outcome {
+        let now = SystemTime::now();
+        let mut verdict = self.verdict.lock();
+        if let Some(stands) = &*verdict
+            && Arc::ptr_eq(&stands.authorities, &authorities)
+            && (stands.from..stands.until).contains(&now)
+        {
+            return stands.outcome.clone();
+        }
+        let Some((own, others)) = self.chain.split_first() else {
+            return Outcome::Nobody;
+        };
+        let outcome = match authorities.verify(own, others, unix(now)) {
+            Ok(()) => of_certificate(own),
+            Err(error) => Outcome::Bad(format!("verifying the client certificate failed: {error}")),
+        };
+        let ends = x509::facts(own).map(|facts| SystemTime::from(facts.not_after));
+        *verdict = Some(Verdict {
+            authorities,
+            from: now,
+            until: (now + STANDS).min(ends.unwrap_or(now)),
+            outcome: outcome.clone(),
+        });
+        outcome
+    }
+}
+
+fn unix(at: SystemTime) -> UnixTime {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}

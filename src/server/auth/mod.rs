@@ -1,0 +1,271 @@
+//! The gate of the secured port: who is asking, and whether they may.
+//!
+//! * Owns: the answers of the API server to both questions, for as long as they are good.
+//! * Woken by a request whose route is known, before anything is done for it.
+//! * Publishes: the user, or the refusal to send.
+//! * Must never keep or log a token, wait for the API server without a deadline, or look at a path: what is
+//!   asked for comes from the route.
+//! * Answers to upstream's `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
+//!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
+
+mod answers;
+mod attributes;
+mod certificate;
+mod settings;
+mod user;
+
+pub use attributes::{PROXY, Subresources};
+pub use certificate::Peer;
+pub use settings::{AuthSettings, Authorization, Unfit};
+pub use user::User;
+
+use self::{
+    answers::{Answers, Key},
+    attributes::{allows, forbidden, question, undecided, verb},
+    user::{Outcome, of_token_review, settle, token},
+};
+use super::tls::ClientAuthorities;
+use crate::{
+    apiserver::{ApiServer, PATIENCE, ReviewError},
+    base::chain,
+};
+use http::{HeaderMap, Method, StatusCode};
+use sha2::{Digest as _, Sha256};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::Semaphore, time::timeout};
+
+/// Answers kept of each kind.
+const KEPT: usize = 4096;
+/// Questions that the API server is asked at once.
+const AT_ONCE: usize = 32;
+/// How long a token that was refused is not asked about again, at most. Upstream asks every time.
+const REFUSED: Duration = Duration::from_secs(10);
+/// Groups and other words of a user in bytes, beyond which the answer about them is not kept.
+const LARGEST_KEPT: usize = 16 * 1024;
+
+/// Why a request is not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nobody knows who is asking. The reason is there when it is not theirs.
+    Unauthenticated(Option<String>),
+    /// They may not.
+    Forbidden(String),
+    /// Nobody could tell whether they may.
+    Undecided(String),
+}
+
+impl Refusal {
+    /// 401, 403 or 500.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::Undecided(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// What the client is told, in upstream's words.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Unauthenticated(None) => "Unauthorized".into(),
+            Self::Unauthenticated(Some(why)) => format!("Unauthorized: {why}"),
+            Self::Forbidden(text) | Self::Undecided(text) => text.clone(),
+        }
+    }
+}
+
+/// Lets requests in, or not; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: AuthSettings,
+    node_name: String,
+    authorities: Option<Arc<ClientAuthorities>>,
+    api: Option<ApiServer>,
+    places: Arc<Semaphore>,
+    tokens: Answers<Outcome, ReviewError>,
+    rights: Answers<bool, NoAnswer>,
+}
+
+/// Why it is not known whether somebody may do something.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error(transparent)]
+    Review(#[from] ReviewError),
+    #[error("{0}")]
+    Contradiction(&'static str),
+}
+
+impl Gate {
+    /// A gate of this node. `authorities` are those whose client certificates count.
+    ///
+    /// # Errors
+    /// The settings need an API server and there is none, or they let nobody in.
+    pub fn new(
+        settings: AuthSettings,
+        node_name: &str,
+        authorities: Option<Arc<ClientAuthorities>>,
+        api: Option<ApiServer>,
+    ) -> Result<Self, Unfit> {
+        settings.check(api.is_some())?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                settings,
+                node_name: node_name.to_owned(),
+                authorities,
+                api,
+                places: Arc::new(Semaphore::new(AT_ONCE)),
+                tokens: Answers::new(KEPT),
+                rights: Answers::new(KEPT),
+            }),
+        })
+    }
+
+    /// Who is asking, if they may do this to one of the subresources.
+    ///
+    /// # Errors
+    /// The refusal, which has been logged where it is not the client's own fault.
+    pub async fn admit(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+        subresources: Subresources,
+    ) -> Result<User, Refusal> {
+        let user = self.inner.authenticate(headers, peer).await?;
+        self.inner.authorize(&user, method, subresources).await?;
+        Ok(user)
+    }
+}
+
+impl Inner {
+    async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Result<User, Refusal> {
+        let certificate = match (&self.authorities, peer) {
+            (Some(authorities), Some(peer)) => peer.user(authorities.current().await),
+            _ => Outcome::Nobody,
+        };
+        let token = match (&certificate, token(headers)) {
+            (Outcome::User(_), _) | (_, None) => Outcome::Nobody,
+            (_, Some(token)) => match self.review(token).await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    let why = chain(error.as_ref());
+                    tracing::warn!(err = why, "Unable to authenticate a request by its token");
+                    return Err(Refusal::Unauthenticated(Some(why)));
+                }
+            },
+        };
+        settle(certificate, token, self.settings.anonymous).map_err(|why| {
+            tracing::debug!(why, "Unauthenticated request");
+            Refusal::Unauthenticated(None)
+        })
+    }
+
+    /// Whose token it is.
+    async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewError>> {
+        let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
+            return Ok(Outcome::Nobody);
+        };
+        let ask = || {
+            let (api, token, places) = (api.clone(), token.to_owned(), self.places.clone());
+            in_turn(places, async move {
+                api.review_token(&token).await.map(of_token_review)
+            })
+        };
+        let ttl = move |outcome: &Outcome| match outcome {
+            Outcome::User(user) if size(user) <= LARGEST_KEPT => known,
+            Outcome::User(_) => Duration::ZERO,
+            Outcome::Nobody | Outcome::Bad(_) => known.min(REFUSED),
+        };
+        self.tokens.get(digest(token.as_bytes()), ask, ttl).await
+    }
+
+    async fn authorize(
+        &self,
+        user: &User,
+        method: &Method,
+        subresources: Subresources,
+    ) -> Result<(), Refusal> {
+        let Authorization::Webhook { allowed, denied } = self.settings.authorization else {
+            return Ok(());
+        };
+        let verb = verb(method);
+        for subresource in subresources {
+            match self.may(user, verb, subresource, (allowed, denied)).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    let text = undecided(&user.name, verb, subresource);
+                    tracing::warn!(err = chain(error.as_ref()), "{text}");
+                    return Err(Refusal::Undecided(format!(
+                        "{text}: {}",
+                        chain(error.as_ref())
+                    )));
+                }
+            }
+        }
+        let text = forbidden(&user.name, verb, subresources);
+        tracing::debug!("{text}");
+        Err(Refusal::Forbidden(text))
+    }
+
+    async fn may(
+        &self,
+        user: &User,
+        verb: &'static str,
+        subresource: &str,
+        (allowed, denied): (Duration, Duration),
+    ) -> Result<bool, Arc<NoAnswer>> {
+        // There is one, or the gate would not have been built.
+        let Some(api) = &self.api else {
+            return Ok(false);
+        };
+        let spec = question(user, verb, &self.node_name, subresource);
+        let key = digest(&serde_json::to_vec(&spec).unwrap_or_default());
+        let ask = || {
+            let (api, places) = (api.clone(), self.places.clone());
+            async move {
+                let status = in_turn(places, async move { api.review_access(&spec).await }).await?;
+                allows(&status).map_err(NoAnswer::Contradiction)
+            }
+        };
+        let ttl = move |yes: &bool| if *yes { allowed } else { denied };
+        self.rights.get(key, ask, ttl).await
+    }
+}
+
+/// Asks when it is its turn; waiting for that counts as asking.
+async fn in_turn<T>(
+    places: Arc<Semaphore>,
+    ask: impl Future<Output = Result<T, ReviewError>>,
+) -> Result<T, ReviewError> {
+    let asking = async {
+        // The semaphore is never closed; were it, the question would merely be asked out of turn.
+        let _place = places.acquire().await.ok();
+        ask.await
+    };
+    timeout(PATIENCE, asking)
+        .await
+        .unwrap_or(Err(ReviewError::Late))
+}
+
+fn digest(bytes: &[u8]) -> Key {
+    Sha256::digest(bytes).into()
+}
+
+/// How much there is to a user, in bytes.
+fn size(user: &User) -> usize {
+    let groups = user.groups.iter().map(String::len);
+    let extra = user.extra.iter();
+    let extra =
+        extra.map(|(key, values)| key.len() + values.iter().map(String::len).sum::<usize>());
+    user.name.len() + user.uid.len() + groups.chain(extra).sum::<usize>()
+}

@@ -1,0 +1,152 @@
+//! How requests are to be judged, and whether that can be done here. Pure.
+
+use std::{path::PathBuf, time::Duration};
+
+/// `authentication` and `authorization` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthSettings {
+    /// File of the authorities that sign client certificates; `None` when those do not count.
+    pub client_ca_file: Option<PathBuf>,
+    /// Whether requests without credentials are let in as `system:anonymous`.
+    pub anonymous: bool,
+    /// How long the API server's word on a token counts; `None` when tokens do not.
+    pub token_ttl: Option<Duration>,
+    /// Who may do what.
+    pub authorization: Authorization,
+}
+
+/// Who may do what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authorization {
+    /// Everybody who is known may do everything.
+    AlwaysAllow,
+    /// The API server says.
+    Webhook {
+        /// How long a yes counts.
+        allowed: Duration,
+        /// How long a no counts.
+        denied: Duration,
+    },
+}
+
+/// Why requests cannot be judged here so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The settings need an API server.
+    #[error(
+        "{} for the kubelet's server (enableServer is true), and --kubeconfig is not given. A node of its own needs \
+         these lines in its configuration file:\n{}\
+         or, to do without that server:\n\nenableServer: false",
+        .fields.join(" and "), lines(*.known)
+    )]
+    NoApiServer {
+        /// What the configuration asks for.
+        fields: Vec<&'static str>,
+        /// Whether anybody is known without tokens.
+        known: bool,
+    },
+    /// There is no way in.
+    #[error(
+        "no authentication method configured for the kubelet's server (enableServer is true): nobody would be let \
+         in. The configuration file needs these lines:\n{}\
+         or, to do without that server:\n\nenableServer: false",
+        lines(false)
+    )]
+    NobodyKnown,
+}
+
+/// What to write into the configuration file of a node without an API server.
+fn lines(known: bool) -> String {
+    let who = match known {
+        true => "",
+        false => {
+            "  x509:\n    clientCAFile: /etc/kubernetes/pki/ca.crt   # or anonymous: {enabled: true}, which lets everybody in\n"
+        }
+    };
+    format!(
+        "\nauthentication:\n  webhook:\n    enabled: false\n{who}authorization:\n  mode: AlwaysAllow\n\n"
+    )
+}
+
+impl AuthSettings {
+    /// Upstream's rules of `BuildAuth`.
+    ///
+    /// # Errors
+    /// They need an API server and there is none, or they let nobody in.
+    pub(super) fn check(&self, has_api: bool) -> Result<(), Unfit> {
+        let webhook = matches!(self.authorization, Authorization::Webhook { .. });
+        let known = self.client_ca_file.is_some() || self.anonymous;
+        let wants = [
+            (
+                self.token_ttl.is_some(),
+                "authentication.webhook.enabled is true",
+            ),
+            (webhook, "authorization.mode is Webhook"),
+        ];
+        let fields: Vec<_> = wants.into_iter().filter(|(wanted, _)| *wanted).collect();
+        if !has_api && !fields.is_empty() {
+            let fields = fields.into_iter().map(|(_, field)| field).collect();
+            return Err(Unfit::NoApiServer { fields, known });
+        }
+        match known || self.token_ttl.is_some() {
+            true => Ok(()),
+            false => Err(Unfit::NobodyKnown),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEBHOOK: Authorization = Authorization::Webhook {
+        allowed: Duration::from_secs(300),
+        denied: Duration::from_secs(30),
+    };
+
+    #[test]
+    fn what_needs_an_api_server_is_refused_without_one() {
+        let of = |ca: bool, anonymous, tokens: bool, authorization, has_api| {
+            let settings = AuthSettings {
+                client_ca_file: ca.then(|| "/ca.crt".into()),
+                anonymous,
+                token_ttl: tokens.then_some(Duration::from_secs(120)),
+                authorization,
+            };
+            settings.check(has_api).map_err(|error| match error {
+                Unfit::NoApiServer { fields, .. } => fields.len(),
+                Unfit::NobodyKnown => 0,
+            })
+        };
+        use Authorization::AlwaysAllow;
+        assert_eq!(of(false, false, true, WEBHOOK, false), Err(2));
+        assert_eq!(of(true, false, false, WEBHOOK, false), Err(1));
+        assert_eq!(of(true, false, true, AlwaysAllow, false), Err(1));
+        assert_eq!(of(false, false, false, AlwaysAllow, false), Err(0));
+        assert_eq!(of(false, false, false, WEBHOOK, true), Err(0));
+        assert_eq!(of(false, false, true, WEBHOOK, true), Ok(()));
+        assert_eq!(of(true, false, false, AlwaysAllow, false), Ok(()));
+        assert_eq!(of(false, true, false, AlwaysAllow, false), Ok(()));
+    }
+
+    #[test]
+    fn the_error_shows_the_lines_to_add() {
+        let settings = AuthSettings {
+            client_ca_file: Some("/ca.crt".into()),
+            anonymous: false,
+            token_ttl: Some(Duration::from_secs(120)),
+            authorization: WEBHOOK,
+        };
+        let text = settings.check(false).unwrap_err().to_string();
+        let lines = "\nauthentication:\n  webhook:\n    enabled: false\nauthorization:\n  mode: AlwaysAllow\n";
+        assert!(text.contains(lines), "{text}");
+        assert!(text.contains("authorization.mode is Webhook"), "{text}");
+        let unknown = AuthSettings {
+            client_ca_file: None,
+            ..settings
+        };
+        let text = unknown.check(false).unwrap_err().to_string();
+        assert!(text.contains("\n  x509:\n    clientCAFile: "), "{text}");
+        assert!(text.ends_with("\nenableServer: false"), "{text}");
+    }
+}

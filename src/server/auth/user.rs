@@ -1,0 +1,268 @@
+//! Who is asking, and what their credentials make of them. Pure.
+
+use crate::server::x509;
+use http::{HeaderMap, header};
+use k8s_openapi::api::authentication::v1::TokenReviewStatus;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+const AUTHENTICATED: &str = "system:authenticated";
+/// Under this name the API server learns which certificate somebody came with.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// Somebody, as the API server is told of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// The name, unique among those who are active.
+    pub name: String,
+    /// The identifier, if whoever vouched for them gave one.
+    pub uid: String,
+    /// Groups, in the order in which they were given.
+    pub groups: Vec<String>,
+    /// What else whoever vouched for them said.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What one kind of credentials comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Somebody.
+    User(User),
+    /// There are no credentials of this kind.
+    Nobody,
+    /// There are, and they are no good, or nobody can tell. The reason is for the log.
+    Bad(String),
+}
+
+impl User {
+    /// Who shows no credentials, where that is allowed.
+    pub(super) fn anonymous() -> Self {
+        Self {
+            name: ANONYMOUS.into(),
+            groups: vec![UNAUTHENTICATED.into()],
+            ..Self::default()
+        }
+    }
+
+    /// The same in the group of everybody who is known; upstream's `AuthenticatedGroupAdder`.
+    fn authenticated(mut self) -> Self {
+        let in_one = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
+        if self.name != ANONYMOUS && !self.groups.iter().any(in_one) {
+            self.groups.push(AUTHENTICATED.into());
+        }
+        self
+    }
+}
+
+/// The holder of a certificate, which has been verified: the common name with the organisations as groups.
+/// Without a common name it is nobody's (upstream's `CommonNameUserConversion`).
+pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
+    let Some(facts) = x509::facts(certificate) else {
+        return Outcome::Bad("the client certificate cannot be read".into());
+    };
+    if facts.common_name.is_empty() {
+        return Outcome::Nobody;
+    }
+    let mut uids = facts.uids.into_iter();
+    let (uid, other) = (uids.next().unwrap_or_default(), uids.next());
+    if other.is_some() {
+        return Outcome::Bad("the client certificate has more than one UID".into());
+    }
+    let hash = Sha256::digest(certificate);
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let user = User {
+        name: facts.common_name,
+        uid,
+        groups: facts.organisations,
+        extra: [(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={hash}")])].into(),
+    };
+    Outcome::User(user.authenticated())
+}
+
+/// Whose token it is by the API server's word.
+pub(super) fn of_token_review(status: TokenReviewStatus) -> Outcome {
+    if status.authenticated != Some(true) {
+        let why = status.error.filter(|why| !why.is_empty());
+        return Outcome::Bad(why.unwrap_or_else(|| "invalid bearer token".into()));
+    }
+    let user = status.user.unwrap_or_default();
+    let user = User {
+        name: user.username.unwrap_or_default(),
+        uid: user.uid.unwrap_or_default(),
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+    };
+    Outcome::User(user.authenticated())
+}
+
+/// The bearer token of a request; upstream's `bearertoken`.
+pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
+    let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let mut words = header.trim().splitn(3, ' ');
+    let scheme = words.next()?;
+    let token = words.next().filter(|token| !token.is_empty())?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
+/// Who it is by all that they showed. Without any credentials they may be anonymous; bad ones are not
+/// forgiven for that.
+///
+/// # Errors
+/// Why they are nobody, for the log.
+pub(super) fn settle(
+    certificate: Outcome,
+    token: Outcome,
+    anonymous: bool,
+) -> Result<User, String> {
+    match (certificate, token) {
+        (Outcome::User(user), _) | (_, Outcome::User(user)) => Ok(user),
+        (Outcome::Nobody, Outcome::Nobody) if anonymous => Ok(User::anonymous()),
+        (Outcome::Nobody, Outcome::Nobody) => Err("no credentials".into()),
+        (Outcome::Bad(why), Outcome::Nobody) | (Outcome::Nobody, Outcome::Bad(why)) => Err(why),
+        (Outcome::Bad(why), Outcome::Bad(also)) => Err(format!("{why}; {also}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::authentication::v1::UserInfo;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+
+    fn known(name: &str) -> Outcome {
+        Outcome::User(User {
+            name: name.into(),
+            ..User::default()
+        })
+    }
+
+    fn bad(why: &str) -> Outcome {
+        Outcome::Bad(why.into())
+    }
+
+    #[test]
+    fn one_good_credential_is_enough_and_a_bad_one_is_not_anonymous() {
+        use Outcome::Nobody;
+        let anonymous = Ok(ANONYMOUS);
+        // Certificate, token, who it is where anonymous requests are refused, and where they are not.
+        let rows = [
+            (known("c"), Nobody, Ok("c"), Ok("c")),
+            (known("c"), bad("t"), Ok("c"), Ok("c")),
+            (bad("x"), known("t"), Ok("t"), Ok("t")),
+            (Nobody, known("t"), Ok("t"), Ok("t")),
+            (Nobody, Nobody, Err("no credentials"), anonymous),
+            (bad("x"), Nobody, Err("x"), Err("x")),
+            (Nobody, bad("t"), Err("t"), Err("t")),
+            (bad("x"), bad("t"), Err("x; t"), Err("x; t")),
+        ];
+        for (certificate, token, closed, open) in rows {
+            for (anonymous, expected) in [(false, closed), (true, open)] {
+                let found = settle(certificate.clone(), token.clone(), anonymous);
+                let found = found.map(|user| user.name);
+                assert_eq!(
+                    found.as_deref().map_err(String::as_str),
+                    expected,
+                    "{certificate:?} {token:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_is_the_second_word_after_bearer() {
+        let rows = [
+            ("Bearer abc", Some("abc")),
+            ("bearer abc", Some("abc")),
+            ("  BEARER abc  ", Some("abc")),
+            ("Bearer abc def", Some("abc")),
+            ("Bearer  abc", None),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("Basic abc", None),
+            ("abc", None),
+            ("", None),
+        ];
+        for (text, expected) in rows {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, text.parse().unwrap());
+            assert_eq!(token(&headers), expected, "{text:?}");
+        }
+        assert_eq!(token(&HeaderMap::new()), None);
+        let mut headers = HeaderMap::new();
+        let bytes = http::HeaderValue::from_bytes(b"Bearer \xff\xfe").unwrap();
+        headers.insert(header::AUTHORIZATION, bytes);
+        assert_eq!(token(&headers), None);
+    }
+
+    #[test]
+    fn who_is_known_is_in_the_group_of_the_known_once() {
+        let of = |name: &str, groups: &[&str]| {
+            let user = User {
+                name: name.into(),
+                groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+                ..User::default()
+            };
+            user.authenticated().groups
+        };
+        assert_eq!(of("a", &["g"]), ["g", AUTHENTICATED]);
+        assert_eq!(of("a", &[AUTHENTICATED, "g"]), [AUTHENTICATED, "g"]);
+        assert_eq!(of("a", &[UNAUTHENTICATED]), [UNAUTHENTICATED]);
+        assert_eq!(of(ANONYMOUS, &[UNAUTHENTICATED]), [UNAUTHENTICATED]);
+    }
+
+    #[test]
+    fn the_word_of_the_api_server_counts() {
+        let status = |authenticated, error: Option<&str>, user| TokenReviewStatus {
+            authenticated,
+            error: error.map(Into::into),
+            user,
+            ..TokenReviewStatus::default()
+        };
+        let user = UserInfo {
+            username: Some("system:serviceaccount:a:b".into()),
+            groups: Some(vec!["system:serviceaccounts".into()]),
+            ..UserInfo::default()
+        };
+        let Outcome::User(found) = of_token_review(status(Some(true), None, Some(user))) else {
+            panic!("it is somebody");
+        };
+        assert_eq!(found.name, "system:serviceaccount:a:b");
+        assert_eq!(found.groups, ["system:serviceaccounts", AUTHENTICATED]);
+        let rows = [
+            (status(Some(false), None, None), "invalid bearer token"),
+            (status(None, None, None), "invalid bearer token"),
+            (status(None, Some("expired"), None), "expired"),
+        ];
+        for (status, why) in rows {
+            assert_eq!(of_token_review(status), bad(why));
+        }
+    }
+
+    #[test]
+    fn a_certificate_names_its_holder_and_itself() {
+        let made = |names: &[(DnType, &str)]| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name = DistinguishedName::new();
+            for (kind, value) in names {
+                params.distinguished_name.push(kind.clone(), *value);
+            }
+            let key = KeyPair::generate().unwrap();
+            of_certificate(params.self_signed(&key).unwrap().der())
+        };
+        let names = [
+            (DnType::OrganizationName, "system:masters"),
+            (DnType::CommonName, "admin"),
+        ];
+        let Outcome::User(user) = made(&names) else {
+            panic!("it is somebody");
+        };
+        assert_eq!(user.name, "admin");
+        assert_eq!(user.groups, ["system:masters", AUTHENTICATED]);
+        let id = &user.extra[CREDENTIAL_ID][0];
+        assert_eq!(id.len(), "X509SHA256=".len() + 64, "{id}");
+        assert_eq!(made(&[(DnType::OrganizationName, "g")]), Outcome::Nobody);
+        assert!(matches!(of_certificate(b"junk"), Outcome::Bad(_)));
+    }
+}

@@ -1,0 +1,35 @@
+//! A request before the gate: it comes out with nothing in it that could let somebody else in, or not at all.
+
+use super::{
+    auth::{Gate, Peer},
+    reply::{Body, closing, text},
+    routes::{Port, subresources},
+};
+use hyper::{Request, Response, header};
+use std::sync::Arc;
+
+/// Lets a request through whose sender is known and may ask for this.
+///
+/// # Errors
+/// The answer to all others.
+pub(super) async fn admit<B>(
+    gate: &Gate,
+    port: Port,
+    request: Request<B>,
+) -> Result<Request<B>, Box<Response<Body>>> {
+    let (mut head, body) = request.into_parts();
+    let peer = head.extensions.get::<Arc<Peer>>().cloned();
+    let needed = subresources(port, head.uri.path());
+    let admitted = gate.admit(&head.method, &head.headers, peer.as_deref(), needed);
+    match admitted.await {
+        Ok(_) => {
+            // It is for nobody else, and requests go on to runtimes.
+            head.headers.remove(header::AUTHORIZATION);
+            Ok(Request::from_parts(head, body))
+        }
+        Err(refusal) => {
+            let answer = text(refusal.status(), refusal.text() + "\n");
+            Err(Box::new(closing(answer)))
+        }
+    }
+}

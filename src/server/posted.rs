@@ -1,0 +1,42 @@
+//! `/container` and `/containers`: pods that clients want to run here.
+
+use super::{
+    pods::pods,
+    reply::{Body, bad_request, text},
+    routes::Post,
+};
+use crate::{
+    model::PodExt,
+    pod_config::{PostError, PostedPods},
+};
+use bytes::Bytes;
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+use tokio::task::spawn_blocking;
+
+/// Keeps the pods of a body and answers with them as they will be known: with their names on this node
+/// and their UIDs. They are safe then; that they run is another matter, for `/pods` to show.
+pub(super) async fn take(store: PostedPods, how: Post, body: Bytes) -> Response<Body> {
+    let now = Timestamp::now();
+    let kept = spawn_blocking(move || match how {
+        Post::Add => store.add(&body, now),
+        Post::Replace => store.replace(&body, now),
+    });
+    match kept.await {
+        Ok(Ok(taken)) => {
+            let names: Vec<_> = taken
+                .iter()
+                .map(|pod| pod.full_name().to_string())
+                .collect();
+            tracing::info!(pods = names.join(","), how = ?how, "Pods were posted");
+            pods(taken.into_iter().map(|pod| (pod, None)).collect())
+        }
+        Ok(Err(PostError::Storage(error))) => {
+            tracing::warn!(%error, "Posted pods cannot be kept");
+            let body = format!("500 the pods cannot be kept: {error}\n");
+            text(StatusCode::INTERNAL_SERVER_ERROR, body)
+        }
+        Ok(Err(error)) => bad_request(&error.to_string()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
+    }
+}

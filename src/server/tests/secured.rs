@@ -1,0 +1,663 @@
+//! The secured port as clients meet it: real TLS, and an API server on loopback that says what it is told to.
+
+use super::*;
+use crate::{
+    apiserver::{
+        ApiServer,
+        tests::{
+            pki::{Authority, Issued},
+            scripted::{Answer, Scripted},
+        },
+    },
+    server::{
+        auth::{AuthSettings, Authorization, Gate},
+        tls::{ClientAuthorities, ServingCertificate, Terms, Tls, TlsSettings},
+    },
+};
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use serde_json::{Value, json};
+use std::{
+    fs, io,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// What the port is to be like.
+struct Setting {
+    dir: tempfile::TempDir,
+    limits: Limits,
+    auth: AuthSettings,
+    terms: Terms,
+    api: Option<ApiServer>,
+    cluster: Authority,
+    clients: Authority,
+}
+
+impl Setting {
+    /// Clients with certificates may do everything; there is no API server.
+    fn alone() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (cluster, clients) = (Authority::new("cluster"), Authority::new("clients"));
+        let setting = Self {
+            limits: Limits::default(),
+            auth: AuthSettings {
+                client_ca_file: Some(dir.path().join("clients.crt")),
+                anonymous: false,
+                token_ttl: None,
+                authorization: Authorization::AlwaysAllow,
+            },
+            terms: Terms::default(),
+            api: None,
+            cluster,
+            clients,
+            dir,
+        };
+        setting.trust(&setting.clients);
+        setting.show(&setting.cluster.server("n1"));
+        setting
+    }
+
+    /// Connections may stand idle for as long as the test takes.
+    fn patient(mut self) -> Self {
+        (self.limits.head, self.limits.age) = (LONG, LONG);
+        self
+    }
+
+    /// The API server says who somebody is and what they may.
+    async fn asking(api: &Scripted) -> Self {
+        let mut setting = Self::alone();
+        let path = api.kubeconfig(setting.dir.path());
+        setting.api = Some(ApiServer::of_kubeconfig(&path).await.unwrap());
+        setting.auth.token_ttl = Some(LONG);
+        setting.auth.authorization = Authorization::Webhook {
+            allowed: LONG,
+            denied: LONG,
+        };
+        setting
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Puts an authority into the file of those whose client certificates count.
+    fn trust(&self, authority: &Authority) {
+        fs::write(self.file("clients.crt"), authority.pem()).unwrap();
+    }
+
+    /// Puts a certificate into the files of the serving one, the key first.
+    fn show(&self, issued: &Issued) {
+        fs::write(self.file("serving.key"), &issued.key_pem).unwrap();
+        fs::write(self.file("serving.crt"), &issued.pem).unwrap();
+    }
+
+    async fn serve(&self) -> Served {
+        let ca = self.auth.client_ca_file.as_deref();
+        let authorities = ca.map(|path| Arc::new(ClientAuthorities::open(path).unwrap()));
+        let gate = Gate::new(
+            self.auth.clone(),
+            "n1",
+            authorities.clone(),
+            self.api.clone(),
+        );
+        let settings = TlsSettings {
+            certificate: ServingCertificate::Files {
+                certificate: self.file("serving.crt"),
+                key: self.file("serving.key"),
+            },
+            terms: self.terms.clone(),
+        };
+        let tls = Tls::open(&settings, ("n1", &[]), authorities).unwrap();
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Listener::bind("test", any).await.unwrap();
+        let listener = listener.limits(self.limits).tls(tls);
+        let address = listener.address().unwrap();
+        let shutdown = CancellationToken::new();
+        let handlers = read_only().guarded(gate.unwrap());
+        let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
+        Served {
+            address,
+            shutdown,
+            task,
+        }
+    }
+
+    fn client(&self, certificate: Option<&Issued>) -> ClientConfig {
+        client(&self.cluster, certificate, rustls::ALL_VERSIONS)
+    }
+}
+
+/// A client that trusts this authority.
+fn client(
+    trusted: &Authority,
+    certificate: Option<&Issued>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    match certificate {
+        Some(issued) => builder
+            .with_client_auth_cert(vec![issued.der.clone()], issued.key())
+            .unwrap(),
+        None => builder.with_no_client_auth(),
+    }
+}
+
+async fn shake(served: &Served, config: &ClientConfig) -> io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from("n1").unwrap();
+    let stream = served.connect().await;
+    let connector = TlsConnector::from(Arc::new(config.clone()));
+    timeout(PATIENCE, connector.connect(name, stream))
+        .await
+        .expect("no handshake in time")
+}
+
+/// Where the server's patience is short, and the machine may be slower than that.
+async fn shake_at_last(served: &Served, config: &ClientConfig) -> TlsStream<TcpStream> {
+    let shaken = async {
+        loop {
+            if let Ok(stream) = shake(served, config).await {
+                return stream;
+            }
+        }
+    };
+    timeout(PATIENCE, shaken).await.expect("no handshake ends")
+}
+
+/// All that comes until the connection closes, by an end or by a reset.
+async fn read_all(stream: &mut TlsStream<TcpStream>) -> String {
+    let mut bytes = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut bytes));
+    let _ = read.await.expect("still open");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn send(served: &Served, config: &ClientConfig, request: &str) -> String {
+    let mut stream = shake(served, config).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    read_all(&mut stream).await
+}
+
+/// Status and body of a GET with these headers.
+async fn get(served: &Served, config: &ClientConfig, target: &str, headers: &str) -> (u16, String) {
+    let text = send(
+        served,
+        config,
+        &format!("GET {target} HTTP/1.0\r\n{headers}\r\n"),
+    )
+    .await;
+    answer(&text)
+}
+
+fn answer(text: &str) -> (u16, String) {
+    let (head, body) = split(text);
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+/// On a connection that stays open.
+async fn ask(stream: &mut TlsStream<TcpStream>, target: &str) -> u16 {
+    let request = format!("HEAD {target} HTTP/1.1\r\nHost: n1\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let byte = timeout(PATIENCE, stream.read_u8())
+            .await
+            .expect("no answer in time");
+        head.push(byte.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    head.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\n")
+}
+
+/// Tokens are names with a dash and a number before it; "bad" is nobody's. Who is called "reader" may use
+/// `pods`, "root" everything, others nothing.
+fn cluster(kind: &str, spec: &Value) -> Answer {
+    if kind == "tokenreviews" {
+        let name = spec["token"].as_str().unwrap().split('-').next().unwrap();
+        let user = json!({"username": name, "groups": ["tokens"], "extra": {"k": ["v"]}});
+        return match name {
+            "bad" => Answer::Json(201, json!({"authenticated": false, "error": "bad token"})),
+            "broken" => Answer::Json(403, json!({"message": "you may not ask"})),
+            _ => Answer::Json(201, json!({"authenticated": true, "user": user})),
+        };
+    }
+    let subresource = spec["resourceAttributes"]["subresource"].as_str().unwrap();
+    match spec["user"].as_str().unwrap() {
+        "root" => Answer::Json(201, json!({"allowed": true})),
+        "proxied" => Answer::Json(201, json!({"allowed": subresource == "proxy"})),
+        "reader" => Answer::Json(201, json!({"allowed": subresource == "pods"})),
+        "both" => Answer::Json(201, json!({"allowed": true, "denied": true})),
+        "broken" => Answer::Json(403, json!({"message": "you may not ask"})),
+        _ => Answer::Json(201, json!({"allowed": false, "denied": true})),
+    }
+}
+
+#[tokio::test]
+async fn who_is_known_and_allowed_is_let_in_and_nobody_else() {
+    let api = Scripted::start(cluster).await;
+    let setting = Setting::asking(&api).await;
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    let forbidden =
+        "Forbidden (user=other, verb=get, resource=nodes, subresource(s)=[pods proxy])\n";
+    let rows = [
+        (String::new(), 401, "Unauthorized\n"),
+        (bearer("reader-1"), 200, ""),
+        (bearer("proxied-1"), 200, ""),
+        (bearer("other-1"), 403, forbidden),
+        (bearer("bad-1"), 401, "Unauthorized\n"),
+        (
+            "Authorization: Basic cmVhZGVyOng=\r\n".into(),
+            401,
+            "Unauthorized\n",
+        ),
+        ("Authorization: Bearer\r\n".into(), 401, "Unauthorized\n"),
+        (
+            "Authorization: Bearer \u{e9}\r\n".into(),
+            401,
+            "Unauthorized\n",
+        ),
+        ("Authorization: reader-1\r\n".into(), 401, "Unauthorized\n"),
+    ];
+    for (headers, status, text) in rows {
+        let (found, body) = get(&served, &plain, "/pods", &headers).await;
+        assert_eq!(found, status, "{headers:?}: {body}");
+        match status {
+            200 => assert!(body.contains("\"kind\":\"PodList\""), "{body}"),
+            _ => assert_eq!(body, text, "{headers:?}"),
+        }
+    }
+    let questions = api.seen("subjectaccessreviews");
+    let of_reader = questions.iter().find(|spec| spec["user"] == "reader");
+    let expected = json!({
+        "user": "reader",
+        "groups": ["tokens", "system:authenticated"],
+        "extra": {"k": ["v"]},
+        "resourceAttributes": {
+            "verb": "get", "version": "v1", "resource": "nodes", "subresource": "pods", "name": "n1",
+        },
+    });
+    assert_eq!(of_reader, Some(&expected));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn client_certificates_count_where_their_authority_does() {
+    let api = Scripted::start(cluster).await;
+    let setting = Setting::asking(&api).await;
+    let served = setting.serve().await;
+    let foreign = Authority::new("clients");
+    let rows = [
+        (setting.clients.client("reader", &["viewers"]), 200),
+        (setting.clients.client("other", &[]), 403),
+        (setting.clients.client("", &["viewers"]), 401),
+        (setting.clients.expired_client("reader"), 401),
+        (foreign.client("reader", &[]), 401),
+        // One for servers is none for clients.
+        (setting.clients.server("reader"), 401),
+    ];
+    for (issued, status) in &rows {
+        let config = setting.client(Some(issued));
+        let (found, body) = get(&served, &config, "/pods", "").await;
+        assert_eq!(found, *status, "{body}");
+    }
+    let questions = api.seen("subjectaccessreviews");
+    assert_eq!(questions[0]["user"], "reader");
+    assert_eq!(
+        questions[0]["groups"],
+        json!(["viewers", "system:authenticated"])
+    );
+    // A good token makes up for a bad certificate.
+    let config = setting.client(Some(&rows[4].0));
+    assert_eq!(
+        get(&served, &config, "/pods", &bearer("reader-1")).await.0,
+        200
+    );
+    // A good certificate is not asked about a token.
+    let asked = api.seen("tokenreviews").len();
+    let config = setting.client(Some(&rows[0].0));
+    assert_eq!(
+        get(&served, &config, "/pods", &bearer("bad-2")).await.0,
+        200
+    );
+    assert_eq!(api.seen("tokenreviews").len(), asked);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn anonymous_requests_are_judged_where_they_are_let_in() {
+    let api = Scripted::start(|kind, spec| match spec["user"].as_str() {
+        Some("system:anonymous") => {
+            let health = spec["resourceAttributes"]["subresource"] == "healthz";
+            Answer::Json(201, json!({"allowed": health}))
+        }
+        _ => cluster(kind, spec),
+    })
+    .await;
+    let mut setting = Setting::asking(&api).await;
+    setting.auth.anonymous = true;
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    assert_eq!(
+        get(&served, &plain, "/healthz/ping", "").await,
+        (200, "ok".into())
+    );
+    let (status, text) = get(&served, &plain, "/pods", "").await;
+    assert_eq!(status, 403);
+    assert!(
+        text.starts_with("Forbidden (user=system:anonymous, verb=get,"),
+        "{text}"
+    );
+    let asked = api.seen("subjectaccessreviews");
+    assert_eq!(asked[0]["groups"], json!(["system:unauthenticated"]));
+    // Who shows bad credentials is not anonymous.
+    assert_eq!(
+        get(&served, &plain, "/healthz/ping", &bearer("bad-1"))
+            .await
+            .0,
+        401
+    );
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn without_an_api_server_whoever_is_known_may_do_everything() {
+    let setting = Setting::alone();
+    let served = setting.serve().await;
+    let (known, plain) = (setting.clients.client("ops", &[]), setting.client(None));
+    let known = setting.client(Some(&known));
+    assert_eq!(get(&served, &known, "/pods", "").await.0, 200);
+    assert_eq!(get(&served, &known, "/nowhere", "").await.0, 404);
+    assert_eq!(get(&served, &plain, "/pods", "").await.0, 401);
+    // What is there and what is not is nobody's business who is not let in.
+    assert_eq!(get(&served, &plain, "/nowhere", "").await.0, 401);
+    assert_eq!(get(&served, &plain, "/pods", &bearer("any")).await.0, 401);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn the_route_says_which_rights_are_asked_for_and_in_which_order() {
+    let api = Scripted::start(cluster).await;
+    let setting = Setting::asking(&api).await;
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    let rows = [
+        ("GET /pods", &["pods", "proxy"][..], "get"),
+        ("GET /pods/?x=/healthz", &["pods", "proxy"], "get"),
+        ("HEAD /healthz", &["healthz", "proxy"], "get"),
+        ("GET /metrics", &["metrics"], "get"),
+        ("GET /configz", &["configz", "proxy"], "get"),
+        ("POST /run/a/b/c", &["proxy"], "create"),
+        ("PUT /nowhere", &["proxy"], "update"),
+        ("PATCH /healthz/../pods", &["proxy"], "patch"),
+        ("DELETE /pods", &["pods", "proxy"], "delete"),
+        ("GET /events?limit=x", &["pods", "proxy"], "get"),
+    ];
+    for (at, (line, subresources, verb)) in rows.into_iter().enumerate() {
+        let before = api.seen("subjectaccessreviews").len();
+        let request = format!("{line} HTTP/1.0\r\n{}\r\n", bearer(&format!("u{at}-1")));
+        let text = send(&served, &plain, &request).await;
+        assert!(text.starts_with("HTTP/1.0 403"), "{line}: {text}");
+        let asked = api.seen("subjectaccessreviews").split_off(before);
+        let of = |spec: &Value| spec["resourceAttributes"].clone();
+        let tried: Vec<Value> = asked
+            .iter()
+            .map(|spec| of(spec)["subresource"].clone())
+            .collect();
+        assert_eq!(tried, subresources, "{line}");
+        assert!(
+            asked.iter().all(|spec| of(spec)["verb"] == verb),
+            "{line}: {asked:?}"
+        );
+    }
+    // Those who may ask hear what is wrong with the question.
+    let root = bearer("root-1");
+    assert_eq!(get(&served, &plain, "/nowhere", &root).await.0, 404);
+    assert_eq!(get(&served, &plain, "/events?limit=x", &root).await.0, 400);
+    let request = format!("DELETE /pods HTTP/1.0\r\n{root}\r\n");
+    assert_eq!(answer(&send(&served, &plain, &request).await).0, 405);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn the_api_server_is_asked_once_about_the_same() {
+    let api = Scripted::start(cluster).await;
+    let setting = Setting::asking(&api).await;
+    let served = Arc::new(setting.serve().await);
+    let plain = setting.client(None);
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let (served, plain) = (served.clone(), plain.clone());
+        clients.spawn(async move { get(&served, &plain, "/pods", &bearer("reader-1")).await.0 });
+    }
+    while let Some(status) = clients.join_next().await {
+        assert_eq!(status.unwrap(), 200);
+    }
+    assert_eq!(api.seen("tokenreviews").len(), 1);
+    assert_eq!(api.seen("subjectaccessreviews").len(), 1);
+    for _ in 0..3 {
+        assert_eq!(
+            get(&served, &plain, "/pods", &bearer("other-1")).await.0,
+            403
+        );
+    }
+    assert_eq!(api.seen("tokenreviews").len(), 2);
+    assert_eq!(api.seen("subjectaccessreviews").len(), 3);
+    Arc::into_inner(served).unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn answers_end_and_are_asked_for_again() {
+    let revoked = Arc::new(AtomicBool::new(false));
+    let seen = revoked.clone();
+    let api = Scripted::start(move |kind, spec| match seen.load(Ordering::SeqCst) {
+        true => Answer::Json(201, json!({"authenticated": false, "allowed": false})),
+        false => cluster(kind, spec),
+    })
+    .await;
+    let mut setting = Setting::asking(&api).await;
+    setting.auth.token_ttl = Some(Duration::from_millis(50));
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    assert_eq!(
+        get(&served, &plain, "/pods", &bearer("reader-1")).await.0,
+        200
+    );
+    revoked.store(true, Ordering::SeqCst);
+    let refused =
+        async { while get(&served, &plain, "/pods", &bearer("reader-1")).await.0 != 401 {} };
+    timeout(PATIENCE, refused)
+        .await
+        .expect("it is let in for ever");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_does_not_answer_lets_nobody_in_and_it_is_said_why() {
+    let api = Scripted::start(cluster).await;
+    let setting = Setting::asking(&api).await;
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    let (status, text) = get(&served, &plain, "/pods", &bearer("broken-1")).await;
+    assert_eq!(status, 401);
+    assert!(
+        text.starts_with("Unauthorized: the API server answered 403"),
+        "{text}"
+    );
+    for (name, why) in [
+        ("broken", "you may not ask"),
+        ("both", "both allow and deny"),
+    ] {
+        let known = setting.clients.client(name, &[]);
+        let known = setting.client(Some(&known));
+        let (status, text) = get(&served, &known, "/pods", "").await;
+        assert_eq!(status, 500, "{text}");
+        let begins = format!(
+            "Authorization error (user={name}, verb=get, resource=nodes, subresource=pods): "
+        );
+        assert!(text.starts_with(&begins) && text.contains(why), "{text}");
+    }
+    drop(api);
+    let known = setting.clients.client("root", &[]);
+    let (status, text) = get(&served, &setting.client(Some(&known)), "/pods", "").await;
+    assert_eq!(status, 500, "{text}");
+    let (status, text) = get(&served, &plain, "/pods", &bearer("root-1")).await;
+    assert_eq!(status, 401, "{text}");
+    assert!(text.contains("the API server"), "{text}");
+    assert!(!text.contains("root-1"), "{text}");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_serving_certificate_is_shown_to_new_connections_and_old_ones_stay() {
+    let setting = Setting::alone().patient();
+    let served = setting.serve().await;
+    let known = setting.clients.client("ops", &[]);
+    let config = setting.client(Some(&known));
+    let mut old = shake(&served, &config).await.unwrap();
+    assert_eq!(ask(&mut old, "/pods").await, 200);
+    let other = Authority::new("another cluster");
+    // First the two do not belong together, then they do.
+    let new = other.server("n1");
+    fs::write(setting.file("serving.crt"), &new.pem).unwrap();
+    assert_eq!(get(&served, &config, "/pods", "").await.0, 200);
+    setting.show(&new);
+    let trusting = client(&other, Some(&known), rustls::ALL_VERSIONS);
+    let shown = async {
+        while shake(&served, &trusting).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, shown).await.expect("it is never shown");
+    assert!(shake(&served, &config).await.is_err());
+    assert_eq!(ask(&mut old, "/pods").await, 200);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
+    let setting = Setting::alone().patient();
+    let served = setting.serve().await;
+    let known = setting.clients.client("ops", &[]);
+    let mut old = shake(&served, &setting.client(Some(&known))).await.unwrap();
+    assert_eq!(ask(&mut old, "/pods").await, 200);
+    // What cannot be read takes nothing away.
+    fs::write(setting.file("clients.crt"), "junk").unwrap();
+    let other = Authority::new("other clients");
+    let new = other.client("ops", &[]);
+    let config = setting.client(Some(&new));
+    assert_eq!(get(&served, &config, "/pods", "").await.0, 401);
+    assert_eq!(ask(&mut old, "/pods").await, 200);
+    setting.trust(&other);
+    let let_in = async {
+        while get(&served, &config, "/pods", "").await.0 != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, let_in)
+        .await
+        .expect("the new authority never counts");
+    assert_eq!(ask(&mut old, "/pods").await, 401);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_stalls_gives_its_place_back() {
+    let mut setting = Setting::alone();
+    setting.limits.connections = 1;
+    setting.limits.head = Duration::from_secs(1);
+    let served = setting.serve().await;
+    let mut silent = served.connect().await;
+    let mut halting = served.connect().await;
+    // A handshake message is announced that never comes whole.
+    halting
+        .write_all(b"\x16\x03\x01\x02\x00\x01")
+        .await
+        .unwrap();
+    let known = setting.clients.client("ops", &[]);
+    let mut stream = shake_at_last(&served, &setting.client(Some(&known))).await;
+    assert_eq!(ask(&mut stream, "/pods").await, 200);
+    for stream in [&mut silent, &mut halting] {
+        assert_eq!(read_to_end(stream).await, "");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn heads_that_never_end_or_are_too_large_are_cut_off() {
+    let mut setting = Setting::alone();
+    setting.limits.head = Duration::from_secs(1);
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    let flood = format!("GET /pods HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(10_000));
+    let large = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(100_000));
+    let token = format!("GET /pods HTTP/1.1\r\n{}", bearer(&"y".repeat(100_000)));
+    for bytes in [
+        "",
+        "GET /pods HT",
+        "GET /pods HTTP/1.1\r\nHost: n\r\n",
+        &flood,
+        &large,
+        &token,
+    ] {
+        let mut stream = shake_at_last(&served, &plain).await;
+        let _ = stream.write_all(bytes.as_bytes()).await;
+        let text = read_all(&mut stream).await;
+        assert!(!text.contains(" 200 "), "{text}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn who_speaks_no_tls_or_another_protocol_is_turned_away() {
+    let mut setting = Setting::alone();
+    setting.terms = Terms::of("VersionTLS13", &[], &[]).unwrap();
+    let served = setting.serve().await;
+    let text = served.get("/pods").await;
+    assert!(!text.contains("200"), "{text}");
+    let known = setting.clients.client("ops", &[]);
+    let old = client(&setting.cluster, Some(&known), &[&rustls::version::TLS12]);
+    assert!(shake(&served, &old).await.is_err());
+    let mut config = setting.client(Some(&known));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    assert!(shake(&served, &config).await.is_err());
+    config.alpn_protocols.push(b"http/1.1".to_vec());
+    let mut stream = shake(&served, &config).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    assert_eq!(ask(&mut stream, "/pods").await, 200);
+    let strange = client(
+        &Authority::new("strange"),
+        Some(&known),
+        rustls::ALL_VERSIONS,
+    );
+    assert!(shake(&served, &strange).await.is_err());
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn shutdown_waits_neither_for_handshakes_nor_for_idle_clients() {
+    let setting = Setting::alone().patient();
+    let served = setting.serve().await;
+    let known = setting.clients.client("ops", &[]);
+    let mut idle = shake(&served, &setting.client(Some(&known))).await.unwrap();
+    assert_eq!(ask(&mut idle, "/pods").await, 200);
+    let mut silent = served.connect().await;
+    let address = served.address;
+    served.stop().await;
+    assert_eq!(read_all(&mut idle).await, "");
+    assert_eq!(read_to_end(&mut silent).await, "");
+    assert!(TcpStream::connect(address).await.is_err());
+}

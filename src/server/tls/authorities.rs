@@ -1,0 +1,146 @@
+//! Authorities of client certificates.
+
+use super::pair::certificates;
+use crate::server::reload::Reloaded;
+use anyhow::Context as _;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::ring,
+    pki_types::{CertificateDer, UnixTime},
+    server::{
+        WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
+use std::{fs, path::Path, sync::Arc};
+
+/// The authorities in one version of the file.
+#[derive(Debug)]
+pub struct Authorities {
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+/// `clientCAFile`, whose present version counts.
+#[derive(Debug)]
+pub struct ClientAuthorities {
+    file: Arc<Reloaded<Authorities>>,
+}
+
+impl ClientAuthorities {
+    /// Reads the file. Blocking.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is no certificate in it that can be used.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let own = path.to_path_buf();
+        let read = move || Authorities::read(&own);
+        let file = Reloaded::open(
+            "the authorities of client certificates",
+            vec![path.to_path_buf()],
+            read,
+            |_| false,
+        );
+        let file =
+            file.with_context(|| format!("unable to load client CA file {}", path.display()))?;
+        Ok(Self {
+            file: Arc::new(file),
+        })
+    }
+
+    /// Those in the file now, or at most a second ago.
+    pub(in crate::server) async fn current(&self) -> Arc<Authorities> {
+        self.file.current().await
+    }
+
+    /// Those that were read last.
+    pub(super) fn first(&self) -> Arc<Authorities> {
+        self.file.first()
+    }
+}
+
+impl Authorities {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let pem = fs::read(path)?;
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&pem)? {
+            roots.add(certificate)?;
+        }
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        Ok(Self {
+            verifier: verifier.build()?,
+        })
+    }
+
+    /// Whether these authorities vouch for a certificate at this time, and for its use by clients.
+    ///
+    /// # Errors
+    /// Why they do not.
+    pub(in crate::server) fn verify(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let verified = self.verifier.verify_client_cert(certificate, between, now);
+        verified.map(|_| ())
+    }
+}
+
+/// Asks clients for a certificate and takes whichever they show, or none; that they hold its key is checked,
+/// and all else at their requests. So upstream does it (`tls.RequestClientCert`): a client with an expired
+/// certificate gets a 401 instead of a broken connection, and may have a token besides.
+#[derive(Debug)]
+pub(super) struct AskForCertificate {
+    authorities: Arc<Authorities>,
+}
+
+impl AskForCertificate {
+    pub(super) fn of(authorities: Arc<Authorities>) -> Arc<Self> {
+        Arc::new(Self { authorities })
+    }
+}
+
+impl ClientCertVerifier for AskForCertificate {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.authorities.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let verifier = &self.authorities.verifier;
+        verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let verifier = &self.authorities.verifier;
+        verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.verifier.supported_verify_schemes()
+    }
+}

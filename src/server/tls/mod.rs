@@ -1,0 +1,161 @@
+//! The TLS of the secured port.
+//!
+//! * Owns: the serving certificate, the authorities of client certificates, and the settings made of both.
+//! * Woken by a connection or a request; files are looked at then, once a second at most.
+//! * Publishes: settings for the next handshake, and the authorities that count now.
+//! * Must never end a connection because a file has changed, take a file that cannot be used in place of one
+//!   that can, or show a key.
+//! * Answers to upstream's `InitializeTLS` in `cmd/kubelet/app/server.go`, `pkg/kubelet/certificate` and
+//!   `k8s.io/client-go/util/cert`.
+
+mod authorities;
+mod own;
+mod pair;
+mod terms;
+#[cfg(test)]
+mod tests;
+
+pub use authorities::{Authorities, ClientAuthorities};
+pub use terms::{Terms, TermsError, without_effect};
+
+use self::{authorities::AskForCertificate, own::Names, pair::Pair};
+use super::reload::Reloaded;
+use crate::base::chain;
+use anyhow::Context as _;
+use parking_lot::Mutex;
+use rustls::{ServerConfig, server::ResolvesServerCert};
+use std::{net::IpAddr, path::PathBuf, sync::Arc};
+
+/// HTTP/1.1 alone, which can be upgraded to a stream.
+const PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
+
+/// What the secured port shows and asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Where its certificate is.
+    pub certificate: ServingCertificate,
+    /// Versions, cipher suites and curves.
+    pub terms: Terms,
+}
+
+/// Where the serving certificate is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServingCertificate {
+    /// In files that somebody else looks after.
+    Files {
+        /// Certificate and intermediate ones, PEM.
+        certificate: PathBuf,
+        /// Its key, PEM.
+        key: PathBuf,
+    },
+    /// `kubelet.crt` and `kubelet.key` in this directory, made here unless they are there.
+    Own {
+        /// The directory.
+        directory: PathBuf,
+    },
+}
+
+/// The TLS of one port.
+#[derive(Debug)]
+pub struct Tls {
+    terms: Terms,
+    pair: Arc<Reloaded<Pair>>,
+    authorities: Option<Arc<ClientAuthorities>>,
+    made: Mutex<Made>,
+}
+
+/// Settings, and what they are made of.
+#[derive(Debug)]
+struct Made {
+    config: Arc<ServerConfig>,
+    pair: Arc<Pair>,
+    authorities: Option<Arc<Authorities>>,
+}
+
+impl Tls {
+    /// Reads the certificate, or makes one for this name and these addresses. Blocking.
+    ///
+    /// # Errors
+    /// What cannot be read or used, with its path.
+    pub fn open(
+        settings: &TlsSettings,
+        (name, addresses): (&str, &[IpAddr]),
+        authorities: Option<Arc<ClientAuthorities>>,
+    ) -> anyhow::Result<Self> {
+        let terms = settings.terms.clone();
+        let pair = match &settings.certificate {
+            ServingCertificate::Files { certificate, key } => {
+                let files = vec![certificate.clone(), key.clone()];
+                let (certificate, key) = (certificate.clone(), key.clone());
+                let read = move || Pair::read(&certificate, &key);
+                Reloaded::open("the serving certificate", files, read, |_| false)?
+            }
+            ServingCertificate::Own { directory } => {
+                let names = Names::of(name, addresses);
+                let files = own::files(directory).to_vec();
+                let directory = directory.clone();
+                let read = move || own::read_or_make(&directory, &names);
+                Reloaded::open("the serving certificate", files, read, own::is_due)?
+            }
+        };
+        let pair = Arc::new(pair);
+        let (first, asked) = (
+            pair.first(),
+            authorities.as_ref().map(|authorities| authorities.first()),
+        );
+        let config = config(&terms, &first, asked.as_ref())?;
+        Ok(Self {
+            terms,
+            pair,
+            authorities,
+            made: Mutex::new(Made {
+                config,
+                pair: first,
+                authorities: asked,
+            }),
+        })
+    }
+
+    /// Settings for a handshake that begins now.
+    pub async fn config(&self) -> Arc<ServerConfig> {
+        let pair = self.pair.current().await;
+        let authorities = match &self.authorities {
+            Some(authorities) => Some(authorities.current().await),
+            None => None,
+        };
+        let mut made = self.made.lock();
+        let same = match (&made.authorities, &authorities) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        if !same || !Arc::ptr_eq(&made.pair, &pair) {
+            match config(&self.terms, &pair, authorities.as_ref()) {
+                Ok(config) => made.config = config,
+                // What is read has been tried, so this does not happen; the old ones are good.
+                Err(error) => tracing::error!(err = chain(error.as_ref()), "cannot renew TLS"),
+            }
+            (made.pair, made.authorities) = (pair, authorities);
+        }
+        made.config.clone()
+    }
+}
+
+fn config(
+    terms: &Terms,
+    pair: &Pair,
+    authorities: Option<&Arc<Authorities>>,
+) -> anyhow::Result<Arc<ServerConfig>> {
+    let builder = ServerConfig::builder_with_provider(terms.provider())
+        .with_protocol_versions(terms.versions())
+        .context("TLS versions and cipher suites do not go together")?;
+    let builder = match authorities {
+        Some(authorities) => {
+            builder.with_client_cert_verifier(AskForCertificate::of(authorities.clone()))
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let resolver: Arc<dyn ResolvesServerCert> = pair.resolver();
+    let mut config = builder.with_cert_resolver(resolver);
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    Ok(Arc::new(config))
+}

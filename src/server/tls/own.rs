@@ -1,0 +1,151 @@
+//! A certificate that nobody vouches for, for a node that was given none.
+//!
+//! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, with the node's name alone.
+
+use super::pair::Pair;
+use crate::base::atomic_file;
+use anyhow::Context as _;
+use jiff::Timestamp;
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::{
+    client::verify_server_name,
+    pki_types::{PrivateKeyDer, ServerName},
+    server::ParsedCertificate,
+};
+use std::{
+    fs,
+    net::IpAddr,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long it is good for.
+const LIFE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// It is made anew when no more than this is left.
+const REST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// What the node is called by those who connect to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Names {
+    node: String,
+    server_names: Vec<ServerName<'static>>,
+}
+
+impl Names {
+    /// The node's name, where it can be one in a certificate, and its addresses.
+    pub(super) fn of(node: &str, addresses: &[IpAddr]) -> Self {
+        let name = ServerName::try_from(node.to_owned()).ok();
+        let addresses = addresses.iter().map(|address| ServerName::from(*address));
+        Self {
+            node: node.to_owned(),
+            server_names: name.into_iter().chain(addresses).collect(),
+        }
+    }
+}
+
+/// The certificate's file and its key's.
+pub(super) fn files(directory: &Path) -> [PathBuf; 2] {
+    [directory.join("kubelet.crt"), directory.join("kubelet.key")]
+}
+
+/// Whether it has to be made anew by its age.
+pub(super) fn is_due(pair: &Pair) -> bool {
+    !lasts(pair, SystemTime::now())
+}
+
+/// Whether it is good now and for a while.
+fn lasts(pair: &Pair, now: SystemTime) -> bool {
+    let facts = pair.facts();
+    let (from, until) = (
+        SystemTime::from(facts.not_before),
+        SystemTime::from(facts.not_after),
+    );
+    from <= now && now + REST < until
+}
+
+/// Why a certificate that is there is of no use, if so.
+fn objection(pair: &Pair, names: &Names, now: SystemTime) -> Option<String> {
+    if !lasts(pair, now) {
+        let facts = pair.facts();
+        return Some(format!(
+            "it is good from {} to {}",
+            facts.not_before, facts.not_after
+        ));
+    }
+    let parsed = pair.certificate().map(ParsedCertificate::try_from);
+    let Some(Ok(parsed)) = parsed else {
+        return Some("it cannot be read".into());
+    };
+    let mut names = names.server_names.iter();
+    let other = names.find(|name| verify_server_name(&parsed, name).is_err())?;
+    Some(format!("it is not for {}", other.to_str()))
+}
+
+/// The pair of the directory, as long as it is of use; else a new one, which is written there. Blocking.
+///
+/// # Errors
+/// A new one cannot be made or written.
+pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pair> {
+    let [certificate, key] = files(directory);
+    let why = match Pair::read(&certificate, &key) {
+        Ok(pair) => match objection(&pair, names, SystemTime::now()) {
+            None => return Ok(pair),
+            Some(why) => why,
+        },
+        Err(_) if !certificate.exists() && !key.exists() => "there is none".into(),
+        Err(error) => crate::base::chain(error.as_ref()),
+    };
+    tracing::info!(
+        path = %certificate.display(),
+        why,
+        "Making a serving certificate that nobody vouches for"
+    );
+    let write = || {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)?;
+        make(names, (&certificate, &key))
+    };
+    write().with_context(|| {
+        let directory = directory.display();
+        format!("cannot make a serving certificate in {directory} (--cert-dir)")
+    })
+}
+
+fn make(names: &Names, (certificate, key): (&Path, &Path)) -> anyhow::Result<Pair> {
+    let now = SystemTime::now();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let common_name = format!("{}@{}", names.node, Timestamp::try_from(now)?.as_second());
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    for name in &names.server_names {
+        params.subject_alt_names.push(match name {
+            ServerName::IpAddress(address) => SanType::IpAddress(IpAddr::from(*address)),
+            name => SanType::DnsName(name.to_str().into_owned().try_into()?),
+        });
+    }
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // Clocks of clients may be a little slow.
+    params.not_before = (now - DAY).into();
+    params.not_after = (now + LIFE).into();
+    let made_key = KeyPair::generate()?;
+    let made = params.self_signed(&made_key)?;
+    let pair = Pair::of(
+        vec![made.der().clone()],
+        PrivateKeyDer::try_from(made_key.serialize_der()).map_err(anyhow::Error::msg)?,
+    )?;
+    // Whoever is killed in between leaves two that do not belong together, which are no pair.
+    atomic_file::write(key, made_key.serialize_pem().as_bytes())?;
+    atomic_file::write(certificate, made.pem().as_bytes())?;
+    fs::set_permissions(certificate, fs::Permissions::from_mode(0o644))?;
+    Ok(pair)
+}

@@ -1,0 +1,80 @@
+//! A certificate with its key.
+
+use crate::server::x509::{self, Facts};
+use anyhow::Context as _;
+use rustls::{
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+use std::{fmt, fs, path::Path, sync::Arc};
+
+/// A certificate, those between it and its authority, and its key.
+pub(super) struct Pair {
+    certified: Arc<CertifiedKey>,
+    facts: Facts,
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pair")
+            .field(&self.facts.common_name)
+            .finish()
+    }
+}
+
+impl Pair {
+    /// Reads both files. Blocking.
+    ///
+    /// # Errors
+    /// One cannot be read or has nothing of use in it, or they do not belong together.
+    pub(super) fn read(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
+        let (shown, shown_key) = (certificate.display(), key.display());
+        let pem = fs::read(certificate).with_context(|| format!("cannot read {shown}"))?;
+        let pem_key = fs::read(key).with_context(|| format!("cannot read {shown_key}"))?;
+        let chain = certificates(&pem).with_context(|| format!("cannot read {shown}"))?;
+        let key = PrivateKeyDer::from_pem_slice(&pem_key)
+            .with_context(|| format!("there is no usable private key in {shown_key}"))?;
+        Self::of(chain, key).with_context(|| format!("cannot use {shown} with {shown_key}"))
+    }
+
+    /// Of a certificate with those that follow it, and its key.
+    pub(super) fn of(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> anyhow::Result<Self> {
+        let facts = chain.first().and_then(|own| x509::facts(own));
+        let facts = facts.context("the certificate cannot be read")?;
+        let certified = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
+        Ok(Self {
+            certified: Arc::new(certified),
+            facts,
+        })
+    }
+
+    /// What the certificate says.
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The certificate itself.
+    pub(super) fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.certified.cert.first()
+    }
+
+    /// Shows it to every client.
+    pub(super) fn resolver(&self) -> Arc<SingleCertAndKey> {
+        Arc::new(SingleCertAndKey::from(CertifiedKey::clone(&self.certified)))
+    }
+}
+
+/// All certificates of a PEM file; what else is in it is passed over.
+///
+/// # Errors
+/// There is none, or one cannot be decoded.
+pub(super) fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.context("a certificate cannot be decoded")?;
+    anyhow::ensure!(!found.is_empty(), "there is no certificate in it");
+    Ok(found)
+}

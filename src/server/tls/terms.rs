@@ -1,0 +1,306 @@
+//! Versions, cipher suites and curves by the names that Go has for them. Pure.
+//!
+//! Upstream: `k8s.io/component-base/cli/flag` (`ciphersuites_flag.go`) and Go's `crypto/tls`.
+
+use rustls::{
+    CipherSuite, NamedGroup, SupportedCipherSuite, SupportedProtocolVersion,
+    crypto::{CryptoProvider, ring, ring::cipher_suite as suite},
+    version::{TLS12, TLS13},
+};
+use std::sync::Arc;
+
+/// What a client and this server may agree on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    only_tls13: bool,
+    /// Suites of TLS 1.2; `None` for all that there are.
+    suites: Option<Vec<CipherSuite>>,
+    /// Groups of key exchange; `None` for all that there are.
+    groups: Option<Vec<NamedGroup>>,
+}
+
+/// What cannot be agreed on: the field of the configuration, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct TermsError {
+    /// With its index, where one entry is wrong.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Whether something that Go knows by this name can be had here.
+enum Known<T> {
+    Here(T),
+    NotHere,
+}
+
+/// What Go knows by this name.
+fn cipher_suite(name: &str) -> Option<Known<SupportedCipherSuite>> {
+    let here = match name {
+        "TLS_AES_128_GCM_SHA256" => suite::TLS13_AES_128_GCM_SHA256,
+        "TLS_AES_256_GCM_SHA384" => suite::TLS13_AES_256_GCM_SHA384,
+        "TLS_CHACHA20_POLY1305_SHA256" => suite::TLS13_CHACHA20_POLY1305_SHA256,
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256" => suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384" => suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305"
+        | "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256" => {
+            suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        }
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" => suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384" => suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256" => {
+            suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+        }
+        name => return NOT_HERE.contains(&name).then_some(Known::NotHere),
+    };
+    Some(Known::Here(here))
+}
+
+/// Suites without forward secrecy or with CBC, RC4 or 3DES: Go has them, rustls never will.
+const NOT_HERE: &[&str] = &[
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_RC4_128_SHA",
+];
+
+/// What Go knows by this number (`tls.CurveID`).
+fn curve(number: i32) -> Option<Known<NamedGroup>> {
+    Some(match number {
+        23 => Known::Here(NamedGroup::secp256r1),
+        24 => Known::Here(NamedGroup::secp384r1),
+        29 => Known::Here(NamedGroup::X25519),
+        // P-521 and those with ML-KEM.
+        25 | 4587 | 4588 | 4589 => Known::NotHere,
+        _ => return None,
+    })
+}
+
+impl Terms {
+    /// Of `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones leave the choice here.
+    /// What Go has and rustls has not is left out, if something remains.
+    ///
+    /// # Errors
+    /// Every entry that nobody knows, and a list of which nothing remains.
+    pub fn of(
+        min_version: &str,
+        suites: &[String],
+        curves: &[i32],
+    ) -> Result<Self, Vec<TermsError>> {
+        let mut errors = Vec::new();
+        let mut error = |field: String, message: String| errors.push(TermsError { field, message });
+        let only_tls13 = match min_version {
+            "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => false,
+            "VersionTLS13" => true,
+            other => {
+                error(
+                    "tlsMinVersion".into(),
+                    format!("unknown TLS version {other:?}"),
+                );
+                false
+            }
+        };
+        let mut chosen_suites = Vec::new();
+        for (index, name) in suites.iter().enumerate() {
+            match cipher_suite(name) {
+                Some(Known::Here(suite)) => chosen_suites.push(suite.suite()),
+                Some(Known::NotHere) => {}
+                None => error(
+                    format!("tlsCipherSuites[{index}]"),
+                    format!("cipher suite {name:?} is not known"),
+                ),
+            }
+        }
+        let mut groups = Vec::new();
+        for (index, number) in curves.iter().enumerate() {
+            match curve(*number) {
+                Some(Known::Here(group)) => groups.push(group),
+                Some(Known::NotHere) => {}
+                None => error(
+                    format!("tlsCurvePreferences[{index}]"),
+                    format!("curve {number} is not known"),
+                ),
+            }
+        }
+        if errors.is_empty() {
+            let nothing = |field: &str| TermsError {
+                field: field.into(),
+                message: "none of these can be had here".into(),
+            };
+            if !suites.is_empty() && chosen_suites.is_empty() {
+                errors.push(nothing("tlsCipherSuites"));
+            }
+            if !curves.is_empty() && groups.is_empty() {
+                errors.push(nothing("tlsCurvePreferences"));
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(Self {
+                only_tls13,
+                suites: (!suites.is_empty()).then_some(chosen_suites),
+                groups: (!curves.is_empty()).then_some(groups),
+            }),
+            false => Err(errors),
+        }
+    }
+
+    pub(super) fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
+        static ONLY: [&SupportedProtocolVersion; 1] = [&TLS13];
+        static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+        match self.only_tls13 {
+            true => &ONLY,
+            false => &BOTH,
+        }
+    }
+
+    /// As in Go, a list of suites is about TLS 1.2; those of 1.3 are always there.
+    pub(super) fn provider(&self) -> Arc<CryptoProvider> {
+        let mut provider = ring::default_provider();
+        if let Some(suites) = &self.suites {
+            let wanted = |suite: &SupportedCipherSuite| {
+                suite.tls13().is_some() || suites.contains(&suite.suite())
+            };
+            provider.cipher_suites.retain(wanted);
+        }
+        if let Some(groups) = &self.groups {
+            provider
+                .kx_groups
+                .retain(|group| groups.contains(&group.name()));
+        }
+        Arc::new(provider)
+    }
+}
+
+/// Entries that are left out because they cannot be had here, and a version that means 1.2; for a warning.
+pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> Vec<String> {
+    let version = match min_version {
+        "VersionTLS10" | "VersionTLS11" => Some(format!("tlsMinVersion {min_version}")),
+        _ => None,
+    };
+    let suites = suites
+        .iter()
+        .filter(|name| matches!(cipher_suite(name), Some(Known::NotHere)));
+    let curves = curves
+        .iter()
+        .filter(|number| matches!(curve(**number), Some(Known::NotHere)));
+    let suites = suites.map(|name| format!("tlsCipherSuites {name}"));
+    let curves = curves.map(|number| format!("tlsCurvePreferences {number}"));
+    version.into_iter().chain(suites).chain(curves).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(version: &str, suites: &[&str], curves: &[i32]) -> Result<Terms, Vec<String>> {
+        let suites: Vec<String> = suites.iter().map(|name| (*name).to_owned()).collect();
+        let text = |errors: Vec<TermsError>| errors.iter().map(ToString::to_string).collect();
+        Terms::of(version, &suites, curves).map_err(text)
+    }
+
+    fn suites(terms: &Terms) -> Vec<String> {
+        let provider = terms.provider();
+        let suites = provider.cipher_suites.iter();
+        suites.map(|suite| format!("{:?}", suite.suite())).collect()
+    }
+
+    #[test]
+    fn nothing_given_leaves_everything() {
+        let terms = of("", &[], &[]).unwrap();
+        assert_eq!(terms.versions().len(), 2);
+        assert_eq!(suites(&terms).len(), 9);
+        assert_eq!(terms.provider().kx_groups.len(), 3);
+    }
+
+    #[test]
+    fn a_list_of_suites_is_about_the_older_version() {
+        let terms = of(
+            "VersionTLS12",
+            &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
+            &[],
+        )
+        .unwrap();
+        let left = suites(&terms);
+        assert_eq!(left.len(), 4, "{left:?}");
+        assert!(left.contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
+        let terms = of("VersionTLS13", &[], &[24]).unwrap();
+        assert_eq!(terms.versions().len(), 1);
+        let groups = &terms.provider().kx_groups;
+        assert_eq!(
+            groups.iter().map(|group| group.name()).collect::<Vec<_>>(),
+            [NamedGroup::secp384r1]
+        );
+    }
+
+    #[test]
+    fn what_go_has_and_rustls_has_not_is_left_out_and_named() {
+        let given = [
+            "TLS_RSA_WITH_AES_128_GCM_SHA256",
+            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+        ];
+        assert_eq!(suites(&of("", &given, &[]).unwrap()).len(), 4);
+        let given = given.map(str::to_owned);
+        assert_eq!(
+            without_effect("VersionTLS10", &given, &[4588, 29]),
+            [
+                "tlsMinVersion VersionTLS10",
+                "tlsCipherSuites TLS_RSA_WITH_AES_128_GCM_SHA256",
+                "tlsCurvePreferences 4588"
+            ]
+        );
+        assert!(without_effect("VersionTLS13", &[], &[23]).is_empty());
+    }
+
+    #[test]
+    fn what_nobody_knows_is_an_error_that_names_it() {
+        assert_eq!(
+            of(
+                "TLS1.2",
+                &["TLS_NULL", "TLS_AES_128_GCM_SHA256", "x"],
+                &[29, 30]
+            )
+            .unwrap_err(),
+            [
+                "tlsMinVersion: unknown TLS version \"TLS1.2\"",
+                "tlsCipherSuites[0]: cipher suite \"TLS_NULL\" is not known",
+                "tlsCipherSuites[2]: cipher suite \"x\" is not known",
+                "tlsCurvePreferences[1]: curve 30 is not known",
+            ]
+        );
+        assert_eq!(
+            of("", &["TLS_RSA_WITH_RC4_128_SHA"], &[25]).unwrap_err(),
+            [
+                "tlsCipherSuites: none of these can be had here",
+                "tlsCurvePreferences: none of these can be had here",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_suite_of_go_has_its_place() {
+        for name in NOT_HERE {
+            assert!(matches!(cipher_suite(name), Some(Known::NotHere)), "{name}");
+        }
+        let here = ring::default_provider().cipher_suites;
+        for suite in here {
+            let name = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
+            let Some(Known::Here(found)) = cipher_suite(&name) else {
+                panic!("{name} has no place");
+            };
+            assert_eq!(found, suite);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Certificates in files: read, made, replaced while they are in use.
+
+use super::*;
+use crate::apiserver::tests::pki::{Authority, Issued};
+use rustls::pki_types::CertificateDer;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, SystemTime},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn own(directory: &Path) -> TlsSettings {
+    TlsSettings {
+        certificate: ServingCertificate::Own {
+            directory: directory.to_owned(),
+        },
+        terms: Terms::default(),
+    }
+}
+
+fn shown(pair: &Pair) -> CertificateDer<'static> {
+    pair.certificate().unwrap().clone()
+}
+
+fn write(directory: &Path, issued: &Issued) -> [PathBuf; 2] {
+    let [certificate, key] = own::files(directory);
+    fs::write(&certificate, &issued.pem).unwrap();
+    fs::write(&key, &issued.key_pem).unwrap();
+    [certificate, key]
+}
+
+fn names(name: &str, address: &str) -> Names {
+    Names::of(name, &[address.parse().unwrap()])
+}
+
+#[test]
+fn a_certificate_is_made_once_and_its_key_is_the_owners_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("a/pki");
+    let names = names("node-1", "10.0.0.7");
+    let first = own::read_or_make(&pki, &names).unwrap();
+    let [certificate, key] = own::files(&pki);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&certificate), mode(&key)), (0o644, 0o600));
+    let again = own::read_or_make(&pki, &names).unwrap();
+    assert_eq!(shown(&first), shown(&again));
+    let facts = first.facts();
+    assert!(facts.common_name.starts_with("node-1@"), "{facts:?}");
+    let left = SystemTime::from(facts.not_after)
+        .duration_since(SystemTime::now())
+        .unwrap();
+    assert!(left > Duration::from_secs(360 * 24 * 3600), "{left:?}");
+    assert!(!own::is_due(&first));
+}
+
+#[test]
+fn a_certificate_that_is_of_no_use_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = names("node-1", "127.0.0.1");
+    let anew = |what: &str| {
+        let before = Pair::read(&own::files(dir.path())[0], &own::files(dir.path())[1]);
+        let before = before.ok().map(|pair| shown(&pair));
+        let made = own::read_or_make(dir.path(), &names).unwrap();
+        assert_ne!(Some(shown(&made)), before, "{what}");
+    };
+    let kept = || {
+        let [certificate, key] = own::files(dir.path());
+        let before = shown(&Pair::read(&certificate, &key).unwrap());
+        let read = own::read_or_make(dir.path(), &names).unwrap();
+        assert_eq!(shown(&read), before);
+    };
+    anew("nothing is there");
+    let [certificate, key] = own::files(dir.path());
+    fs::write(&certificate, "junk").unwrap();
+    anew("it cannot be read");
+    fs::remove_file(&key).unwrap();
+    anew("its key is gone");
+    let other = Authority::new("other").server("node-1");
+    fs::write(&certificate, &other.pem).unwrap();
+    anew("its key is another's");
+    // One from elsewhere that is good for the node stays.
+    write(dir.path(), &other);
+    kept();
+    write(dir.path(), &Authority::new("other").server("node-2"));
+    anew("it is for another name");
+    write(
+        dir.path(),
+        &Authority::new("other").expired_client("node-1"),
+    );
+    anew("it has expired");
+    kept();
+}
+
+#[test]
+fn a_node_whose_name_no_certificate_can_have_gets_one_for_its_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = Names::of("knoten ä", &["::1".parse().unwrap()]);
+    let made = own::read_or_make(dir.path(), &names).unwrap();
+    assert_eq!(
+        shown(&made),
+        shown(&own::read_or_make(dir.path(), &names).unwrap())
+    );
+}
+
+#[test]
+fn files_that_are_given_must_be_good_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let [certificate, key] = write(dir.path(), &Authority::new("a").server("n"));
+    let settings = TlsSettings {
+        certificate: ServingCertificate::Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        },
+        terms: Terms::default(),
+    };
+    assert!(Tls::open(&settings, ("n", &[]), None).is_ok());
+    let fails = |path: &Path| {
+        let error = Tls::open(&settings, ("n", &[]), None).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains(path.to_str().unwrap()), "{text}");
+    };
+    let good = fs::read(&key).unwrap();
+    fs::write(&key, "junk").unwrap();
+    fails(&key);
+    fs::write(&key, &Authority::new("b").server("n").key_pem).unwrap();
+    fails(&key);
+    fs::write(&key, good).unwrap();
+    fs::write(&certificate, "").unwrap();
+    fails(&certificate);
+    fs::remove_file(&certificate).unwrap();
+    fails(&certificate);
+    let blocked = dir.path().join("file");
+    fs::write(&blocked, "").unwrap();
+    let error = Tls::open(&own(&blocked), ("n", &[]), None).unwrap_err();
+    assert!(format!("{error:#}").contains("--cert-dir"), "{error:#}");
+}
+
+/// Looks until the value is made of what is in the files now.
+async fn wait<T: Send + Sync + 'static>(
+    reloaded: &Arc<Reloaded<T>>,
+    fact: impl Fn(&T) -> bool,
+) -> Arc<T> {
+    let looking = async {
+        loop {
+            let value = reloaded.current().await;
+            if fact(&value) {
+                return value;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking)
+        .await
+        .expect("it is not read anew")
+}
+
+#[tokio::test]
+async fn what_changes_is_read_again_and_what_is_broken_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("number");
+    fs::write(&path, "1").unwrap();
+    let (own, reads) = (path.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = reads.clone();
+    let read = move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok(fs::read_to_string(&own)?.trim().parse::<u32>()?)
+    };
+    let number = Reloaded::open("a number", vec![path.clone()], read, |_| false).unwrap();
+    let number = Arc::new(number);
+    for _ in 0..100 {
+        assert_eq!(*number.current().await, 1);
+    }
+    assert_eq!(reads.load(Ordering::SeqCst), 1);
+    fs::write(&path, "2").unwrap();
+    wait(&number, |number| *number == 2).await;
+    // What cannot be read is tried until it can.
+    fs::write(&path, "x").unwrap();
+    let before = reads.load(Ordering::SeqCst);
+    wait(&number, |_| reads.load(Ordering::SeqCst) > before).await;
+    assert_eq!(*number.current().await, 2);
+    fs::remove_file(&path).unwrap();
+    let before = reads.load(Ordering::SeqCst);
+    wait(&number, |_| reads.load(Ordering::SeqCst) > before).await;
+    assert_eq!(*number.current().await, 2);
+    // As mounted secrets change: a link is swapped.
+    let aside = dir.path().join("aside");
+    fs::write(&aside, "3").unwrap();
+    std::os::unix::fs::symlink(&aside, &path).unwrap();
+    wait(&number, |number| *number == 3).await;
+}
+
+#[tokio::test]
+async fn what_is_stale_is_made_anew_though_no_file_has_changed() {
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = reads.clone();
+    let read = move || Ok(counted.fetch_add(1, Ordering::SeqCst));
+    let count = Reloaded::open("a count", Vec::new(), read, |count| *count == 0).unwrap();
+    let count = Arc::new(count);
+    wait(&count, |count| *count == 1).await;
+}

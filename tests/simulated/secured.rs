@@ -1,0 +1,243 @@
+//! The port with TLS, of the kubelet as it is built: who gets in, what it shows, and how it refuses to start.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::node::SOON;
+use crate::pki::{Authority, Issued};
+use crate::pods::simple;
+use crate::scripted::{Answer, Scripted};
+use crate::support::fake_runtime::{FakeRuntime, Options};
+use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
+use crate::support::wait::wait_for;
+
+/// Without an API server: who has a certificate may do everything.
+const ALONE: &str =
+    "authentication:\n  webhook: {enabled: false}\nauthorization: {mode: AlwaysAllow}\n";
+
+/// A kubelet with its port, and a client of it.
+struct Secured {
+    kubelet: KubeletProcess,
+    port: u16,
+    _fake: FakeRuntime,
+}
+
+impl Secured {
+    async fn start(dir: &Path, config: &str, args: &[String]) -> Secured {
+        let fake = FakeRuntime::start(Options::default()).await;
+        let mut settings = Settings::new(dir, &fake.endpoint());
+        let [port] = free_ports();
+        settings.config = format!("enableServer: true\nport: {port}\n{config}");
+        settings.args = [
+            "--cert-dir".to_owned(),
+            dir.join("pki").display().to_string(),
+        ]
+        .into();
+        settings.args.extend_from_slice(args);
+        Secured {
+            kubelet: KubeletProcess::start(settings).await,
+            port,
+            _fake: fake,
+        }
+    }
+
+    fn certificate(&self) -> CertificateDer<'static> {
+        let path = self.kubelet.settings().dir.join("pki/kubelet.crt");
+        CertificateDer::from_pem_file(path).expect("the kubelet's certificate")
+    }
+
+    /// Status and body of a GET as a client that trusts the certificate in the kubelet's directory.
+    async fn get(
+        &self,
+        path: &str,
+        certificate: Option<&Issued>,
+        token: Option<&str>,
+    ) -> anyhow::Result<(u16, String)> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match certificate {
+            Some(issued) => {
+                builder.with_client_auth_cert(vec![issued.der.clone()], issued.key())?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+        let name = ServerName::try_from("node1")?;
+        let stream = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let mut request = http::Request::get(path).header("host", "node1");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let response = sender
+            .send_request(request.body(Empty::<Bytes>::new())?)
+            .await?;
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await?.to_bytes();
+        connection.abort();
+        Ok((code, String::from_utf8(body.to_vec())?))
+    }
+
+    async fn ask(
+        &self,
+        path: &str,
+        certificate: Option<&Issued>,
+        token: Option<&str>,
+    ) -> (u16, String) {
+        let asked = self.get(path, certificate, token);
+        let answer = tokio::time::timeout(SOON, asked)
+            .await
+            .expect("an answer in time");
+        answer.expect("an answer")
+    }
+}
+
+#[tokio::test]
+async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let clients = Authority::new("clients");
+    let ca = dir.path().join("clients.crt");
+    std::fs::write(&ca, clients.pem()).unwrap();
+    let config = format!("{ALONE}tlsMinVersion: VersionTLS13\n");
+    let args = ["--client-ca-file".to_owned(), ca.display().to_string()];
+    let mut secured = Secured::start(dir.path(), &config, &args).await;
+    secured
+        .kubelet
+        .manifests
+        .put("web.yaml", &simple("web").to_string());
+    let known = clients.client("ops", &[]);
+    wait_for("the pod is shown", SOON, async || {
+        match secured.ask("/pods", Some(&known), None).await {
+            (200, body) if body.contains("web-node1") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    let strange = Authority::new("clients").client("ops", &[]);
+    for (certificate, token) in [(None, None), (Some(&strange), None), (None, Some("t"))] {
+        let refused = secured.ask("/pods", certificate, token).await;
+        assert_eq!(refused, (401, "Unauthorized\n".to_owned()));
+    }
+    let first = secured.certificate();
+    let ended = secured.kubelet.terminate(SOON).await;
+    assert!(ended.success(), "{ended:?}");
+    secured.kubelet.respawn();
+    secured.kubelet.wait_healthy(SOON).await;
+    assert_eq!(secured.certificate(), first);
+    assert_eq!(
+        secured.ask("/healthz/ping", Some(&known), None).await.0,
+        200
+    );
+}
+
+#[tokio::test]
+async fn tokens_are_judged_by_the_api_server_of_the_kubeconfig() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = Scripted::start(|kind, spec| match kind {
+        "tokenreviews" => {
+            let known = spec["token"] != "bad";
+            let user = json!({"username": spec["token"]});
+            Answer::Json(201, json!({"authenticated": known, "user": user}))
+        }
+        _ => Answer::Json(201, json!({"allowed": spec["user"] == "prometheus"})),
+    })
+    .await;
+    let kubeconfig = api.kubeconfig(dir.path()).display().to_string();
+    let secured = Secured::start(dir.path(), "", &["--kubeconfig".to_owned(), kubeconfig]).await;
+    let (status, body) = secured.ask("/metrics", None, Some("prometheus")).await;
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains("# TYPE"), "{body}");
+    let (status, body) = secured.ask("/metrics", None, Some("somebody")).await;
+    assert_eq!(status, 403);
+    let text = "Forbidden (user=somebody, verb=get, resource=nodes, subresource(s)=[metrics])\n";
+    assert_eq!(body, text);
+    assert_eq!(secured.ask("/metrics", None, Some("bad")).await.0, 401);
+    assert_eq!(secured.ask("/metrics", None, None).await.0, 401);
+    let asked = api.seen("subjectaccessreviews");
+    assert_eq!(asked[0]["resourceAttributes"]["name"], "node1");
+    let log = secured.kubelet.log();
+    assert!(log.contains("ARE NOT TAKEN YET"), "{log}");
+    assert!(!log.contains("node-token"), "{log}");
+}
+
+/// What the kubelet says that ends with an error.
+fn fails(dir: &Path, config: &str, args: &[&str]) -> String {
+    let [port, healthz] = free_ports();
+    let path = dir.join("config.yaml");
+    let text = format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: {port}\nhealthzPort: {healthz}\n\
+         failSwapOn: false\nfailCgroupV1: false\ncontainerRuntimeEndpoint: unix://{}/none.sock\n{config}",
+        dir.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    let mut command = Command::new("timeout");
+    command
+        .args(["--signal=KILL", "45"])
+        .arg(Settings::program_under_test());
+    command.arg("--config").arg(&path);
+    command.arg("--root-dir").arg(dir.join("root"));
+    command.arg("--cert-dir").arg(dir.join("pki")).args(args);
+    let output = command.output().expect("run the kubelet");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+#[test]
+fn what_cannot_be_secured_does_not_start_and_the_error_says_what_to_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = fails(dir.path(), "", &[]);
+    let lines = "\nauthentication:\n  webhook:\n    enabled: false\n";
+    assert!(
+        said.contains(lines) && said.contains("\nenableServer: false"),
+        "{said}"
+    );
+    let said = fails(dir.path(), ALONE, &[]);
+    assert!(
+        said.contains("no authentication method configured"),
+        "{said}"
+    );
+    let nowhere = dir.path().join("nowhere");
+    let nowhere = nowhere.to_str().unwrap();
+    let said = fails(
+        dir.path(),
+        "enableServer: false\n",
+        &["--kubeconfig", nowhere],
+    );
+    assert!(said.contains(nowhere), "{said}");
+    let said = fails(dir.path(), ALONE, &["--client-ca-file", nowhere]);
+    assert!(
+        said.contains(&format!("unable to load client CA file {nowhere}")),
+        "{said}"
+    );
+    let said = fails(
+        dir.path(),
+        &format!("{ALONE}tlsCertFile: {nowhere}\ntlsPrivateKeyFile: {nowhere}\n"),
+        &["--anonymous-auth"],
+    );
+    assert!(said.contains(&format!("cannot read {nowhere}")), "{said}");
+    let said = fails(dir.path(), ALONE, &["--tls-cipher-suites=TLS_NULL"]);
+    assert!(
+        said.contains("tlsCipherSuites[0]: cipher suite \"TLS_NULL\""),
+        "{said}"
+    );
+    assert!(!dir.path().join("pki").exists());
+}

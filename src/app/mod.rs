@@ -16,10 +16,13 @@ mod live;
 pub mod look;
 mod memory;
 mod node;
+mod own;
+mod probes;
 mod reclaim;
 mod secured;
 mod service;
 mod sources;
+mod stats;
 mod user_ids;
 mod views;
 
@@ -34,7 +37,8 @@ use crate::{
     journal::Journal,
     pleg,
     pod_workers::PodWorkers,
-    server::{Handlers, HealthChecks, Listener, Port},
+    server::{CheckMetrics, Handlers, HealthChecks, Listener, Port},
+    stats::Stats,
     sync_loop::AUDIT_PERIOD,
 };
 use anyhow::Context as _;
@@ -57,6 +61,7 @@ const FLUSH: Duration = Duration::from_secs(2);
 pub struct App {
     config: KubeletConfig,
     boards: Boards,
+    stats: Stats,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
     secured: Option<Secured>,
@@ -109,12 +114,15 @@ impl App {
             );
         }
         let boards = Boards::open(&config, machine)?;
-        census::register(&boards, &boards.metrics);
+        let stats = stats::of(&config, &boards);
+        own::register(&config, &boards);
+        census::register(&boards, stats.clone(), &boards.metrics);
         let local = bind_local(&config.root_dir);
         let log = logging::detached(&config.logging);
         Ok(Self {
             config,
             boards,
+            stats,
             healthz,
             read_only,
             secured,
@@ -241,13 +249,18 @@ impl App {
     }
 
     fn serve(&mut self, tasks: &mut Tasks) {
+        let counted = CheckMetrics::new(&self.boards.metrics);
         if let Some(listener) = self.healthz.take() {
             let checks = HealthChecks::ping().with("log", || Ok(()));
+            let checks = checks.counted(counted.clone());
             let serving = listener.serve(Handlers::health(checks), tasks.shutdown());
             tasks.spawn("server.healthz", serving);
         }
         let checks = self.boards.health_checks(self.config.sync_frequency);
-        let views = views::of(&self.boards, &self.config, &self.log, tasks.shutdown());
+        let checks = checks.counted(counted);
+        let stats = stats::views(&self.boards, &self.stats);
+        let shutdown = tasks.shutdown();
+        let views = views::of(&self.boards, &self.config, &self.log, stats, shutdown);
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {

@@ -37,7 +37,7 @@ use crate::{
     journal::Journal,
     pleg,
     pod_workers::PodWorkers,
-    server::{CheckMetrics, Handlers, HealthChecks, Listener, Port},
+    server::{CheckMetrics, Handlers, HealthChecks, Listener},
     stats::Stats,
     sync_loop::AUDIT_PERIOD,
 };
@@ -272,7 +272,7 @@ impl App {
             tasks.spawn("server.readonly", serving);
         }
         if let Some(listener) = self.local.take() {
-            let serving = listener.serve(handlers.on(Port::Local), tasks.shutdown());
+            let serving = listener.serve(handlers.local(), tasks.shutdown());
             tasks.spawn("server.local", serving);
         }
     }

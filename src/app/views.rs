@@ -10,8 +10,8 @@ use crate::{
     pod_manager::PodManager,
     pod_sync::remembered,
     server::{
-        ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView, Process,
-        StatsViews, StreamParts, Streams, Views,
+        Checkpoints, ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView,
+        Process, StatsViews, StreamParts, Streams, Views,
     },
     status::Statuses,
 };
@@ -104,6 +104,10 @@ pub(super) fn of(
         process: process(boards, config, log),
         node_logs: NODE_LOGS.into(),
         posted: boards.posted.clone(),
+        checkpoints: Checkpoints {
+            directory: Arc::new(config.root_dir.join("checkpoints")),
+        },
+        machine: Arc::new(boards.machine.clone()),
     }
 }
 

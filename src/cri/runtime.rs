@@ -9,9 +9,9 @@ use super::rpc::Rpc;
 use super::transport::CriService;
 use super::v1::runtime_service_client::RuntimeServiceClient;
 use super::v1::{
-    ContainerConfig, ContainerStatus, ContainerStatusRequest, CreateContainerRequest,
-    ExecSyncRequest, LinuxContainerResources, PodSandboxConfig, PodSandboxStatus,
-    PodSandboxStatusRequest, RemoveContainerRequest, RemovePodSandboxRequest,
+    CheckpointContainerRequest, ContainerConfig, ContainerStatus, ContainerStatusRequest,
+    CreateContainerRequest, ExecSyncRequest, LinuxContainerResources, PodSandboxConfig,
+    PodSandboxStatus, PodSandboxStatusRequest, RemoveContainerRequest, RemovePodSandboxRequest,
     ReopenContainerLogRequest, RunPodSandboxRequest, RuntimeConfigRequest, RuntimeConfigResponse,
     StartContainerRequest, StatusRequest, StatusResponse, StopContainerRequest,
     StopPodSandboxRequest, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
@@ -278,6 +278,30 @@ impl RuntimeClient {
         finish(
             Rpc::ReopenContainerLog,
             Box::pin(self.raw().reopen_container_log(request)).await,
+        )
+        .map(drop)
+    }
+
+    /// Writes the state of a running container to an archive at a path of the node. Without a limit the
+    /// deadline is that of every call; the runtime counts whole seconds.
+    pub async fn checkpoint_container(
+        &self,
+        id: &str,
+        location: &str,
+        limit: Option<Duration>,
+    ) -> Result<(), CriError> {
+        let own = self.connection.request_timeout();
+        let deadline = limit.map_or(own, |limit| own.saturating_add(limit));
+        let seconds = limit.map_or(0, |limit| limit.as_secs());
+        let message = CheckpointContainerRequest {
+            container_id: id.to_owned(),
+            location: location.to_owned(),
+            timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
+        };
+        let request = with_deadline(message, Some(deadline));
+        finish(
+            Rpc::CheckpointContainer,
+            Box::pin(self.raw().checkpoint_container(request)).await,
         )
         .map(drop)
     }

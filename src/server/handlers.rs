@@ -2,13 +2,14 @@
 
 use super::{
     auth::Gate,
+    checkpoint::Checkpoints,
     container_logs::LogReaders,
     events, files,
     gate::admit,
     health::HealthChecks,
     list,
     metrics::HttpMetrics,
-    pods::{pods, running_pods},
+    pods::{machine, pod_info, pods, running_pods},
     posted,
     process::Process,
     reply::{
@@ -21,6 +22,7 @@ use super::{
 use crate::{
     events::EventRecorder,
     explain::{Explanation, Overview},
+    host::Machine,
     metrics,
     model::{Pod, PodStatus},
     pod_config::PostedPods,
@@ -99,6 +101,10 @@ pub struct Views {
     pub logs: LogReaders,
     /// For `/container` and `/containers`; `None` when nobody may post pods.
     pub posted: Option<PostedPods>,
+    /// For `/checkpoint`.
+    pub checkpoints: Checkpoints,
+    /// For `/spec/`.
+    pub machine: Arc<Machine>,
     /// What `/logs/` shows.
     pub node_logs: PathBuf,
 }
@@ -158,11 +164,11 @@ impl Handlers {
         }
     }
 
-    /// Of another port that shows the same and more.
+    /// Of the local socket, which shows everything to who can open it.
     #[must_use]
-    pub fn on(&self, port: Port) -> Self {
+    pub fn local(&self) -> Self {
         Self {
-            port,
+            port: Port::Local,
             gate: None,
             shared: self.shared.clone(),
         }
@@ -172,8 +178,9 @@ impl Handlers {
     #[must_use]
     pub fn guarded(&self, gate: Gate) -> Self {
         Self {
+            port: Port::Main,
             gate: Some(gate),
-            ..self.on(Port::Main)
+            shared: self.shared.clone(),
         }
     }
 
@@ -324,6 +331,15 @@ impl Handlers {
                     Err(refused) => *refused,
                 }
             }
+            Route::Checkpoint(name, seconds) => {
+                let limit = seconds.map(Duration::from_secs);
+                views.checkpoints.make(&views.streams, &name, limit).await
+            }
+            Route::PodInfo(name) => {
+                unless(stopping, (views.known)()).await;
+                settled(views, pod_info((views.pods)(), &name)).await
+            }
+            Route::Machine => machine(&views.machine),
             Route::NodeLogs(path) => {
                 files::serve(views.node_logs.clone(), path, request.headers()).await
             }

@@ -12,6 +12,7 @@
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
 pub mod auth;
+mod checkpoint;
 mod container_logs;
 mod events;
 mod files;
@@ -36,6 +37,7 @@ mod tests;
 pub mod tls;
 mod x509;
 
+pub use checkpoint::Checkpoints;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::{
     ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,

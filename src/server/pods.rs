@@ -2,9 +2,13 @@
 
 use super::{
     list,
-    reply::{Body, json},
+    reply::{Body, json, not_found, one},
+    streaming::{PodName, pick},
 };
-use crate::model::{ContainerState, Pod, PodStatus};
+use crate::{
+    host::Machine,
+    model::{ContainerState, Pod, PodStatus},
+};
 use hyper::Response;
 use k8s_openapi::{
     api::core::v1::{self, Container, PodSpec},
@@ -78,4 +82,28 @@ pub(super) fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
         })
     });
     json(list::body("PodList", items))
+}
+
+/// The status of one pod, and 404 when it is not known.
+pub(super) fn pod_info(
+    known: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>,
+    name: &PodName,
+) -> Response<Body> {
+    match pick::pod(known, name) {
+        Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
+            Some(status) => one(status),
+            None => one(&v1::PodStatus::default()),
+        },
+        Err(missing) => not_found(&missing.to_string()),
+    }
+}
+
+/// The machine, in the words of cAdvisor's machine information.
+pub(super) fn machine(machine: &Machine) -> Response<Body> {
+    one(&serde_json::json!({
+        "num_cores": machine.cpus,
+        "memory_capacity": machine.memory_bytes,
+        "boot_id": machine.boot_id,
+        "kernel_version": machine.kernel_release,
+    }))
 }

@@ -117,6 +117,10 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         logs: logs(),
         node_logs: "/nonexistent".into(),
         posted: None,
+        checkpoints: Checkpoints {
+            directory: Arc::new("/nonexistent".into()),
+        },
+        machine: Arc::new(crate::host::Machine::read().unwrap()),
     }
 }
 

@@ -20,6 +20,7 @@ mod scripted;
 
 mod apart;
 mod asking;
+mod checkpoint;
 mod collected;
 mod container_logs;
 mod fake_runtime;

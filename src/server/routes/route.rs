@@ -51,6 +51,12 @@ pub enum Route {
     PutVerbosity,
     /// `POST /container` and `/containers`: pods to run.
     PostPods(Post),
+    /// `/checkpoint/…`: an archive of a container, made within so many seconds.
+    Checkpoint(ContainerName, Option<u64>),
+    /// `/podInfo`: the status of one pod.
+    PodInfo(PodName),
+    /// `/spec/`: the machine.
+    Machine,
     /// `/logs/<path>`: the node's logs.
     NodeLogs(String),
     /// `/exec/…`: a command in a container, with these streams.
@@ -309,6 +315,28 @@ fn container_name(parts: &Parts) -> Result<ContainerName, RouteError> {
         pod: pod_name(parts)?,
         container: parts.name("container")?,
     })
+}
+
+pub(super) fn checkpoint(parts: &Parts) -> Result<Route, RouteError> {
+    let seconds = parts.last("timeout").map(|value| number("timeout", &value));
+    let seconds = seconds.transpose()?.map(|seconds| seconds as u64);
+    Ok(Route::Checkpoint(container_name(parts)?, seconds))
+}
+
+/// The parameters of the first kubelets.
+pub(super) fn pod_info(parts: &Parts) -> Result<Route, RouteError> {
+    let needed = |parameter: &str| {
+        let value = parts.last(parameter).filter(|value| !value.is_empty());
+        value.ok_or_else(|| BadQuery {
+            parameter: parameter.to_owned(),
+            detail: "is missing".to_owned(),
+        })
+    };
+    Ok(Route::PodInfo(PodName {
+        name: needed("podID")?,
+        namespace: needed("podNamespace")?,
+        uid: parts.last("UUID").filter(|uid| !uid.is_empty()),
+    }))
 }
 
 pub(super) fn exec(parts: &Parts) -> Result<Route, RouteError> {

@@ -251,6 +251,30 @@ pub static ENTRIES: &[Entry] = &[
         ..READ
     },
     Entry {
+        pattern: "/checkpoint/{namespace}/{pod}/{container}",
+        methods: &["POST"],
+        ports: GUARDED,
+        subresources: &["checkpoint", "proxy"],
+        switch: Some(Switch::Debugging),
+        about: "Has the runtime write the state of a running container to an archive under the root directory; `timeout` in seconds.",
+        parse: route::checkpoint,
+        ..READ
+    },
+    Entry {
+        pattern: "/podInfo",
+        subresources: &["pods", "proxy"],
+        about: "The status of the pod `podID` of `podNamespace`, and of `UUID` where that is given, as the first kubelets had it.",
+        parse: route::pod_info,
+        ..READ
+    },
+    Entry {
+        pattern: "/spec/",
+        subresources: &["spec", "proxy"],
+        about: "Processors, memory and boot of the machine.",
+        parse: |_| Ok(route::Route::Machine),
+        ..READ
+    },
+    Entry {
         pattern: "/logs/{path...}",
         ports: GUARDED,
         subresources: &["log", "proxy"],

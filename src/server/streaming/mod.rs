@@ -23,7 +23,7 @@ use super::{
 use crate::{
     base::chain,
     cri::{CriError, RuntimeClient, StdStreams},
-    model::{PodExt as _, PodStatus},
+    model::{ContainerId, PodExt as _, PodStatus},
     pod_cache::PodCache,
 };
 use hyper::{
@@ -223,6 +223,27 @@ impl Streams {
             ),
             Err(refusal) => refused("run", &refusal),
         }
+    }
+
+    /// The running instance of a container.
+    ///
+    /// # Errors
+    /// The answer to who asked for it.
+    pub(super) async fn running(
+        &self,
+        name: &ContainerName,
+    ) -> Result<ContainerId, Box<Response<Body>>> {
+        let found = async {
+            let (shown, picture) = self.find(&name.pod).await?;
+            Ok(pick::container(&shown.0, &picture, name)?)
+        };
+        let refuse = |refusal| Box::new(refused("checkpoint", &refusal));
+        found.await.map_err(refuse)
+    }
+
+    /// The runtime that has them.
+    pub(super) fn runtime(&self) -> &RuntimeClient {
+        &self.parts.runtime
     }
 
     async fn find(&self, name: &PodName) -> Result<(Shown, Arc<PodStatus>), Refusal> {

@@ -17,7 +17,7 @@ async fn ask(handlers: &Handlers, method: &str, target: &str, body: &str) -> (St
 }
 
 fn local(views: Views, off: Vec<Switch>) -> Handlers {
-    Handlers::read_only(HealthChecks::ping(), views, off).on(Port::Local)
+    Handlers::read_only(HealthChecks::ping(), views, off).local()
 }
 
 #[tokio::test]

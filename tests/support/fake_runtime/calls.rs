@@ -39,7 +39,7 @@ rpcs! {
     UpdateContainerResources: changes, ReopenContainerLog: changes, ExecSync: reads,
     Exec: reads, Attach: reads, PortForward: reads,
     ContainerStats: reads, ListContainerStats: reads, PodSandboxStats: reads, ListPodSandboxStats: reads,
-    UpdateRuntimeConfig: changes, Status: reads, GetContainerEvents: reads, RuntimeConfig: reads,
+    UpdateRuntimeConfig: changes, CheckpointContainer: reads, Status: reads, GetContainerEvents: reads, RuntimeConfig: reads,
     UpdatePodSandboxResources: changes,
     ListImages: reads, StreamImages: reads, ImageStatus: reads, PullImage: changes, RemoveImage: changes,
     ImageFsInfo: reads, Unsupported: reads,

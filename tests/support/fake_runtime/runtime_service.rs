@@ -651,9 +651,19 @@ impl RuntimeService for Runtime {
 
     async fn checkpoint_container(
         &self,
-        _: Request<v1::CheckpointContainerRequest>,
+        request: Request<v1::CheckpointContainerRequest>,
     ) -> Answer<v1::CheckpointContainerResponse> {
-        unsupported("CheckpointContainer")
+        let request = request.into_inner();
+        let detail = format!("{} {}", request.location, request.timeout);
+        let work = async {
+            std::fs::write(&request.location, "state")
+                .map_err(|e| Status::internal(e.to_string()))?;
+            Ok(v1::CheckpointContainerResponse {})
+        };
+        let subject = self.container_subject(&request.container_id);
+        self.0
+            .call(Rpc::CheckpointContainer, subject, detail, work)
+            .await
     }
 
     async fn get_container_events(

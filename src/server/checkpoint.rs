@@ -1,0 +1,84 @@
+//! `/checkpoint`: the state of a running container, written to an archive by the runtime.
+
+use super::{
+    reply::{Body, one, text},
+    streaming::{ContainerName, Streams},
+};
+use crate::base::chain;
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::json;
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use tokio::task::spawn_blocking;
+
+/// Where archives go, and who finds containers.
+#[derive(Clone)]
+pub struct Checkpoints {
+    /// `<root>/checkpoints`. It is made when the first archive is.
+    pub directory: Arc<PathBuf>,
+}
+
+impl Checkpoints {
+    /// Asks the runtime for an archive of a container, and answers with its path, in upstream's form.
+    pub(super) async fn make(
+        &self,
+        streams: &Streams,
+        name: &ContainerName,
+        limit: Option<Duration>,
+    ) -> Response<Body> {
+        let id = match streams.running(name).await {
+            Ok(id) => id,
+            Err(refused) => return *refused,
+        };
+        let (pod, container) = (&name.pod, &name.container);
+        let file = file_name(&pod.name, &pod.namespace, container, Timestamp::now());
+        let path = self.directory.join(file);
+        let directory = self.directory.clone();
+        let made = spawn_blocking(move || private_directory(&directory));
+        let made = made.await.map_err(io::Error::other).and_then(|made| made);
+        let failed = |why: String| {
+            let (namespace, pod) = (&pod.namespace, &pod.name);
+            let body = format!("checkpointing of {namespace}/{pod}/{container} failed ({why})\n");
+            text(StatusCode::INTERNAL_SERVER_ERROR, body)
+        };
+        if let Err(error) = made {
+            return failed(format!("cannot make {}: {error}", self.directory.display()));
+        }
+        let location = path.display().to_string();
+        let runtime = streams.runtime();
+        match runtime
+            .checkpoint_container(id.as_str(), &location, limit)
+            .await
+        {
+            Ok(()) => {
+                tracing::info!(path = location, "A container was checkpointed");
+                one(&json!({"items": [location]}))
+            }
+            Err(error) => failed(chain(&error).to_string()),
+        }
+    }
+}
+
+/// What a process had in its memory is for root alone.
+fn private_directory(path: &std::path::Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(path)
+}
+
+/// Upstream's name: `checkpoint-<pod>_<namespace>-<container>-<time>.tar`.
+fn file_name(pod: &str, namespace: &str, container: &str, now: Timestamp) -> String {
+    let time = now.strftime("%Y-%m-%dT%H:%M:%SZ");
+    format!("checkpoint-{pod}_{namespace}-{container}-{time}.tar")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archives_are_named_as_upstreams() {
+        let name = file_name("web-n1", "shop", "main", Timestamp::UNIX_EPOCH);
+        assert_eq!(name, "checkpoint-web-n1_shop-main-1970-01-01T00:00:00Z.tar");
+    }
+}

@@ -204,7 +204,8 @@ impl App {
             tasks.spawn("server.healthz", serving);
         }
         let checks = self.boards.health_checks(self.config.sync_frequency);
-        let views = views::of(&self.boards, &self.config, &self.log);
+        let views = views::of(&self.boards, &self.config, &self.log, tasks.shutdown());
+        tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {
             let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());

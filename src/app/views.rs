@@ -1,14 +1,18 @@
 //! What the HTTP server shows, read from the boards at the moment of the request.
 
-use super::{Boards, live::Live};
+use super::{Boards, build, live::Live};
 use crate::{
     config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
     explain::{Overview, row},
     journal::Journal,
+    logs::ContainerLogs,
     model::{Pod, PodExt, PodUid},
     pod_manager::PodManager,
     pod_sync::remembered,
-    server::{ExplainQuery, Known, NewsView, Process, Views},
+    server::{
+        ExplainQuery, Known, LogParts, LogReaders, NewsView, PodsView, Process, StreamParts,
+        Streams, Views,
+    },
     status::Statuses,
 };
 use futures::future::BoxFuture;
@@ -19,6 +23,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Where the node's programs log.
 const NODE_LOGS: &str = "/var/log";
@@ -30,7 +35,12 @@ const BEGINNING: Duration = Duration::from_secs(3);
 type Shown = (Arc<Pod>, Option<Arc<PodStatus>>);
 
 /// The views of the read-only port and the local socket.
-pub(super) fn of(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> Views {
+pub(super) fn of(
+    boards: &Boards,
+    config: &KubeletConfig,
+    log: &LogControl,
+    shutdown: CancellationToken,
+) -> Views {
     let node_name = config.node_name.as_str();
     let (manager, statuses) = (boards.manager.reader(), boards.statuses.reader());
     let cache = boards.cache.clone();
@@ -59,9 +69,27 @@ pub(super) fn of(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> V
         news: news(boards),
     };
     let (overview, explain, news) = (teller.clone(), teller.clone(), teller.news);
+    let pods: PodsView = Arc::new(move || board.shown());
+    let stream_idle = config.server.stream_idle;
+    let streams = StreamParts {
+        runtime: boards.runtime.clone(),
+        cache: boards.cache.clone(),
+        pods: pods.clone(),
+        known: known.clone(),
+        idle: stream_idle,
+    };
+    let logs = LogParts {
+        logs: ContainerLogs::new(boards.cache.clone(), build::log_path(config)),
+        pods: pods.clone(),
+        known: known.clone(),
+        split_streams: config.gate_enabled("PodLogsQuerySplitStreams"),
+        stall: stream_idle,
+    };
     Views {
-        pods: Arc::new(move || board.shown()),
+        pods,
         known,
+        streams: Streams::new(streams, shutdown),
+        logs: LogReaders::new(logs),
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
         overview: Arc::new(move || overview.overview()),

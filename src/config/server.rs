@@ -32,6 +32,7 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
         off: switched_off(config, flags),
+        stream_idle: time(config.streaming_connection_idle_timeout),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     auth::Gate,
+    container_logs::LogReaders,
     events, files,
     gate::admit,
     health::HealthChecks,
@@ -13,6 +14,7 @@ use super::{
         Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
+    streaming::Streams,
 };
 use crate::{
     events::EventRecorder,
@@ -87,6 +89,10 @@ pub struct Views {
     pub process: Process,
     /// For `/container` and `/containers`; `None` when nobody may post pods.
     pub posted: Option<PostedPods>,
+    /// For `/exec`, `/attach`, `/run` and `/portForward`.
+    pub streams: Streams,
+    /// For `/containerLogs`.
+    pub logs: LogReaders,
     /// What `/logs/` shows.
     pub node_logs: PathBuf,
 }
@@ -159,6 +165,14 @@ impl Handlers {
         Self {
             gate: Some(gate),
             ..self.on(Port::Main)
+        }
+    }
+
+    /// Longest head of a request, bytes. A command in a container may be long.
+    pub(super) fn longest_head(&self) -> usize {
+        match self.port {
+            Port::Health | Port::ReadOnly => 16 * 1024,
+            Port::Main | Port::Local => 96 * 1024,
         }
     }
 
@@ -260,6 +274,23 @@ impl Handlers {
                     Err(refused) => *refused,
                 }
             }
+            Route::Exec(name, command, streams) => {
+                let request = request.map(drop);
+                views.streams.exec(request, &name, command, streams).await
+            }
+            Route::Attach(name, streams) => {
+                let request = request.map(drop);
+                views.streams.attach(request, &name, streams).await
+            }
+            Route::PortForward(name, ports) => {
+                let request = request.map(drop);
+                views.streams.port_forward(request, &name, &ports).await
+            }
+            Route::Run(name, command) => {
+                let most = entry.body.unwrap_or(0);
+                views.streams.run(request, &name, command, most).await
+            }
+            Route::ContainerLogs(name, query) => views.logs.answer(&name, &query, stopping).await,
             Route::NodeLogs(path) => {
                 files::serve(views.node_logs.clone(), path, request.headers()).await
             }

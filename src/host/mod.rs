@@ -14,6 +14,7 @@ pub mod memory;
 pub mod mount;
 mod mountinfo;
 pub mod remove;
+mod service_manager;
 mod shown;
 pub mod terminal;
 
@@ -22,6 +23,7 @@ pub use machine::{
     FilesystemSpace, Machine, filesystem_bytes, filesystem_space, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
+pub use service_manager::ServiceManager;
 pub use shown::{Shown, open_shown};
 
 #[cfg(test)]

@@ -87,12 +87,12 @@ pub struct Views {
     pub node_name: Arc<str>,
     /// For `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
-    /// For `/container` and `/containers`; `None` when nobody may post pods.
-    pub posted: Option<PostedPods>,
     /// For `/exec`, `/attach`, `/run` and `/portForward`.
     pub streams: Streams,
     /// For `/containerLogs`.
     pub logs: LogReaders,
+    /// For `/container` and `/containers`; `None` when nobody may post pods.
+    pub posted: Option<PostedPods>,
     /// What `/logs/` shows.
     pub node_logs: PathBuf,
 }
@@ -265,15 +265,6 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
-            Route::PostPods(how) => {
-                let Some(store) = views.posted.clone() else {
-                    return disabled(Switch::PostedPods);
-                };
-                match read_body(request, entry.body.unwrap_or(0)).await {
-                    Ok(body) => posted::take(store, how, body).await,
-                    Err(refused) => *refused,
-                }
-            }
             Route::Exec(name, command, streams) => {
                 let request = request.map(drop);
                 views.streams.exec(request, &name, command, streams).await
@@ -291,6 +282,15 @@ impl Handlers {
                 views.streams.run(request, &name, command, most).await
             }
             Route::ContainerLogs(name, query) => views.logs.answer(&name, &query, stopping).await,
+            Route::PostPods(how) => {
+                let Some(store) = views.posted.clone() else {
+                    return disabled(Switch::PostedPods);
+                };
+                match read_body(request, entry.body.unwrap_or(0)).await {
+                    Ok(body) => posted::take(store, how, body).await,
+                    Err(refused) => *refused,
+                }
+            }
             Route::NodeLogs(path) => {
                 files::serve(views.node_logs.clone(), path, request.headers()).await
             }

@@ -652,3 +652,26 @@ fn a_kubeconfig_is_taken_with_a_warning_that_its_pods_are_not() {
     assert!(said.contains("ARE NOT TAKEN YET"), "{said}");
     assert_eq!(resolved(&[], &[]).unwrap().kubeconfig, None);
 }
+
+#[test]
+fn the_example_is_accepted_as_it_stands_and_with_the_port_that_it_shows() {
+    use crate::server::auth::Gate;
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubelet-config.yaml");
+    let example = fs::read_to_string(path).unwrap();
+    let example: String = example
+        .split_inclusive('\n')
+        .filter(|line| !HEADER.contains(line))
+        .collect();
+    let config = resolved(&[], &[&example]).unwrap();
+    assert!(!config.server.enabled);
+    let (before, after) = example.split_once("enableServer: false\n").unwrap();
+    let shown = after.lines().map(|line| match line.strip_prefix('#') {
+        Some(line) if !line.starts_with(' ') || line.starts_with("  ") => line,
+        _ => line,
+    });
+    let with_port = before.to_owned() + &shown.collect::<Vec<_>>().join("\n");
+    let server = resolved(&[], &[&with_port]).unwrap().server;
+    assert!(server.enabled);
+    assert!(server.auth.client_ca_file.is_some());
+    assert!(Gate::new(server.auth, "n", None, None).is_ok());
+}

@@ -10,15 +10,19 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::time::timeout;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::node::SOON;
 use crate::pki::{Authority, Issued};
 use crate::pods::simple;
 use crate::scripted::{Answer, Scripted};
-use crate::support::fake_runtime::{FakeRuntime, Options};
+use crate::streaming_server::{Manner, StreamingServer};
+use crate::support::fake_runtime::{FakeRuntime, Options, Rpc};
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
+use crate::support::raw::{PATIENCE, read_head, read_rest};
 use crate::support::wait::wait_for;
 
 /// Without an API server: who has a certificate may do everything.
@@ -29,7 +33,7 @@ const ALONE: &str =
 struct Secured {
     kubelet: KubeletProcess,
     port: u16,
-    _fake: FakeRuntime,
+    fake: FakeRuntime,
 }
 
 impl Secured {
@@ -47,7 +51,7 @@ impl Secured {
         Secured {
             kubelet: KubeletProcess::start(settings).await,
             port,
-            _fake: fake,
+            fake,
         }
     }
 
@@ -56,13 +60,8 @@ impl Secured {
         CertificateDer::from_pem_file(path).expect("the kubelet's certificate")
     }
 
-    /// Status and body of a GET as a client that trusts the certificate in the kubelet's directory.
-    async fn get(
-        &self,
-        path: &str,
-        certificate: Option<&Issued>,
-        token: Option<&str>,
-    ) -> anyhow::Result<(u16, String)> {
+    /// A connection of a client that trusts the certificate in the kubelet's directory.
+    async fn connect(&self, certificate: Option<&Issued>) -> anyhow::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate())?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -77,9 +76,18 @@ impl Secured {
         };
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         let name = ServerName::try_from("node1")?;
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await?;
+        let connector = TlsConnector::from(Arc::new(config));
+        Ok(connector.connect(name, stream).await?)
+    }
+
+    /// Status and body of a GET.
+    async fn get(
+        &self,
+        path: &str,
+        certificate: Option<&Issued>,
+        token: Option<&str>,
+    ) -> anyhow::Result<(u16, String)> {
+        let stream = self.connect(certificate).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
@@ -176,6 +184,76 @@ async fn tokens_are_judged_by_the_api_server_of_the_kubeconfig() {
     let log = secured.kubelet.log();
     assert!(log.contains("ARE NOT TAKEN YET"), "{log}");
     assert!(!log.contains("node-token"), "{log}");
+}
+
+#[tokio::test]
+async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = Scripted::start(|kind, spec| match kind {
+        "tokenreviews" => {
+            let user = json!({"username": spec["token"]});
+            Answer::Json(201, json!({"authenticated": true, "user": user}))
+        }
+        _ => {
+            let asked = &spec["resourceAttributes"];
+            let wide = asked["subresource"] == "proxy" && asked["verb"] == "create";
+            Answer::Json(201, json!({"allowed": wide == (spec["user"] == "admin")}))
+        }
+    })
+    .await;
+    let kubeconfig = api.kubeconfig(dir.path()).display().to_string();
+    let secured = Secured::start(dir.path(), "", &["--kubeconfig".to_owned(), kubeconfig]).await;
+    let runtime = StreamingServer::tcp(Manner::Echo).await;
+    let url = runtime.url();
+    secured.fake.on_streams(move |_| Ok(url.clone()));
+    let web = simple("web").to_string();
+    secured.kubelet.manifests.put("web.yaml", &web);
+    wait_for("the pod runs", SOON, async || {
+        let (_, body) = secured.ask("/pods", None, Some("reader")).await;
+        match body.contains("\"phase\":\"Running\"") {
+            true => Ok(()),
+            false => Err(body),
+        }
+    })
+    .await;
+    let exec = async |token: &str| {
+        let mut stream = secured.connect(None).await.unwrap();
+        let request = format!(
+            "POST /exec/default/web-node1/main?input=1&output=1&command=sh HTTP/1.1\r\nHost: node1\r\n\
+             Authorization: Bearer {token}\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        (read_head(&mut stream).await.status, stream)
+    };
+    let (status, mut refused) = exec("reader").await;
+    assert_eq!(status, 403);
+    let text = "Forbidden (user=reader, verb=create, resource=nodes, subresource(s)=[proxy])\n";
+    assert_eq!(read_rest(&mut refused).await, text.as_bytes());
+    assert_eq!(secured.fake.count(Rpc::Exec), 0);
+    let (status, stream) = exec("admin").await;
+    assert_eq!(status, 101);
+    assert!(
+        !runtime.heads()[0].contains("admin"),
+        "{:?}",
+        runtime.heads()
+    );
+    // Far more than all the buffers on the way, in both directions at once.
+    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let (mut from, mut to) = tokio::io::split(stream);
+    let mut greeting = [0; 6];
+    let greeted = timeout(PATIENCE, from.read_exact(&mut greeting)).await;
+    greeted.expect("a greeting").unwrap();
+    let bytes = sent.clone();
+    let sending = tokio::spawn(async move {
+        to.write_all(&bytes).await.unwrap();
+        // That this side has said all does not end the other one.
+        to.shutdown().await.unwrap();
+        to
+    });
+    let got = read_rest(&mut from).await;
+    sending.await.unwrap();
+    assert_eq!(got.len(), sent.len() + 3);
+    assert!(got.starts_with(&sent) && got.ends_with(b"bye"));
 }
 
 /// What the kubelet says that ends with an error.

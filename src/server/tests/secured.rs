@@ -9,6 +9,9 @@ use crate::{
             scripted::{Answer, Scripted},
         },
     },
+    logs::ContainerLogs,
+    model::ContainerId,
+    pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
     server::{
         auth::{AuthSettings, Authorization, Gate},
         tls::{ClientAuthorities, ServingCertificate, Terms, Tls, TlsSettings},
@@ -18,7 +21,7 @@ use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use serde_json::{Value, json};
 use std::{
     fs, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -95,6 +98,10 @@ impl Setting {
     }
 
     async fn serve(&self) -> Served {
+        self.serve_with(read_only()).await
+    }
+
+    async fn serve_with(&self, handlers: Handlers) -> Served {
         let ca = self.auth.client_ca_file.as_deref();
         let authorities = ca.map(|path| Arc::new(ClientAuthorities::open(path).unwrap()));
         let gate = Gate::new(
@@ -116,7 +123,7 @@ impl Setting {
         let listener = listener.limits(self.limits).tls(tls);
         let address = listener.address().unwrap();
         let shutdown = CancellationToken::new();
-        let handlers = read_only().guarded(gate.unwrap());
+        let handlers = handlers.guarded(gate.unwrap());
         let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
         Served {
             address,
@@ -660,4 +667,79 @@ async fn shutdown_waits_neither_for_handshakes_nor_for_idle_clients() {
     assert_eq!(read_all(&mut idle).await, "");
     assert_eq!(read_to_end(&mut silent).await, "");
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+/// Handlers that show the log of the container `c` of pod `a`, which goes on for as long as the writer is there.
+fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    fs::write(log, "2026-01-02T03:04:05Z stdout F first\n").unwrap();
+    let (writer, cache) = pod_cache::board();
+    let owner = Owner {
+        uid: "uid-a".into(),
+        name: "a".into(),
+        namespace: "default".into(),
+    };
+    let id = ContainerId::from("c1");
+    let container = ContainerStatus {
+        id: id.clone(),
+        name: "c".into(),
+        state: ContainerState::Running,
+        ..ContainerStatus::default()
+    };
+    let item = ItemId::Container(id);
+    writer.apply(&owner, &item, writer.next_seq(), Read::Container(container));
+    let shown = json!({"phase": "Running", "containerStatuses": [{
+        "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+        "containerID": "containerd://c1", "state": {"running": {}},
+    }]});
+    let shown = serde_json::from_value(shown).unwrap();
+    let mut views = views(vec![(pod("a"), Some(Arc::new(shown)))]);
+    let log = log.to_owned();
+    views.logs = LogReaders::new(LogParts {
+        logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
+        pods: views.pods.clone(),
+        known: views.known.clone(),
+        split_streams: false,
+        stall: PATIENCE,
+    });
+    let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
+    (handlers, writer)
+}
+
+#[tokio::test]
+async fn a_log_that_is_followed_outlives_the_age_of_connections_and_keeps_no_place() {
+    let mut setting = Setting::alone();
+    setting.limits.connections = 1;
+    let brief = Duration::from_millis(200);
+    (setting.limits.age, setting.limits.drain) = (brief, brief);
+    let log = setting.file("pods/a/c/0.log");
+    let (handlers, _writer) = chatting(&log);
+    let served = setting.serve_with(handlers).await;
+    let known = setting.clients.client("ops", &[]);
+    let config = setting.client(Some(&known));
+    let mut follower = shake(&served, &config).await.unwrap();
+    let request = "GET /containerLogs/default/a/c?follow=true HTTP/1.1\r\nHost: n1\r\n\r\n";
+    follower.write_all(request.as_bytes()).await.unwrap();
+    let mut said = Vec::new();
+    wait_said(&mut follower, &mut said, "first").await;
+    // Another connection has the only place, and loses it for its age, which began later.
+    let mut other = shake(&served, &config).await.unwrap();
+    assert_eq!(read_all(&mut other).await, "");
+    let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
+    io::Write::write_all(&mut file, b"2026-01-02T03:04:06Z stdout F second\n").unwrap();
+    wait_said(&mut follower, &mut said, "second").await;
+    drop(follower);
+    served.stop().await;
+}
+
+/// Reads until a line has come.
+async fn wait_said(stream: &mut TlsStream<TcpStream>, said: &mut Vec<u8>, line: &str) {
+    let read = async {
+        while !String::from_utf8_lossy(said).contains(&format!("{line}\n")) {
+            let read = stream.read_buf(said).await.unwrap();
+            let so_far = String::from_utf8_lossy(said);
+            assert!(read > 0, "it ended without {line}: {so_far}");
+        }
+    };
+    timeout(PATIENCE, read).await.expect("it does not come");
 }

@@ -22,6 +22,7 @@ mod apart;
 mod asking;
 mod collected;
 mod fake_runtime;
+mod families;
 mod kubelet_restarts;
 mod left_behind;
 mod log;

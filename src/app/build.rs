@@ -418,7 +418,7 @@ pub(super) fn runtime_manager(
 }
 
 /// Where the logs of containers are.
-fn log_path(config: &KubeletConfig) -> LogPath {
+pub(super) fn log_path(config: &KubeletConfig) -> LogPath {
     let root = config.container_logs.pod_logs_dir.clone();
     Arc::new(move |owner, container| {
         log_paths::container_log_file(&root, owner, &container.name, container.restart_count).ok()

@@ -20,6 +20,7 @@ mod own;
 mod probes;
 mod reclaim;
 mod secured;
+mod service;
 mod sources;
 mod stats;
 mod user_ids;
@@ -32,7 +33,7 @@ use crate::{
         logging::{self, LogControl},
     },
     cri,
-    host::Machine,
+    host::{Machine, ServiceManager},
     journal::Journal,
     pleg,
     pod_workers::PodWorkers,
@@ -44,6 +45,7 @@ use anyhow::Context as _;
 use secured::Secured;
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -66,6 +68,7 @@ pub struct App {
     local: Option<Listener>,
     periods: Periods,
     log: LogControl,
+    service_manager: Option<Arc<ServiceManager>>,
     lock: Option<node::Lock>,
 }
 
@@ -126,6 +129,7 @@ impl App {
             local,
             periods: Periods::default(),
             log,
+            service_manager: None,
             lock,
         })
     }
@@ -140,6 +144,16 @@ impl App {
     #[must_use]
     pub fn with_log(self, log: LogControl) -> Self {
         Self { log, ..self }
+    }
+
+    /// The same app, which tells the service manager how it is.
+    #[must_use]
+    pub fn with_service_manager(self, manager: Option<ServiceManager>) -> Self {
+        let service_manager = manager.map(Arc::new);
+        Self {
+            service_manager,
+            ..self
+        }
     }
 
     /// Runs until a signal asks it to stop. An error is a task that failed.
@@ -170,6 +184,26 @@ impl App {
     ) -> anyhow::Result<()> {
         let mut tasks = Tasks::new();
         self.serve(&mut tasks);
+        let manager = self.service_manager.clone();
+        if let Some(manager) = &manager {
+            self.watch(manager, &mut tasks);
+            service::tell(manager, "READY=1");
+        }
+        let asked = async move {
+            let why = asked.await;
+            if let Some(manager) = &manager {
+                service::tell(manager, "STOPPING=1");
+            }
+            why
+        };
+        self.run_tasks(tasks, asked).await
+    }
+
+    async fn run_tasks(
+        self,
+        mut tasks: Tasks,
+        asked: impl Future<Output = &'static str>,
+    ) -> anyhow::Result<()> {
         tokio::pin!(asked);
         let runtime = self.boards.runtime.clone();
         let info = tokio::select! {
@@ -205,6 +239,15 @@ impl App {
         early.map_or(Ok(()), failed)
     }
 
+    fn watch(&self, manager: &Arc<ServiceManager>, tasks: &mut Tasks) {
+        if let Some(within) = manager.watchdog() {
+            let checks = self.boards.health_checks(self.config.sync_frequency);
+            let (live, shutdown) = (self.boards.live.clone(), tasks.shutdown());
+            let feeding = service::watchdog(manager.clone(), within, checks, live, shutdown);
+            tasks.spawn("service.watchdog", feeding);
+        }
+    }
+
     fn serve(&mut self, tasks: &mut Tasks) {
         let counted = CheckMetrics::new(&self.boards.metrics);
         if let Some(listener) = self.healthz.take() {
@@ -215,12 +258,10 @@ impl App {
         }
         let checks = self.boards.health_checks(self.config.sync_frequency);
         let checks = checks.counted(counted);
-        let views = views::of(
-            &self.boards,
-            &self.config,
-            &self.log,
-            stats::views(&self.boards, &self.stats),
-        );
+        let stats = stats::views(&self.boards, &self.stats);
+        let shutdown = tasks.shutdown();
+        let views = views::of(&self.boards, &self.config, &self.log, stats, shutdown);
+        tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {
             let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());

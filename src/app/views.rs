@@ -1,14 +1,18 @@
 //! What the HTTP server shows, read from the boards at the moment of the request.
 
-use super::{Boards, live::Live};
+use super::{Boards, build, live::Live};
 use crate::{
     config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
     explain::{Overview, row},
     journal::Journal,
+    logs::ContainerLogs,
     model::{Pod, PodExt, PodUid},
     pod_manager::PodManager,
     pod_sync::remembered,
-    server::{ExplainQuery, HttpMetrics, Known, NewsView, Process, StatsViews, Views},
+    server::{
+        ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView, Process,
+        StatsViews, StreamParts, Streams, Views,
+    },
     status::Statuses,
 };
 use futures::future::BoxFuture;
@@ -19,6 +23,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Where the node's programs log.
 const NODE_LOGS: &str = "/var/log";
@@ -35,6 +40,7 @@ pub(super) fn of(
     config: &KubeletConfig,
     log: &LogControl,
     stats: StatsViews,
+    shutdown: CancellationToken,
 ) -> Views {
     let node_name = config.node_name.as_str();
     let (manager, statuses) = (boards.manager.reader(), boards.statuses.reader());
@@ -64,9 +70,27 @@ pub(super) fn of(
         news: news(boards),
     };
     let (overview, explain, news) = (teller.clone(), teller.clone(), teller.news);
+    let pods: PodsView = Arc::new(move || board.shown());
+    let stream_idle = config.server.stream_idle;
+    let streams = StreamParts {
+        runtime: boards.runtime.clone(),
+        cache: boards.cache.clone(),
+        pods: pods.clone(),
+        known: known.clone(),
+        idle: stream_idle,
+    };
+    let logs = LogParts {
+        logs: ContainerLogs::new(boards.cache.clone(), build::log_path(config)),
+        pods: pods.clone(),
+        known: known.clone(),
+        split_streams: config.gate_enabled("PodLogsQuerySplitStreams"),
+        stall: stream_idle,
+    };
     Views {
-        pods: Arc::new(move || board.shown()),
+        pods,
         known,
+        streams: Streams::new(streams, shutdown),
+        logs: LogReaders::new(logs),
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
         http: Some(HttpMetrics::new(&boards.metrics)),

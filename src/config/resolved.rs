@@ -104,6 +104,8 @@ pub struct ServerConfig {
     pub healthz: Option<SocketAddr>,
     /// Groups of routes that are switched off.
     pub off: Vec<Switch>,
+    /// How long nothing may happen on a stream (exec, attach, port-forward); zero is no limit.
+    pub stream_idle: Duration,
 }
 
 /// The container runtime.

@@ -20,6 +20,7 @@ const SUPPORTED: &[&str] = &[
     "containerLogMaxWorkers",
     "containerLogMonitorInterval",
     "enableServer",
+    "streamingConnectionIdleTimeout",
     "address",
     "port",
     "authentication",

@@ -24,6 +24,7 @@ mod relist;
 mod rpc;
 mod runtime;
 mod secrets;
+mod streaming;
 pub mod transport;
 mod wait;
 
@@ -42,6 +43,7 @@ pub use metrics::CriMetrics;
 pub use relist::{Relist, RelistMemory};
 pub use rpc::{Lane, Rpc};
 pub use runtime::{ExecOutput, RuntimeClient, SandboxStatus};
+pub use streaming::StdStreams;
 pub use wait::{RuntimeInfo, wait_for_runtime};
 
 /// How bytes that are text are shown as JSON.

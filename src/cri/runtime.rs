@@ -315,7 +315,7 @@ impl RuntimeClient {
 }
 
 /// An id that a reply must have.
-fn named(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
+pub(super) fn named(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
     match id.is_empty() {
         false => Ok(id),
         true => Err(CriError::invalid(rpc, format!("{field} is empty"))),

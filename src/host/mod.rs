@@ -18,6 +18,7 @@ pub mod mount;
 mod mountinfo;
 pub mod proc;
 pub mod remove;
+mod service_manager;
 mod shown;
 pub mod terminal;
 
@@ -28,6 +29,7 @@ pub use machine::{
     filesystem_usage, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
+pub use service_manager::ServiceManager;
 pub use shown::{Shown, open_shown};
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! Log files on disk: finding and opening them. Everything here blocks.
 
 use super::names::{self, Rotated};
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, openat2},
+    io::Errno,
+};
 use std::{
-    fs::{self, File, Metadata, OpenOptions},
+    fs::{self, File, Metadata},
     io,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::Path,
 };
 
@@ -24,14 +28,15 @@ impl FileId {
     }
 }
 
-/// Opens without waiting for the other end of a pipe, and refuses all but regular files.
+/// A log lies in a directory of its container, which lies in a directory of its pod. What is above is the
+/// administrator's, who may have put links there; these and the log are not.
+const OWN: usize = 3;
+
+/// Opens without waiting for the other end of a pipe, and refuses all but regular files. A link in place of
+/// a log or of one of its directories is refused too, wherever it leads: who can write there (a container
+/// with the node's logs mounted, say) could have any file of the node read out.
 pub(super) fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY);
-    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
+    let file = File::from(open_own(path, OFlags::RDONLY)?);
     let metadata = file.metadata()?;
     match metadata.is_file() {
         true => Ok((file, metadata)),
@@ -40,6 +45,34 @@ pub(super) fn open(path: &Path) -> io::Result<(File, Metadata)> {
             "not a regular file",
         )),
     }
+}
+
+/// Whether the directory of a log is there. A link on the way to it is an error.
+pub(super) fn has_directory(log: &Path) -> io::Result<bool> {
+    let directory = log.parent().unwrap_or(Path::new("/"));
+    let opened = open_below(directory, OWN - 1, OFlags::PATH | OFlags::DIRECTORY);
+    Ok(found(opened)?.is_some())
+}
+
+fn open_own(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    open_below(path, OWN, flags | OFlags::NONBLOCK | OFlags::NOCTTY)
+}
+
+/// Opens something; its last `own` names are no links.
+fn open_below(path: &Path, own: usize, flags: OFlags) -> io::Result<OwnedFd> {
+    let above = path.ancestors().nth(own).unwrap_or(Path::new("/"));
+    let rest = path.strip_prefix(above).map_err(io::Error::other)?;
+    let to_directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = rustix::fs::open(above, to_directory, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let opened = openat2(above, rest, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+    opened.map_err(|error| match error {
+        Errno::LOOP | Errno::XDEV => io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "there is a link in place of a log or its directory",
+        ),
+        error => error.into(),
+    })
 }
 
 /// `None` for "not found".

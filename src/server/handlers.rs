@@ -2,6 +2,7 @@
 
 use super::{
     auth::Gate,
+    container_logs::LogReaders,
     events, files,
     gate::admit,
     health::HealthChecks,
@@ -15,6 +16,7 @@ use super::{
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
     stats::{self, StatsViews},
+    streaming::Streams,
 };
 use crate::{
     events::EventRecorder,
@@ -91,6 +93,10 @@ pub struct Views {
     pub node_name: Arc<str>,
     /// For `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
+    /// For `/exec`, `/attach`, `/run` and `/portForward`.
+    pub streams: Streams,
+    /// For `/containerLogs`.
+    pub logs: LogReaders,
     /// For `/container` and `/containers`; `None` when nobody may post pods.
     pub posted: Option<PostedPods>,
     /// What `/logs/` shows.
@@ -168,6 +174,14 @@ impl Handlers {
         Self {
             gate: Some(gate),
             ..self.on(Port::Main)
+        }
+    }
+
+    /// Longest head of a request, bytes. A command in a container may be long.
+    pub(super) fn longest_head(&self) -> usize {
+        match self.port {
+            Port::Health | Port::ReadOnly => 16 * 1024,
+            Port::Main | Port::Local => 96 * 1024,
         }
     }
 
@@ -284,6 +298,23 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
+            Route::Exec(name, command, streams) => {
+                let request = request.map(drop);
+                views.streams.exec(request, &name, command, streams).await
+            }
+            Route::Attach(name, streams) => {
+                let request = request.map(drop);
+                views.streams.attach(request, &name, streams).await
+            }
+            Route::PortForward(name, ports) => {
+                let request = request.map(drop);
+                views.streams.port_forward(request, &name, &ports).await
+            }
+            Route::Run(name, command) => {
+                let most = entry.body.unwrap_or(0);
+                views.streams.run(request, &name, command, most).await
+            }
+            Route::ContainerLogs(name, query) => views.logs.answer(&name, &query, stopping).await,
             Route::PostPods(how) => {
                 let Some(store) = views.posted.clone() else {
                     return disabled(Switch::PostedPods);

@@ -3,12 +3,14 @@
 use super::{
     auth::Peer,
     handlers::Handlers,
+    lasting::Lasting,
     local::{self, LocalPath},
     tls::Tls,
 };
 use crate::base::chain;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use rustix::net::sockopt;
 use std::{
     convert::Infallible, fmt, io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration,
@@ -16,7 +18,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -25,8 +27,6 @@ use tokio_util::{either::Either, sync::CancellationToken};
 
 /// How long nothing is accepted after an accept failed (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// Longest request line with all headers, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
 /// A client that has said nothing for so long is asked whether it is still there; how often, and how many
 /// times before its connection is given up.
 const ALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
@@ -170,7 +170,8 @@ impl Listener {
                 Some(ended) = open.join_next() => report(self.name, ended),
                 accepted = accept(&self.socket, &slots) => match accepted {
                     Ok((stream, slot)) => {
-                        let served = served(stream, self.tls.clone(), handlers.clone(), self.limits, shutdown.clone());
+                        let slot = Slot::new(Mutex::new(Some(slot)));
+                        let served = served(stream, slot.clone(), self.tls.clone(), handlers.clone(), self.limits, shutdown.clone());
                         open.spawn(async move {
                             served.await;
                             drop(slot);
@@ -216,6 +217,9 @@ async fn accept(
     Ok((stream, slot))
 }
 
+/// The place of a connection among those that may be open.
+type Slot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+
 /// Lets the kernel notice clients that are gone. A connection where that cannot be had is served all the same.
 fn keep_alive(stream: &TcpStream) {
     let (idle, between, times) = ALIVE;
@@ -228,20 +232,21 @@ fn keep_alive(stream: &TcpStream) {
 /// Serves one client, once hands have been shaken where that is to be done.
 async fn served(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    slot: Slot,
     tls: Option<Arc<Tls>>,
     handlers: Handlers,
     limits: Limits,
     shutdown: CancellationToken,
 ) {
     let Some(tls) = tls else {
-        return connection(stream, None, handlers, limits, shutdown).await;
+        return connection(stream, slot, None, handlers, limits, shutdown).await;
     };
     let shaken = tokio::select! {
         shaken = timeout(limits.head, handshake(&tls, stream)) => shaken,
         () = shutdown.cancelled() => return,
     };
     match shaken {
-        Ok(Ok((stream, peer))) => connection(stream, peer, handlers, limits, shutdown).await,
+        Ok(Ok((stream, peer))) => connection(stream, slot, peer, handlers, limits, shutdown).await,
         Ok(Err(error)) => tracing::debug!(error = chain(&error), "TLS handshake failed"),
         Err(_) => tracing::debug!("connection cut: the TLS handshake took too long"),
     }
@@ -258,23 +263,46 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((stream, peer))
 }
 
-/// Serves one connection to its end, which comes at the latest `age` and `drain` after its start.
+/// Serves one connection to its end, which comes at the latest `age` and `drain` after its start, unless an
+/// answer goes on for longer: that one has a place of another kind. So has what the connection is upgraded to,
+/// which is not this one's any more.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    slot: Slot,
     peer: Option<Arc<Peer>>,
     handlers: Handlers,
     limits: Limits,
     shutdown: CancellationToken,
 ) {
     let stopping = shutdown.clone();
+    let longest_head = handlers.longest_head();
+    let lasting = Arc::new(Mutex::new(None::<Lasting>));
+    let (busy, mut answered) = watch::channel(false);
+    let answer = lasting.clone();
+    let old = async {
+        sleep(limits.age).await;
+        // Answers are made in bounded time, but for one that waits for a command to end.
+        let _ = answered.wait_for(|busy| !busy).await;
+        let answer = answer.lock().take();
+        if let Some(answer) = answer {
+            answer.over().await;
+        }
+    };
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         if let Some(peer) = &peer {
             request.extensions_mut().insert(peer.clone());
         }
         let (handlers, stopping) = (handlers.clone(), stopping.clone());
+        let (slot, lasting, busy) = (slot.clone(), lasting.clone(), busy.clone());
         async move {
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let response = handlers.answer(request, &stopping).await;
+            busy.send_replace(true);
+            let mut response = handlers.answer(request, &stopping).await;
+            if let Some(answer) = response.extensions_mut().remove::<Lasting>() {
+                *lasting.lock() = Some(answer);
+                slot.lock().take();
+            }
+            busy.send_replace(false);
             let status = response.status().as_u16();
             tracing::debug!(%method, path, status, "answered");
             Ok::<_, Infallible>(response)
@@ -283,13 +311,14 @@ async fn connection(
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
+        .max_buf_size(longest_head)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     let mut served = pin!(served);
     let ended = tokio::select! {
         ended = served.as_mut() => Some(ended),
         () = shutdown.cancelled() => None,
-        () = sleep(limits.age) => None,
+        () = old => None,
     };
     let ended = match ended {
         Some(ended) => ended,

@@ -5,16 +5,20 @@
 //! * Woken by: requests, and by shutdown.
 //! * Publishes: pods, running pods, why pods are as they are, events, metrics and health, read from boards at the moment of the
 //!   request; nothing is computed for nobody.
-//! * Must never change anything, call the runtime, hold a whole list in memory as text, or let one
-//!   client take what all need (connections, headers, bodies and idle time are bounded).
+//! * Hands on to the runtime: commands in containers, their terminals, and ports of pods.
+//! * Must never change anything itself, call the runtime to answer a question, hold a whole list in memory
+//!   as text, or let one client take what all need (connections, headers, bodies, streams and idle time are
+//!   bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
 pub mod auth;
+mod container_logs;
 mod events;
 mod files;
 mod gate;
 mod handlers;
 mod health;
+mod lasting;
 mod list;
 mod listener;
 mod local;
@@ -26,11 +30,13 @@ mod reload;
 mod reply;
 mod routes;
 mod stats;
+mod streaming;
 #[cfg(test)]
 mod tests;
 pub mod tls;
 mod x509;
 
+pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::{
     ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,
     RunningPodsView, Views,
@@ -44,3 +50,4 @@ pub use routes::{
     RouteError, Switch, document, route, subresources,
 };
 pub use stats::{StatsViews, TextPieces};
+pub use streaming::{ContainerName, PodName, StreamParts, Streams};

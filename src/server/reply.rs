@@ -24,7 +24,7 @@ pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// The answer to a request that has no route.
 pub(super) fn refuse(error: &RouteError) -> Response<Body> {

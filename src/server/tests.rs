@@ -6,9 +6,13 @@ mod sockets;
 
 use super::*;
 use crate::{
+    cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient},
     events::{EventRecorder, ObjectRef},
     explain::{Explanation, Overview},
+    logs::ContainerLogs,
+    metrics::Metrics,
     model::{ContainerState, ContainerStatus, Pod, PodStatus},
+    pod_cache::PodCache,
     stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
 };
 use k8s_openapi::{
@@ -109,9 +113,37 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         events,
         node_name: "n1".into(),
         process: process(),
+        streams: streams(),
+        logs: logs(),
         node_logs: "/nonexistent".into(),
         posted: None,
     }
+}
+
+/// Streams of a runtime that nobody has started.
+fn streams() -> Streams {
+    let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
+    let metrics = CriMetrics::new(&Metrics::new());
+    let connection = CriConnection::new(endpoint, PATIENCE, &metrics);
+    let parts = StreamParts {
+        runtime: RuntimeClient::new(connection),
+        cache: PodCache::default(),
+        pods: Arc::new(Vec::new),
+        known: Arc::new(|| Box::pin(std::future::ready(()))),
+        idle: PATIENCE,
+    };
+    Streams::new(parts, CancellationToken::new())
+}
+
+/// Logs of no pods.
+fn logs() -> LogReaders {
+    LogReaders::new(LogParts {
+        logs: ContainerLogs::new(PodCache::default(), Arc::new(|_, _| None)),
+        pods: Arc::new(Vec::new),
+        known: Arc::new(|| Box::pin(std::future::ready(()))),
+        split_streams: false,
+        stall: PATIENCE,
+    })
 }
 
 /// A node with one pod, of which nothing is known but its name.

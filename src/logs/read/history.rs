@@ -114,14 +114,13 @@ pub(super) fn start(
         if missing == Some(0) {
             break;
         }
-        let Some((segment, metadata)) = open_rotated(log, &file)? else {
+        let cursor = match open_rotated(log, &file) {
             // It was removed for its age, and with it all before it.
-            break;
+            Ok(None) => break,
+            Ok(Some((_, metadata))) if ended_before(&metadata, options.since) => break,
+            Ok(Some((segment, metadata))) => from_tail(segment, &metadata, &mut missing),
+            Err(error) => Err(error),
         };
-        if ended_before(&metadata, options.since) {
-            break;
-        }
-        let cursor = from_tail(segment, &metadata, &mut missing);
         match cursor {
             Ok(cursor) => older.push_front(Older {
                 name: file.name,

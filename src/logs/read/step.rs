@@ -88,7 +88,7 @@ pub(super) fn step(
     if metadata.len() < offset {
         return begin_anew(live, &metadata).map(Step::Next);
     }
-    let there = files::found(fs::metadata(log))?;
+    let there = files::found(fs::symlink_metadata(log))?;
     let idle = Idle {
         quiet,
         rotated: false,
@@ -136,7 +136,7 @@ fn own_stamp(log: &Path, live: &Live, rotated: &[Rotated], metadata: &Metadata) 
             .iter()
             .filter(move |file| after.is_none_or(|after| file.stamp > after))
     };
-    let look = |file: &Rotated| fs::metadata(log.with_file_name(&file.name)).ok();
+    let look = |file: &Rotated| fs::symlink_metadata(log.with_file_name(&file.name)).ok();
     let same = |file: &&Rotated| {
         file.form == Form::Plain
             && look(file).is_some_and(|there| FileId::of(&there) == live.segment.id)

@@ -76,7 +76,8 @@ impl Logs {
         Self::default()
     }
 
-    /// Reads the log at `log` (an absolute path), rotated files included as far as the options reach.
+    /// Reads the log at `log` (an absolute path), rotated files included as far as the options reach. Neither
+    /// the log nor the two directories around it, its container's and its pod's, may be links.
     /// With `follow` it goes on until `ended` completes and everything is read; without, it ends where
     /// the log ended when it was opened, and `ended` is not waited for.
     ///
@@ -120,7 +121,7 @@ impl Logs {
         ended: BoxFuture<'static, ()>,
     ) -> io::Result<(Start, Follower)> {
         let ended = ended.shared();
-        let log = real_path(log, ended.clone()).await?;
+        await_directory(&log, ended.clone()).await?;
         let shared = self.shared.clone();
         let feed = blocking(move || shared.feed(&log)).await?;
         feed.follow(options, ended.boxed()).await
@@ -141,24 +142,14 @@ impl Shared {
     }
 }
 
-/// Where the log really is: beside its rotated files. `None` as long as it has no directory. Blocks.
-fn without_links(log: &Path) -> io::Result<Option<PathBuf>> {
-    let name = files::log_name(log)?;
-    if let Some(real) = files::found(log.canonicalize())? {
-        return Ok(Some(real));
-    }
-    let directory = log.parent().unwrap_or(Path::new("/"));
-    let real = files::found(directory.canonicalize())?;
-    Ok(real.map(|directory| directory.join(name)))
-}
-
-/// The same, when there is a directory.
-async fn real_path(log: PathBuf, ended: impl Future<Output = ()>) -> io::Result<PathBuf> {
+/// Waits for the directory of a log, in which all there is of it will be.
+async fn await_directory(log: &Path, ended: impl Future<Output = ()>) -> io::Result<()> {
+    files::log_name(log)?;
     tokio::pin!(ended);
     loop {
-        let asked = log.clone();
-        if let Some(real) = blocking(move || without_links(&asked)).await? {
-            return Ok(real);
+        let asked = log.to_owned();
+        if blocking(move || files::has_directory(&asked)).await? {
+            return Ok(());
         }
         tokio::select! {
             () = sleep(AWAIT_DIRECTORY) => {}
@@ -170,7 +161,6 @@ async fn real_path(log: PathBuf, ended: impl Future<Output = ()>) -> io::Result<
 /// All of a log as it is now.
 async fn snapshot(log: PathBuf, options: LogOptions) -> io::Result<Start> {
     blocking(move || {
-        let log = without_links(&log)?.ok_or(io::ErrorKind::NotFound)?;
         let live = history::open_live(&log)?;
         let length = match &live {
             Some(live) => live.segment.file.metadata()?.len(),

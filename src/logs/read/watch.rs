@@ -148,7 +148,8 @@ impl Watcher {
             | WatchMask::CREATE
             | WatchMask::MOVE
             | WatchMask::DELETE
-            | WatchMask::ONLYDIR;
+            | WatchMask::ONLYDIR
+            | WatchMask::DONT_FOLLOW;
         let watch = watches.add(path, mask)?;
         let known = state.directories.get(&watch).and_then(Weak::upgrade);
         match known {

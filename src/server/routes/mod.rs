@@ -5,6 +5,7 @@ mod query;
 mod route;
 mod table;
 
+pub(super) use query::{BadQuery, pairs};
 pub use route::{
     EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Post, Route, RouteError, route,
     subresources,

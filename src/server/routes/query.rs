@@ -11,7 +11,7 @@ pub struct BadQuery {
 }
 
 /// The decoded pairs of a query string in their order. A parameter without `=` has an empty value.
-pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
+pub(in crate::server) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
     query
         .split('&')
         .filter(|pair| !pair.is_empty())

@@ -4,7 +4,14 @@ use super::{
     query::{BadQuery, decode_path, pairs},
     table::{ENTRIES, Entry, Port},
 };
-use crate::server::auth::{PROXY, Subresources};
+use crate::{
+    cri::StdStreams,
+    server::{
+        auth::{PROXY, Subresources},
+        container_logs::{LogQuery, params::log_query},
+        streaming::{ContainerName, PodName, params},
+    },
+};
 use hyper::Method;
 
 /// What is being asked for.
@@ -46,6 +53,16 @@ pub enum Route {
     PostPods(Post),
     /// `/logs/<path>`: the node's logs.
     NodeLogs(String),
+    /// `/exec/…`: a command in a container, with these streams.
+    Exec(ContainerName, Vec<String>, StdStreams),
+    /// `/attach/…`: the first process of a container.
+    Attach(ContainerName, StdStreams),
+    /// `/portForward/…`: ports of a pod.
+    PortForward(PodName, Vec<u16>),
+    /// `/run/…`: a command in a container, to its end. Without a command here, the body has it.
+    Run(ContainerName, Option<Vec<String>>),
+    /// `/containerLogs/…`: what a container wrote.
+    ContainerLogs(ContainerName, LogQuery),
 }
 
 /// What becomes of pods that were posted before.
@@ -276,6 +293,48 @@ pub(super) fn events(parts: &Parts) -> Result<Route, RouteError> {
         name: parts.last("name"),
         limit: limit.transpose()?,
     }))
+}
+
+fn pod_name(parts: &Parts) -> Result<PodName, RouteError> {
+    let uid = parts.name("uid")?;
+    Ok(PodName {
+        namespace: parts.name("namespace")?,
+        name: parts.name("pod")?,
+        uid: (!uid.is_empty()).then_some(uid),
+    })
+}
+
+fn container_name(parts: &Parts) -> Result<ContainerName, RouteError> {
+    Ok(ContainerName {
+        pod: pod_name(parts)?,
+        container: parts.name("container")?,
+    })
+}
+
+pub(super) fn exec(parts: &Parts) -> Result<Route, RouteError> {
+    let command = params::command(&parts.query)?;
+    let streams = params::std_streams(&parts.query)?;
+    Ok(Route::Exec(container_name(parts)?, command, streams))
+}
+
+pub(super) fn attach(parts: &Parts) -> Result<Route, RouteError> {
+    let streams = params::std_streams(&parts.query)?;
+    Ok(Route::Attach(container_name(parts)?, streams))
+}
+
+pub(super) fn port_forward(parts: &Parts) -> Result<Route, RouteError> {
+    let ports = params::ports(&parts.query)?;
+    Ok(Route::PortForward(pod_name(parts)?, ports))
+}
+
+pub(super) fn run(parts: &Parts) -> Result<Route, RouteError> {
+    let command = params::cmd(&parts.query)?;
+    Ok(Route::Run(container_name(parts)?, command))
+}
+
+pub(super) fn container_logs(parts: &Parts) -> Result<Route, RouteError> {
+    let query = log_query(&parts.query)?;
+    Ok(Route::ContainerLogs(container_name(parts)?, query))
 }
 
 fn number(parameter: &str, value: &str) -> Result<usize, BadQuery> {

@@ -90,6 +90,10 @@ const READABLE: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 const MANIFEST: Option<usize> = Some(MAX_MANIFEST_BYTES);
 
 const GET: &[&str] = &["GET"];
+const UPGRADE: &[&str] = &["GET", "POST"];
+
+/// Largest form that is read, bytes.
+const FORM: usize = 64 * 1024;
 
 /// A row that is only read and that nothing takes away; others are changed from it.
 const READ: Entry = Entry {
@@ -253,6 +257,88 @@ pub static ENTRIES: &[Entry] = &[
         switch: Some(Switch::SystemLogs),
         about: "The node's logs: files and directory listings below `/var/log`; `Range` is honoured.",
         parse: route::node_logs,
+        ..READ
+    },
+    Entry {
+        pattern: "/containerLogs/{namespace}/{pod}/{container}",
+        ports: GUARDED,
+        switch: Some(Switch::Debugging),
+        about: "What a container wrote: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`.",
+        parse: route::container_logs,
+        ..READ
+    },
+    Entry {
+        pattern: "/exec/{namespace}/{pod}/{container}",
+        methods: UPGRADE,
+        ports: GUARDED,
+        switch: Some(Switch::Debugging),
+        about: "A command in a container, over SPDY or WebSocket: `command` for each argument; `input`, `output`, `error`, `tty`.",
+        parse: route::exec,
+        ..READ
+    },
+    Entry {
+        pattern: "/exec/{namespace}/{pod}/{uid}/{container}",
+        methods: UPGRADE,
+        ports: GUARDED,
+        switch: Some(Switch::Debugging),
+        about: "The same of the pod of that UID.",
+        parse: route::exec,
+        ..READ
+    },
+    Entry {
+        pattern: "/attach/{namespace}/{pod}/{container}",
+        methods: UPGRADE,
+        ports: GUARDED,
+        switch: Some(Switch::Debugging),
+        about: "The first process of a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
+        parse: route::attach,
+        ..READ
+    },
+    Entry {
+        pattern: "/attach/{namespace}/{pod}/{uid}/{container}",
+        methods: UPGRADE,
+        ports: GUARDED,
+        switch: Some(Switch::Debugging),
+        about: "The same of the pod of that UID.",
+        parse: route::attach,
+        ..READ
+    },
+    Entry {
+        pattern: "/portForward/{namespace}/{pod}",
+        methods: UPGRADE,
+        ports: GUARDED,
+        switch: Some(Switch::Debugging),
+        about: "Ports of a pod, over SPDY or WebSocket; over the latter, `port` names them.",
+        parse: route::port_forward,
+        ..READ
+    },
+    Entry {
+        pattern: "/portForward/{namespace}/{pod}/{uid}",
+        methods: UPGRADE,
+        ports: GUARDED,
+        switch: Some(Switch::Debugging),
+        about: "The same of the pod of that UID.",
+        parse: route::port_forward,
+        ..READ
+    },
+    Entry {
+        pattern: "/run/{namespace}/{pod}/{container}",
+        methods: &["POST"],
+        ports: GUARDED,
+        body: Some(FORM),
+        switch: Some(Switch::Debugging),
+        about: "Runs a command, `cmd` split at spaces, in a container and answers with what it printed; `cmd` may be in a form.",
+        parse: route::run,
+        ..READ
+    },
+    Entry {
+        pattern: "/run/{namespace}/{pod}/{uid}/{container}",
+        methods: &["POST"],
+        ports: GUARDED,
+        body: Some(FORM),
+        switch: Some(Switch::Debugging),
+        about: "The same of the pod of that UID.",
+        parse: route::run,
         ..READ
     },
 ];

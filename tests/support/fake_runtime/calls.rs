@@ -37,6 +37,7 @@ rpcs! {
     CreateContainer: changes, StartContainer: changes, StopContainer: changes, RemoveContainer: changes,
     ListContainers: reads, StreamContainers: reads, ContainerStatus: reads,
     UpdateContainerResources: changes, ReopenContainerLog: changes, ExecSync: reads,
+    Exec: reads, Attach: reads, PortForward: reads,
     ContainerStats: reads, ListContainerStats: reads, PodSandboxStats: reads, ListPodSandboxStats: reads,
     UpdateRuntimeConfig: changes, Status: reads, GetContainerEvents: reads, RuntimeConfig: reads,
     UpdatePodSandboxResources: changes,

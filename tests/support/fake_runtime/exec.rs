@@ -1,9 +1,11 @@
-//! Scripted answers to ExecSync.
+//! Scripted answers to ExecSync and to the calls that ask for streams.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::Subject;
+use tonic::Status;
+
+use super::calls::{Rpc, Subject};
 
 /// What is to be run where.
 pub struct ExecCall {
@@ -37,4 +39,22 @@ pub type ExecScript = Arc<dyn Fn(&ExecCall) -> ExecOutcome + Send + Sync>;
 /// Every command succeeds.
 pub fn succeed() -> ExecScript {
     Arc::new(|_| ExecOutcome::default())
+}
+
+/// Streams that somebody wants.
+pub struct StreamCall {
+    /// The container, or the sandbox.
+    pub subject: Subject,
+    /// Exec, Attach or PortForward.
+    pub rpc: Rpc,
+    pub command: Vec<String>,
+    pub ports: Vec<i32>,
+}
+
+/// The URL where they are to be had.
+pub type StreamScript = Arc<dyn Fn(&StreamCall) -> Result<String, Status> + Send + Sync>;
+
+/// There is no streaming server.
+pub fn no_streams() -> StreamScript {
+    Arc::new(|call| Err(Status::unimplemented(format!("no {}", call.rpc))))
 }

@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::{
     Behaviour, Call, Conditions, ExecCall, ExecOutcome, Fault, Features, Lie, Options, Pull, Rpc,
-    Shared, Start, Subject,
+    Shared, Start, StreamCall, Subject,
 };
 use super::{calls, exec, images, server, world};
 
@@ -85,6 +85,7 @@ impl FakeRuntime {
             faults: Mutex::default(),
             lies: Mutex::default(),
             exec: Mutex::new(exec::succeed()),
+            streams: Mutex::new(exec::no_streams()),
             pulls: Mutex::default(),
             conditions: Mutex::new(Conditions {
                 runtime: Ok(()),
@@ -128,6 +129,14 @@ impl FakeRuntime {
     /// How ExecSync answers.
     pub fn on_exec(&self, script: impl Fn(&ExecCall) -> ExecOutcome + Send + Sync + 'static) {
         *self.shared.exec.lock() = Arc::new(script);
+    }
+
+    /// Where streams are to be had.
+    pub fn on_streams(
+        &self,
+        script: impl Fn(&StreamCall) -> Result<String, Status> + Send + Sync + 'static,
+    ) {
+        *self.shared.streams.lock() = Arc::new(script);
     }
 
     /// How pulls of this image go.

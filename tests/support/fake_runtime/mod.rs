@@ -33,7 +33,7 @@ use tonic::{Code, Response, Status};
 
 pub use behaviour::{Behaviour, OnTerm};
 pub use calls::{Call, Rpc, Subject};
-pub use exec::{ExecCall, ExecOutcome};
+pub use exec::{ExecCall, ExecOutcome, StreamCall};
 pub use faults::{Fault, Lie};
 pub use handle::{ContainerView, FakeRuntime, PodView};
 pub use history::Start;
@@ -155,6 +155,7 @@ pub struct Shared {
     faults: Mutex<faults::Faults>,
     lies: Mutex<Vec<Lie>>,
     exec: Mutex<exec::ExecScript>,
+    streams: Mutex<exec::StreamScript>,
     pulls: Mutex<images::Pulls>,
     conditions: Mutex<Conditions>,
     features: Mutex<Features>,

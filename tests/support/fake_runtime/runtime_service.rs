@@ -11,7 +11,7 @@ use v1::runtime_service_server::RuntimeService;
 use super::Shared;
 use super::behaviour::OnTerm;
 use super::calls::{Rpc, Subject};
-use super::exec::ExecCall;
+use super::exec::{ExecCall, StreamCall};
 use super::stats;
 use super::views::{self, Bend};
 
@@ -131,6 +131,11 @@ impl Runtime {
             stderr,
             exit_code: outcome.exit_code,
         })
+    }
+
+    fn stream(&self, call: StreamCall) -> Result<String, Status> {
+        let script = self.0.streams.lock().clone();
+        script(&call)
     }
 }
 
@@ -489,19 +494,68 @@ impl RuntimeService for Runtime {
         self.0.call(Rpc::ExecSync, subject, detail, work).await
     }
 
-    async fn exec(&self, _: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
-        unsupported("Exec")
+    async fn exec(&self, r: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
+        let request = r.into_inner();
+        let subject = self.container_subject(&request.container_id);
+        let (stdin, stdout) = (request.stdin, request.stdout);
+        let (stderr, tty) = (request.stderr, request.tty);
+        let detail = format!(
+            "{:?} stdin={stdin} stdout={stdout} stderr={stderr} tty={tty}",
+            request.cmd
+        );
+        let call = StreamCall {
+            subject: subject.clone(),
+            rpc: Rpc::Exec,
+            command: request.cmd,
+            ports: Vec::new(),
+        };
+        let work = async {
+            self.0.world.lock().container(&request.container_id)?;
+            let url = self.stream(call)?;
+            Ok(v1::ExecResponse { url })
+        };
+        self.0.call(Rpc::Exec, subject, detail, work).await
     }
 
-    async fn attach(&self, _: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
-        unsupported("Attach")
+    async fn attach(&self, r: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
+        let request = r.into_inner();
+        let subject = self.container_subject(&request.container_id);
+        let (stdin, stdout) = (request.stdin, request.stdout);
+        let (stderr, tty) = (request.stderr, request.tty);
+        let detail = format!("stdin={stdin} stdout={stdout} stderr={stderr} tty={tty}");
+        let call = StreamCall {
+            subject: subject.clone(),
+            rpc: Rpc::Attach,
+            command: Vec::new(),
+            ports: Vec::new(),
+        };
+        let work = async {
+            self.0.world.lock().container(&request.container_id)?;
+            let url = self.stream(call)?;
+            Ok(v1::AttachResponse { url })
+        };
+        self.0.call(Rpc::Attach, subject, detail, work).await
     }
 
     async fn port_forward(
         &self,
-        _: Request<v1::PortForwardRequest>,
+        r: Request<v1::PortForwardRequest>,
     ) -> Answer<v1::PortForwardResponse> {
-        unsupported("PortForward")
+        let request = r.into_inner();
+        let subject = self.sandbox_subject(&request.pod_sandbox_id);
+        let detail = format!("{:?}", request.port);
+        let call = StreamCall {
+            subject: subject.clone(),
+            rpc: Rpc::PortForward,
+            command: Vec::new(),
+            ports: request.port,
+        };
+        let work = async {
+            self.0.world.lock().sandbox(&request.pod_sandbox_id)?;
+            let url = self.stream(call)?;
+            Ok(v1::PortForwardResponse { url })
+        };
+        self.0.call(Rpc::PortForward, subject, detail, work).await
     }
 
     async fn container_stats(

@@ -245,22 +245,6 @@ async fn a_log_that_was_cut_is_read_from_its_beginning() {
 }
 
 #[tokio::test]
-async fn a_link_to_a_log_is_followed_where_it_leads() {
-    let (logs, mut log) = (Logs::new(), Log::new());
-    let dir = tempfile::tempdir().unwrap();
-    let link = dir.path().join("0.log");
-    std::os::unix::fs::symlink(&log.path, &link).unwrap();
-    let mut stream = logs.open(link, follow(), pending()).await.unwrap();
-    log.lines(3);
-    log.rotate();
-    log.lines(3);
-    assert_eq!(take(&mut stream, log.expected.len()).await, log.expected);
-    let link = dir.path().join("0.log");
-    let whole = logs.open(link, LogOptions::default(), pending()).await;
-    assert_eq!(text(whole.unwrap()).await, log.expected);
-}
-
-#[tokio::test]
 async fn a_line_is_given_while_it_is_being_written() {
     let (logs, log) = (Logs::new(), Log::new());
     let mut stream = open(&logs, &log, follow()).await;

@@ -1,5 +1,6 @@
 mod container;
 mod fixture;
 mod following;
+mod links;
 mod properties;
 mod reading;

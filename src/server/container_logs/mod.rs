@@ -1,0 +1,150 @@
+//! `/containerLogs`: what a container wrote.
+//!
+//! Answers to upstream's `getContainerLogs` of `pkg/kubelet/server` and `GetKubeletContainerLogs` of
+//! `pkg/kubelet`.
+
+pub(super) mod params;
+
+pub use params::LogQuery;
+
+use super::{
+    handlers::{Known, PodsView},
+    lasting::LastingBody,
+    reply::{Body, TEXT, closing, respond, text},
+    streaming::{ContainerName, pick},
+};
+use crate::{
+    base::chain,
+    logs::{ContainerLogs, LogError, LogStream, Streams},
+    model::PodExt as _,
+};
+use futures::StreamExt as _;
+use http_body_util::BodyExt as _;
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+/// Logs that may be read at once, followed ones included.
+const MOST_READERS: usize = 2048;
+
+/// What answers about logs need.
+pub struct LogParts {
+    /// Reads them.
+    pub logs: ContainerLogs,
+    /// Every known pod.
+    pub pods: PodsView,
+    /// What those who ask for a pod wait for.
+    pub known: Known,
+    /// `PodLogsQuerySplitStreams`: whether one of the two outputs may be asked for alone.
+    pub split_streams: bool,
+    /// `streamingConnectionIdleTimeout`: a client that takes nothing for so long is cut off; zero is no
+    /// limit.
+    pub stall: Duration,
+}
+
+/// Answers those who want to read logs; cheap to clone.
+#[derive(Clone)]
+pub struct LogReaders {
+    parts: Arc<LogParts>,
+    slots: Arc<Semaphore>,
+}
+
+/// Why there is nothing to read, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Invalid(#[from] params::Invalid),
+    #[error("pod {0:?} does not exist")]
+    NoPod(String),
+    #[error("container {0:?} not found in pod {1:?}")]
+    NoContainer(String, String),
+    #[error(
+        "unable to return the given log stream: {0:?}. Please enable PodLogsQuerySplitStreams feature gate in kubelet"
+    )]
+    NoSplit(Streams),
+    #[error("too many logs are being read ({MOST_READERS}); close one and try again")]
+    TooMany,
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+impl LogReaders {
+    /// Nobody reads.
+    pub fn new(parts: LogParts) -> Self {
+        Self {
+            parts: Arc::new(parts),
+            slots: Arc::new(Semaphore::new(MOST_READERS)),
+        }
+    }
+
+    /// The log of a container, as far as the query asks for it.
+    pub(super) async fn answer(
+        &self,
+        name: &ContainerName,
+        query: &LogQuery,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        let (logs, slot) = match self.open(name, query).await {
+            Ok(opened) => opened,
+            Err(refusal) => return refused(name, &refusal),
+        };
+        let (pod, container) = (name.pod.name.clone(), name.container.clone());
+        let logs = logs.inspect(move |piece| {
+            if let Err(error) = piece {
+                tracing::warn!(pod, container, err = %chain(error), "A log cannot be read any further");
+            }
+        });
+        let (body, lasting) = LastingBody::new(logs, slot, stopping, self.parts.stall);
+        let mut response = respond(StatusCode::OK, TEXT, body.boxed_unsync());
+        response.extensions_mut().insert(lasting);
+        // The connection has given its place back.
+        closing(response)
+    }
+
+    async fn open(
+        &self,
+        name: &ContainerName,
+        query: &LogQuery,
+    ) -> Result<(LogStream, OwnedSemaphorePermit), Refusal> {
+        let parts = &self.parts;
+        let options = query.options(Timestamp::now())?;
+        (parts.known)().await;
+        let found = pick::pod((parts.pods)(), &name.pod);
+        let (pod, status) = found.map_err(|_| Refusal::NoPod(name.pod.name.clone()))?;
+        if !pick::has_container(&pod, &name.container) {
+            let (container, pod) = (&name.container, &name.pod.name);
+            return Err(Refusal::NoContainer(container.clone(), pod.clone()));
+        }
+        if options.streams != Streams::All && !parts.split_streams {
+            return Err(Refusal::NoSplit(options.streams));
+        }
+        let slot = self.slots.clone().try_acquire_owned();
+        let slot = slot.map_err(|_| Refusal::TooMany)?;
+        let came_with = pod.status.clone().unwrap_or_default();
+        let status = status.as_deref().unwrap_or(&came_with);
+        let (uid, container) = (pod.uid(), name.container.as_str());
+        let pod = (&uid, pod.name());
+        let logs = parts
+            .logs
+            .read(pod, status, container, query.previous, options);
+        Ok((logs.await?, slot))
+    }
+}
+
+fn refused(name: &ContainerName, refusal: &Refusal) -> Response<Body> {
+    let status = match refusal {
+        Refusal::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        Refusal::NoPod(_) | Refusal::NoContainer(..) => StatusCode::NOT_FOUND,
+        Refusal::NoSplit(_) => StatusCode::BAD_REQUEST,
+        Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        Refusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
+        Refusal::Log(LogError::File(_)) => {
+            let (pod, container) = (&name.pod.name, &name.container);
+            tracing::warn!(pod, container, err = %chain(refusal), "A log cannot be read");
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+    };
+    text(status, format!("{}\n", chain(refusal)))
+}

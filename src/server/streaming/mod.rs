@@ -1,0 +1,339 @@
+//! Commands in containers, their terminals, and ports of pods: connections that are handed to the
+//! runtime's own streaming server.
+//!
+//! The kubelet finds the container, asks the runtime for a URL, makes the client's upgrade there, and from
+//! then on copies bytes. Which protocol they are in (SPDY, WebSocket) is between client and runtime.
+//!
+//! Answers to upstream's `getExec`, `getAttach`, `getRun` and `getPortForward` of `pkg/kubelet/server` and
+//! to `UpgradeAwareHandler` of `k8s.io/apimachinery/pkg/util/proxy`.
+
+pub(super) mod params;
+pub(super) mod pick;
+mod splice;
+mod target;
+mod upgrade;
+
+pub use params::{ContainerName, PodName};
+
+use super::{
+    handlers::{Known, PodsView},
+    reply::{Body, Request as BodyRequest, read_body, refuse, text},
+    routes::{RouteError, pairs},
+};
+use crate::{
+    base::chain,
+    cri::{CriError, RuntimeClient, StdStreams},
+    model::{PodExt as _, PodStatus},
+    pod_cache::PodCache,
+};
+use hyper::{
+    Request, Response, StatusCode,
+    header::{self, HeaderValue},
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::TokioIo;
+use pick::{Missing, Shown};
+use splice::{End, splice};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::Code;
+use upgrade::{Failure, Switched};
+
+/// Streams that may be open at once, and commands that may run at once.
+const MOST_STREAMS: usize = 512;
+/// A client that is told to switch protocols gets so long to take the answer.
+const SWITCH: Duration = Duration::from_secs(10);
+/// When a client that was refused for the number of streams may ask again, seconds: as long as the tokens
+/// of runtimes are good, as upstream has it.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
+
+/// What streams need.
+pub struct StreamParts {
+    /// The runtime.
+    pub runtime: RuntimeClient,
+    /// What it has of every pod.
+    pub cache: PodCache,
+    /// Every known pod.
+    pub pods: PodsView,
+    /// What those who ask for a pod wait for.
+    pub known: Known,
+    /// `streamingConnectionIdleTimeout`: a stream on which nothing happens for so long is closed; zero is
+    /// no limit.
+    pub idle: Duration,
+}
+
+/// Opens streams and keeps them until they end; cheap to clone.
+#[derive(Clone)]
+pub struct Streams {
+    parts: Arc<StreamParts>,
+    slots: Arc<Semaphore>,
+    open: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// Why there is no answer of the runtime to pass on.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// Upstream's text.
+    #[error("Upgrade request required")]
+    NoUpgrade,
+    #[error("query parameter \"port\" is required")]
+    NoPort,
+    #[error("too many streams are open ({MOST_STREAMS}); close one and try again")]
+    TooMany,
+    #[error("{}", .0.grpc_text())]
+    Runtime(#[from] CriError),
+    #[error(transparent)]
+    Target(#[from] target::Refused),
+    #[error(transparent)]
+    Upgrade(#[from] Failure),
+    /// The text of `CodeExitError` upstream.
+    #[error("command '{cmd}' exited with {code}: {stderr}")]
+    Exited {
+        cmd: String,
+        code: i32,
+        stderr: String,
+    },
+}
+
+impl Streams {
+    /// No stream is open. They are closed soon after `shutdown`.
+    pub fn new(parts: StreamParts, shutdown: CancellationToken) -> Self {
+        Self {
+            parts: Arc::new(parts),
+            slots: Arc::new(Semaphore::new(MOST_STREAMS)),
+            open: TaskTracker::new(),
+            shutdown,
+        }
+    }
+
+    /// Waits for shutdown, and then until the last stream is closed.
+    pub async fn drained(self) -> anyhow::Result<()> {
+        self.shutdown.cancelled().await;
+        self.open.close();
+        self.open.wait().await;
+        Ok(())
+    }
+
+    /// Runs a command in a container, with streams.
+    pub(super) async fn exec(
+        &self,
+        request: Request<()>,
+        name: &ContainerName,
+        command: Vec<String>,
+        streams: StdStreams,
+    ) -> Response<Body> {
+        let url = async {
+            let (shown, picture) = self.find(&name.pod).await?;
+            let id = pick::container(&shown.0, &picture, name)?;
+            let slot = self.slot(&request)?;
+            let runtime = &self.parts.runtime;
+            let url = runtime.exec(id.as_str(), command, streams).await?;
+            Ok((url, slot))
+        };
+        self.answer("exec", url.await, request).await
+    }
+
+    /// Attaches to the first process of a container.
+    pub(super) async fn attach(
+        &self,
+        request: Request<()>,
+        name: &ContainerName,
+        streams: StdStreams,
+    ) -> Response<Body> {
+        let url = async {
+            let (shown, picture) = self.find(&name.pod).await?;
+            let id = pick::container(&shown.0, &picture, name)?;
+            let slot = self.slot(&request)?;
+            let url = self.parts.runtime.attach(id.as_str(), streams).await?;
+            Ok((url, slot))
+        };
+        self.answer("attach", url.await, request).await
+    }
+
+    /// Connects to ports of a pod. Over WebSocket they are named beforehand; one that brings SPDY along
+    /// names them itself.
+    pub(super) async fn port_forward(
+        &self,
+        request: Request<()>,
+        name: &PodName,
+        ports: &[u16],
+    ) -> Response<Body> {
+        let url = async {
+            let websocket = upgrade::is_websocket(request.headers());
+            if websocket && ports.is_empty() && !upgrade::is_tunnel(request.headers()) {
+                return Err(Refusal::NoPort);
+            }
+            let (shown, picture) = self.find(name).await?;
+            let sandbox = pick::sandbox(&shown.0, &picture)?;
+            let slot = self.slot(&request)?;
+            let ports = if websocket { ports } else { &[] };
+            let runtime = &self.parts.runtime;
+            let url = runtime.port_forward(sandbox.as_str(), ports).await?;
+            Ok((url, slot))
+        };
+        self.answer("port-forward", url.await, request).await
+    }
+
+    /// Runs a command in a container to its end: what it printed on both outputs, one after the other. One
+    /// that the query does not have is in the body, as a form of at most `most` bytes.
+    pub(super) async fn run(
+        &self,
+        request: BodyRequest,
+        name: &ContainerName,
+        command: Option<Vec<String>>,
+        most: usize,
+    ) -> Response<Body> {
+        let command = match command {
+            Some(command) => command,
+            None => match of_form(request, most).await {
+                Ok(command) => command,
+                Err(refused) => return *refused,
+            },
+        };
+        let run = async {
+            let (shown, picture) = self.find(&name.pod).await?;
+            let id = pick::container(&shown.0, &picture, name)?;
+            let _slot = self.free_slot()?;
+            // Without a limit of time, as upstream: it ends with the command or with the client.
+            let run = self
+                .parts
+                .runtime
+                .exec_sync(id.as_str(), &command, Duration::ZERO);
+            let output = run.await?;
+            if output.exit_code != 0 {
+                return Err(Refusal::Exited {
+                    cmd: command.join(" "),
+                    code: output.exit_code,
+                    stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+                });
+            }
+            Ok([output.stdout, output.stderr].concat())
+        };
+        match run.await {
+            Ok(output) => text(
+                StatusCode::OK,
+                String::from_utf8_lossy(&output).into_owned(),
+            ),
+            Err(refusal) => refused("run", &refusal),
+        }
+    }
+
+    async fn find(&self, name: &PodName) -> Result<(Shown, Arc<PodStatus>), Refusal> {
+        (self.parts.known)().await;
+        let shown = pick::pod((self.parts.pods)(), name)?;
+        let picture = self.parts.cache.latest(&shown.0.uid());
+        Ok((shown, picture))
+    }
+
+    /// A place for a stream, if the request can become one.
+    fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, Refusal> {
+        match upgrade::is_upgrade(request.headers()) {
+            true => self.free_slot(),
+            false => Err(Refusal::NoUpgrade),
+        }
+    }
+
+    fn free_slot(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let free = self.slots.clone().try_acquire_owned();
+        free.map_err(|_| Refusal::TooMany)
+    }
+
+    /// Makes the client's upgrade at the runtime's URL and the runtime's answer the client's.
+    async fn answer(
+        &self,
+        what: &'static str,
+        url: Result<(String, OwnedSemaphorePermit), Refusal>,
+        mut request: Request<()>,
+    ) -> Response<Body> {
+        let switched = async {
+            let (url, slot) = url?;
+            let switched = upgrade::switch(target::parse(&url)?, &request).await?;
+            Ok((switched, slot))
+        };
+        let (mut switched, slot) = match switched.await {
+            Ok(switched) => switched,
+            Err(refusal) => return refused(what, &refusal),
+        };
+        let mut response = Response::new(Body::default());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        *response.headers_mut() = std::mem::take(&mut switched.headers);
+        // Neither has a meaning here; both would confuse.
+        for framing in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
+            response.headers_mut().remove(framing);
+        }
+        let client = hyper::upgrade::on(&mut request);
+        let path = request.uri().path().to_owned();
+        let (idle, shutdown) = (self.parts.idle, self.shutdown.clone());
+        self.open.spawn(async move {
+            match stream(client, switched, idle, shutdown).await {
+                Ok(end) => tracing::info!(what, path, end = %end, "A stream has ended"),
+                Err(error) => {
+                    tracing::info!(what, path, err = %chain(&*error), "A stream has not come about");
+                }
+            }
+            drop(slot);
+        });
+        response
+    }
+}
+
+/// A stream from the moment at which both sides switch protocols, to its end.
+async fn stream(
+    client: OnUpgrade,
+    switched: Switched,
+    idle: Duration,
+    shutdown: CancellationToken,
+) -> anyhow::Result<End> {
+    let Switched {
+        stream: runtime,
+        connection: _connection,
+        ..
+    } = switched;
+    let both = async { tokio::try_join!(client, runtime) };
+    let (client, runtime) = timeout(SWITCH, both).await??;
+    let (client, runtime) = (TokioIo::new(client), TokioIo::new(runtime));
+    Ok(splice(client, runtime, idle, shutdown).await)
+}
+
+/// The command that a form has.
+async fn of_form(request: BodyRequest, most: usize) -> Result<Vec<String>, Box<Response<Body>>> {
+    let body = read_body(request, most).await?;
+    let form = String::from_utf8_lossy(&body);
+    let command = pairs(form.trim()).and_then(|form| params::cmd(&form));
+    let command = command.and_then(|command| command.ok_or_else(params::no_cmd));
+    command.map_err(|bad| Box::new(refuse(&RouteError::from(bad))))
+}
+
+fn refused(what: &'static str, refusal: &Refusal) -> Response<Body> {
+    let status = match refusal {
+        Refusal::Missing(_) => StatusCode::NOT_FOUND,
+        Refusal::NoUpgrade | Refusal::NoPort => StatusCode::BAD_REQUEST,
+        Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        Refusal::Runtime(error) => match error.code() {
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        },
+        Refusal::Exited { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        Refusal::Upgrade(Failure::Refused(status, _)) => *status,
+        Refusal::Upgrade(Failure::Late) => StatusCode::GATEWAY_TIMEOUT,
+        Refusal::Target(_) | Refusal::Upgrade(_) => StatusCode::BAD_GATEWAY,
+    };
+    if matches!(refusal, Refusal::Target(_) | Refusal::Upgrade(_)) {
+        tracing::warn!(what, err = %chain(refusal), "The runtime's streaming server is of no use");
+    }
+    let mut response = text(status, format!("{refusal}\n"));
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, RETRY_AFTER);
+    }
+    response
+}

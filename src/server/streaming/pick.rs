@@ -1,0 +1,233 @@
+//! Which pod, container and sandbox a request is about. Pure.
+
+use super::params::{ContainerName, PodName};
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
+};
+use k8s_openapi::api::core::v1;
+use std::sync::Arc;
+
+/// A pod with its status as it is shown.
+pub(in crate::server) type Shown = (Arc<Pod>, Option<Arc<v1::PodStatus>>);
+
+/// There is no such thing: 404. The texts begin as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::server) enum Missing {
+    /// No pod has that name.
+    #[error("pod does not exist")]
+    Pod,
+    /// The pod of that name has another UID.
+    #[error("pod not found: the pod of that name has another UID")]
+    Uid,
+    /// The pod has no such container.
+    #[error("container not found ({0:?})")]
+    Container(String),
+    /// The container is there and does not run.
+    #[error("container not found ({name:?}): {why}")]
+    NotRunning {
+        /// The container.
+        name: String,
+        /// What it does instead.
+        why: String,
+    },
+    /// There is no sandbox with a network.
+    #[error("pod not found ({0:?}): it has no sandbox that is ready")]
+    Sandbox(String),
+}
+
+/// The pod of a name; with a UID, the one of several that has it. The first is the one that is wanted.
+pub(in crate::server) fn pod(
+    pods: impl IntoIterator<Item = Shown>,
+    name: &PodName,
+) -> Result<Shown, Missing> {
+    let of_name = |(pod, _): &Shown| pod.namespace() == name.namespace && pod.name() == name.name;
+    let mut missing = Missing::Pod;
+    for shown in pods.into_iter().filter(of_name) {
+        match &name.uid {
+            Some(uid) if *uid != *shown.0.uid().as_str() => missing = Missing::Uid,
+            _ => return Ok(shown),
+        }
+    }
+    Err(missing)
+}
+
+/// Whether a pod has a container of that name, of any kind.
+pub(in crate::server) fn has_container(pod: &Pod, name: &str) -> bool {
+    let Some(spec) = &pod.spec else {
+        return false;
+    };
+    let regular = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    regular
+        .map(|c| &c.name)
+        .chain(ephemeral.map(|c| &c.name))
+        .any(|known| known == name)
+}
+
+/// The running instance of a container.
+pub(super) fn container(
+    pod: &Pod,
+    picture: &PodStatus,
+    name: &ContainerName,
+) -> Result<ContainerId, Missing> {
+    let name = name.container.as_str();
+    if !has_container(pod, name) {
+        return Err(Missing::Container(name.to_owned()));
+    }
+    let mut instances = picture.instances(name);
+    if let Some(running) = instances.find(|c| c.state == ContainerState::Running) {
+        return Ok(running.id.clone());
+    }
+    Err(Missing::NotRunning {
+        name: name.to_owned(),
+        why: picture
+            .newest(name)
+            .map_or("it has not been created yet".into(), instead),
+    })
+}
+
+fn instead(container: &ContainerStatus) -> String {
+    match container.state {
+        ContainerState::Created => "it has not been started yet".into(),
+        ContainerState::Exited => format!("it has ended with code {}", container.exit_code),
+        ContainerState::Running | ContainerState::Unknown => {
+            "the runtime does not know whether it runs".into()
+        }
+    }
+}
+
+/// The sandbox whose ports can be reached.
+pub(super) fn sandbox(pod: &Pod, picture: &PodStatus) -> Result<SandboxId, Missing> {
+    let ready = picture.ready_sandboxes().next();
+    let missing = || Missing::Sandbox(format!("{}_{}", pod.name(), pod.namespace()));
+    ready.map(|sandbox| sandbox.id.clone()).ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SandboxStatus;
+    use serde_json::json;
+
+    fn a_pod(uid: &str) -> Arc<Pod> {
+        Arc::new(
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": uid},
+                "spec": {
+                    "containers": [{"name": "main"}],
+                    "initContainers": [{"name": "init"}],
+                    "ephemeralContainers": [{"name": "debug"}],
+                },
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn named(namespace: &str, name: &str, uid: Option<&str>) -> PodName {
+        PodName {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: uid.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn a_pod_is_found_by_its_name_and_told_apart_by_its_uid() {
+        let pods = || [(a_pod("new"), None), (a_pod("old"), None)];
+        let rows = [
+            (named("shop", "web", None), Ok("new")),
+            (named("shop", "web", Some("new")), Ok("new")),
+            (named("shop", "web", Some("old")), Ok("old")),
+            (named("shop", "web", Some("other")), Err(Missing::Uid)),
+            (named("shop", "we", None), Err(Missing::Pod)),
+            (named("default", "web", None), Err(Missing::Pod)),
+            (named("default", "web", Some("new")), Err(Missing::Pod)),
+        ];
+        for (name, expected) in rows {
+            let found = pod(pods(), &name).map(|(pod, _)| pod.uid().to_string());
+            assert_eq!(found, expected.map(ToOwned::to_owned), "{name:?}");
+        }
+    }
+
+    fn instance(name: &str, id: &str, state: ContainerState) -> ContainerStatus {
+        ContainerStatus {
+            id: id.into(),
+            name: name.into(),
+            state,
+            exit_code: 3,
+            ..ContainerStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_command_runs_in_the_instance_that_runs_or_nowhere_and_the_reason_is_told() {
+        use ContainerState::{Created, Exited, Running, Unknown};
+        let rows: &[(&str, &[(&str, ContainerState)], _)] = &[
+            ("main", &[("now", Running)], Ok("now")),
+            ("init", &[("now", Running)], Ok("now")),
+            ("debug", &[("now", Running)], Ok("now")),
+            ("main", &[("next", Created), ("now", Running)], Ok("now")),
+            ("other", &[], Err("container not found (\"other\")")),
+            (
+                "main",
+                &[],
+                Err("container not found (\"main\"): it has not been created yet"),
+            ),
+            (
+                "main",
+                &[("next", Created), ("old", Exited)],
+                Err("container not found (\"main\"): it has not been started yet"),
+            ),
+            (
+                "main",
+                &[("now", Exited)],
+                Err("container not found (\"main\"): it has ended with code 3"),
+            ),
+            (
+                "main",
+                &[("now", Unknown)],
+                Err("container not found (\"main\"): the runtime does not know whether it runs"),
+            ),
+        ];
+        for (name, instances, expected) in rows {
+            let containers = instances
+                .iter()
+                .map(|(id, state)| instance(name, id, *state));
+            let picture = PodStatus {
+                containers: containers.collect(),
+                ..PodStatus::default()
+            };
+            let wanted = ContainerName {
+                container: (*name).into(),
+                ..ContainerName::default()
+            };
+            let found = container(&a_pod("u"), &picture, &wanted);
+            let found = found
+                .map(|id| id.to_string())
+                .map_err(|missing| missing.to_string());
+            assert_eq!(found.as_deref().map_err(String::as_str), *expected);
+        }
+    }
+
+    #[test]
+    fn ports_are_those_of_a_sandbox_that_is_ready() {
+        let sandbox_of = |id: &str, ready| SandboxStatus {
+            id: id.into(),
+            ready,
+            ..SandboxStatus::default()
+        };
+        let picture = PodStatus {
+            sandboxes: vec![sandbox_of("new", false), sandbox_of("old", true)],
+            ..PodStatus::default()
+        };
+        assert_eq!(sandbox(&a_pod("u"), &picture).unwrap().as_str(), "old");
+        let none = sandbox(&a_pod("u"), &PodStatus::default()).unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            "pod not found (\"web_shop\"): it has no sandbox that is ready"
+        );
+    }
+}

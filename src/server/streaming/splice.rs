@@ -1,0 +1,255 @@
+//! Copies bytes both ways until both sides have said all, or nobody says anything any more.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Bytes on their way, in each direction.
+const BUFFER: usize = 32 * 1024;
+/// How long a stream may go on once the kubelet stops, so that what has been said arrives.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How a stream ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    /// Both sides closed. So many bytes went to the runtime and came from it.
+    #[error("closed after {0} bytes to the runtime and {1} from it")]
+    Closed(u64, u64),
+    /// A side broke off.
+    #[error("broken off: {0}")]
+    Broken(io::Error),
+    /// Nothing came from either side for so long.
+    #[error("nothing was said for {0:?}")]
+    Idle(Duration),
+    /// The kubelet stops.
+    #[error("the kubelet stops")]
+    Stopped,
+}
+
+/// Copies until both sides have closed. The end of one side is passed on to the other, which may still
+/// talk. Each byte is read once and written once; what a side does not take is not read from the other.
+/// `idle` of zero is no limit.
+pub(super) async fn splice<C, R>(
+    client: C,
+    mut runtime: R,
+    idle: Duration,
+    shutdown: CancellationToken,
+) -> End
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    R: AsyncRead + AsyncWrite + Unpin,
+{
+    let activity = Activity::now();
+    // Whatever crosses, in either direction, crosses here.
+    let mut client = Watched {
+        inner: client,
+        activity: activity.clone(),
+    };
+    let copied = copy_bidirectional_with_sizes(&mut client, &mut runtime, BUFFER, BUFFER);
+    let stopped = async {
+        shutdown.cancelled().await;
+        sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        copied = copied => match copied {
+            Ok((sent, received)) => End::Closed(sent, received),
+            Err(error) => End::Broken(error),
+        },
+        () = activity.quiet_for(idle) => End::Idle(idle),
+        () = stopped => End::Stopped,
+    }
+}
+
+/// When something last happened.
+#[derive(Clone)]
+struct Activity {
+    start: Instant,
+    /// Milliseconds after `start`.
+    last: Arc<AtomicU64>,
+}
+
+impl Activity {
+    fn now() -> Self {
+        Self {
+            start: Instant::now(),
+            last: Arc::default(),
+        }
+    }
+
+    fn happened(&self) {
+        let since = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(since, Ordering::Relaxed);
+    }
+
+    /// Ends once nothing has happened for so long; never when that is zero.
+    async fn quiet_for(&self, idle: Duration) {
+        if idle.is_zero() {
+            std::future::pending().await
+        }
+        loop {
+            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+            let until = self.start + last + idle;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+/// Notes each byte that is taken from or by what it stands for.
+struct Watched<T> {
+    inner: T,
+    activity: Activity,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.activity.happened();
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.activity.happened();
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+        task::JoinHandle,
+        time::timeout,
+    };
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A client and a runtime that are spliced together.
+    fn spliced(
+        idle: Duration,
+        shutdown: &CancellationToken,
+    ) -> (DuplexStream, DuplexStream, JoinHandle<End>) {
+        let (client, ours) = duplex(1024);
+        let (theirs, runtime) = duplex(1024);
+        let task = tokio::spawn(splice(ours, theirs, idle, shutdown.clone()));
+        (client, runtime, task)
+    }
+
+    #[tokio::test]
+    async fn each_side_gets_every_byte_and_the_end_of_the_other_and_may_still_talk() {
+        let (mut client, mut runtime, task) = spliced(HOUR, &CancellationToken::new());
+        let question: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+        let asked = question.clone();
+        let asking = tokio::spawn(async move {
+            client.write_all(&asked).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            answer
+        });
+        let mut got = Vec::new();
+        runtime.read_to_end(&mut got).await.unwrap();
+        assert!(got == question, "{} bytes of {}", got.len(), question.len());
+        runtime.write_all(b"and all that").await.unwrap();
+        drop(runtime);
+        assert_eq!(asking.await.unwrap(), b"and all that");
+        let end = task.await.unwrap();
+        assert!(matches!(end, End::Closed(300_000, 12)), "{end:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_taken_is_not_read() {
+        let (mut client, runtime, _task) = spliced(HOUR, &CancellationToken::new());
+        let mut taken = 0;
+        // Far more than fits into all the buffers on the way.
+        while let Ok(written) = timeout(Duration::from_secs(60), client.write(&[0; 1024])).await {
+            taken += written.unwrap();
+            assert!(taken < 100_000, "it is held somewhere");
+        }
+        assert!(taken >= BUFFER, "{taken}");
+        drop(runtime);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_when_neither_side_has_talked_for_so_long() {
+        let idle = Duration::from_secs(100);
+        let (mut client, mut runtime, task) = spliced(idle, &CancellationToken::new());
+        let begun = Instant::now();
+        for round in 0..4 {
+            sleep(Duration::from_secs(90)).await;
+            let (from, to) = match round % 2 {
+                0 => (&mut client, &mut runtime),
+                _ => (&mut runtime, &mut client),
+            };
+            from.write_all(b"x").await.unwrap();
+            assert_eq!(to.read_u8().await.unwrap(), b'x');
+        }
+        let end = task.await.unwrap();
+        assert!(matches!(end, End::Idle(_)), "{end:?}");
+        let lasted = begun.elapsed();
+        assert!(lasted >= Duration::from_secs(460) && lasted < Duration::from_secs(465));
+        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+        assert_eq!(runtime.read(&mut [0; 8]).await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_of_zero_is_none() {
+        let (mut client, mut runtime, task) = spliced(Duration::ZERO, &CancellationToken::new());
+        sleep(HOUR * 24 * 365).await;
+        client.write_all(b"still").await.unwrap();
+        let mut got = [0; 5];
+        runtime.read_exact(&mut got).await.unwrap();
+        assert!(!task.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_shutdown_what_was_said_still_arrives() {
+        let shutdown = CancellationToken::new();
+        let (mut client, mut runtime, task) = spliced(HOUR, &shutdown);
+        shutdown.cancel();
+        runtime.write_all(b"bye").await.unwrap();
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"bye");
+        assert!(matches!(task.await.unwrap(), End::Stopped));
+    }
+}

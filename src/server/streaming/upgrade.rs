@@ -1,0 +1,307 @@
+//! Asks the runtime's streaming server for what the client wants, in the client's protocol.
+
+use super::target::{Address, Target};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::{
+    HeaderMap, Request, Response, StatusCode,
+    body::Incoming,
+    client::conn::http1,
+    header::{self, HeaderName, HeaderValue},
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::TokioIo;
+use std::{io, time::Duration};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tokio_util::{either::Either, task::AbortOnDropHandle};
+
+/// It is on this node.
+const CONNECT: Duration = Duration::from_secs(10);
+/// What it answers to an upgrade needs no waiting for.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Largest head of an answer, bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// Most of a refusal's text that is passed on, bytes.
+const MAX_TEXT: usize = 16 * 1024;
+
+/// Headers of the request that the protocols are negotiated by. Others, credentials above all, are not
+/// the runtime's business.
+const PASSED: [&str; 4] = [
+    "upgrade",
+    "origin",
+    "user-agent",
+    "x-stream-protocol-version",
+];
+const WEBSOCKET: &str = "sec-websocket-";
+
+/// The runtime speaks the client's protocol now.
+pub(super) struct Switched {
+    /// The answer that the client has to get.
+    pub(super) headers: HeaderMap,
+    /// Yields the stream.
+    pub(super) stream: OnUpgrade,
+    /// Brings the connection to the point where the stream is there.
+    pub(super) connection: AbortOnDropHandle<()>,
+}
+
+/// Why there is no stream.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// Nobody is there.
+    #[error("cannot connect to the runtime's streaming server: {0}")]
+    Connect(io::Error),
+    /// Somebody is there and says nothing.
+    #[error("the runtime's streaming server does not answer")]
+    Late,
+    /// What it says is not HTTP, or it closed.
+    #[error("the runtime's streaming server does not speak HTTP: {0}")]
+    Garbage(hyper::Error),
+    /// It refuses, with this text.
+    #[error("the runtime's streaming server refuses: {1}")]
+    Refused(StatusCode, String),
+    /// It answers with something that is neither.
+    #[error("invalid upgrade response: status code {}", .0.as_u16())]
+    NotSwitched(StatusCode),
+}
+
+/// Whether a request asks for another protocol, as upstream tells it.
+pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
+    let mut connection = headers.get_all(header::CONNECTION).iter();
+    let says_upgrade = |value: &HeaderValue| {
+        let text = value.to_str().unwrap_or_default();
+        text.to_ascii_lowercase().contains("upgrade")
+    };
+    connection.any(says_upgrade) && headers.contains_key(header::UPGRADE)
+}
+
+/// Whether that protocol is WebSocket.
+pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
+    let protocol = headers.get(header::UPGRADE).and_then(|v| v.to_str().ok());
+    is_upgrade(headers) && protocol.is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
+}
+
+/// Whether that protocol carries SPDY in WebSocket messages, as API servers offer for port-forward.
+pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let mut offered = offered.filter_map(|value| value.to_str().ok());
+    is_websocket(headers) && offered.any(|list| list.contains("SPDY/3.1+portforward.k8s.io"))
+}
+
+/// Connects and asks.
+pub(super) async fn switch<B>(target: Target, request: &Request<B>) -> Result<Switched, Failure> {
+    let asked = question(&target, request);
+    let stream = match timeout(CONNECT, connect(&target.address)).await {
+        Ok(stream) => stream.map_err(Failure::Connect)?,
+        Err(_) => return Err(Failure::Late),
+    };
+    match timeout(ANSWER, ask(stream, asked)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Failure::Late),
+    }
+}
+
+type Stream = Either<TcpStream, UnixStream>;
+
+async fn connect(address: &Address) -> io::Result<Stream> {
+    Ok(match address {
+        Address::Tcp(address) => {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Either::Left(stream)
+        }
+        Address::Unix(path) => Either::Right(UnixStream::connect(path).await?),
+    })
+}
+
+/// The client's request, as far as it is the runtime's business.
+fn question<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
+    let mut asked = Request::new(Empty::new());
+    *asked.method_mut() = request.method().clone();
+    // Both were read as what they have to be here.
+    *asked.uri_mut() = target.path.parse().unwrap_or_default();
+    let headers = asked.headers_mut();
+    if let Ok(host) = HeaderValue::from_str(&target.host) {
+        headers.insert(header::HOST, host);
+    }
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    let passed = |name: &HeaderName| {
+        let name = name.as_str();
+        PASSED.contains(&name) || name.starts_with(WEBSOCKET)
+    };
+    for (name, value) in request.headers().iter().filter(|(name, _)| passed(name)) {
+        headers.append(name, value.clone());
+    }
+    asked
+}
+
+async fn ask(stream: Stream, asked: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
+    let handshake = http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(Failure::Garbage)?;
+    let connection = tokio::spawn(async move {
+        // What goes wrong is told to who asked.
+        let _ = connection.with_upgrades().await;
+    });
+    let connection = AbortOnDropHandle::new(connection);
+    let answer = sender.send_request(asked).await.map_err(Failure::Garbage)?;
+    match answer.status() {
+        StatusCode::SWITCHING_PROTOCOLS => {
+            let (head, _) = answer.into_parts();
+            let mut answer = Response::from_parts(head, ());
+            Ok(Switched {
+                stream: hyper::upgrade::on(&mut answer),
+                headers: std::mem::take(answer.headers_mut()),
+                connection,
+            })
+        }
+        status if status.is_client_error() || status.is_server_error() => {
+            Err(Failure::Refused(status, text_of(answer).await))
+        }
+        status => Err(Failure::NotSwitched(status)),
+    }
+}
+
+/// The text of a refusal, as much of it as is sent at once and is not too much.
+async fn text_of(answer: Response<Incoming>) -> String {
+    let body = Limited::new(answer.into_body(), MAX_TEXT).collect();
+    let body = timeout(Duration::from_secs(5), body).await;
+    let bytes = body.ok().and_then(Result::ok).map(|body| body.to_bytes());
+    let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
+    match text.trim_end() {
+        "" => "it does not say why".into(),
+        text => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let line = |(name, value): &(&'static str, &'static str)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        };
+        lines.iter().map(line).collect()
+    }
+
+    #[test]
+    fn an_upgrade_is_what_says_so_in_both_headers() {
+        let rows: &[(&[(&str, &str)], _, _)] = &[
+            (&[], false, false),
+            (&[("upgrade", "SPDY/3.1")], false, false),
+            (&[("connection", "Upgrade")], false, false),
+            (
+                &[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")],
+                true,
+                false,
+            ),
+            (
+                &[
+                    ("connection", "keep-alive, upgrade"),
+                    ("upgrade", "WebSocket"),
+                ],
+                true,
+                true,
+            ),
+            (
+                &[
+                    ("connection", "close"),
+                    ("connection", "UPGRADE"),
+                    ("upgrade", "x"),
+                ],
+                true,
+                false,
+            ),
+            (
+                &[("connection", "close"), ("upgrade", "websocket")],
+                false,
+                false,
+            ),
+        ];
+        for (lines, upgrade, websocket) in rows {
+            let mut map = HeaderMap::new();
+            for (name, value) in *lines {
+                map.append(*name, HeaderValue::from_static(value));
+            }
+            assert_eq!(is_upgrade(&map), *upgrade, "{lines:?}");
+            assert_eq!(is_websocket(&map), *websocket, "{lines:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_nothing_is_waited_for_half_a_minute() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let _nobody_accepts = tokio::net::UnixListener::bind(&socket).unwrap();
+        let target = Target {
+            address: Address::Unix(socket),
+            host: "localhost".into(),
+            path: "/".into(),
+        };
+        let begun = tokio::time::Instant::now();
+        let failed = switch(target, &Request::new(())).await.err().unwrap();
+        assert!(matches!(failed, Failure::Late), "{failed:?}");
+        assert_eq!(begun.elapsed().as_secs(), 30);
+    }
+
+    #[test]
+    fn protocols_are_passed_on_as_they_are_and_credentials_are_not() {
+        let mut request = Request::post("/exec/ns/pod/c?command=x").body(()).unwrap();
+        *request.headers_mut() = headers(&[
+            ("connection", "Upgrade"),
+            ("upgrade", "SPDY/3.1"),
+            ("x-stream-protocol-version", "v4.channel.k8s.io"),
+            ("sec-websocket-key", "k=="),
+            (
+                "sec-websocket-protocol",
+                "v5.channel.k8s.io, v4.channel.k8s.io",
+            ),
+            ("authorization", "Bearer secret"),
+            ("cookie", "session=secret"),
+            ("x-remote-user", "root"),
+            ("impersonate-user", "root"),
+            ("host", "node:10250"),
+            ("transfer-encoding", "chunked"),
+        ]);
+        request.headers_mut().append(
+            "x-stream-protocol-version",
+            HeaderValue::from_static("v3.channel.k8s.io"),
+        );
+        let target = Target {
+            address: Address::Unix("/x".into()),
+            host: "127.0.0.1:5".into(),
+            path: "/exec/token".into(),
+        };
+        let asked = question(&target, &request);
+        assert_eq!(asked.method(), "POST");
+        assert_eq!(asked.uri(), "/exec/token");
+        let mut lines: Vec<String> = asked
+            .headers()
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        lines.sort();
+        assert_eq!(
+            lines,
+            [
+                "connection: Upgrade",
+                "host: 127.0.0.1:5",
+                "sec-websocket-key: k==",
+                "sec-websocket-protocol: v5.channel.k8s.io, v4.channel.k8s.io",
+                "upgrade: SPDY/3.1",
+                "x-stream-protocol-version: v3.channel.k8s.io",
+                "x-stream-protocol-version: v4.channel.k8s.io",
+            ]
+        );
+        let versions = asked.headers().get_all("x-stream-protocol-version");
+        let in_order: Vec<_> = versions.iter().collect();
+        assert_eq!(in_order, ["v4.channel.k8s.io", "v3.channel.k8s.io"]);
+    }
+}

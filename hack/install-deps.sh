@@ -59,6 +59,13 @@ install_packages() {
     apt_install "${packages[@]}"
 }
 
+# What only one check needs; the others go on without it.
+install_promtool() {
+    have promtool && return 0
+    $check_only && return 0
+    (apt_install prometheus) || say "going on without promtool: what metrics look like is not checked"
+}
+
 # Prints a Go that builds modules for Go $1. One from 1.21 on fetches what a module asks for by itself, if it
 # may and can; an older one, as Debian 12 has, fetches it here as the module that it is.
 go_for() {
@@ -112,4 +119,5 @@ flock 9
 check_rust
 install_packages
 install_crictl
+install_promtool
 say "all that is needed is installed"

@@ -229,10 +229,20 @@ fn ending(machine: &MachineFacts) -> String {
         .and("kernelVersion", &machine.kernel)
         .and("osVersion", &machine.os)
         .finish();
-    let help = "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.";
-    one(&mut text, "cadvisor_version_info", help, &version, 1);
-    let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    one(&mut text, "container_scrape_error", help, "", 0);
+    one(
+        &mut text,
+        "cadvisor_version_info",
+        "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.",
+        &version,
+        1,
+    );
+    one(
+        &mut text,
+        "container_scrape_error",
+        "1 if there was an error while getting container metrics, 0 otherwise",
+        "",
+        0,
+    );
     let whose = Labels::default()
         .and("boot_id", &machine.boot_id)
         .and("machine_id", &machine.machine_id)
@@ -269,8 +279,13 @@ fn ending(machine: &MachineFacts) -> String {
             one(&mut text, name, help, &whose, value);
         }
     }
-    let help = "1 if there was an error while getting machine metrics, 0 otherwise.";
-    one(&mut text, "machine_scrape_error", help, "", 0);
+    one(
+        &mut text,
+        "machine_scrape_error",
+        "1 if there was an error while getting machine metrics, 0 otherwise.",
+        "",
+        0,
+    );
     text.take()
 }
 

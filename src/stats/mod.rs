@@ -320,13 +320,21 @@ impl Inner {
         self.image_fs.get(ask).await
     }
 
-    /// The image of sandboxes, which their series name.
+    /// The image of sandboxes, which their series name. All sandboxes are made from one.
     async fn sandbox_image(&self) -> Option<Arc<String>> {
         let ask = || -> BoxFuture<'static, Option<String>> {
             let runtime = self.parts.runtime.clone();
+            let pods = self.parts.cache.pods();
             Box::pin(async move {
+                let mut sandboxes = pods.iter().flat_map(|pod| pod.ready_sandboxes());
+                let sandbox = sandboxes.next()?;
                 let status = runtime.status(true).await.ok()?;
-                Some(sandbox_image(&status.info).unwrap_or_default())
+                if let Some(image) = sandbox_image(&status.info) {
+                    return Some(image);
+                }
+                // containerd 2 keeps it elsewhere, and tells it with a sandbox.
+                let status = runtime.pod_sandbox_status(sandbox.id.as_str(), true).await;
+                image_of_sandbox(&status.ok()?.info)
             })
         };
         self.sandbox_image.get(ask).await
@@ -395,6 +403,13 @@ impl Inner {
     }
 }
 
+/// The image that a sandbox was made from, in its verbose status.
+fn image_of_sandbox(info: &HashMap<String, String>) -> Option<String> {
+    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
+    let image = info.get("image")?.as_str()?;
+    (!image.is_empty()).then(|| image.to_owned())
+}
+
 /// What blocks is done where that harms nobody.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
@@ -420,4 +435,20 @@ fn device_of(path: &Path) -> String {
 
 fn now() -> Time {
     Time(i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_tells_its_image_or_does_not() {
+        let info = |text: &str| HashMap::from([("info".to_owned(), text.to_owned())]);
+        let image = image_of_sandbox(&info(r#"{"pid": 7, "image": "pause:3"}"#));
+        assert_eq!(image.as_deref(), Some("pause:3"));
+        for other in ["{}", "no json", r#"{"image": 3}"#, r#"{"image": ""}"#] {
+            assert_eq!(image_of_sandbox(&info(other)), None);
+        }
+        assert_eq!(image_of_sandbox(&HashMap::new()), None);
+    }
 }

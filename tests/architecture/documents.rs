@@ -226,3 +226,65 @@ fn names_are_found_as_documents_write_them() {
         ]
     );
 }
+
+/// The first parts of names of metric families.
+const FAMILIES: &[&str] = &[
+    "cadvisor_",
+    "container_",
+    "kubelet_",
+    "kubernetes_",
+    "machine_",
+    "node_",
+    "pod_",
+    "prober_",
+    "process_",
+    "resource_",
+];
+
+#[test]
+fn every_metric_family_is_in_the_table_and_the_table_names_no_other() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    read(&root.join("src"), "src", &mut files);
+    files.retain(|(name, _)| !name.contains("/tests"));
+    let table = fs::read_to_string(root.join("docs/metrics.md")).unwrap();
+    let rows: BTreeSet<&str> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    let written: BTreeSet<&str> = files.iter().flat_map(|(_, text)| families(text)).collect();
+    assert!(written.len() > 100, "the families were not found");
+    let missing: Vec<_> = written.difference(&rows).collect();
+    assert!(missing.is_empty(), "not in docs/metrics.md: {missing:?}");
+    let gone: Vec<_> = rows.difference(&written).collect();
+    assert!(gone.is_empty(), "only in docs/metrics.md: {gone:?}");
+}
+
+/// The names that are followed by what they mean, as a family is declared.
+fn families(text: &str) -> Vec<&str> {
+    let parts: Vec<&str> = text.split('"').collect();
+    let mut found = Vec::new();
+    for at in 0..parts.len().saturating_sub(2) {
+        let (name, between, meaning) = (parts[at], parts[at + 1], parts[at + 2]);
+        let is_name = FAMILIES.iter().any(|first| name.starts_with(first))
+            && name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        let between: Vec<&str> = between.split_whitespace().collect();
+        let declares = matches!(between.join(" ").as_str(), "," | ", help:" | "; let help =");
+        if is_name && declares && meaning.contains(' ') {
+            found.push(name);
+        }
+    }
+    found
+}
+
+#[test]
+fn families_are_found_as_they_are_declared() {
+    let text = "register(\n \"kubelet_a_total\",\n \"Some help\", x); Family { name: \"container_b\", help: \"H h\" }\n\
+                let name = \"resource_c\";\n let help = \"H h\"; (\"pod_uid\", \"name\"); \"kubelet_x y\", \"a b\"";
+    assert_eq!(
+        families(text),
+        ["kubelet_a_total", "container_b", "resource_c"]
+    );
+}

@@ -24,6 +24,7 @@ mod checkpoint;
 mod collected;
 mod container_logs;
 mod fake_runtime;
+mod families;
 mod kubelet_restarts;
 mod left_behind;
 mod log;

@@ -18,6 +18,7 @@ mod spec_security;
 mod spec_sources;
 mod spec_storage;
 mod statuses;
+mod usage;
 mod verbs;
 mod volumes;
 
@@ -111,6 +112,7 @@ scenarios! {
     storage::a_changed_annotation_is_shown_by_the_pod_that_follows,
     storage::an_immutable_object_stays_for_a_pod_what_it_was,
     storage::what_is_mounted_in_an_orphans_directory_is_left_alone,
+    usage::usage_is_told_in_every_form_and_promtool_finds_nothing_wrong,
     verbs::pods_are_shown_as_crictl_has_them,
     verbs::a_plan_is_what_is_then_made,
     volumes::a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans,

@@ -1,0 +1,124 @@
+//! Every family of metrics is written by something that happens to a node.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use crate::node::{Node, SOON, is_ready, waits_for};
+use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
+use crate::support::wait::{holds, wait_for};
+
+/// What does not happen here: by the first part of their names, and what would write them.
+const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "kubelet_evented_pleg_",
+        "the stream of events; tests of cri::events",
+    ),
+    (
+        "kubelet_credential_provider_",
+        "a provider that is configured; tests of images::credentials",
+    ),
+    (
+        "kubelet_image_garbage_collected_total",
+        "a full disk; tests of images::gc",
+    ),
+    (
+        "kubelet_lifecycle_handler_http_fallbacks_total",
+        "a hook over https; tests of lifecycle",
+    ),
+    ("kubelet_managed_ephemeral_containers", "an API server"),
+    (
+        "kubelet_orphan_pod_cleaned_volumes",
+        "what an earlier kubelet left on disk",
+    ),
+    (
+        "kubelet_orphaned_runtime_pods_total",
+        "what an earlier kubelet left in the runtime",
+    ),
+    (
+        "kubelet_prober_overdue_probes",
+        "a probe that hangs; tests of prober",
+    ),
+    (
+        "kubelet_restarted_pods_total",
+        "a UID that comes back while its pod ends",
+    ),
+    (
+        "kubelet_run_podsandbox_errors_total",
+        "a runtime that refuses",
+    ),
+    (
+        "kubelet_runtime_operations_errors_total",
+        "a runtime that refuses",
+    ),
+    (
+        "kubelet_started_pods_errors_total",
+        "a runtime that refuses",
+    ),
+    (
+        "kubelet_started_user_namespaced_pods_",
+        "a runtime with user namespaces",
+    ),
+];
+
+/// The families that the table for people has of a page.
+fn documented(page: &str) -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let heading = format!("\n## {page}\n");
+    let (_, section) = text.split_once(&heading).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let name = |line: &str| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned());
+    section.lines().filter_map(name).collect()
+}
+
+/// The families of a page that have a sample other than zero.
+fn written(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut family = "";
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            family = rest.split(' ').next().unwrap();
+        } else if !line.starts_with('#') && !line.ends_with(" 0") && !line.ends_with(" 0.0") {
+            found.insert(family.to_owned());
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn each_family_is_written_by_what_happens_to_a_node() {
+    let node = Node::started().await;
+    let probed = with(
+        container("main"),
+        json!({"readinessProbe": exec_probe("is-ready")}),
+    );
+    node.put(&pod("probed", &[probed]));
+    let pulled = with(container("main"), json!({"imagePullPolicy": "Always"}));
+    node.put(&pod("plain", &[pulled]));
+    let refused = with_spec(simple("refused"), json!({"os": {"name": "windows"}}));
+    node.put(&refused);
+    let imageless = with(container("main"), json!({"image": "no such image!"}));
+    node.put(&pod("imageless", &[imageless]));
+    for name in ["probed", "plain"] {
+        node.wait_pod(name, "is ready", SOON, is_ready).await;
+    }
+    let waits = |pod: &Pod| waits_for(pod, "main") == "InvalidImageName";
+    node.wait_pod("imageless", "waits", SOON, waits).await;
+    node.get("/healthz").await;
+    wait_for("every family is written", SOON, || async {
+        let mut missing = Vec::new();
+        for page in ["/metrics", "/metrics/probes"] {
+            let (_, text) = node.get(page).await;
+            let written = written(&text);
+            let elsewhere =
+                |name: &String| ELSEWHERE.iter().any(|(first, _)| name.starts_with(first));
+            let wanted = documented(page).into_iter().filter(|name| !elsewhere(name));
+            missing.extend(wanted.filter(|name| !written.contains(name)));
+        }
+        holds(missing.is_empty(), format!("{missing:#?}"))
+    })
+    .await;
+}

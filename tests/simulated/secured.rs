@@ -10,15 +10,18 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::node::SOON;
 use crate::pki::{Authority, Issued};
 use crate::pods::simple;
 use crate::scripted::{Answer, Scripted};
+use crate::streaming_server::{Manner, StreamingServer};
 use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
+use crate::support::raw::{read_head, read_rest};
 use crate::support::wait::wait_for;
 
 /// Without an API server: who has a certificate may do everything.
@@ -29,7 +32,7 @@ const ALONE: &str =
 struct Secured {
     kubelet: KubeletProcess,
     port: u16,
-    _fake: FakeRuntime,
+    fake: FakeRuntime,
 }
 
 impl Secured {
@@ -47,7 +50,7 @@ impl Secured {
         Secured {
             kubelet: KubeletProcess::start(settings).await,
             port,
-            _fake: fake,
+            fake,
         }
     }
 
@@ -56,13 +59,8 @@ impl Secured {
         CertificateDer::from_pem_file(path).expect("the kubelet's certificate")
     }
 
-    /// Status and body of a GET as a client that trusts the certificate in the kubelet's directory.
-    async fn get(
-        &self,
-        path: &str,
-        certificate: Option<&Issued>,
-        token: Option<&str>,
-    ) -> anyhow::Result<(u16, String)> {
+    /// A connection of a client that trusts the certificate in the kubelet's directory.
+    async fn connect(&self, certificate: Option<&Issued>) -> anyhow::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate())?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -77,9 +75,18 @@ impl Secured {
         };
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         let name = ServerName::try_from("node1")?;
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream);
+        Ok(stream.await?)
+    }
+
+    /// Status and body of a GET.
+    async fn get(
+        &self,
+        path: &str,
+        certificate: Option<&Issued>,
+        token: Option<&str>,
+    ) -> anyhow::Result<(u16, String)> {
+        let stream = self.connect(certificate).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
@@ -240,4 +247,49 @@ fn what_cannot_be_secured_does_not_start_and_the_error_says_what_to_write() {
         "{said}"
     );
     assert!(!dir.path().join("pki").exists());
+}
+
+#[tokio::test]
+async fn streams_go_through_tls_to_who_is_let_in() {
+    const EXEC: &str = "POST /exec/default/web-node1/main?output=1&command=sh HTTP/1.1\r\nHost: node1\r\n\
+                        Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    let dir = tempfile::tempdir().unwrap();
+    let clients = Authority::new("clients");
+    let ca = dir.path().join("clients.crt");
+    std::fs::write(&ca, clients.pem()).unwrap();
+    let args = ["--client-ca-file".to_owned(), ca.display().to_string()];
+    let secured = Secured::start(dir.path(), ALONE, &args).await;
+    let server = StreamingServer::tcp(Manner::Echo).await;
+    let url = server.url();
+    secured.fake.on_streams(move |_| Ok(url.clone()));
+    let manifests = &secured.kubelet.manifests;
+    manifests.put("web.yaml", &simple("web").to_string());
+    crate::node::wait_runs(&secured.fake, "web").await;
+    let known = clients.client("ops", &[]);
+    wait_for("it is known to run", SOON, async || {
+        match secured.ask("/pods", Some(&known), None).await {
+            (200, body) if body.contains("\"phase\":\"Running\"") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    let mut stream = secured.connect(None).await.unwrap();
+    stream.write_all(EXEC.as_bytes()).await.unwrap();
+    assert_eq!(read_head(&mut stream).await.status, 401);
+    assert_eq!(server.heads().len(), 0, "nobody was asked");
+    let mut stream = secured.connect(Some(&known)).await.unwrap();
+    stream.write_all(EXEC.as_bytes()).await.unwrap();
+    assert_eq!(read_head(&mut stream).await.status, 101);
+    let sent = vec![b'x'; 1_000_000];
+    let (mut from, mut to) = tokio::io::split(stream);
+    let sending = async {
+        to.write_all(&sent).await.unwrap();
+        to.shutdown().await.unwrap();
+    };
+    let (got, ()) = tokio::join!(read_rest(&mut from), sending);
+    assert_eq!(got.len(), "hello ".len() + sent.len() + "bye".len());
+    assert!(
+        got.ends_with(b"xbye"),
+        "its end was passed on, and the answer came"
+    );
 }

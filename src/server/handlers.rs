@@ -7,6 +7,7 @@ use super::{
     gate::admit,
     health::HealthChecks,
     list,
+    metrics::HttpMetrics,
     pods::{pods, running_pods},
     posted,
     process::Process,
@@ -14,6 +15,7 @@ use super::{
         Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
+    stats::{self, StatsViews},
     streaming::Streams,
 };
 use crate::{
@@ -73,6 +75,10 @@ pub struct Views {
     pub known: Known,
     /// For `/metrics`.
     pub metrics: MetricsView,
+    /// Counts requests, if they are counted.
+    pub http: Option<HttpMetrics>,
+    /// For `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.
+    pub stats: StatsViews,
     /// Waits until what the views show would be shown again after a restart.
     pub recorded: Recorded,
     /// For `/explain`.
@@ -110,6 +116,7 @@ struct Shared {
     checks: HealthChecks,
     views: Option<Views>,
     off: Vec<Switch>,
+    metrics: Option<HttpMetrics>,
 }
 
 impl fmt::Debug for Handlers {
@@ -127,6 +134,7 @@ impl Handlers {
             checks,
             views: None,
             off: Vec::new(),
+            metrics: None,
         };
         Self {
             port: Port::Health,
@@ -138,6 +146,7 @@ impl Handlers {
     /// Of the read-only port. The routes that the switches stand for are taken away.
     pub fn read_only(checks: HealthChecks, views: Views, off: Vec<Switch>) -> Self {
         let shared = Shared {
+            metrics: views.http.clone(),
             checks,
             views: Some(views),
             off,
@@ -178,6 +187,24 @@ impl Handlers {
 
     /// Answers one request. Who waits for news is answered at once when the token is cancelled.
     pub(super) fn answer<B>(
+        &self,
+        request: hyper::Request<B>,
+        stopping: &CancellationToken,
+    ) -> BoxFuture<'static, Response<Body>>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
+        let Some(metrics) = &self.shared.metrics else {
+            return self.answer_uncounted(request, stopping);
+        };
+        let (method, uri) = (request.method(), request.uri());
+        let found = route(self.port, method, uri.path(), uri.query()).ok();
+        let underway = metrics.begin(self.port, method, found.map(|(entry, _)| entry));
+        let answer = self.answer_uncounted(request, stopping);
+        Box::pin(async move { underway.until_sent(answer.await) })
+    }
+
+    fn answer_uncounted<B>(
         &self,
         request: hyper::Request<B>,
         stopping: &CancellationToken,
@@ -245,6 +272,12 @@ impl Handlers {
                 running_pods((views.running_pods)())
             }
             Route::Metrics => full(StatusCode::OK, METRICS, (views.metrics)()),
+            Route::Summary(only_cpu_and_memory) => {
+                stats::summary(&views.stats, only_cpu_and_memory).await
+            }
+            Route::CadvisorMetrics => stats::cadvisor(&views.stats).await,
+            Route::ResourceMetrics => stats::resource(&views.stats).await,
+            Route::ProbeMetrics => stats::probes(&views.stats),
             Route::Overview(OverviewQuery { after }) => {
                 if let Some(after) = after {
                     unless(stopping, news(views, &after)).await;

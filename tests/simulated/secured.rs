@@ -319,3 +319,48 @@ fn what_cannot_be_secured_does_not_start_and_the_error_says_what_to_write() {
     );
     assert!(!dir.path().join("pki").exists());
 }
+
+#[tokio::test]
+async fn streams_go_through_tls_to_who_is_let_in() {
+    const EXEC: &str = "POST /exec/default/web-node1/main?output=1&command=sh HTTP/1.1\r\nHost: node1\r\n\
+                        Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    let dir = tempfile::tempdir().unwrap();
+    let clients = Authority::new("clients");
+    let ca = dir.path().join("clients.crt");
+    std::fs::write(&ca, clients.pem()).unwrap();
+    let args = ["--client-ca-file".to_owned(), ca.display().to_string()];
+    let secured = Secured::start(dir.path(), ALONE, &args).await;
+    let server = StreamingServer::tcp(Manner::Echo).await;
+    let url = server.url();
+    secured.fake.on_streams(move |_| Ok(url.clone()));
+    let manifests = &secured.kubelet.manifests;
+    manifests.put("web.yaml", &simple("web").to_string());
+    crate::node::wait_runs(&secured.fake, "web").await;
+    let known = clients.client("ops", &[]);
+    wait_for("it is known to run", SOON, async || {
+        match secured.ask("/pods", Some(&known), None).await {
+            (200, body) if body.contains("\"phase\":\"Running\"") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    let mut stream = secured.connect(None).await.unwrap();
+    stream.write_all(EXEC.as_bytes()).await.unwrap();
+    assert_eq!(read_head(&mut stream).await.status, 401);
+    assert_eq!(server.heads().len(), 0, "nobody was asked");
+    let mut stream = secured.connect(Some(&known)).await.unwrap();
+    stream.write_all(EXEC.as_bytes()).await.unwrap();
+    assert_eq!(read_head(&mut stream).await.status, 101);
+    let sent = vec![b'x'; 1_000_000];
+    let (mut from, mut to) = tokio::io::split(stream);
+    let sending = async {
+        to.write_all(&sent).await.unwrap();
+        to.shutdown().await.unwrap();
+    };
+    let (got, ()) = tokio::join!(read_rest(&mut from), sending);
+    assert_eq!(got.len(), "hello ".len() + sent.len() + "bye".len());
+    assert!(
+        got.ends_with(b"xbye"),
+        "its end was passed on, and the answer came"
+    );
+}

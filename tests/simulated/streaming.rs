@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use crate::node::{Node, SOON};
 use crate::pods::simple;
 use crate::streaming_server::{Manner, StreamingServer};
-use crate::support::fake_runtime::{Behaviour, ExecOutcome, Fault, Rpc};
+use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
 use crate::support::raw::{PATIENCE, ask, read_head, read_rest, send};
 use crate::support::wait::{holds, wait_for};
 
@@ -493,10 +493,27 @@ async fn a_command_can_be_run_without_streams() {
 }
 
 #[tokio::test]
+async fn a_client_that_goes_away_ends_the_command_that_it_runs() {
+    let (node, socket) = node_with_web().await;
+    node.fake.inject(Fault::hang(Rpc::ExecSync));
+    let target = "/run/default/web-node1/main?cmd=sleep+1000";
+    let stream = send(&socket, &request("POST", target, "")).await;
+    let began = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) == 1;
+    node.fake.wait_until("it runs", SOON, began).await;
+    drop(stream);
+    let cancelled = |fake: &FakeRuntime| {
+        let call = &fake.calls_of(Rpc::ExecSync)[0];
+        call.code == Some(Code::Cancelled)
+    };
+    let what = "the runtime is told";
+    node.fake.wait_until(what, SOON, cancelled).await;
+}
+
+#[tokio::test]
 async fn a_port_is_forwarded_only_while_there_is_a_sandbox() {
     let (node, socket) = node_with_web().await;
     serve_at(&node, "http://127.0.0.1:1/".into());
-    let gone = |fake: &crate::support::fake_runtime::FakeRuntime| {
+    let gone = |fake: &FakeRuntime| {
         let pods = fake.pods();
         pods.iter().all(|pod| !pod.ready)
     };

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::node::{Node, manifest};
 use crate::runtime;
 use crate::support::bridge::Bridge;
+use crate::support::kubelet_process::free_ports;
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,6 +37,9 @@ containers:
   image: "localhost/busybox:dev"
   command: [nc, -ll, -p, "9000", -e, cat]
 "#;
+
+const ANYBODY: &str = "authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}\n\
+                       authorization: {mode: AlwaysAllow}\n";
 
 async fn node_with_web() -> (Node, Bridge) {
     let node = Node::start().await;
@@ -209,8 +213,13 @@ async fn ran(args: &[&str], input: &[u8]) -> (String, String, i32) {
 }
 
 pub async fn a_client_of_spdy_runs_commands_and_reaches_ports() {
-    let (_node, bridge) = node_with_web().await;
-    let server = format!("http://127.0.0.1:{}", bridge.port);
+    // On the kubelet's port, where whoever asks is let in.
+    let [port] = free_ports();
+    let config = format!("enableServer: true\nport: {port}\n{ANYBODY}");
+    let node = Node::start_with(&config).await;
+    node.put("web", &manifest("web", TALKER));
+    node.ready("web").await;
+    let server = format!("https://127.0.0.1:{port}");
     let pod = "default/web-node1";
     // Its input ends, which only SPDY and the newest WebSocket protocol can say.
     let url = format!(

@@ -22,6 +22,7 @@ mod lasting;
 mod list;
 mod listener;
 mod local;
+mod page;
 mod pods;
 mod posted;
 mod process;

@@ -4,12 +4,16 @@
 #
 #   hack/install-deps.sh            install what is missing
 #   hack/install-deps.sh --check    only say what is missing; exit 1 if anything is
+#   hack/install-deps.sh --browser  install Chromium, too: some 400 MB, for the test of the pages alone.
+#                                   It is also installed where CI=true, where that test must not be skipped.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 check_only=false
 [[ ${1:-} == --check ]] && check_only=true
+browser=false
+[[ ${1:-} == --browser || ${CI:-} == true ]] && browser=true
 
 # package : a file or command that proves that it is there
 missing_packages() {
@@ -25,6 +29,7 @@ missing_packages() {
     have gcc || echo gcc
     have make || echo make
     [[ -e /usr/include/stdio.h ]] || echo libc6-dev
+    ! $browser || have chromium || echo chromium
 }
 
 # A freshly installed containerd would start the machine's own daemon, which nobody asked for. The policy

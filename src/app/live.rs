@@ -19,9 +19,6 @@ use k8s_openapi::api::core::v1::PodStatus;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Events shown of one pod.
-const EVENTS: usize = 10;
-
 /// The parts.
 pub(super) struct Live {
     pub(super) workers: PodWorkers,
@@ -92,7 +89,6 @@ impl Live {
         let probes = self.probes.look(&uid).into_iter().map(probe).collect();
         let mut events = self.events.recent();
         events.retain(|event| event.object.uid == uid);
-        let skip = events.len().saturating_sub(EVENTS);
         explain(Inputs {
             pod,
             status,
@@ -100,7 +96,7 @@ impl Live {
             record: &record,
             restarts: &restarts,
             probes,
-            events: events.iter().skip(skip).map(|e| event_report(e)).collect(),
+            events: events.iter().map(|e| event_report(e)).collect(),
             now,
         })
     }
@@ -140,8 +136,10 @@ fn event_report(event: &Event) -> EventReport {
     EventReport {
         kind: event.kind.as_str().into(),
         reason: event.reason.into(),
+        container: event.object.container_name().into(),
         message: event.message.clone(),
         count: event.count,
+        first: event.first_seen,
         last: event.last_seen,
     }
 }

@@ -17,7 +17,6 @@ mod plan;
 mod pods;
 pub mod table;
 mod term;
-pub mod times;
 mod validate;
 
 pub use args::{Command, Verb, parse};

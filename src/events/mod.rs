@@ -77,6 +77,13 @@ impl ObjectRef {
         }
     }
 
+    /// The container that it is about; empty for the pod as a whole.
+    pub fn container_name(&self) -> &str {
+        let name = self.field_path.split_once('{').map(|(_, name)| name);
+        name.and_then(|name| name.strip_suffix('}'))
+            .unwrap_or_default()
+    }
+
     /// The node.
     pub fn node(name: &str) -> Self {
         Self {

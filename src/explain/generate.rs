@@ -4,6 +4,7 @@ use super::{
     ConditionLook, ContainerLook, DecisionReport, Doing, EventReport, Explanation, LastEnd,
     ProbeReport, Upcoming, Wait,
     row::{row, terminated, waiting},
+    timeline::timeline,
 };
 use crate::{
     base::GoDuration,
@@ -17,6 +18,9 @@ use k8s_openapi::api::core::v1::{
 };
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Events shown of one pod.
+const EVENTS: usize = 10;
 
 /// Everything that is known of a pod.
 pub struct Inputs<'a> {
@@ -58,17 +62,20 @@ pub fn explain(inputs: Inputs<'_>) -> Explanation {
         None => format!("{}: the last end was {}", pod.status, pod.last_reason),
     };
     let next = next(&inputs);
+    let timeline = timeline(inputs.pod, inputs.status, inputs.record, &inputs.events);
+    let older = inputs.events.len().saturating_sub(EVENTS);
     Explanation {
         now: inputs.now.0,
         summary,
         doing,
         waits,
         next,
+        timeline,
         containers,
         conditions: conditions(inputs.status),
         decisions: inputs.record.decisions().iter().map(decision).collect(),
         probes: inputs.probes,
-        events: inputs.events,
+        events: inputs.events.into_iter().skip(older).collect(),
         pod,
     }
 }

@@ -9,6 +9,8 @@
 
 pub mod generate;
 pub mod row;
+pub mod timeline;
+pub mod times;
 
 pub use generate::explain;
 pub use row::row;
@@ -64,6 +66,34 @@ pub struct PodRow {
     pub last_reason: String,
 }
 
+/// Whether anybody has to look at a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// All its containers are ready, or it has done what it was there for.
+    Well,
+    /// It is on its way, and nothing has failed so far.
+    UnderWay,
+    /// Something has failed.
+    Wrong,
+}
+
+impl PodRow {
+    /// Whether anybody has to look at it.
+    pub fn order(&self) -> Order {
+        let waiting = matches!(
+            &*self.status,
+            "Pending" | "ContainerCreating" | "Terminating"
+        ) || self.status.starts_with("Init:") && self.last_reason.is_empty();
+        match self.ready == self.containers && self.containers > 0 {
+            true => Order::Well,
+            false if self.phase == "Succeeded" => Order::Well,
+            false if waiting => Order::UnderWay,
+            false if self.status == "Running" && self.last_reason.is_empty() => Order::UnderWay,
+            false => Order::Wrong,
+        }
+    }
+}
+
 /// Everything about one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -80,6 +110,9 @@ pub struct Explanation {
     pub waits: Vec<Wait>,
     /// What will happen next without anything else happening before, soonest first.
     pub next: Vec<Upcoming>,
+    /// What has happened to it so far, as far as that is known, in order.
+    #[serde(default)]
+    pub timeline: Vec<Moment>,
     /// Its containers, in the order in which they are started.
     pub containers: Vec<ContainerLook>,
     /// Conditions that do not hold.
@@ -122,6 +155,20 @@ pub struct Upcoming {
     pub at: Timestamp,
     /// What.
     pub what: String,
+}
+
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Moment {
+    /// When. What a status tells may be cut to whole seconds.
+    pub at: Timestamp,
+    /// The container; empty for the pod.
+    pub container: String,
+    /// What, in a few words.
+    pub what: String,
+    /// The same in more words; may be empty.
+    pub detail: String,
 }
 
 /// One container.
@@ -234,10 +281,15 @@ pub struct EventReport {
     pub kind: String,
     /// Reason.
     pub reason: String,
+    /// The container that it is about; empty for the pod.
+    #[serde(default)]
+    pub container: String,
     /// Message.
     pub message: String,
     /// How often.
     pub count: u32,
+    /// When first.
+    pub first: Timestamp,
     /// When last.
     pub last: Timestamp,
 }

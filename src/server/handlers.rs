@@ -9,6 +9,7 @@ use super::{
     health::HealthChecks,
     list,
     metrics::HttpMetrics,
+    page,
     pods::{machine, pod_info, pods, running_pods},
     posted,
     process::Process,
@@ -292,6 +293,18 @@ impl Handlers {
                 settled(views, one(&(views.overview)())).await
             }
             Route::Explain(query) => settled(views, explain(views, &query)).await,
+            Route::NodePage(OverviewQuery { after }) => {
+                if let Some(after) = after {
+                    unless(stopping, news(views, &after)).await;
+                }
+                settled(views, page::node(views, Timestamp::now())).await
+            }
+            Route::PodPage(query, OverviewQuery { after }) => {
+                if let Some(after) = after {
+                    unless(stopping, news(views, &after)).await;
+                }
+                settled(views, page::pod(views, &query)).await
+            }
             Route::Events(query) => {
                 let node = views.node_name.clone();
                 let items = events::select(views.events.recent(), &query)

@@ -24,6 +24,7 @@ mod list;
 mod listener;
 mod local;
 mod metrics;
+mod page;
 mod pods;
 mod posted;
 mod process;

@@ -1,5 +1,6 @@
 mod answers;
 mod node;
+mod page;
 mod routes;
 mod secured;
 mod sockets;

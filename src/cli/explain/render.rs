@@ -3,8 +3,8 @@
 use crate::cli::{
     table::{one_line, plain, table},
     term::Paint,
-    times::{clock, span},
 };
+use crate::explain::times::{clock, span};
 use crate::explain::{ContainerLook, DecisionReport, Explanation, LastEnd, ProbeReport};
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -329,7 +329,9 @@ mod tests {
                 kind: "Warning".into(),
                 reason: "BackOff".into(),
                 message: "Back-off restarting".into(),
+                container: "main".into(),
                 count: 3,
+                first: t(-200),
                 last: t(-17),
             }],
             ..Explanation::default()

@@ -4,8 +4,8 @@ use super::{Call, Configured, Report, Step, shown};
 use crate::cli::{
     table::{one_line, plain, table},
     term::Paint,
-    times::clock,
 };
+use crate::explain::times::clock;
 use jiff::{Timestamp, tz::TimeZone};
 
 /// The whole plan.

@@ -3,9 +3,8 @@
 use crate::cli::{
     table::{one_line, table},
     term::Paint,
-    times::span,
 };
-use crate::explain::{Overview, PodRow};
+use crate::explain::{Order, Overview, PodRow, times::span};
 use jiff::Timestamp;
 
 /// Longest last reason, in characters.
@@ -114,17 +113,10 @@ fn rows(pods: &[PodRow], look: Look) -> Vec<String> {
 }
 
 fn paint(line: String, pod: &PodRow, look: Look) -> String {
-    let over = matches!(&*pod.phase, "Succeeded");
-    let waiting = matches!(
-        &*pod.status,
-        "Pending" | "ContainerCreating" | "Terminating"
-    ) || pod.status.starts_with("Init:") && pod.last_reason.is_empty();
-    match (pod.ready == pod.containers && pod.containers > 0, over) {
-        (true, _) | (_, true) => line,
-        _ if waiting || (pod.status == "Running" && pod.last_reason.is_empty()) => {
-            look.paint.yellow(&line)
-        }
-        _ => look.paint.red(&line),
+    match pod.order() {
+        Order::Well => line,
+        Order::UnderWay => look.paint.yellow(&line),
+        Order::Wrong => look.paint.red(&line),
     }
 }
 

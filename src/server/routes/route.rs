@@ -25,6 +25,10 @@ pub enum Route {
     Overview(OverviewQuery),
     /// `/explain/<namespace>/<pod>`: why one pod is as it is.
     Explain(ExplainQuery),
+    /// `/`: the pods, for a browser.
+    NodePage(OverviewQuery),
+    /// `/pod/<namespace>/<pod>`: one pod, for a browser.
+    PodPage(ExplainQuery, OverviewQuery),
     /// `/events`: recent events.
     Events(EventsQuery),
     /// `/metrics`.
@@ -270,18 +274,34 @@ pub(super) fn node_logs(parts: &Parts) -> Result<Route, RouteError> {
     Ok(Route::NodeLogs(parts.path("path")))
 }
 
-pub(super) fn overview(parts: &Parts) -> Result<Route, RouteError> {
-    Ok(Route::Overview(OverviewQuery {
+fn after(parts: &Parts) -> OverviewQuery {
+    OverviewQuery {
         after: parts.last("after"),
-    }))
+    }
 }
 
-pub(super) fn explain(parts: &Parts) -> Result<Route, RouteError> {
-    Ok(Route::Explain(ExplainQuery {
+fn named(parts: &Parts) -> Result<ExplainQuery, RouteError> {
+    Ok(ExplainQuery {
         namespace: parts.name("namespace")?,
         name: parts.name("pod")?,
         uid: parts.last("uid"),
-    }))
+    })
+}
+
+pub(super) fn overview(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::Overview(after(parts)))
+}
+
+pub(super) fn explain(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::Explain(named(parts)?))
+}
+
+pub(super) fn node_page(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::NodePage(after(parts)))
+}
+
+pub(super) fn pod_page(parts: &Parts) -> Result<Route, RouteError> {
+    Ok(Route::PodPage(named(parts)?, after(parts)))
 }
 
 /// As upstream, where anything but exactly one `true` means everything.

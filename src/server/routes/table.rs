@@ -162,6 +162,22 @@ pub static ENTRIES: &[Entry] = &[
         ..READ
     },
     Entry {
+        pattern: "/",
+        ports: GUARDED,
+        subresources: &["pods", "proxy"],
+        about: "The node's pods, as a page for a browser; with `after=VERSION`, once the version is another one.",
+        parse: route::node_page,
+        ..READ
+    },
+    Entry {
+        pattern: "/pod/{namespace}/{pod}",
+        ports: GUARDED,
+        subresources: &["pods", "proxy"],
+        about: "One pod with its timeline, as a page for a browser; `uid` and `after` as above.",
+        parse: route::pod_page,
+        ..READ
+    },
+    Entry {
         pattern: "/metrics",
         subresources: &["metrics"],
         about: "The kubelet's own metrics, for Prometheus.",

@@ -1,0 +1,235 @@
+//! Text as HTML. Pure.
+
+use crate::{base::is_printable, explain::times::clock};
+use jiff::{Timestamp, tz::TimeZone};
+use std::fmt::Write as _;
+
+/// Longest text of others where there is room for it, in characters.
+pub(super) const LONG: usize = 2000;
+/// The same in a table with a row for each pod.
+pub(super) const SHORT: usize = 200;
+
+/// A piece of a page. What gets into it is either the kubelet's own and known when it is built, or escaped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Html(String);
+
+impl Html {
+    /// An empty piece.
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// The kubelet's own.
+    pub(super) fn own(mut self, html: &'static str) -> Self {
+        self.0.push_str(html);
+        self
+    }
+
+    /// Text that anybody may have written, cut after so many characters. What is not printable, or changes
+    /// the order in which other text is shown, is a space, and spaces are single.
+    pub(super) fn text(mut self, text: &str, most: usize) -> Self {
+        let (mut shown, mut gap) = (0, false);
+        for c in text.chars() {
+            if c == ' ' || !is_printable(c) {
+                gap = shown > 0;
+                continue;
+            }
+            if shown + usize::from(gap) >= most {
+                self.0.push('…');
+                break;
+            }
+            if std::mem::take(&mut gap) {
+                self.0.push(' ');
+                shown += 1;
+            }
+            shown += 1;
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                c => self.0.push(c),
+            }
+        }
+        self
+    }
+
+    /// The same in the middle of a line, whose direction it leaves alone.
+    pub(super) fn inline(self, text: &str) -> Self {
+        self.own("<bdi>").text(text, LONG).own("</bdi>")
+    }
+
+    /// A segment of a path, or a value in a query, of a link. No name is as long as where it is cut.
+    pub(super) fn segment(mut self, text: &str) -> Self {
+        for byte in text.bytes().take(LONG) {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+                    self.0.push(char::from(byte));
+                }
+                byte => {
+                    let _ = write!(self.0, "%{byte:02X}");
+                }
+            }
+        }
+        self
+    }
+
+    /// A count.
+    pub(super) fn number(mut self, number: i64) -> Self {
+        let _ = write!(self.0, "{number}");
+        self
+    }
+
+    /// A time in UTC and its distance from now.
+    pub(super) fn time(mut self, at: Timestamp, now: Timestamp) -> Self {
+        let shown = clock(at, now, &TimeZone::UTC);
+        let _ = write!(self.0, "<time datetime=\"{at}\">{shown}</time>");
+        self
+    }
+
+    /// Another piece.
+    pub(super) fn with(mut self, more: &Self) -> Self {
+        self.0.push_str(&more.0);
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A link to a pod's page.
+pub(super) fn pod_link(root: &'static str, namespace: &str, name: &str, uid: &str) -> Html {
+    let link = Html::new().own("<a href=\"").own(root).own("pod/");
+    let link = link.segment(namespace).own("/").segment(name);
+    let link = match uid {
+        "" => link,
+        uid => link.own("?uid=").segment(uid),
+    };
+    link.own("\">").text(name, SHORT).own("</a>")
+}
+
+/// The head of a table.
+pub(super) fn table_head(title: &'static str, columns: &[&'static str]) -> Html {
+    let mut head = Html::new().own("<table aria-label=\"").own(title);
+    head = head.own("\"><thead><tr>");
+    for column in columns {
+        head = head.own("<th scope=\"col\">").own(column).own("</th>");
+    }
+    head.own("</tr></thead><tbody>")
+}
+
+/// One row. The first cell names it; on a narrow screen each cell is shown with its column's name.
+pub(super) fn table_row(columns: &[&'static str], cells: &[Html]) -> Html {
+    let mut row = Html::new().own("<tr>");
+    for (index, (column, cell)) in columns.iter().zip(cells).enumerate() {
+        let (open, close) = match index {
+            0 => ("<th scope=\"row\" data-column=\"", "</th>"),
+            _ => ("<td data-column=\"", "</td>"),
+        };
+        row = row.own(open).own(column).own("\">").with(cell).own(close);
+    }
+    row.own("</tr>")
+}
+
+/// A section with a table; nothing where there are no rows.
+pub(super) fn section(title: &'static str, columns: &[&'static str], rows: &[Vec<Html>]) -> Html {
+    if rows.is_empty() {
+        return Html::new();
+    }
+    let mut out = Html::new().own("<section><h2>").own(title).own("</h2>");
+    out = out.with(&table_head(title, columns));
+    for row in rows {
+        out = out.with(&table_row(columns, row));
+    }
+    out.own("</tbody></table></section>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> String {
+        Html::new().text(text, 40).as_str().to_owned()
+    }
+
+    #[test]
+    fn what_others_wrote_is_text() {
+        let rows = [
+            ("", ""),
+            ("plain", "plain"),
+            (
+                "<script>alert(1)</script>",
+                "&lt;script&gt;alert(1)&lt;/script&gt;",
+            ),
+            (
+                "\"><img src=x onerror='a()'>",
+                "&quot;&gt;&lt;img src=x onerror=&#39;a()&#39;&gt;",
+            ),
+            ("&lt; &amp;", "&amp;lt; &amp;amp;"),
+            ("a\0b\x1b[31m\r\n\tc\u{7f}\u{9b}d", "a b [31m c d"),
+            (
+                "a\u{202e}b\u{2066}c\u{2069}d\u{200f}e\u{200b}f\u{feff}g",
+                "a b c d e f g",
+            ),
+            ("\u{2028}x\u{2029}", "x"),
+            ("  many   spaces  ", "many spaces"),
+            ("e\u{301} ü 世界 שלום", "e\u{301} ü 世界 שלום"),
+        ];
+        for (given, expected) in rows {
+            assert_eq!(text(given), expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_never_within_an_escape() {
+        assert_eq!(text(&"ä".repeat(40)), "ä".repeat(40));
+        assert_eq!(text(&"ä".repeat(41)), "ä".repeat(40) + "…");
+        assert_eq!(text(&"<".repeat(64 * 1024)), "&lt;".repeat(40) + "…");
+        assert_eq!(text(&" ".repeat(64 * 1024)), "");
+        assert_eq!(text(&format!("{} b", "a".repeat(39))), "a".repeat(39) + "…");
+        let message = format!("a{}", "\u{202e}\n".repeat(64 * 1024));
+        assert_eq!(text(&message), "a");
+    }
+
+    #[test]
+    fn links_lead_where_the_name_says_and_nowhere_else() {
+        let rows = [
+            (
+                "shop",
+                "web-n1.example",
+                "u",
+                "x/pod/shop/web-n1.example?uid=u",
+            ),
+            ("shop", "web", "", "x/pod/shop/web"),
+            (
+                "a/b",
+                "\"><b>",
+                "&c#d",
+                "x/pod/a%2Fb/%22%3E%3Cb%3E?uid=%26c%23d",
+            ),
+            ("javascript:x", "é", "", "x/pod/javascript%3Ax/%C3%A9"),
+        ];
+        for (namespace, name, uid, expected) in rows {
+            let link = pod_link("x/", namespace, name, uid);
+            let start = format!("<a href=\"{expected}\">");
+            assert!(link.as_str().starts_with(&start), "{link:?}");
+        }
+    }
+
+    #[test]
+    fn tables_have_headers_for_both_ways_of_reading() {
+        let cell = |text| Html::new().text(text, 9);
+        let rows = [vec![cell("a<"), cell("1")]];
+        let expected = "<section><h2>T</h2><table aria-label=\"T\"><thead><tr><th scope=\"col\">N</th>\
+            <th scope=\"col\">V</th></tr></thead><tbody><tr><th scope=\"row\" data-column=\"N\">a&lt;</th>\
+            <td data-column=\"V\">1</td></tr></tbody></table></section>";
+        assert_eq!(section("T", &["N", "V"], &rows).as_str(), expected);
+        assert!(section("T", &["N", "V"], &[]).is_empty());
+    }
+}

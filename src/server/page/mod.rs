@@ -1,0 +1,161 @@
+//! Pages for a browser, made of what is told as JSON elsewhere. They can be read without JavaScript; with
+//! it, they are fetched again when something changes.
+//!
+//! Nearly all text on them was written by others. It gets into a page escaped and no other way, and all
+//! that a page may load or run is its own style and its own script, known by their hashes.
+
+mod html;
+mod overview;
+mod pod;
+
+use super::{
+    handlers::Views,
+    reply::{Body, respond},
+    routes::ExplainQuery,
+};
+use crate::explain::PodRow;
+use base64::Engine as _;
+use bytes::Bytes;
+use futures::stream;
+use html::{Html, LONG};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::{
+    Response, StatusCode,
+    body::Frame,
+    header::{self, HeaderName, HeaderValue},
+};
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+use std::sync::LazyLock;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// The way to `/` from there and from a pod's page: behind a proxy it is not the root of the server.
+const HERE: &str = "./";
+const ABOVE: &str = "../../";
+
+/// A chunk is sent once it has at least this many bytes.
+const CHUNK: usize = 16 * 1024;
+
+/// What a browser may do with a page: show it, run its one script, and let that ask for news.
+static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
+    let hash = |text: &str| {
+        let hash = Sha256::digest(text);
+        base64::engine::general_purpose::STANDARD.encode(hash)
+    };
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash(STYLE),
+        hash(SCRIPT)
+    );
+    HeaderValue::from_str(&policy).ok()
+});
+
+/// The node's pods. Rows are made while they are sent.
+pub(super) fn node(views: &Views, now: Timestamp) -> Response<Body> {
+    let overview = (views.overview)();
+    let head = overview::head(&overview);
+    let tail = overview::tail(&overview);
+    let title = Html::new().text(&overview.node, LONG).own(": pods");
+    let explain = views.explain.clone();
+    let row = move |pod: PodRow| {
+        let query = overview::asks_why(&pod).then(|| ExplainQuery {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: Some(pod.uid.clone()),
+        });
+        let why = query.and_then(|query| explain(&query));
+        overview::row(&pod, why.as_ref(), now)
+    };
+    let frame = (HERE, &title, overview.version.as_str());
+    let (before, after) = around(frame, views);
+    let parts = [before, head].into_iter();
+    let parts = parts.chain(overview.pods.into_iter().map(row));
+    answer(StatusCode::OK, parts.chain([tail, after]))
+}
+
+/// One pod.
+pub(super) fn pod(views: &Views, query: &ExplainQuery) -> Response<Body> {
+    // Before the pod is looked at, so that what changes meanwhile is news.
+    let (version, _) = (views.news)();
+    let told = (views.explain)(query);
+    let (status, content) = match &told {
+        Some(told) => (StatusCode::OK, pod::content(told)),
+        None => {
+            let content = pod::unknown(&query.namespace, &query.name);
+            (StatusCode::NOT_FOUND, content)
+        }
+    };
+    let title = Html::new().text(&query.namespace, LONG).own("/");
+    let title = title.text(&query.name, LONG);
+    let (before, after) = around((ABOVE, &title, &version), views);
+    answer(status, [before, content, after].into_iter())
+}
+
+/// What stands before and behind the content of each page, with the version of what is shown.
+fn around((root, title, version): (&'static str, &Html, &str), views: &Views) -> (Html, Html) {
+    let before = Html::new()
+        .own("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
+        .own("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>")
+        .with(title)
+        .own("</title>\n<style>")
+        .own(STYLE)
+        .own("</style>\n<noscript><meta http-equiv=\"refresh\" content=\"15\"></noscript>\n</head>\n<body>\n")
+        .own("<header><nav aria-label=\"Node\"><a href=\"")
+        .own(root)
+        .own("\">Pods</a> <a href=\"")
+        .own(root)
+        .own("events\">Events</a> <a href=\"")
+        .own(root)
+        .own("metrics\">Metrics</a> <a href=\"")
+        .own(root)
+        .own("statusz\">Process</a></nav>\n<span id=\"live\" role=\"status\"></span> <a id=\"reload\" href=\"\">Reload</a>")
+        .own("</header>\n<main data-version=\"")
+        .text(version, LONG)
+        .own("\">\n");
+    let after = Html::new()
+        .own("\n</main>\n<footer>Times are in UTC. Kubelet ")
+        .text(views.process.version, LONG)
+        .own("</footer>\n<script>")
+        .own(SCRIPT)
+        .own("</script>\n</body>\n</html>\n");
+    (before, after)
+}
+
+fn answer(
+    status: StatusCode,
+    parts: impl Iterator<Item = Html> + Send + 'static,
+) -> Response<Body> {
+    let mut response = respond(status, HTML, body(parts));
+    let headers = response.headers_mut();
+    let fixed: [(HeaderName, &'static str); 2] = [
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if let Some(policy) = POLICY.clone() {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+/// Pieces are made while the client takes them, so memory holds one chunk of text however many there are.
+fn body(parts: impl Iterator<Item = Html> + Send + 'static) -> Body {
+    let mut parts = parts.fuse();
+    let chunks = std::iter::from_fn(move || {
+        let mut chunk = String::new();
+        for part in parts.by_ref() {
+            chunk.push_str(part.as_str());
+            if chunk.len() >= CHUNK {
+                break;
+            }
+        }
+        (!chunk.is_empty()).then(|| Ok(Frame::data(Bytes::from(chunk))))
+    });
+    StreamBody::new(stream::iter(chunks)).boxed_unsync()
+}

@@ -1,0 +1,235 @@
+//! The node's pods, a row each. Pure.
+
+use super::html::{Html, LONG, SHORT, pod_link, table_head, table_row};
+use crate::explain::{Explanation, Order, Overview, PodRow, times::span};
+use jiff::Timestamp;
+
+const COLUMNS: [&str; 8] = [
+    "Name",
+    "Namespace",
+    "Ready",
+    "Status",
+    "Restarts",
+    "Age",
+    "IP",
+    "Waits for",
+];
+
+/// What stands before the rows.
+pub(super) fn head(overview: &Overview) -> Html {
+    let node = Html::new().own("<h1>").inline(&overview.node);
+    let mut out = node
+        .own("</h1><p class=\"sum\">")
+        .with(&counts(&overview.pods));
+    out = out.own("</p>");
+    for remark in &overview.remarks {
+        out = out
+            .own("<p class=\"remark\">")
+            .text(remark, LONG)
+            .own("</p>");
+    }
+    match overview.pods.is_empty() {
+        true => out,
+        false => out.with(&table_head("Pods", &COLUMNS)),
+    }
+}
+
+/// What stands behind them.
+pub(super) fn tail(overview: &Overview) -> Html {
+    match overview.pods.is_empty() {
+        true => Html::new(),
+        false => Html::new().own("</tbody></table>"),
+    }
+}
+
+fn counts(pods: &[PodRow]) -> Html {
+    let count = |order| {
+        let of_it = pods.iter().filter(|pod| pod.order() == order);
+        i64::try_from(of_it.count()).unwrap_or(i64::MAX)
+    };
+    let all = i64::try_from(pods.len()).unwrap_or(i64::MAX);
+    let noun = if all == 1 { " pod" } else { " pods" };
+    let mut out = match all {
+        0 => return Html::new().own("No pods."),
+        all => Html::new().number(all).own(noun),
+    };
+    let named = [
+        (Order::Well, "<b class=\"well\">", " well</b>"),
+        (Order::UnderWay, "<b class=\"underway\">", " under way</b>"),
+        (Order::Wrong, "<b class=\"wrong\">", " out of order</b>"),
+    ];
+    for (order, open, close) in named {
+        if count(order) > 0 {
+            out = out.own(", ").own(open).number(count(order)).own(close);
+        }
+    }
+    out
+}
+
+/// Whether a row needs the explanation of its pod.
+pub(super) fn asks_why(pod: &PodRow) -> bool {
+    pod.order() != Order::Well
+}
+
+/// One row.
+pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
+    let ready = format!("{}/{}", pod.ready, pod.containers);
+    let age = pod.since.map(|since| span(since, now));
+    let cells = [
+        pod_link("", &pod.namespace, &pod.name, &pod.uid),
+        Html::new().text(&pod.namespace, SHORT),
+        Html::new().text(&ready, SHORT),
+        status(pod),
+        restarts(pod, now),
+        Html::new().text(age.as_deref().unwrap_or_default(), SHORT),
+        Html::new().text(&pod.ip, SHORT),
+        waits(pod, why, now),
+    ];
+    table_row(&COLUMNS, &cells)
+}
+
+/// The status in a word, marked by more than its colour.
+pub(super) fn status(pod: &PodRow) -> Html {
+    let open = match pod.order() {
+        Order::Well => "<b class=\"well\">",
+        Order::UnderWay => "<b class=\"underway\">",
+        Order::Wrong => "<b class=\"wrong\">",
+    };
+    Html::new().own(open).text(&pod.status, SHORT).own("</b>")
+}
+
+pub(super) fn restarts(pod: &PodRow, now: Timestamp) -> Html {
+    let count = Html::new().number(pod.restarts);
+    match pod.last_restart.filter(|_| pod.restarts > 0) {
+        Some(last) => count.own(" (").text(&span(last, now), SHORT).own(" ago)"),
+        None => count,
+    }
+}
+
+/// What it waits for or is at, and until when; else how something of it ended last.
+fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
+    let wait = why.and_then(|why| why.waits.first());
+    if let Some(wait) = wait {
+        let out = match wait.container.as_str() {
+            "" => Html::new(),
+            name => Html::new().inline(name).own(": "),
+        };
+        let out = out.own("<bdi>").text(&wait.what, SHORT).own("</bdi>");
+        return match wait.until {
+            Some(until) => out.own(", until ").time(until, now),
+            None => out,
+        };
+    }
+    if let Some(doing) = why.and_then(|why| why.doing.as_ref()) {
+        let out = Html::new().own("<bdi>").text(&doing.step, SHORT);
+        return out.own("</bdi>, since ").time(doing.since, now);
+    }
+    match pod.last_reason.as_str() {
+        "" => Html::new(),
+        reason => Html::new().own("last end: ").inline(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::{Doing, Wait};
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_767_225_600 + seconds).unwrap()
+    }
+
+    fn running() -> PodRow {
+        PodRow {
+            namespace: "shop".into(),
+            name: "web-n1".into(),
+            uid: "u1".into(),
+            ready: 1,
+            containers: 1,
+            status: "Running".into(),
+            since: Some(t(-300)),
+            ip: "10.88.0.7".into(),
+            ..PodRow::default()
+        }
+    }
+
+    fn crashing() -> PodRow {
+        PodRow {
+            ready: 0,
+            status: "CrashLoopBackOff".into(),
+            restarts: 4,
+            last_restart: Some(t(-17)),
+            last_reason: "Error (2)".into(),
+            ..running()
+        }
+    }
+
+    fn cells(html: &Html) -> Vec<String> {
+        let cells = html.as_str().split("data-column=\"").skip(1);
+        let cell = |cell: &str| {
+            let (_, text) = cell.split_once("\">").unwrap();
+            text.split("</td>").next().unwrap().to_owned()
+        };
+        cells.map(cell).collect()
+    }
+
+    #[test]
+    fn a_row_tells_what_the_table_of_the_command_line_does() {
+        let shown = row(&running(), None, t(0));
+        let cells = cells(&shown);
+        let link = "<a href=\"pod/shop/web-n1?uid=u1\">web-n1</a></th><td ";
+        assert_eq!(cells[0], link);
+        let rest = [
+            "shop",
+            "1/1",
+            "<b class=\"well\">Running</b>",
+            "0",
+            "5m",
+            "10.88.0.7",
+            "",
+        ];
+        assert_eq!(cells[1..7], rest[..6]);
+        assert!(cells[7].starts_with(rest[6]) && !asks_why(&running()));
+    }
+
+    #[test]
+    fn a_pod_that_is_not_well_tells_what_it_waits_for() {
+        assert!(asks_why(&crashing()));
+        let mut why = Explanation::default();
+        let last = |why: &Explanation| cells(&row(&crashing(), Some(why), t(0)))[7].clone();
+        assert!(last(&why).starts_with("last end: <bdi>Error (2)</bdi>"));
+        why.doing = Some(Doing {
+            step: "pulls <b>".into(),
+            since: t(-5),
+        });
+        assert!(last(&why).starts_with("<bdi>pulls &lt;b&gt;</bdi>, since <time"));
+        why.waits = vec![Wait {
+            container: "main".into(),
+            what: "its restart back-off of 40s".into(),
+            until: Some(t(23)),
+        }];
+        let expected = "<bdi>main</bdi>: <bdi>its restart back-off of 40s</bdi>, until \
+            <time datetime=\"2026-01-01T00:00:23Z\">00:00:23 (in 23s)</time>";
+        assert!(last(&why).starts_with(expected), "{}", last(&why));
+        assert_eq!(cells(&row(&crashing(), None, t(0)))[4], "4 (17s ago)");
+    }
+
+    #[test]
+    fn the_head_counts_and_remarks() {
+        let mut overview = Overview {
+            node: "n<1".into(),
+            pods: vec![running(), running(), crashing()],
+            remarks: vec!["the <network> is down".into()],
+            ..Overview::default()
+        };
+        let shown = head(&overview);
+        let counted = "<p class=\"sum\">3 pods, <b class=\"well\">2 well</b>, <b class=\"wrong\">1 out of order</b></p>";
+        assert!(shown.as_str().contains(counted), "{shown:?}");
+        assert!(shown.as_str().contains("<h1><bdi>n&lt;1</bdi></h1>"));
+        assert!(shown.as_str().contains("the &lt;network&gt; is down"));
+        assert!(shown.as_str().ends_with("<tbody>"));
+        overview.pods.clear();
+        assert!(head(&overview).as_str().contains("No pods."));
+        assert!(tail(&overview).is_empty());
+    }
+}

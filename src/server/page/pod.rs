@@ -1,0 +1,295 @@
+//! Everything about one pod. Pure.
+
+use super::{
+    ABOVE,
+    html::{Html, LONG, section},
+    overview::{restarts, status},
+};
+use crate::explain::{
+    ContainerLook, DecisionReport, Explanation, Moment, ProbeReport, times::span,
+};
+use jiff::Timestamp;
+
+/// The content of the page.
+pub(super) fn content(told: &Explanation) -> Html {
+    let tables = [
+        waits(told),
+        next(told),
+        timeline(&told.timeline, told.now),
+        containers(told),
+        probes(told),
+        conditions(told),
+        decisions(told),
+        events(told),
+    ];
+    tables
+        .iter()
+        .fold(head(told), |page, table| page.with(table))
+}
+
+/// The content of the page of a pod that is not known.
+pub(super) fn unknown(namespace: &str, name: &str) -> Html {
+    let out = Html::new().own("<h1>No such pod</h1><p>No pod ");
+    let out = out.inline(namespace).own("/").inline(name);
+    let out = out.own(" is known here, or not the one that was. <a href=\"");
+    out.own(ABOVE).own("\">All pods</a></p>")
+}
+
+fn long(text: &str) -> Html {
+    Html::new().text(text, LONG)
+}
+
+fn of_pod(container: &str) -> Html {
+    match container {
+        "" => Html::new().own("the pod"),
+        name => long(name),
+    }
+}
+
+fn time(at: Option<Timestamp>, now: Timestamp) -> Html {
+    at.map_or_else(Html::new, |at| Html::new().time(at, now))
+}
+
+fn head(told: &Explanation) -> Html {
+    let pod = &told.pod;
+    let out = Html::new().own("<h1><span class=\"quiet\"><bdi>");
+    let out = out.text(&pod.namespace, LONG).own("</bdi>/</span>");
+    let out = out.inline(&pod.name).own("</h1><p class=\"sum\">");
+    let mut out = out.text(&told.summary, LONG).own("</p><dl>");
+    let ready = format!("{}/{}", pod.ready, pod.containers);
+    let age = pod.since.map(|since| span(since, told.now));
+    let facts = [
+        ("Status", status(pod)),
+        ("Ready", long(&ready)),
+        ("Restarts", restarts(pod, told.now)),
+        ("Age", long(age.as_deref().unwrap_or_default())),
+        ("IP", long(&pod.ip)),
+        ("Source", long(&pod.source)),
+        ("UID", long(&pod.uid)),
+    ];
+    for (name, fact) in facts.iter().filter(|(_, fact)| !fact.is_empty()) {
+        out = out.own("<div><dt>").own(name).own("</dt><dd>");
+        out = out.with(fact).own("</dd></div>");
+    }
+    out.own("</dl>")
+}
+
+fn waits(told: &Explanation) -> Html {
+    let mut rows = Vec::new();
+    if let Some(doing) = &told.doing {
+        let since = Html::new().own("since ").time(doing.since, told.now);
+        rows.push(vec![Html::new().own("under way"), long(&doing.step), since]);
+    }
+    for wait in &told.waits {
+        let until = match wait.until {
+            Some(until) => Html::new().own("until ").time(until, told.now),
+            None => Html::new(),
+        };
+        rows.push(vec![of_pod(&wait.container), long(&wait.what), until]);
+    }
+    section("Waits for", &["Who", "What", "When"], &rows)
+}
+
+fn next(told: &Explanation) -> Html {
+    let row = |next: &crate::explain::Upcoming| {
+        vec![Html::new().time(next.at, told.now), long(&next.what)]
+    };
+    let rows: Vec<_> = told.next.iter().map(row).collect();
+    section("Comes next", &["When", "What"], &rows)
+}
+
+fn timeline(moments: &[Moment], now: Timestamp) -> Html {
+    let mut rows = Vec::new();
+    let mut before: Option<Timestamp> = None;
+    for moment in moments {
+        let after = before.map(|before| took(before, moment.at));
+        rows.push(vec![
+            Html::new().time(moment.at, now),
+            long(after.as_deref().unwrap_or_default()),
+            of_pod(&moment.container),
+            long(&moment.what),
+            long(&moment.detail),
+        ]);
+        before = before.max(Some(moment.at));
+    }
+    let columns = ["When", "After", "Who", "What", "Detail"];
+    section("Timeline", &columns, &rows)
+}
+
+/// How long a step took. Most times that a status tells are whole seconds, so with one of these the
+/// difference is, too.
+fn took(from: Timestamp, to: Timestamp) -> String {
+    let millis = to.as_millisecond() - from.as_millisecond();
+    let exact = |at: Timestamp| at.subsec_nanosecond() != 0;
+    match exact(from) && exact(to) {
+        _ if millis >= 10_000 => format!("+{}", span(from, to)),
+        true if millis >= 1000 => format!("+{}.{}s", millis / 1000, millis % 1000 / 100),
+        true => format!("+{}ms", millis.max(0)),
+        false => format!("+{}", span(from, to)),
+    }
+}
+
+fn containers(told: &Explanation) -> Html {
+    let row = |container: &ContainerLook| {
+        let last = container.last.as_ref().map_or_else(Html::new, |last| {
+            let out = ended(last.exit_code, &last.reason).own(" ");
+            let out = out.with(&time(last.at, told.now)).own(" ");
+            out.text(&last.message, LONG)
+        });
+        vec![
+            long(&container.name),
+            long(&container.kind),
+            state(container, told.now),
+            Html::new().number(container.restarts.into()),
+            last,
+            long(&container.image),
+            log(told, container),
+        ]
+    };
+    let rows: Vec<_> = told.containers.iter().map(row).collect();
+    let columns = [
+        "Container",
+        "Kind",
+        "State",
+        "Restarts",
+        "Ended before",
+        "Image",
+        "Output",
+    ];
+    section("Containers", &columns, &rows)
+}
+
+fn log(told: &Explanation, container: &ContainerLook) -> Html {
+    if matches!(container.state.as_str(), "unknown" | "waiting") && container.last.is_none() {
+        return Html::new();
+    }
+    let out = Html::new()
+        .own("<a href=\"")
+        .own(ABOVE)
+        .own("containerLogs/");
+    let out = out
+        .segment(&told.pod.namespace)
+        .own("/")
+        .segment(&told.pod.name);
+    let out = out.own("/").segment(&container.name);
+    let out = out.own("?tailLines=500\">log</a>");
+    out
+}
+
+fn ended(code: i32, reason: &str) -> Html {
+    let out = Html::new().own("ended with ").number(code.into());
+    match reason {
+        "" => out,
+        reason => out.own(" (").inline(reason).own(")"),
+    }
+}
+
+fn state(container: &ContainerLook, now: Timestamp) -> Html {
+    let out = match (container.state.as_str(), container.exit_code) {
+        ("running", _) => Html::new().own(match (container.ready, container.started) {
+            (true, _) => "<b class=\"well\">running, ready</b>",
+            (false, true) => "<b class=\"underway\">running, not ready</b>",
+            (false, false) => "<b class=\"underway\">running, not started</b>",
+        }),
+        (_, Some(code)) => ended(code, &container.reason),
+        (state, None) => match container.reason.as_str() {
+            "" => long(state),
+            reason => long(state).own(" (").inline(reason).own(")"),
+        },
+    };
+    let out = match container.since {
+        Some(since) => out.own(", since ").time(since, now),
+        None => out,
+    };
+    match container.message.as_str() {
+        "" => out,
+        message => out.own(": ").inline(message),
+    }
+}
+
+fn probes(told: &Explanation) -> Html {
+    let row = |probe: &ProbeReport| {
+        let verdict = match probe.verdict.as_str() {
+            "success" => Html::new().own("<b class=\"well\">success</b>"),
+            "failure" => Html::new().own("<b class=\"wrong\">failure</b>"),
+            other => long(other),
+        };
+        let last = match (&probe.last_result, probe.last_at) {
+            (Some(result), Some(at)) => {
+                let last = long(result).own(", ").time(at, told.now);
+                match probe.in_a_row {
+                    0 | 1 => last,
+                    count => last.own(", ").number(count.into()).own(" in a row"),
+                }
+            }
+            _ => Html::new().own("has not run yet"),
+        };
+        vec![
+            long(&probe.container),
+            long(&probe.kind),
+            verdict,
+            last,
+            time(probe.next, told.now),
+            long(&probe.message),
+        ]
+    };
+    let rows: Vec<_> = told.probes.iter().map(row).collect();
+    let columns = ["Container", "Probe", "Verdict", "Last", "Next", "It said"];
+    section("Probes", &columns, &rows)
+}
+
+fn conditions(told: &Explanation) -> Html {
+    let row = |condition: &crate::explain::ConditionLook| {
+        vec![
+            long(&condition.kind),
+            long(&condition.reason),
+            time(condition.since, told.now),
+            long(&condition.message),
+        ]
+    };
+    let rows: Vec<_> = told.conditions.iter().map(row).collect();
+    let columns = ["Condition", "Reason", "Since", "Message"];
+    section("Conditions that do not hold", &columns, &rows)
+}
+
+fn decisions(told: &Explanation) -> Html {
+    let row = |decision: &DecisionReport| {
+        let what = long(&decision.action.to_string());
+        let until = decision.until.filter(|until| *until > told.now);
+        vec![
+            Html::new().time(decision.last, told.now),
+            of_pod(&decision.container),
+            what,
+            long(&decision.why),
+            Html::new().number(decision.count.into()),
+            time(until, told.now),
+        ]
+    };
+    let rows: Vec<_> = told.decisions.iter().rev().map(row).collect();
+    let columns = ["When", "Who", "Decision", "Why", "Times", "Until"];
+    section("Decisions, newest first", &columns, &rows)
+}
+
+fn events(told: &Explanation) -> Html {
+    let row = |event: &crate::explain::EventReport| {
+        let kind = match event.kind.as_str() {
+            "Warning" => Html::new().own("<b class=\"wrong\">Warning</b>"),
+            kind => long(kind),
+        };
+        vec![
+            Html::new().time(event.last, told.now),
+            of_pod(&event.container),
+            kind,
+            long(&event.reason),
+            Html::new().number(event.count.into()),
+            long(&event.message),
+        ]
+    };
+    let rows: Vec<_> = told.events.iter().rev().map(row).collect();
+    let columns = ["When", "Who", "Type", "Reason", "Times", "Message"];
+    section("Events, newest first", &columns, &rows)
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

@@ -48,7 +48,7 @@ pub enum ServingCertificate {
         /// Its key, PEM.
         key: PathBuf,
     },
-    /// `kubelet.crt` and `kubelet.key` in this directory, made here unless they are there.
+    /// `kubelet.crt` and `kubelet.key` in this directory, made here unless there is a pair of use.
     Own {
         /// The directory.
         directory: PathBuf,
@@ -94,7 +94,8 @@ impl Tls {
                 let names = Names::of(name, addresses);
                 let files = own::files(directory).to_vec();
                 let directory = directory.clone();
-                let read = move || own::read_or_make(&directory, &names);
+                own::read_or_make(&directory, &names)?;
+                let read = move || own::read_again(&directory, &names);
                 Reloaded::open("the serving certificate", files, read, own::is_due)?
             }
         };

@@ -3,7 +3,7 @@
 //! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, with the node's name alone.
 
 use super::pair::Pair;
-use crate::base::atomic_file;
+use crate::base::{atomic_file, chain};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use rcgen::{
@@ -55,7 +55,13 @@ pub(super) fn files(directory: &Path) -> [PathBuf; 2] {
 
 /// Whether it has to be made anew by its age.
 pub(super) fn is_due(pair: &Pair) -> bool {
-    !lasts(pair, SystemTime::now())
+    is_ours(&pair.facts().common_name) && !lasts(pair, SystemTime::now())
+}
+
+/// Whether a kubelet made it: the holder is called by a name and the second of the making.
+fn is_ours(common_name: &str) -> bool {
+    let made = common_name.rsplit_once('@').map(|(_, second)| second);
+    made.is_some_and(|second| !second.is_empty() && second.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether it is good now and for a while.
@@ -68,14 +74,16 @@ fn lasts(pair: &Pair, now: SystemTime) -> bool {
     from <= now && now + REST < until
 }
 
-/// Why a certificate that is there is of no use, if so.
+/// Why a certificate that is there has to make room, if so. One that no kubelet made was put there by
+/// somebody, who knows what for.
 fn objection(pair: &Pair, names: &Names, now: SystemTime) -> Option<String> {
+    let facts = pair.facts();
+    if !is_ours(&facts.common_name) {
+        return None;
+    }
     if !lasts(pair, now) {
-        let facts = pair.facts();
-        return Some(format!(
-            "it is good from {} to {}",
-            facts.not_before, facts.not_after
-        ));
+        let (from, until) = (facts.not_before, facts.not_after);
+        return Some(format!("it is good from {from} to {until}"));
     }
     let parsed = pair.certificate().map(ParsedCertificate::try_from);
     let Some(Ok(parsed)) = parsed else {
@@ -86,7 +94,8 @@ fn objection(pair: &Pair, names: &Names, now: SystemTime) -> Option<String> {
     Some(format!("it is not for {}", other.to_str()))
 }
 
-/// The pair of the directory, as long as it is of use; else a new one, which is written there. Blocking.
+/// The pair of the directory, as long as it is of use; else a new one, which is written there. For the start;
+/// blocking.
 ///
 /// # Errors
 /// A new one cannot be made or written.
@@ -98,8 +107,27 @@ pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pa
             Some(why) => why,
         },
         Err(_) if !certificate.exists() && !key.exists() => "there is none".into(),
-        Err(error) => crate::base::chain(error.as_ref()),
+        Err(error) => chain(error.as_ref()),
     };
+    make_because(&why, directory, names)
+}
+
+/// The pair of the directory once more, after it has changed or come to its end. What cannot be read is left
+/// alone, for somebody may be putting another one there. Blocking.
+///
+/// # Errors
+/// It cannot be read, or a new one cannot be made or written.
+pub(super) fn read_again(directory: &Path, names: &Names) -> anyhow::Result<Pair> {
+    let [certificate, key] = files(directory);
+    let pair = Pair::read(&certificate, &key)?;
+    match is_due(&pair) {
+        true => make_because("its end is near", directory, names),
+        false => Ok(pair),
+    }
+}
+
+fn make_because(why: &str, directory: &Path, names: &Names) -> anyhow::Result<Pair> {
+    let [certificate, key] = files(directory);
     tracing::info!(
         path = %certificate.display(),
         why,

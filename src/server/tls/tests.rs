@@ -79,20 +79,50 @@ fn a_certificate_that_is_of_no_use_is_made_anew() {
     anew("it cannot be read");
     fs::remove_file(&key).unwrap();
     anew("its key is gone");
-    let other = Authority::new("other").server("node-1");
+    let authority = Authority::new("other");
+    let other = authority.server("node-1");
     fs::write(&certificate, &other.pem).unwrap();
     anew("its key is another's");
-    // One from elsewhere that is good for the node stays.
-    write(dir.path(), &other);
-    kept();
-    write(dir.path(), &Authority::new("other").server("node-2"));
+    own::read_or_make(&dir.path().join("2"), &self::names("node-2", "127.0.0.1")).unwrap();
+    for file in own::files(dir.path()) {
+        let made = dir.path().join("2").join(file.file_name().unwrap());
+        fs::copy(made, file).unwrap();
+    }
     anew("it is for another name");
-    write(
-        dir.path(),
-        &Authority::new("other").expired_client("node-1"),
-    );
+    write(dir.path(), &authority.expired_client("node-1@1700000000"));
     anew("it has expired");
     kept();
+    // Whoever puts one there knows what for.
+    for issued in [
+        other,
+        authority.server("node-2"),
+        authority.expired_client("node-1"),
+    ] {
+        write(dir.path(), &issued);
+        kept();
+    }
+}
+
+#[test]
+fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = names("node-1", "127.0.0.1");
+    own::read_or_make(dir.path(), &names).unwrap();
+    let [certificate, _] = own::files(dir.path());
+    let other = Authority::new("other").server("node-1");
+    fs::write(&certificate, &other.pem).unwrap();
+    assert!(own::read_again(dir.path(), &names).is_err());
+    assert_eq!(fs::read_to_string(&certificate).unwrap(), other.pem);
+    write(dir.path(), &other);
+    assert_eq!(
+        shown(&own::read_again(dir.path(), &names).unwrap()),
+        other.der
+    );
+    // What a kubelet made itself is made anew before its end.
+    let old = Authority::new("other").expired_client("node-1@1700000000");
+    write(dir.path(), &old);
+    let pair = own::read_again(dir.path(), &names).unwrap();
+    assert!(shown(&pair) != old.der && !own::is_due(&pair));
 }
 
 #[test]

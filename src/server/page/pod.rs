@@ -172,8 +172,7 @@ fn log(told: &Explanation, container: &ContainerLook) -> Html {
         .own("/")
         .segment(&told.pod.name);
     let out = out.own("/").segment(&container.name);
-    let out = out.own("?tailLines=500\">log</a>");
-    out
+    out.own("?tailLines=500\">log</a>")
 }
 
 fn ended(code: i32, reason: &str) -> Html {

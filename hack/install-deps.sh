@@ -87,7 +87,7 @@ install_crictl() {
     $check_only && die "missing: crictl"
     have go || apt_install golang-go ca-certificates
     local version wanted go
-    version=$(awk '$1 == "require" && $2 == "sigs.k8s.io/cri-tools" { print $3 }' "$repo_root/hack/tools/go.mod")
+    version=$(awk '$1 == "sigs.k8s.io/cri-tools" { print $2 }' "$repo_root/hack/tools/go.mod")
     wanted=$(awk '$1 == "go" { print $2 }' "$repo_root/hack/tools/go.mod")
     say "building crictl $version (a minute or two, once)"
     mkdir -p "$tools_dir"

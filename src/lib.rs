@@ -50,6 +50,7 @@ pub mod kuberuntime;
 pub mod pleg;
 pub mod prober;
 pub mod status;
+pub mod stats;
 
 // Flow: desired becomes actual.
 pub mod pod_config;

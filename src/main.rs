@@ -1,10 +1,12 @@
 //! The kubelet binary: parse, then run the node agent or do what a verb says.
 
+use anyhow::Context as _;
 use kubelet::{
     app::App,
     base::chain,
     cli::{self, Command},
     config::{self, Flags, HostFacts},
+    host::ServiceManager,
 };
 use std::{env, io::Write as _, process::ExitCode, time::Duration};
 
@@ -33,12 +35,27 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     };
     let config = config::load(flags, &facts)?;
     let log = config::logging::init(&config.logging)?;
+    let manager = service_manager()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_keep_alive(IDLE_THREAD)
         .enable_all()
         .build()?;
-    runtime.block_on(async { App::build(config).await?.with_log(log).run().await })
+    runtime.block_on(async {
+        let app = App::build(config).await?;
+        app.with_log(log).with_service_manager(manager).run().await
+    })
+}
+
+/// Who started this process, if it wants to hear from it.
+fn service_manager() -> anyhow::Result<Option<ServiceManager>> {
+    let word = |name| env::var(name).ok();
+    let Some(address) = word("NOTIFY_SOCKET") else {
+        return Ok(None);
+    };
+    let (usec, pid) = (word("WATCHDOG_USEC"), word("WATCHDOG_PID"));
+    let manager = ServiceManager::new(&address, usec.as_deref(), pid.as_deref());
+    manager.context("NOTIFY_SOCKET").map(Some)
 }
 
 fn complain(text: &str) -> ExitCode {

@@ -20,7 +20,7 @@ const FLOORS: &[&str] = &[
     "host", "cri", "apiserver", // wires
     "events", "decisions", "journal", "pod_cache", "pod_manager", "probe_results", // boards
     "logs", "images", "lifecycle", "resources", "objects", "volumes", "kuberuntime", // machines
-    "pleg", "prober", "status", // watchers
+    "pleg", "prober", "status", "stats", // watchers
     "pod_config", "pod_sync", "pod_workers", "sync_loop", // flow
     "explain", "server", // surface
     "config", "app", "cli", // roof

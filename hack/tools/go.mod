@@ -3,7 +3,10 @@ module kubelet.dev/tools
 
 go 1.26.2
 
-require sigs.k8s.io/cri-tools v1.36.0
+require (
+	k8s.io/client-go v0.36.0
+	sigs.k8s.io/cri-tools v1.36.0
+)
 
 require (
 	github.com/Masterminds/semver/v3 v3.4.0 // indirect
@@ -72,7 +75,6 @@ require (
 	k8s.io/api v0.36.0 // indirect
 	k8s.io/apimachinery v0.36.0 // indirect
 	k8s.io/cli-runtime v0.36.0 // indirect
-	k8s.io/client-go v0.36.0 // indirect
 	k8s.io/component-base v0.36.0 // indirect
 	k8s.io/cri-api v0.36.0 // indirect
 	k8s.io/cri-client v0.36.0 // indirect

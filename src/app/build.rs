@@ -1,6 +1,6 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::{Periods, images, live::Live, memory, reclaim, sources};
+use super::{Periods, images, live::Live, memory, probes, reclaim, sources};
 use crate::{
     base::Tasks,
     config::KubeletConfig,
@@ -16,25 +16,28 @@ use crate::{
     images::{credentials::Keyring, records::PullRecords},
     journal::Journal,
     kuberuntime::{
-        self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, UserNamespaces, log_paths,
+        self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
+        log_paths,
     },
     lifecycle::{Hooks, runtime_exec},
     logs::{LogPath, rotation},
     metrics::Metrics,
-    model::{AddressOrder, Pod, PodExt, PodUid},
+    model::AddressOrder,
     objects::Objects,
-    pleg::{self, Pleg},
+    pleg::{self, Pleg, PlegMetrics},
     pod_cache::{self, PodCache, PodCacheWriter},
     pod_config::{PodConfig, PostedPods},
-    pod_manager::{PodManager, PodManagerWriter},
-    pod_sync::{PodSync, StatusPublisher, Unfinished},
-    pod_workers::{Delays, PodWorkers},
+    pod_manager::PodManagerWriter,
+    pod_sync::{PodStartMetrics, PodSync, StatusPublisher, Unfinished},
+    pod_workers::{self, Delays, PodWorkers, metrics::Timed},
     probe_results::{self, ProbeResults},
-    prober::{self, ContainerView, ProbeManager, View},
+    prober::{self, ProbeManager},
     resources::{CpuEnforcement, NodeFacts},
     server::HealthChecks,
-    status::{StatusManager, Statuses},
-    sync_loop::{Admission, Audits, Heartbeat, SyncLoop, admission::sysctls::Allowlist},
+    status::StatusManager,
+    sync_loop::{
+        Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
+    },
     volumes::{HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
@@ -53,6 +56,8 @@ const LOG_LINKS: &str = "/var/log/containers";
 /// Everything that does not need the runtime to answer.
 pub struct Boards {
     pub(super) metrics: Metrics,
+    /// Families of probes, which have a page of their own.
+    pub(super) probe_metrics: Metrics,
     pub(super) events: EventRecorder,
     pub(super) decisions: Decisions,
     pub(super) runtime: RuntimeClient,
@@ -124,6 +129,7 @@ impl Boards {
             records,
             posted: None,
             metrics,
+            probe_metrics: Metrics::new(),
             events: EventRecorder::new(),
             decisions: Decisions::new(),
             runtime: RuntimeClient::new(connection),
@@ -212,8 +218,9 @@ pub(super) async fn start(
         periods.pleg,
         &info.status,
         features_writer,
+        PlegMetrics::new(&boards.metrics, &boards.cache),
     );
-    let view = container_view(
+    let view = probes::container_view(
         boards.cache.clone(),
         boards.manager.reader(),
         boards.statuses.reader(),
@@ -227,9 +234,9 @@ pub(super) async fn start(
         journal: boards.journal.clone(),
         events: boards.events.clone(),
     };
-    let probes = ProbeManager::new(probe_parts, &boards.metrics);
+    let probe_manager = ProbeManager::new(probe_parts, &boards.metrics, &boards.probe_metrics);
     let statuses_board = boards.statuses.reader();
-    let statuses = Arc::new(StatusPublisher::new(
+    let statuses = StatusPublisher::new(
         runtime.clone(),
         info.version.runtime_name.clone(),
         boards.statuses,
@@ -237,7 +244,8 @@ pub(super) async fn start(
         results.clone(),
         boards.journal.clone(),
         status_features,
-    ));
+    );
+    let statuses = Arc::new(statuses.timing(PodStartMetrics::new(&boards.metrics)));
     let reclaim = reclaim::Reclaim {
         collector,
         runtime: runtime.clone(),
@@ -249,7 +257,7 @@ pub(super) async fn start(
         runtime: runtime.clone(),
         cache: boards.cache.clone(),
         statuses,
-        probes: probes.clone(),
+        probes: probe_manager.clone(),
         volumes,
         journal: boards.journal.clone(),
         events: boards.events.clone(),
@@ -262,11 +270,15 @@ pub(super) async fn start(
         resync: config.sync_frequency,
         ..Delays::default()
     };
-    let workers = PodWorkers::new(pod_sync.clone(), delays);
+    let timed = Timed::new(pod_sync.clone(), &boards.metrics);
+    let workers = PodWorkers::new(Arc::new(timed), delays);
+    let wanted = boards.manager.reader();
+    let loop_metrics = LoopMetrics::new(&boards.metrics, &wanted, &workers);
+    pod_workers::metrics::count(&workers, move || wanted.uids(), &boards.metrics);
     let live = Live {
         workers: workers.clone(),
         runtime,
-        probes,
+        probes: probe_manager,
         results: results.clone(),
         cache: boards.cache.clone(),
         state,
@@ -288,6 +300,7 @@ pub(super) async fn start(
         pod_sync,
         admission,
         heartbeat: boards.heartbeat,
+        metrics: loop_metrics,
         cleaning: HashSet::new(),
         cleaned: Arc::default(),
         strays: Arc::default(),
@@ -376,6 +389,7 @@ pub(super) fn runtime_manager(
         objects: shared.objects,
         user_namespaces: shared.user_namespaces,
         features: shared.features,
+        metrics: StartMetrics::new(&boards.metrics),
         config: kuberuntime::Config {
             max_restart_back_off: containers.max_restart_back_off,
             gc_policy: GcPolicy {
@@ -442,29 +456,4 @@ fn log_links(logs: &std::path::Path) -> PathBuf {
         (false, Some(parent)) => parent.join("containers"),
         _ => PathBuf::from(LOG_LINKS),
     }
-}
-
-/// What probes see of containers. A host-network pod is probed at the node's address; without one
-/// configured, on loopback.
-fn container_view(
-    cache: PodCache,
-    manager: PodManager,
-    statuses: Statuses,
-    node_ip: String,
-) -> ContainerView {
-    Arc::new(move |uid: &PodUid, name: &str| {
-        let picture = cache.latest(uid);
-        let pod: Option<Arc<Pod>> = manager.get(uid);
-        let host_network = pod.as_ref().is_some_and(|pod| pod.host_network());
-        let phase = statuses.get(uid).and_then(|status| status.phase.clone());
-        View {
-            container: picture.newest(name).cloned(),
-            pod_ip: match host_network {
-                true => Some(node_ip.clone()),
-                false => picture.ips().first().cloned(),
-            },
-            pod_terminal: matches!(phase.as_deref(), Some("Failed" | "Succeeded")),
-            deleting: pod.is_some_and(|pod| pod.is_being_deleted()),
-        }
-    })
 }

@@ -3,7 +3,7 @@
 
 use super::{Boards, live::Live};
 use crate::{
-    journal::Journal, metrics::Metrics, pod_cache::PodCache, pod_manager::PodManager,
+    journal::Journal, metrics::Metrics, pod_cache::PodCache, pod_manager::PodManager, stats::Stats,
     status::Statuses,
 };
 use prometheus_client::{
@@ -23,16 +23,18 @@ struct Census {
     journal: Journal,
     cache: PodCache,
     live: Arc<OnceLock<Live>>,
+    stats: Stats,
 }
 
 /// Counts at every scrape what the boards keep.
-pub(super) fn register(boards: &Boards, metrics: &Metrics) {
+pub(super) fn register(boards: &Boards, stats: Stats, metrics: &Metrics) {
     let census = Census {
         manager: boards.manager.reader(),
         statuses: boards.statuses.reader(),
         journal: boards.journal.clone(),
         cache: boards.cache.clone(),
         live: boards.live.clone(),
+        stats,
     };
     metrics.register(
         "kubelet_board_entries",
@@ -47,6 +49,7 @@ impl Census {
             ("wanted", self.manager.len()),
             ("statuses", self.statuses.len()),
             ("journal", self.journal.len()),
+            ("stats", self.stats.len()),
         ];
         kept.extend(self.cache.kept());
         kept.extend(self.live.get().into_iter().flat_map(Live::kept));

@@ -4,7 +4,7 @@ use super::Boards;
 use crate::{
     config::KubeletConfig,
     images::{
-        ImageManager, ImageManagerParts, PullConfig,
+        ImageManager, ImageManagerParts, PullConfig, PullMetrics,
         credentials::{Keyring, NodeFiles, Plugins},
         gc::{CollectorParts, ImageCollector},
         records::PullRecords,
@@ -49,6 +49,7 @@ pub(super) fn manager(config: &KubeletConfig, boards: &Boards) -> ImageManager {
         },
         keyring: boards.keyring.clone(),
         records: boards.records.clone(),
+        metrics: PullMetrics::new(&boards.metrics),
     })
 }
 

@@ -16,9 +16,13 @@ mod live;
 pub mod look;
 mod memory;
 mod node;
+mod own;
+mod probes;
 mod reclaim;
 mod secured;
+mod service;
 mod sources;
+mod stats;
 mod user_ids;
 mod views;
 
@@ -29,17 +33,19 @@ use crate::{
         logging::{self, LogControl},
     },
     cri,
-    host::Machine,
+    host::{Machine, ServiceManager},
     journal::Journal,
     pleg,
     pod_workers::PodWorkers,
-    server::{Handlers, HealthChecks, Listener, Port},
+    server::{CheckMetrics, Handlers, HealthChecks, Listener, Port},
+    stats::Stats,
     sync_loop::AUDIT_PERIOD,
 };
 use anyhow::Context as _;
 use secured::Secured;
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,12 +61,14 @@ const FLUSH: Duration = Duration::from_secs(2);
 pub struct App {
     config: KubeletConfig,
     boards: Boards,
+    stats: Stats,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
     secured: Option<Secured>,
     local: Option<Listener>,
     periods: Periods,
     log: LogControl,
+    service_manager: Option<Arc<ServiceManager>>,
     lock: Option<node::Lock>,
 }
 
@@ -106,18 +114,22 @@ impl App {
             );
         }
         let boards = Boards::open(&config, machine)?;
-        census::register(&boards, &boards.metrics);
+        let stats = stats::of(&config, &boards);
+        own::register(&config, &boards);
+        census::register(&boards, stats.clone(), &boards.metrics);
         let local = bind_local(&config.root_dir);
         let log = logging::detached(&config.logging);
         Ok(Self {
             config,
             boards,
+            stats,
             healthz,
             read_only,
             secured,
             local,
             periods: Periods::default(),
             log,
+            service_manager: None,
             lock,
         })
     }
@@ -132,6 +144,16 @@ impl App {
     #[must_use]
     pub fn with_log(self, log: LogControl) -> Self {
         Self { log, ..self }
+    }
+
+    /// The same app, which tells the service manager how it is.
+    #[must_use]
+    pub fn with_service_manager(self, manager: Option<ServiceManager>) -> Self {
+        let service_manager = manager.map(Arc::new);
+        Self {
+            service_manager,
+            ..self
+        }
     }
 
     /// Runs until a signal asks it to stop. An error is a task that failed.
@@ -162,6 +184,26 @@ impl App {
     ) -> anyhow::Result<()> {
         let mut tasks = Tasks::new();
         self.serve(&mut tasks);
+        let manager = self.service_manager.clone();
+        if let Some(manager) = &manager {
+            self.watch(manager, &mut tasks);
+            service::tell(manager, "READY=1");
+        }
+        let asked = async move {
+            let why = asked.await;
+            if let Some(manager) = &manager {
+                service::tell(manager, "STOPPING=1");
+            }
+            why
+        };
+        self.run_tasks(tasks, asked).await
+    }
+
+    async fn run_tasks(
+        self,
+        mut tasks: Tasks,
+        asked: impl Future<Output = &'static str>,
+    ) -> anyhow::Result<()> {
         tokio::pin!(asked);
         let runtime = self.boards.runtime.clone();
         let info = tokio::select! {
@@ -197,14 +239,28 @@ impl App {
         early.map_or(Ok(()), failed)
     }
 
+    fn watch(&self, manager: &Arc<ServiceManager>, tasks: &mut Tasks) {
+        if let Some(within) = manager.watchdog() {
+            let checks = self.boards.health_checks(self.config.sync_frequency);
+            let (live, shutdown) = (self.boards.live.clone(), tasks.shutdown());
+            let feeding = service::watchdog(manager.clone(), within, checks, live, shutdown);
+            tasks.spawn("service.watchdog", feeding);
+        }
+    }
+
     fn serve(&mut self, tasks: &mut Tasks) {
+        let counted = CheckMetrics::new(&self.boards.metrics);
         if let Some(listener) = self.healthz.take() {
             let checks = HealthChecks::ping().with("log", || Ok(()));
+            let checks = checks.counted(counted.clone());
             let serving = listener.serve(Handlers::health(checks), tasks.shutdown());
             tasks.spawn("server.healthz", serving);
         }
         let checks = self.boards.health_checks(self.config.sync_frequency);
-        let views = views::of(&self.boards, &self.config, &self.log, tasks.shutdown());
+        let checks = checks.counted(counted);
+        let stats = stats::views(&self.boards, &self.stats);
+        let shutdown = tasks.shutdown();
+        let views = views::of(&self.boards, &self.config, &self.log, stats, shutdown);
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {

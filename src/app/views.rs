@@ -10,8 +10,8 @@ use crate::{
     pod_manager::PodManager,
     pod_sync::remembered,
     server::{
-        ExplainQuery, Known, LogParts, LogReaders, NewsView, PodsView, Process, StreamParts,
-        Streams, Views,
+        ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView, Process,
+        StatsViews, StreamParts, Streams, Views,
     },
     status::Statuses,
 };
@@ -39,6 +39,7 @@ pub(super) fn of(
     boards: &Boards,
     config: &KubeletConfig,
     log: &LogControl,
+    stats: StatsViews,
     shutdown: CancellationToken,
 ) -> Views {
     let node_name = config.node_name.as_str();
@@ -92,6 +93,8 @@ pub(super) fn of(
         logs: LogReaders::new(logs),
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
+        http: Some(HttpMetrics::new(&boards.metrics)),
+        stats,
         overview: Arc::new(move || overview.overview()),
         explain: Arc::new(move |query| explain.explain(query)),
         news,

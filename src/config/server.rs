@@ -32,7 +32,10 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
         off: switched_off(config, flags),
-        stream_idle: time(config.streaming_connection_idle_timeout),
+        stream_idle: config
+            .streaming_connection_idle_timeout
+            .unwrap_or_default()
+            .to_std(),
     }
 }
 

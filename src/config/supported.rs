@@ -67,6 +67,7 @@ const SUPPORTED: &[&str] = &[
     // Reported with the values given, below and as a warning.
     "cgroupsPerQOS",
     "featureGates",
+    "volumeStatsAggPeriod",
 ];
 
 /// The settings given that have no effect yet: fields by name, flags with their dashes.

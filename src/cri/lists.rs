@@ -14,9 +14,10 @@ use super::relist::{Relist, RelistMemory};
 use super::rpc::Rpc;
 use super::runtime::RuntimeClient;
 use super::v1::{
-    Container, ContainerFilter, ContainerState, ContainerStateValue, ListContainersRequest,
-    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox,
-    PodSandboxFilter, PodSandboxState, PodSandboxStateValue, StreamContainersRequest,
+    Container, ContainerFilter, ContainerState, ContainerStateValue, ContainerStats,
+    ListContainerStatsRequest, ListContainersRequest, ListContainersResponse,
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxFilter, PodSandboxState,
+    PodSandboxStateValue, StreamContainerStatsRequest, StreamContainersRequest,
     StreamPodSandboxesRequest,
 };
 
@@ -57,6 +58,23 @@ impl RuntimeClient {
         match self.containers_raw(filter.clone()).await {
             Ok(reply) => decode_containers(reply),
             Err(error) => self.containers_over_limit(filter, error).await,
+        }
+    }
+
+    /// What every container uses, as the runtime sees it.
+    pub async fn list_container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
+        let rpc = Rpc::ListContainerStats;
+        let request = ListContainerStatsRequest { filter: None };
+        let reply = Box::pin(self.raw().list_container_stats(request)).await;
+        match finish(rpc, reply) {
+            Ok(reply) => Ok(reply.stats),
+            Err(CriError::Exhausted { .. }) => {
+                let request = StreamContainerStatsRequest { filter: None };
+                let stream = self.raw().stream_container_stats(request).await;
+                let rpc = Rpc::StreamContainerStats;
+                collect(rpc, stream, |part| part.container_stats).await
+            }
+            Err(error) => Err(error),
         }
     }
 

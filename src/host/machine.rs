@@ -102,6 +102,34 @@ pub fn filesystem_space(path: &Path) -> std::io::Result<FilesystemSpace> {
     })
 }
 
+/// How full a file system is, in bytes and inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesystemUsage {
+    /// All of it.
+    pub capacity: u64,
+    /// What anybody may still write.
+    pub available: u64,
+    /// What is not free, blocks kept for root not counted as used.
+    pub used: u64,
+    /// Inodes there are; zero where the file system has no fixed number of them, like the next.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub inodes_free: u64,
+}
+
+/// How full the file system is that a path is on. Blocking; for ever, where the device does not answer.
+pub fn filesystem_usage(path: &Path) -> std::io::Result<FilesystemUsage> {
+    let stat = rustix::fs::statvfs(path)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    Ok(FilesystemUsage {
+        capacity: bytes(stat.f_blocks),
+        available: bytes(stat.f_bavail),
+        used: bytes(stat.f_blocks.saturating_sub(stat.f_bfree)),
+        inodes: stat.f_files,
+        inodes_free: stat.f_ffree,
+    })
+}
+
 /// `MemTotal` of `/proc/meminfo`, bytes.
 pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo

@@ -5,23 +5,31 @@
 //! * Woken by its callers; publishes nothing; keeps no state.
 //! * Must never know what a pod is, and never follow a link or cross a mount while deleting.
 //! * Everything that touches the machine blocks: call it from `spawn_blocking`.
-//! * Answers to `k8s.io/mount-utils` and the parts of cAdvisor's machine info that a kubelet uses.
+//! * Answers to `k8s.io/mount-utils` and the parts of cAdvisor that a kubelet uses: machine info, what
+//!   cgroups count, what directories take up.
 
 mod address;
+pub mod cgroup;
+mod disk_usage;
 pub mod files;
 mod machine;
 pub mod memory;
 pub mod mount;
 mod mountinfo;
+pub mod proc;
 pub mod remove;
+mod service_manager;
 mod shown;
 pub mod terminal;
 
 pub use address::own_address;
+pub use disk_usage::{DiskUsage, disk_usage};
 pub use machine::{
-    FilesystemSpace, Machine, filesystem_bytes, filesystem_space, parse_cpu_list, parse_mem_total,
+    FilesystemSpace, FilesystemUsage, Machine, filesystem_bytes, filesystem_space,
+    filesystem_usage, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
+pub use service_manager::ServiceManager;
 pub use shown::{Shown, open_shown};
 
 #[cfg(test)]

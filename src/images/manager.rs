@@ -12,6 +12,7 @@ use super::credentials::Keyring;
 use super::error::{ImageError, pull_text};
 use super::flight::Flights;
 use super::image_name::ImageName;
+use super::pull_metrics::PullMetrics;
 use super::puller::{PullConfig, PullOrder, Pulled, Puller};
 use super::records::PullRecords;
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
@@ -37,6 +38,8 @@ pub struct ImageManagerParts {
     pub keyring: Keyring,
     /// What was pulled.
     pub records: PullRecords,
+    /// How long that took.
+    pub metrics: PullMetrics,
 }
 
 /// Gets images for pods; cheap to clone.
@@ -53,6 +56,7 @@ struct Inner {
     records: PullRecords,
     looks: Flights<String, Result<Option<Image>, CriError>>,
     backoff: Mutex<PullBackoff>,
+    metrics: PullMetrics,
     ahead: Ahead,
 }
 
@@ -100,6 +104,7 @@ impl ImageManager {
             keyring: parts.keyring,
             records: parts.records,
             looks: Flights::new(),
+            metrics: parts.metrics,
             backoff: Mutex::new(PullBackoff::new()),
             ahead: Ahead::default(),
         };
@@ -139,6 +144,12 @@ impl ImageManager {
     pub fn forget_pod(&self, pod: &PodUid) {
         self.inner.backoff.lock().forget_pod(pod);
         self.inner.ahead.forget(pod);
+        self.inner.metrics.forget(pod);
+    }
+
+    /// For how long images were pulled for a pod. It is not remembered any more after that.
+    pub fn take_pulling_time(&self, pod: &PodUid) -> Duration {
+        self.inner.metrics.take(pod)
     }
 
     /// How many pulls back off, and for how many pods images are pulled ahead.
@@ -239,6 +250,9 @@ impl ImageManager {
                 self.inner.backoff.lock().worked(&pod, image);
                 let message = pulled_text(image, &pulled, begin);
                 recorder.normal(object, reasons::event::PULLED, message);
+                let size = pulled.image.as_ref().map_or(0, |image| image.size);
+                let metrics = &self.inner.metrics;
+                metrics.pulled(&pod, size, pulled.took, begin);
                 Ok(ReadyImage::of(pulled.image_ref, pulled.image.as_ref()))
             }
             Err(text) => {

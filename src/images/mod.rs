@@ -17,6 +17,7 @@ mod flight;
 pub mod gc;
 mod image_name;
 mod manager;
+mod pull_metrics;
 mod puller;
 mod rate;
 pub mod records;
@@ -27,7 +28,9 @@ mod tests;
 
 pub use ahead::WantedImage;
 pub use error::ImageError;
+pub(crate) use gc::sandbox_image;
 pub use image_name::{ImageName, InvalidImageName};
 pub use manager::{ImageManager, ImageManagerParts};
+pub use pull_metrics::PullMetrics;
 pub use puller::PullConfig;
 pub use request::{ImageRequest, PullPolicy, ReadyImage};

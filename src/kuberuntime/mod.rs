@@ -22,6 +22,7 @@ pub mod labels;
 mod log_links;
 pub mod log_paths;
 mod log_strays;
+mod metrics;
 pub mod preview;
 mod report;
 mod restart_all;
@@ -60,6 +61,7 @@ use std::{ops::Deref, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 pub use gc::plan::Policy as GcPolicy;
+pub use metrics::StartMetrics;
 pub use report::{StartFailure, SyncReport, short_id};
 pub use restart_all::RestartAllStage;
 pub use spec::{SpecSettings, UserNamespaces};
@@ -93,6 +95,8 @@ pub struct Deps {
     pub objects: Objects,
     /// The node's part of all configurations.
     pub settings: SpecSettings,
+    /// Counts what is started.
+    pub metrics: StartMetrics,
     /// The rest.
     pub config: Config,
 }
@@ -142,6 +146,7 @@ pub struct Inner {
     sandbox_back_off: SandboxBackOff,
     stops: BegunStops,
     starting: Semaphore,
+    metrics: StartMetrics,
     gc_policy: GcPolicy,
 }
 
@@ -172,6 +177,7 @@ impl KubeGenericRuntimeManager {
             sandbox_back_off: SandboxBackOff::default(),
             stops: BegunStops::new(deps.journal.clone()),
             starting: Semaphore::new(sync_pod::STARTING),
+            metrics: deps.metrics,
             gc_policy: deps.config.gc_policy,
             runtime: deps.runtime,
             images: deps.images,
@@ -211,6 +217,11 @@ impl KubeGenericRuntimeManager {
     /// Takes back the ids of a pod none of whose processes is left.
     pub async fn release_user_namespace(&self, uid: &PodUid) {
         self.builder.release_user_namespace(uid).await;
+    }
+
+    /// For how long images were pulled for a pod. It is not remembered any more after that.
+    pub fn take_pulling_time(&self, uid: &PodUid) -> Duration {
+        self.images.take_pulling_time(uid)
     }
 
     /// Gives up the pulls that run ahead for a pod that ends.

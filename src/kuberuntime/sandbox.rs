@@ -87,7 +87,10 @@ impl KubeGenericRuntimeManager {
         }
         self.pull_ahead(request, actions, &config);
         let _making = self.cache.making(pod.uid());
-        let id = match self.runtime.run_pod_sandbox(config.clone(), "").await {
+        let begun = Instant::now();
+        let made = self.runtime.run_pod_sandbox(config.clone(), "").await;
+        self.metrics.ran_sandbox("", begun.elapsed(), made.is_err());
+        let id = match made {
             Ok(id) => SandboxId::from(id),
             Err(error) => {
                 let text = format!("Failed to create pod sandbox: {}", error.grpc_text());

@@ -233,9 +233,11 @@ impl KubeGenericRuntimeManager {
             self.decide(pod, Decision::about_pod(Action::CreateSandbox, why));
         }
         self.doing(pod, "making the sandbox".into());
+        self.metrics.starts_pod(pod);
         match self.create_sandbox(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
+                self.metrics.failed_pod(pod);
                 let why = chain(error.as_ref());
                 self.decide(pod, Decision::about_pod(Action::Fail, why));
                 if error.downcast_ref::<CriError>().is_some_and(may_exist) {
@@ -327,6 +329,7 @@ impl KubeGenericRuntimeManager {
         match Box::pin(self.start_container(request, sandbox, container, &start.reason)).await {
             Ok(()) => {
                 report.acted = true;
+                self.metrics.started_container(request.pod, container, None);
                 let (action, why) = (Action::StartContainer, start.reason.to_string());
                 self.decide(request.pod, Decision::about(action, &start.name, why));
                 report.started.push(start.name.clone());
@@ -339,6 +342,8 @@ impl KubeGenericRuntimeManager {
             Err(Some(failure)) => {
                 report.acted |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.note_failure(request.pod, start, &failure);
+                self.metrics
+                    .started_container(request.pod, container, Some(&failure));
                 report.fail(failure);
                 false
             }

@@ -7,6 +7,7 @@
 //! * **Must never** know what a family means, or hold a lock while its owner writes a sample.
 //! * **Answers to** upstream's `k8s.io/component-base/metrics` and `pkg/kubelet/metrics`.
 
+mod at_scrape;
 mod text;
 
 #[cfg(test)]
@@ -19,6 +20,13 @@ use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Metric, Registry};
+
+pub use at_scrape::{AtScrape, Sample};
+
+/// Upper bounds of histograms of which nothing else is known, seconds; those of upstream.
+pub const DEFAULT_BUCKETS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 
 /// The `Content-Type` of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -3,7 +3,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::Metrics;
+use super::{AtScrape, Metrics};
 
 type Labels = Vec<(String, String)>;
 
@@ -120,4 +120,24 @@ fn a_second_family_of_one_name_is_not_shown() {
         metrics.text()
     );
     assert!(!metrics.text().contains("second"));
+}
+
+#[test]
+fn what_is_looked_up_at_a_scrape_is_shown_with_and_without_labels() {
+    let metrics = Metrics::new();
+    metrics.register("now", "Now", AtScrape::number(|| 2.5));
+    let labelled = || vec![(vec![("a", "x\"".to_owned())], 3.0)];
+    metrics.register("so_far_total", "So far", AtScrape::counter(labelled));
+    metrics.register("of_each", "Of each", AtScrape::gauge(labelled));
+    metrics.register("none", "None", AtScrape::gauge(Vec::new));
+    let text = metrics.text();
+    for line in [
+        "now 2.5",
+        "# TYPE so_far_total counter",
+        "so_far_total{a=\"x\\\"\"} 3.0",
+        "of_each{a=\"x\\\"\"} 3.0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(!text.lines().any(|line| line.starts_with("none")), "{text}");
 }

@@ -130,6 +130,7 @@ async fn inspect(watch: Watch, item: ItemId, place: tokio::sync::OwnedSemaphoreP
     let Some((owner, sandbox)) = watch.cache.locate(&item) else {
         return Outcome::Unknown;
     };
+    let begun = Instant::now();
     let reading = async {
         let seq = watch.cache.next_seq();
         match &item {
@@ -153,6 +154,7 @@ async fn inspect(watch: Watch, item: ItemId, place: tokio::sync::OwnedSemaphoreP
     match result {
         Ok((seq, read)) => {
             watch.cache.apply(&owner, &item, seq, read);
+            watch.metrics.inspected(begun.elapsed());
             Outcome::Done
         }
         Err(error) => Outcome::Failed(error),

@@ -17,6 +17,7 @@
 mod hints;
 mod inspector;
 mod last_words;
+mod metrics;
 mod relist;
 mod state;
 mod status_poll;
@@ -32,6 +33,7 @@ use std::{sync::Arc, time::Duration};
 
 pub use hints::HintTask;
 pub use inspector::InspectTask;
+pub use metrics::PlegMetrics;
 pub use relist::{RelistPoke, RelistTask};
 pub use state::{RuntimeState, RuntimeStateReader};
 pub use status_poll::StatusTask;
@@ -63,6 +65,7 @@ struct Watch {
     runtime: RuntimeClient,
     cache: Arc<PodCacheWriter>,
     config: Config,
+    metrics: PlegMetrics,
 }
 
 /// The tasks of the PLEG, to be spawned under their names.
@@ -86,11 +89,13 @@ pub fn build(
     config: Config,
     said: &StatusResponse,
     features: FeaturesWriter,
+    metrics: PlegMetrics,
 ) -> (Pleg, RuntimeStateReader) {
     let watch = Watch {
         runtime,
         cache: Arc::new(cache),
         config,
+        metrics,
     };
     let (state, state_reader) = state::board(status_poll::read(said));
     let (relist, poke) = RelistTask::new(watch.clone());

@@ -76,12 +76,14 @@ impl RelistTask {
         let mut retry = RETRY_BASE;
         let mut failing = false;
         loop {
+            let begun = self.watch.metrics.begins();
             let listed = tokio::select! {
                 listed = self.list() => listed,
                 () = shutdown.cancelled() => return Ok(()),
             };
             let wait = match listed {
                 Ok(()) => {
+                    self.watch.metrics.listed(begun);
                     if failing {
                         tracing::info!("Listing the runtime works again");
                     }

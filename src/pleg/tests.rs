@@ -4,19 +4,21 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Code;
 
-use super::{Config, RelistPoke, RelistTask, Watch};
+use super::{Config, PlegMetrics, RelistPoke, RelistTask, Watch};
 use crate::{
     cri::{
         events::EventsMode,
         test_server::{Reply, TestRuntime, until},
         v1::{ListContainersResponse, ListPodSandboxResponse},
     },
+    metrics::Metrics,
     pod_cache,
 };
 
 /// A task whose periods are longer than any test.
 fn relist(runtime: &TestRuntime) -> (RelistPoke, DropGuard) {
-    let (cache, _) = pod_cache::board();
+    let (cache, reader) = pod_cache::board();
+    let metrics = PlegMetrics::new(&Metrics::new(), &reader);
     let long = Duration::from_secs(60);
     let config = Config {
         relist_period: long,
@@ -27,6 +29,7 @@ fn relist(runtime: &TestRuntime) -> (RelistPoke, DropGuard) {
         runtime: runtime.client(long),
         cache: Arc::new(cache),
         config,
+        metrics,
     });
     let shutdown = CancellationToken::new();
     tokio::spawn(task.run(shutdown.clone()));

@@ -8,6 +8,7 @@
 
 mod clean_up;
 mod deadline;
+mod metrics;
 mod statuses;
 pub mod syncer;
 mod unfinished;
@@ -39,6 +40,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use unfinished::NotDone;
 
+pub use metrics::PodStartMetrics;
 pub use statuses::{StatusPublisher, remembered};
 pub use unfinished::Unfinished;
 

@@ -1,5 +1,6 @@
 //! Publishing a pod's API status from what is known of it at the moment.
 
+use super::metrics::{PodStartMetrics, Start};
 use crate::{
     cri::FeaturesReader,
     journal::{ConditionSince, Journal, PodRecord, Terminal},
@@ -40,6 +41,7 @@ struct Notes {
     failures: Vec<StartFailure>,
     stage: Stage,
     failed_because: Option<FailedBecause>,
+    start: Start,
     /// The node refused it: what it says is all there is to say, unless something of it runs.
     rejected: bool,
 }
@@ -53,6 +55,7 @@ pub struct StatusPublisher {
     results: ProbeResults,
     journal: Journal,
     features: FeaturesReader,
+    starts: Option<PodStartMetrics>,
     notes: Mutex<HashMap<PodUid, Notes>>,
 }
 
@@ -76,8 +79,16 @@ impl StatusPublisher {
             results,
             journal,
             features,
+            starts: None,
             notes,
         }
+    }
+
+    /// Measures how long pods take to start.
+    #[must_use]
+    pub fn timing(self, starts: PodStartMetrics) -> Self {
+        let starts = Some(starts);
+        Self { starts, ..self }
     }
 
     /// The board of statuses.
@@ -104,6 +115,10 @@ impl StatusPublisher {
         let picture = self.with_exits(pod, picture);
         match self.generate(pod, &picture, old.as_deref(), notes) {
             Ok(status) => {
+                if let Some(starts) = &self.starts {
+                    let pulling = || self.runtime.take_pulling_time(&uid);
+                    starts.shown(&mut notes.start, pod, &status, pulling);
+                }
                 if self.manager.set_pod_status(pod, status) {
                     self.remember_times(&uid);
                 }

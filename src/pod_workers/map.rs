@@ -115,6 +115,10 @@ impl Map {
             full_name: entry.full_name.clone(),
             phase: entry.state.phase().clone(),
             has_spec: matches!(entry.state.subject(), Subject::Pod(_)),
+            is_static: match entry.state.subject() {
+                Subject::Pod(pod) => pod.is_static(),
+                Subject::Runtime(_) => false,
+            },
         };
         self.entries.iter().map(known).collect()
     }

@@ -14,6 +14,7 @@
 mod delay;
 mod gate;
 mod map;
+pub mod metrics;
 mod phase;
 mod state;
 mod task;
@@ -64,6 +65,8 @@ pub struct KnownPod {
     pub phase: Phase,
     /// Whether its spec is known; otherwise only the runtime knows it.
     pub has_spec: bool,
+    /// Whether it is no pod of an API server.
+    pub is_static: bool,
 }
 
 /// What the worker of a pod is at.

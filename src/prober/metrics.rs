@@ -3,13 +3,14 @@
 use super::PodProbes;
 use crate::{
     lifecycle::ProbeOutcome,
-    metrics::Metrics,
+    metrics::{DEFAULT_BUCKETS, Metrics},
     model::{PodExt, ProbeKind},
 };
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
+use std::time::Duration;
 
 const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
 
@@ -23,17 +24,38 @@ struct Series {
     pod_uid: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Timed {
+    probe_type: String,
+    container: String,
+    pod: String,
+    namespace: String,
+}
+
+type Durations = Family<Timed, Histogram, fn() -> Histogram>;
+
+fn histogram() -> Histogram {
+    Histogram::new(DEFAULT_BUCKETS)
+}
+
 /// Handles to the families.
 pub(super) struct ProberMetrics {
     probes: Family<Series, Counter>,
+    durations: Durations,
     /// Runs that have not returned although their hard deadline is over.
     overdue: Gauge,
 }
 
 impl ProberMetrics {
-    pub(super) fn new(metrics: &Metrics) -> Self {
+    /// Families of probes have a page of their own, `probes`.
+    pub(super) fn new(metrics: &Metrics, probes: &Metrics) -> Self {
         Self {
-            probes: metrics.register(
+            durations: probes.register(
+                "prober_probe_duration_seconds",
+                "Duration in seconds for a probe response.",
+                Family::new_with_constructor(histogram as fn() -> Histogram),
+            ),
+            probes: probes.register(
                 "prober_probe_total",
                 "Cumulative number of a liveness, readiness or startup probe for a container by result",
                 Family::default(),
@@ -55,6 +77,8 @@ impl ProberMetrics {
 pub(super) struct ProbeSeries {
     probes: Family<Series, Counter>,
     counters: [Option<Counter>; 3],
+    durations: Durations,
+    duration: Option<Histogram>,
 }
 
 impl ProbeSeries {
@@ -62,6 +86,8 @@ impl ProbeSeries {
         Self {
             probes: metrics.probes.clone(),
             counters: Default::default(),
+            durations: metrics.durations.clone(),
+            duration: None,
         }
     }
 
@@ -71,7 +97,16 @@ impl ProbeSeries {
         container: &str,
         kind: ProbeKind,
         outcome: &ProbeOutcome,
+        took: Duration,
     ) {
+        // As upstream, of runs that succeeded or that could not be made.
+        if !matches!(outcome, ProbeOutcome::Failure { .. }) {
+            let durations = &self.durations;
+            let duration = self.duration.get_or_insert_with(|| {
+                durations.get_or_create_owned(&timed(probes, container, kind))
+            });
+            duration.observe(took.as_secs_f64());
+        }
         let [successful, failed, unknown] = &mut self.counters;
         let (counter, result) = match outcome {
             ProbeOutcome::Success { .. } | ProbeOutcome::Warning { .. } => {
@@ -95,6 +130,18 @@ impl ProbeSeries {
                 self.probes.remove(&series(probes, container, kind, result));
             }
         }
+        if self.duration.take().is_some() {
+            self.durations.remove(&timed(probes, container, kind));
+        }
+    }
+}
+
+fn timed(probes: &PodProbes, container: &str, kind: ProbeKind) -> Timed {
+    Timed {
+        probe_type: kind.to_string(),
+        container: container.to_owned(),
+        pod: probes.pod.name().to_owned(),
+        namespace: probes.pod.namespace().to_owned(),
     }
 }
 

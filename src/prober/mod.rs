@@ -156,9 +156,10 @@ enum SlotTask {
 }
 
 impl ProbeManager {
-    /// No probes yet; declares metric families in `metrics`.
-    pub fn new(parts: Parts, metrics: &Metrics) -> Self {
-        let metrics = ProberMetrics::new(metrics);
+    /// No probes yet; declares metric families: how probes go in `results`, which is shown by itself, the
+    /// rest in `metrics`.
+    pub fn new(parts: Parts, metrics: &Metrics, results: &Metrics) -> Self {
+        let metrics = ProberMetrics::new(metrics, results);
         Self {
             shared: Arc::new(Shared { parts, metrics }),
             pods: Arc::default(),

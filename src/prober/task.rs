@@ -135,17 +135,19 @@ impl ProbeTask {
 
     /// Runs the handler, more than once where it could not be run, and takes in the outcome.
     async fn probe(&mut self, id: ContainerId) {
+        let mut begun = Instant::now();
         let mut outcome = self.attempt(&id).await;
         for _ in 1..ATTEMPTS {
             match outcome {
                 Some(ProbeOutcome::Unknown { .. }) if self.overdue.is_none() => {
+                    begun = Instant::now();
                     outcome = self.attempt(&id).await;
                 }
                 _ => break,
             }
         }
         if let Some(outcome) = outcome {
-            self.report(&id, &outcome);
+            self.report(&id, &outcome, begun.elapsed());
         }
     }
 
@@ -198,7 +200,7 @@ impl ProbeTask {
         })
     }
 
-    fn report(&mut self, id: &ContainerId, outcome: &ProbeOutcome) {
+    fn report(&mut self, id: &ContainerId, outcome: &ProbeOutcome, took: Duration) {
         let facts = self.facts();
         if !facts.runs(id) {
             return;
@@ -206,7 +208,7 @@ impl ProbeTask {
         let (result, said) = said(outcome);
         self.show(|seen| seen.ran(result, said, Timestamp::now()));
         self.series
-            .count(&self.probes, &self.container, self.kind, outcome);
+            .count(&self.probes, &self.container, self.kind, outcome, took);
         if let Some((reason, message)) = event(self.kind, outcome) {
             let object = ObjectRef::container(&self.probes.pod, &self.container);
             self.shared.parts.events.warning(&object, reason, message);

@@ -6,7 +6,9 @@ use super::{
     events, files,
     gate::admit,
     health::HealthChecks,
-    list, page,
+    list,
+    metrics::HttpMetrics,
+    page,
     pods::{pods, running_pods},
     posted,
     process::Process,
@@ -14,6 +16,7 @@ use super::{
         Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
+    stats::{self, StatsViews},
     streaming::Streams,
 };
 use crate::{
@@ -73,6 +76,10 @@ pub struct Views {
     pub known: Known,
     /// For `/metrics`.
     pub metrics: MetricsView,
+    /// Counts requests, if they are counted.
+    pub http: Option<HttpMetrics>,
+    /// For `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.
+    pub stats: StatsViews,
     /// Waits until what the views show would be shown again after a restart.
     pub recorded: Recorded,
     /// For `/explain`.
@@ -87,12 +94,12 @@ pub struct Views {
     pub node_name: Arc<str>,
     /// For `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
-    /// For `/container` and `/containers`; `None` when nobody may post pods.
-    pub posted: Option<PostedPods>,
     /// For `/exec`, `/attach`, `/run` and `/portForward`.
     pub streams: Streams,
     /// For `/containerLogs`.
     pub logs: LogReaders,
+    /// For `/container` and `/containers`; `None` when nobody may post pods.
+    pub posted: Option<PostedPods>,
     /// What `/logs/` shows.
     pub node_logs: PathBuf,
 }
@@ -110,6 +117,7 @@ struct Shared {
     checks: HealthChecks,
     views: Option<Views>,
     off: Vec<Switch>,
+    metrics: Option<HttpMetrics>,
 }
 
 impl fmt::Debug for Handlers {
@@ -127,6 +135,7 @@ impl Handlers {
             checks,
             views: None,
             off: Vec::new(),
+            metrics: None,
         };
         Self {
             port: Port::Health,
@@ -138,6 +147,7 @@ impl Handlers {
     /// Of the read-only port. The routes that the switches stand for are taken away.
     pub fn read_only(checks: HealthChecks, views: Views, off: Vec<Switch>) -> Self {
         let shared = Shared {
+            metrics: views.http.clone(),
             checks,
             views: Some(views),
             off,
@@ -178,6 +188,24 @@ impl Handlers {
 
     /// Answers one request. Who waits for news is answered at once when the token is cancelled.
     pub(super) fn answer<B>(
+        &self,
+        request: hyper::Request<B>,
+        stopping: &CancellationToken,
+    ) -> BoxFuture<'static, Response<Body>>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
+        let Some(metrics) = &self.shared.metrics else {
+            return self.answer_uncounted(request, stopping);
+        };
+        let (method, uri) = (request.method(), request.uri());
+        let found = route(self.port, method, uri.path(), uri.query()).ok();
+        let underway = metrics.begin(self.port, method, found.map(|(entry, _)| entry));
+        let answer = self.answer_uncounted(request, stopping);
+        Box::pin(async move { underway.until_sent(answer.await) })
+    }
+
+    fn answer_uncounted<B>(
         &self,
         request: hyper::Request<B>,
         stopping: &CancellationToken,
@@ -245,6 +273,12 @@ impl Handlers {
                 running_pods((views.running_pods)())
             }
             Route::Metrics => full(StatusCode::OK, METRICS, (views.metrics)()),
+            Route::Summary(only_cpu_and_memory) => {
+                stats::summary(&views.stats, only_cpu_and_memory).await
+            }
+            Route::CadvisorMetrics => stats::cadvisor(&views.stats).await,
+            Route::ResourceMetrics => stats::resource(&views.stats).await,
+            Route::ProbeMetrics => stats::probes(&views.stats),
             Route::Overview(OverviewQuery { after }) => {
                 if let Some(after) = after {
                     unless(stopping, news(views, &after)).await;
@@ -277,15 +311,6 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
-            Route::PostPods(how) => {
-                let Some(store) = views.posted.clone() else {
-                    return disabled(Switch::PostedPods);
-                };
-                match read_body(request, entry.body.unwrap_or(0)).await {
-                    Ok(body) => posted::take(store, how, body).await,
-                    Err(refused) => *refused,
-                }
-            }
             Route::Exec(name, command, streams) => {
                 let request = request.map(drop);
                 views.streams.exec(request, &name, command, streams).await
@@ -303,6 +328,15 @@ impl Handlers {
                 views.streams.run(request, &name, command, most).await
             }
             Route::ContainerLogs(name, query) => views.logs.answer(&name, &query, stopping).await,
+            Route::PostPods(how) => {
+                let Some(store) = views.posted.clone() else {
+                    return disabled(Switch::PostedPods);
+                };
+                match read_body(request, entry.body.unwrap_or(0)).await {
+                    Ok(body) => posted::take(store, how, body).await,
+                    Err(refused) => *refused,
+                }
+            }
             Route::NodeLogs(path) => {
                 files::serve(views.node_logs.clone(), path, request.headers()).await
             }

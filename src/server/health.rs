@@ -1,6 +1,6 @@
 //! Named health checks, as values.
 
-use super::routes::HealthQuery;
+use super::{metrics::CheckMetrics, routes::HealthQuery};
 use std::{fmt, sync::Arc};
 
 /// Looks at a board and says what is wrong, if anything. Must return at once.
@@ -10,6 +10,7 @@ type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct HealthChecks {
     checks: Vec<(&'static str, Check)>,
+    metrics: Option<CheckMetrics>,
 }
 
 impl fmt::Debug for HealthChecks {
@@ -51,10 +52,25 @@ impl HealthChecks {
         self
     }
 
+    /// Counts what the checks come to.
+    #[must_use]
+    pub fn counted(self, metrics: CheckMetrics) -> Self {
+        let metrics = Some(metrics);
+        Self { metrics, ..self }
+    }
+
+    fn ask(&self, name: &'static str, check: &Check) -> Result<(), String> {
+        let found = check();
+        if let Some(metrics) = &self.metrics {
+            metrics.checked(name, found.is_ok());
+        }
+        found
+    }
+
     /// Asks one check; `None` when there is none of that name.
-    pub(super) fn one(&self, name: &str) -> Option<Result<(), String>> {
-        let (_, check) = self.checks.iter().find(|(known, _)| *known == name)?;
-        Some(check())
+    pub fn one(&self, name: &str) -> Option<Result<(), String>> {
+        let (name, check) = self.checks.iter().find(|(known, _)| *known == name)?;
+        Some(self.ask(name, check))
     }
 
     /// Asks all of them but the excluded.
@@ -66,7 +82,7 @@ impl HealthChecks {
                 lines += &format!("[+]{name} excluded: ok\n");
                 continue;
             }
-            match check() {
+            match self.ask(name, check) {
                 Ok(()) => lines += &format!("[+]{name} ok\n"),
                 Err(why) => {
                     lines += &format!("[-]{name} failed: reason withheld\n");

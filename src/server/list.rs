@@ -17,6 +17,14 @@ pub(super) fn body<T: Serialize>(
     items: impl Iterator<Item = T> + Send + 'static,
 ) -> Body {
     let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"v1\",\"metadata\":{{}},\"items\":[");
+    array(head, items)
+}
+
+/// The same for any object that ends with an array: `head` is everything up to its bracket.
+pub(super) fn array<T: Serialize>(
+    head: String,
+    items: impl Iterator<Item = T> + Send + 'static,
+) -> Body {
     let mut writer = Writer {
         items,
         buffer: head.into_bytes(),

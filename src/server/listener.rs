@@ -18,7 +18,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -277,9 +277,12 @@ async fn connection(
     let stopping = shutdown.clone();
     let longest_head = handlers.longest_head();
     let lasting = Arc::new(Mutex::new(None::<Lasting>));
+    let (busy, mut answered) = watch::channel(false);
     let answer = lasting.clone();
     let old = async {
         sleep(limits.age).await;
+        // Answers are made in bounded time, but for one that waits for a command to end.
+        let _ = answered.wait_for(|busy| !busy).await;
         let answer = answer.lock().take();
         if let Some(answer) = answer {
             answer.over().await;
@@ -290,14 +293,16 @@ async fn connection(
             request.extensions_mut().insert(peer.clone());
         }
         let (handlers, stopping) = (handlers.clone(), stopping.clone());
-        let (slot, lasting) = (slot.clone(), lasting.clone());
+        let (slot, lasting, busy) = (slot.clone(), lasting.clone(), busy.clone());
         async move {
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            busy.send_replace(true);
             let mut response = handlers.answer(request, &stopping).await;
             if let Some(answer) = response.extensions_mut().remove::<Lasting>() {
                 *lasting.lock() = Some(answer);
                 slot.lock().take();
             }
+            busy.send_replace(false);
             let status = response.status().as_u16();
             tracing::debug!(%method, path, status, "answered");
             Ok::<_, Infallible>(response)

@@ -22,6 +22,7 @@ mod lasting;
 mod list;
 mod listener;
 mod local;
+mod metrics;
 mod page;
 mod pods;
 mod posted;
@@ -29,6 +30,7 @@ mod process;
 mod reload;
 mod reply;
 mod routes;
+mod stats;
 mod streaming;
 #[cfg(test)]
 mod tests;
@@ -42,9 +44,11 @@ pub use handlers::{
 };
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
+pub use metrics::{CheckMetrics, HttpMetrics};
 pub use process::Process;
 pub use routes::{
     ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Post, Route,
     RouteError, Switch, document, route, subresources,
 };
+pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamParts, Streams};

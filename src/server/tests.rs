@@ -14,6 +14,7 @@ use crate::{
     metrics::Metrics,
     model::{ContainerState, ContainerStatus, Pod, PodStatus},
     pod_cache::PodCache,
+    stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
 };
 use k8s_openapi::{
     api::core::v1::{self, PodSpec},
@@ -94,6 +95,8 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         running_pods: Arc::new(runtime),
         known: Arc::new(|| Box::pin(std::future::ready(()))),
         metrics: Arc::new(|| "up 1\n".to_owned()),
+        http: None,
+        stats: stats(),
         overview: Arc::new(|| Overview {
             version: "1".into(),
             node: "n1".into(),
@@ -142,6 +145,37 @@ fn logs() -> LogReaders {
         split_streams: false,
         stall: PATIENCE,
     })
+}
+
+/// A node with one pod, of which nothing is known but its name.
+pub(super) fn stats() -> StatsViews {
+    let summary = |only: bool| {
+        let pod = PodStats {
+            pod_ref: PodReference {
+                name: "web".into(),
+                ..PodReference::default()
+            },
+            ..PodStats::default()
+        };
+        Summary {
+            node: NodeStats {
+                node_name: "n1".into(),
+                rlimit: (!only).then(RlimitStats::default),
+                ..NodeStats::default()
+            },
+            pods: vec![pod],
+        }
+    };
+    StatsViews {
+        summary: Arc::new(move |only| Box::pin(std::future::ready(Some(summary(only))))),
+        cadvisor: Arc::new(|| {
+            let pieces = ["a 1\n", "b 2\n"].map(str::to_owned);
+            let pieces: TextPieces = Box::new(pieces.into_iter());
+            Box::pin(std::future::ready(Some(pieces)))
+        }),
+        resource: Arc::new(|| Box::pin(std::future::ready("r 1\n".to_owned()))),
+        probes: Arc::new(|| "p 1\n".to_owned()),
+    }
 }
 
 pub(super) fn process() -> Process {

@@ -45,10 +45,17 @@ impl SyncLoop {
         let mut all_gone = true;
         for (uid, gone) in uids {
             all_gone &= gone;
+            if !gone {
+                self.metrics.left_over();
+            }
             self.cleaning.remove(&uid);
             let wanted = manager.get(&uid);
+            let knew = self.workers.knows(&uid);
             let collected = self.workers.collect(&uid, wanted.is_some());
             if let (Collected::Forgotten, Some(pod)) = (collected, wanted) {
+                if knew {
+                    self.metrics.restarted(&pod);
+                }
                 self.create(pod);
             }
         }
@@ -120,6 +127,7 @@ impl SyncLoop {
                 "podUID" = %orphan.uid,
                 "Stopping a pod that no source wants"
             );
+            self.metrics.orphan();
             self.workers.update_pod(UpdateOptions::orphan(orphan));
         }
         for remains in orphans.remains {
@@ -163,9 +171,12 @@ impl SyncLoop {
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
         let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
+        let metrics = self.metrics.clone();
         self.audits.start(async move {
             if all_delivered {
-                strays.mark_all(pod_sync.strays(&claimed, whole, complete).await);
+                let found = pod_sync.strays(&claimed, whole, complete).await;
+                metrics.swept(found.len());
+                strays.mark_all(found);
             }
             if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
                 tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");

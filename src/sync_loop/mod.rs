@@ -12,9 +12,11 @@ pub mod admission;
 mod audit;
 mod cleanup;
 pub mod dispatch;
+mod metrics;
 pub mod orphans;
 
 pub use audit::{Audits, PERIOD as AUDIT_PERIOD};
+pub use metrics::LoopMetrics;
 
 use crate::{
     base::DirtySet,
@@ -110,6 +112,8 @@ pub struct SyncLoop {
     pub pod_sync: Arc<PodSync>,
     /// Which pods this node refuses.
     pub admission: Admission,
+    /// Counts what becomes of pods.
+    pub metrics: LoopMetrics,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
     /// Pods whose remains are being removed.
@@ -303,6 +307,9 @@ impl SyncLoop {
         {
             return;
         }
+        if self.manager.reader().contains(&uid) && !self.workers.knows(&uid) {
+            self.metrics.created(&pod);
+        }
         let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
         if !waits && !pod.is_terminal() && !self.pod_sync.has_ended(&uid) {
             self.judge(&pod);
@@ -333,6 +340,7 @@ impl SyncLoop {
             features: *admission.features.borrow(),
         };
         if let Err(rejection) = admit(pod, &node) {
+            self.metrics.rejected(rejection.reason);
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
         }

@@ -53,6 +53,17 @@ pub struct VolumePath {
     pub read_only: bool,
 }
 
+/// A volume whose size can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeasurableVolume {
+    /// Its name in the pod.
+    pub name: String,
+    /// Where it is on the node.
+    pub path: PathBuf,
+    /// It is a file system of its own, in memory.
+    pub in_memory: bool,
+}
+
 /// Where a pod's volumes are, by volume name.
 pub type VolumePaths = BTreeMap<String, VolumePath>;
 
@@ -117,6 +128,23 @@ impl VolumeManager {
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The volumes that a pod has been given and that are its own: paths of the node are not.
+    pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
+        let Some(known) = self.shared.prepared.lock().get(uid).cloned() else {
+            return Vec::new();
+        };
+        let volumes = known.plan.iter().filter_map(|volume| {
+            let in_memory = volume.kind.is_in_memory()?;
+            let path = known.paths.get(&volume.name)?.host_path.clone();
+            Some(MeasurableVolume {
+                name: volume.name.clone(),
+                path,
+                in_memory,
+            })
+        });
+        volumes.collect()
     }
 
     /// The root directory everything is below.

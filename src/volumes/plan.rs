@@ -39,6 +39,17 @@ pub enum VolumeKind {
     Content(ContentVolume),
 }
 
+impl VolumeKind {
+    /// Whether its data is in memory; `None` for what is the node's, not the pod's.
+    pub(super) fn is_in_memory(&self) -> Option<bool> {
+        match self {
+            Self::EmptyDir { medium, .. } => Some(*medium != Medium::Disk),
+            Self::Content(volume) => Some(volume.memory.is_some()),
+            Self::HostPath { .. } => None,
+        }
+    }
+}
+
 impl PlannedVolume {
     /// What is to be written down before the volume is made; `None` when nothing is made.
     pub(super) fn record(&self) -> Option<Record> {

@@ -58,6 +58,15 @@ pub fn check(name: &str) -> Result<(), String> {
     Err(String::from_utf8_lossy(&check.stderr).trim().to_owned())
 }
 
+/// Has a script make what it makes.
+pub fn build(name: &str) -> Result<(), String> {
+    let built = run(&mut script(name));
+    if built.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&built.stderr).trim().to_owned())
+}
+
 fn crictl_path() -> PathBuf {
     let on_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
         std::env::split_paths(&path)

@@ -44,6 +44,7 @@ mod restarting;
 mod runtime_faults;
 mod runtime_losses;
 mod secured;
+mod service;
 mod starting;
 mod statuses;
 mod steady;

@@ -31,6 +31,8 @@ pub struct Settings {
     pub config: String,
     /// Arguments added to the command line.
     pub args: Vec<String>,
+    /// Variables of its environment, beside those of the tests.
+    pub environment: Vec<(String, String)>,
     /// Another program with the same flags, to hold the tests against it: `KUBELET_UNDER_TEST`.
     pub program: PathBuf,
 }
@@ -43,6 +45,7 @@ impl Settings {
             node: "node1".to_owned(),
             config: String::new(),
             args: Vec::new(),
+            environment: Vec::new(),
             program: Self::program_under_test(),
         }
     }
@@ -214,6 +217,7 @@ fn launch(settings: &Settings) -> Child {
     command.arg("--root-dir").arg(dir.join("root"));
     command.arg("--hostname-override").arg(&settings.node);
     command.args(&settings.args);
+    command.envs(settings.environment.iter().cloned());
     command
         .stdin(Stdio::null())
         .stdout(File::try_clone(&log).expect("a second handle"))

@@ -38,6 +38,7 @@ use crate::model::reasons::event;
 use crate::pod_manager::PodManager;
 
 pub use plan::Policy;
+pub(crate) use usage::sandbox_image;
 
 /// The longest history that is read, in bytes.
 const LONGEST_HISTORY: usize = 16 << 20;

@@ -71,7 +71,7 @@ fn references(pod: &Pod) -> impl Iterator<Item = &str> {
 
 /// The image that the runtime makes sandboxes from, as its own configuration in its verbose status has
 /// it. Runtimes that pin that image say so themselves; older ones would have to pull it again.
-pub(super) fn sandbox_image(info: &HashMap<String, String>) -> Option<String> {
+pub(crate) fn sandbox_image(info: &HashMap<String, String>) -> Option<String> {
     let config: serde_json::Value = serde_json::from_str(info.get("config")?).ok()?;
     let image = config.get("sandboxImage")?.as_str()?;
     (!image.is_empty()).then(|| image.to_owned())

@@ -122,7 +122,7 @@ impl Bench {
             events: events.clone(),
         };
         let bench = Self {
-            manager: ProbeManager::new(parts, &metrics),
+            manager: ProbeManager::new(parts, &metrics, &metrics),
             results,
             events,
             journal,

@@ -33,6 +33,14 @@ pub enum Route {
     Events(EventsQuery),
     /// `/metrics`.
     Metrics,
+    /// `/metrics/cadvisor`: what containers use.
+    CadvisorMetrics,
+    /// `/metrics/resource`: CPU and memory, for metrics-server.
+    ResourceMetrics,
+    /// `/metrics/probes`: how probes went.
+    ProbeMetrics,
+    /// `/stats/summary`: what the node and its pods use; whether only CPU and memory are wanted.
+    Summary(bool),
     /// `/healthz`: all checks.
     Health(HealthQuery),
     /// `/healthz/<name>`: one check.
@@ -288,6 +296,14 @@ pub(super) fn node_page(parts: &Parts) -> Result<Route, RouteError> {
 
 pub(super) fn pod_page(parts: &Parts) -> Result<Route, RouteError> {
     Ok(Route::PodPage(named(parts)?, after(parts)))
+}
+
+/// As upstream, where anything but exactly one `true` means everything.
+pub(super) fn summary(parts: &Parts) -> Result<Route, RouteError> {
+    let mut values = parts.all("only_cpu_and_memory");
+    Ok(Route::Summary(
+        values.next() == Some("true") && values.next().is_none(),
+    ))
 }
 
 pub(super) fn events(parts: &Parts) -> Result<Route, RouteError> {

@@ -185,6 +185,34 @@ pub static ENTRIES: &[Entry] = &[
         ..READ
     },
     Entry {
+        pattern: "/metrics/cadvisor",
+        subresources: &["metrics"],
+        about: "What containers, pods and the machine use: the series of cAdvisor, read from cgroups now.",
+        parse: |_| Ok(route::Route::CadvisorMetrics),
+        ..READ
+    },
+    Entry {
+        pattern: "/metrics/resource",
+        subresources: &["metrics"],
+        about: "CPU, memory and swap of containers, pods and the node, for metrics-server.",
+        parse: |_| Ok(route::Route::ResourceMetrics),
+        ..READ
+    },
+    Entry {
+        pattern: "/metrics/probes",
+        subresources: &["metrics"],
+        about: "How often probes succeeded and failed, and how long they took.",
+        parse: |_| Ok(route::Route::ProbeMetrics),
+        ..READ
+    },
+    Entry {
+        pattern: "/stats/summary",
+        subresources: &["stats"],
+        about: "What the node, its pods and their volumes use (`stats.k8s.io/v1alpha1`); `only_cpu_and_memory=true` leaves out the rest.",
+        parse: route::summary,
+        ..READ
+    },
+    Entry {
         pattern: "/configz",
         ports: GUARDED,
         subresources: &["configz", "proxy"],

@@ -111,3 +111,72 @@ async fn node_logs_are_those_below_their_directory() {
         assert_eq!(status, StatusCode::NOT_FOUND, "{outside}");
     }
 }
+
+#[tokio::test]
+async fn usage_is_told_in_whole_and_in_pieces() {
+    let handlers = local(views(vec![]), vec![]);
+    let (status, body) = ask(&handlers, "GET", "/stats/summary", "").await;
+    let told: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(told["node"]["nodeName"], "n1");
+    assert_eq!(told["pods"][0]["podRef"]["name"], "web");
+    assert!(told["node"].get("rlimit").is_some());
+    let only = "/stats/summary?only_cpu_and_memory=true";
+    let (_, body) = ask(&handlers, "GET", only, "").await;
+    let told: Value = serde_json::from_str(&body).unwrap();
+    assert!(told["node"].get("rlimit").is_none());
+    for (target, text) in [
+        ("/metrics/cadvisor", "a 1\nb 2\n"),
+        ("/metrics/resource", "r 1\n"),
+        ("/metrics/probes", "p 1\n"),
+    ] {
+        let (status, body) = ask(&handlers, "GET", target, "").await;
+        assert_eq!((status, body.as_str()), (StatusCode::OK, text));
+    }
+}
+
+#[tokio::test]
+async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
+    let mut views = views(vec![]);
+    views.stats.summary = Arc::new(|_| Box::pin(std::future::ready(None)));
+    views.stats.cadvisor = Arc::new(|| Box::pin(std::future::ready(None)));
+    let handlers = local(views, vec![]);
+    for target in ["/stats/summary", "/metrics/cadvisor"] {
+        let (status, body) = ask(&handlers, "GET", target, "").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(body.starts_with("Internal Error: "), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_paths_of_the_table_until_the_answer_is_sent() {
+    let metrics = crate::metrics::Metrics::new();
+    let views = Views {
+        http: Some(HttpMetrics::new(&metrics)),
+        ..views(vec![])
+    };
+    let handlers = local(views, vec![]);
+    let request = hyper::Request::builder().uri("/metrics/cadvisor");
+    let request = request.body(Full::new(bytes::Bytes::new())).unwrap();
+    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let labels =
+        r#"{method="GET",path="metrics/cadvisor",server_type="readwrite",long_running="false"}"#;
+    let shows = |line: String| {
+        let text = metrics.text();
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    };
+    shows(format!("kubelet_http_requests_total{labels} 1"));
+    shows(format!("kubelet_http_inflight_requests{labels} 1"));
+    response.into_body().collect().await.unwrap();
+    shows(format!("kubelet_http_inflight_requests{labels} 0"));
+    shows(format!(
+        "kubelet_http_requests_duration_seconds_count{labels} 1"
+    ));
+    for odd in ["/nothing/here", "/exec/../../x"] {
+        ask(&handlers, "GET", odd, "").await;
+    }
+    shows(format!(
+        "kubelet_http_requests_total{} 2",
+        labels.replace("metrics/cadvisor", "other")
+    ));
+}

@@ -29,6 +29,18 @@ fn each_path_has_its_route() {
         ("/runningpods", Route::RunningPods),
         ("/events", all_events),
         ("/metrics", Route::Metrics),
+        ("/metrics/cadvisor", Route::CadvisorMetrics),
+        ("/metrics/resource", Route::ResourceMetrics),
+        ("/metrics/probes", Route::ProbeMetrics),
+        ("/stats/summary", Route::Summary(false)),
+        (
+            "/stats/summary?only_cpu_and_memory=true",
+            Route::Summary(true),
+        ),
+        (
+            "/stats/summary?only_cpu_and_memory=1",
+            Route::Summary(false),
+        ),
         ("/explain", Route::Overview(OverviewQuery::default())),
         (
             "/explain/?after=a&after=1-2",

@@ -315,3 +315,31 @@ async fn a_local_socket_answers_as_the_read_only_port_does() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn an_answer_that_takes_longer_than_a_connection_may_last_is_given_all_the_same() {
+    let limits = Limits {
+        age: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let (changed, news) = tokio::sync::watch::channel(1);
+    let mut views = views(vec![]);
+    views.news = Arc::new(move || {
+        let mut news = news.clone();
+        let version = news.borrow_and_update().to_string();
+        let changed = async move {
+            let _ = news.changed().await;
+        };
+        (version, Box::pin(changed))
+    });
+    let handlers = Handlers::read_only(HealthChecks::ping(), views, vec![]);
+    let served = serve(handlers, limits).await;
+    let asking = served.send(b"GET /explain?after=1 HTTP/1.1\r\nHost: n\r\n\r\n");
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        changed.send(2).unwrap();
+    };
+    let (text, ()) = tokio::join!(asking, later);
+    assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+    served.stop().await;
+}

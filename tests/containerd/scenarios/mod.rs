@@ -9,6 +9,7 @@ mod manifests;
 mod probes;
 mod soak;
 mod storage;
+mod streaming;
 mod users;
 mod watching;
 mod spec_network;
@@ -99,6 +100,9 @@ scenarios! {
     spec_sources::variables_come_from_a_file_that_an_init_container_wrote,
     spec_sources::last_words_are_kept_by_policy,
     spec_sources::the_signal_that_ends_a_container_can_be_chosen,
+    streaming::a_kube_client_runs_commands_attaches_and_reads_logs,
+    streaming::a_kube_client_reaches_ports,
+    streaming::a_client_of_spdy_runs_commands_and_reaches_ports,
     statuses::an_exit_that_asks_for_it_makes_all_containers_start_over,
     statuses::resources_are_shown_as_allocated_and_as_the_runtime_has_them,
     storage::host_paths_are_what_their_type_says,

@@ -1,0 +1,100 @@
+//! What this process says of itself: its build, its node, its own use of the machine.
+
+use super::Boards;
+use crate::{
+    config::{BEHAVES_AS, KubeletConfig},
+    host::proc::own_process,
+    metrics::{AtScrape, Metrics},
+};
+
+/// Declares the families.
+pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
+    let metrics = &boards.metrics;
+    let always =
+        |labels: Vec<(&'static str, String)>| AtScrape::gauge(move || vec![(labels.clone(), 1.0)]);
+    metrics.register(
+        "kubelet_node_name",
+        "The node's name. The count is always 1.",
+        always(vec![("node", config.node_name.clone())]),
+    );
+    let (major, minor) = BEHAVES_AS
+        .trim_start_matches('v')
+        .split_once('.')
+        .unwrap_or_default();
+    metrics.register(
+        "kubernetes_build_info",
+        "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+        always(vec![
+            ("major", major.to_owned()),
+            ("minor", minor.to_owned()),
+            ("git_version", format!("{BEHAVES_AS}.0+rust.{}", env!("CARGO_PKG_VERSION"))),
+            ("git_commit", String::new()),
+            ("git_tree_state", String::new()),
+            ("build_date", String::new()),
+            ("go_version", String::new()),
+            ("compiler", "rustc".to_owned()),
+            ("platform", format!("{}/{}", std::env::consts::OS, go_architecture())),
+        ]),
+    );
+    let version = if boards.machine.cgroup_v2 { 2.0 } else { 1.0 };
+    metrics.register(
+        "kubelet_cgroup_version",
+        "cgroup version on the hosts.",
+        AtScrape::number(move || version),
+    );
+    process(metrics);
+    start_time(&boards.probe_metrics);
+}
+
+fn go_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn start_time(metrics: &Metrics) {
+    metrics.register(
+        "process_start_time_seconds",
+        "Start time of the process since unix epoch in seconds.",
+        AtScrape::number(|| own_process().started),
+    );
+}
+
+fn process(metrics: &Metrics) {
+    start_time(metrics);
+    metrics.register(
+        "process_cpu_seconds_total",
+        "Total user and system CPU time spent in seconds.",
+        AtScrape::counter(|| vec![(Vec::new(), own_process().cpu_seconds)]),
+    );
+    for (name, help, value) in [
+        (
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+            (|own| own.resident) as fn(crate::host::proc::OwnProcess) -> u64,
+        ),
+        (
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes.",
+            |own| own.virtual_bytes,
+        ),
+        (
+            "process_open_fds",
+            "Number of open file descriptors.",
+            |own| own.open_files,
+        ),
+        (
+            "process_max_fds",
+            "Maximum number of open file descriptors.",
+            |own| own.max_files,
+        ),
+    ] {
+        metrics.register(
+            name,
+            help,
+            AtScrape::number(move || value(own_process()) as f64),
+        );
+    }
+}

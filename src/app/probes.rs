@@ -1,0 +1,35 @@
+//! What the prober is shown.
+
+use crate::{
+    model::{Pod, PodExt, PodUid},
+    pod_cache::PodCache,
+    pod_manager::PodManager,
+    prober::{ContainerView, View},
+    status::Statuses,
+};
+use std::sync::Arc;
+
+/// What probes see of containers. A host-network pod is probed at the node's address; without one
+/// configured, on loopback.
+pub(super) fn container_view(
+    cache: PodCache,
+    manager: PodManager,
+    statuses: Statuses,
+    node_ip: String,
+) -> ContainerView {
+    Arc::new(move |uid: &PodUid, name: &str| {
+        let picture = cache.latest(uid);
+        let pod: Option<Arc<Pod>> = manager.get(uid);
+        let host_network = pod.as_ref().is_some_and(|pod| pod.host_network());
+        let phase = statuses.get(uid).and_then(|status| status.phase.clone());
+        View {
+            container: picture.newest(name).cloned(),
+            pod_ip: match host_network {
+                true => Some(node_ip.clone()),
+                false => picture.ips().first().cloned(),
+            },
+            pod_terminal: matches!(phase.as_deref(), Some("Failed" | "Succeeded")),
+            deleting: pod.is_some_and(|pod| pod.is_being_deleted()),
+        }
+    })
+}

@@ -1,0 +1,44 @@
+//! What the service manager hears of this process.
+
+use super::live::Live;
+use crate::{host::ServiceManager, server::HealthChecks};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Says something; that nobody listens changes nothing here.
+pub(super) fn tell(manager: &ServiceManager, state: &str) {
+    if let Err(error) = manager.tell(state) {
+        tracing::warn!(state, %error, "The service manager cannot be told");
+    }
+}
+
+/// Feeds the watchdog twice in its time, as long as the sync loop turns. That the runtime is away is no
+/// reason to be started anew: the loop has not begun then.
+pub(super) async fn watchdog(
+    manager: Arc<ServiceManager>,
+    within: Duration,
+    checks: HealthChecks,
+    live: Arc<OnceLock<Live>>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut starved = false;
+    loop {
+        let fault = match live.get() {
+            Some(_) => checks.one("syncloop").and_then(Result::err),
+            None => None,
+        };
+        match &fault {
+            None => tell(&manager, "WATCHDOG=1"),
+            Some(why) if !starved => tracing::error!(why, "The watchdog is not fed any more"),
+            Some(_) => {}
+        }
+        starved = fault.is_some();
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(within / 2) => {}
+        }
+    }
+}

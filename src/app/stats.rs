@@ -1,0 +1,60 @@
+//! What there is to know about usage, and how it is asked.
+
+use super::{Boards, live::Live};
+use crate::{
+    base::GoDuration,
+    config::KubeletConfig,
+    model::PodUid,
+    server::{StatsViews, TextPieces},
+    stats::{Parts, Stats},
+};
+use std::sync::Arc;
+
+/// The part that reads cgroups, disks and the runtime when somebody scrapes.
+pub(super) fn of(config: &KubeletConfig, boards: &Boards) -> Stats {
+    let live = boards.live.clone();
+    let volumes = move |uid: &PodUid| {
+        let volumes = live.get().map(|live: &Live| live.volumes.measurable(uid));
+        volumes.unwrap_or_default()
+    };
+    let period = config.effective.volume_stats_agg_period;
+    let period = period.map(GoDuration::to_std);
+    let started = boards.started_at.as_nanosecond();
+    let parts = Parts {
+        runtime: boards.runtime.clone(),
+        images: boards.images.clone(),
+        cache: boards.cache.clone(),
+        volumes: Arc::new(volumes),
+        node_name: config.node_name.clone(),
+        root_dir: config.root_dir.clone(),
+        pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
+        // Zero and less turn it off.
+        volume_period: period.filter(|period| !period.is_zero()),
+        started_at: i64::try_from(started).unwrap_or_default(),
+    };
+    Stats::new(parts, &boards.machine)
+}
+
+/// What the server asks.
+pub(super) fn views(boards: &Boards, stats: &Stats) -> StatsViews {
+    let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
+    let probes = boards.probe_metrics.clone();
+    StatsViews {
+        summary: Arc::new(move |only| {
+            let stats = summary.clone();
+            Box::pin(async move { stats.summary(only).await })
+        }),
+        cadvisor: Arc::new(move || {
+            let stats = cadvisor.clone();
+            Box::pin(async move {
+                let pieces = stats.cadvisor().await?;
+                Some(Box::new(pieces) as TextPieces)
+            })
+        }),
+        resource: Arc::new(move || {
+            let stats = resource.clone();
+            Box::pin(async move { stats.resource().await })
+        }),
+        probes: Arc::new(move || probes.text()),
+    }
+}

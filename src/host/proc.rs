@@ -1,0 +1,295 @@
+//! Files below `/proc` that count things. The parsers are pure; what reads blocks.
+
+use std::{collections::HashMap, fs, io, path::Path};
+
+/// `/proc/meminfo`, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemInfo {
+    /// `MemTotal`.
+    pub total: u64,
+    /// `MemFree`.
+    pub free: u64,
+    /// `AnonPages`.
+    pub anonymous: u64,
+    /// `SwapTotal`.
+    pub swap_total: u64,
+    /// `SwapFree`.
+    pub swap_free: u64,
+}
+
+/// Reads `/proc/meminfo`'s text; what is missing is zero.
+pub fn parse_meminfo(text: &str) -> MemInfo {
+    let mut info = MemInfo::default();
+    for line in text.lines() {
+        let Some((key, rest)) = line.split_once(':') else {
+            continue;
+        };
+        let kib = rest.trim().trim_end_matches("kB").trim().parse::<u64>();
+        let bytes = kib.unwrap_or_default().saturating_mul(1024);
+        match key {
+            "MemTotal" => info.total = bytes,
+            "MemFree" => info.free = bytes,
+            "AnonPages" => info.anonymous = bytes,
+            "SwapTotal" => info.swap_total = bytes,
+            "SwapFree" => info.swap_free = bytes,
+            _ => {}
+        }
+    }
+    info
+}
+
+/// One network interface since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkInterface {
+    /// Its name.
+    pub name: String,
+    /// Received bytes, packets, errors and dropped packets.
+    pub received: [u64; 4],
+    /// Sent ones.
+    pub sent: [u64; 4],
+}
+
+/// Interfaces of these names are not a pod's own; cAdvisor leaves them out as well.
+const NOT_SHOWN: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
+
+/// Reads the text of `/proc/net/dev`, without loopback and the ends of other pods' cables.
+pub fn parse_net_dev(text: &str) -> Vec<NetworkInterface> {
+    let line = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        let name = name.trim();
+        let lower = name.to_ascii_lowercase();
+        if NOT_SHOWN.iter().any(|prefix| lower.starts_with(prefix)) {
+            return None;
+        }
+        let mut numbers = rest.split_ascii_whitespace().map(|word| word.parse().ok());
+        let mut four = || {
+            Some([
+                numbers.next()??,
+                numbers.next()??,
+                numbers.next()??,
+                numbers.next()??,
+            ])
+        };
+        let received = four()?;
+        // fifo, frame, compressed, multicast
+        four()?;
+        let sent = four()?;
+        Some(NetworkInterface {
+            name: name.to_owned(),
+            received,
+            sent,
+        })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The interfaces that a process sees.
+pub fn network_of(pid: u32) -> io::Result<Vec<NetworkInterface>> {
+    Ok(parse_net_dev(&fs::read_to_string(format!(
+        "/proc/{pid}/net/dev"
+    ))?))
+}
+
+/// Names of block devices by number, from the text of `/proc/diskstats`.
+pub fn parse_disk_names(text: &str) -> HashMap<(u32, u32), String> {
+    let line = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let device = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some((device, format!("/dev/{}", words.next()?)))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Where a process is in the tree that [`super::CgroupFs`] walks, from the text of `/proc/<pid>/cgroup`.
+pub fn parse_own_cgroup(text: &str, v2: bool) -> Option<String> {
+    let line = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let ours = match v2 {
+            true => controllers.is_empty(),
+            false => controllers.split(',').any(|name| name == "memory"),
+        };
+        (ours && path.starts_with('/')).then(|| path.to_owned())
+    };
+    text.lines().find_map(line)
+}
+
+/// The cgroup of a process; `None` when it has gone or has none.
+pub fn cgroup_of(pid: u32, v2: bool) -> Option<String> {
+    parse_own_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?, v2)
+}
+
+/// The process that listens on a Unix socket. It is not waited for: one that takes no connections is an
+/// error.
+pub fn peer_of(socket: &Path) -> io::Result<u32> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).map_err(io::Error::other)
+}
+
+/// When the machine started, seconds since the epoch, from the text of `/proc/stat`.
+pub fn parse_boot_time(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+    line.trim().parse().ok()
+}
+
+/// How many threads there are, from the text of `/proc/loadavg`.
+pub fn parse_thread_count(text: &str) -> Option<u64> {
+    let running_and_all = text.split_ascii_whitespace().nth(3)?;
+    running_and_all.split_once('/')?.1.parse().ok()
+}
+
+/// Threads there are on the machine, and how many there may be.
+pub fn thread_counts() -> (Option<u64>, Option<u64>) {
+    let number = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let most = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    let most = most.into_iter().filter_map(number).min();
+    let now = fs::read_to_string("/proc/loadavg").ok();
+    (now.and_then(|text| parse_thread_count(&text)), most)
+}
+
+/// What this process has used, as its families want it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OwnProcess {
+    /// Seconds of CPU time.
+    pub cpu_seconds: f64,
+    /// Bytes that are in memory.
+    pub resident: u64,
+    /// Bytes of address space.
+    pub virtual_bytes: u64,
+    /// Open file descriptors.
+    pub open_files: u64,
+    /// How many there may be.
+    pub max_files: u64,
+    /// When it started, seconds since the epoch.
+    pub started: f64,
+}
+
+/// Clock ticks per second in `/proc/<pid>/stat`.
+const TICKS: f64 = 100.0;
+
+/// Reads `/proc/self`; what cannot be read is zero.
+pub fn own_process() -> OwnProcess {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let boot = parse_boot_time(&text("/proc/stat")).unwrap_or_default();
+    let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+    let mut own = parse_own_stat(&text("/proc/self/stat"), boot, page).unwrap_or_default();
+    own.max_files = parse_max_files(&text("/proc/self/limits")).unwrap_or_default();
+    let open = fs::read_dir(Path::new("/proc/self/fd")).map(Iterator::count);
+    // One of them was this very look.
+    own.open_files = u64::try_from(open.unwrap_or(1).saturating_sub(1)).unwrap_or_default();
+    own
+}
+
+fn parse_own_stat(text: &str, boot: u64, page: u64) -> Option<OwnProcess> {
+    // The name in brackets may hold anything.
+    let (_, rest) = text.rsplit_once(')')?;
+    let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // The third field of the file is the first one here.
+    let field = |number: usize| words.get(number.checked_sub(3)?)?.parse::<u64>().ok();
+    let seconds = |ticks: u64| ticks as f64 / TICKS;
+    Some(OwnProcess {
+        cpu_seconds: seconds(field(14)?.saturating_add(field(15)?)),
+        started: boot as f64 + seconds(field(22)?),
+        virtual_bytes: field(23)?,
+        resident: field(24)?.saturating_mul(page),
+        ..OwnProcess::default()
+    })
+}
+
+fn parse_max_files(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_in_bytes_and_what_is_missing_is_zero() {
+        let info = parse_meminfo("MemTotal:  2048 kB\nMemFree: 1 kB\nOdd\nSwapFree: x kB\n");
+        assert_eq!(
+            (info.total, info.free, info.swap_free),
+            (2048 * 1024, 1024, 0)
+        );
+        let huge = format!("MemTotal: {} kB", u64::MAX);
+        assert_eq!(parse_meminfo(&huge).total, u64::MAX);
+    }
+
+    #[test]
+    fn interfaces_are_read_without_loopback_and_cables_of_others() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes\n\
+             lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n\
+             eth0: 10 11 12 13 0 0 0 0 20 21 22 23 0 0 0 0\n\
+             vethab: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n\
+             broken: 1 2\n  eth1:-1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n";
+        let eth0 = NetworkInterface {
+            name: "eth0".into(),
+            received: [10, 11, 12, 13],
+            sent: [20, 21, 22, 23],
+        };
+        assert_eq!(parse_net_dev(text), [eth0]);
+    }
+
+    #[test]
+    fn the_cgroup_is_that_of_the_hierarchy_that_counts() {
+        let v1 = "4:memory:/a/b\n3:cpu,cpuacct:/c\n0::/d\n";
+        assert_eq!(parse_own_cgroup(v1, false).as_deref(), Some("/a/b"));
+        assert_eq!(parse_own_cgroup(v1, true).as_deref(), Some("/d"));
+        assert_eq!(parse_own_cgroup("nonsense", true), None);
+        assert_eq!(parse_own_cgroup("0::../x", true), None);
+    }
+
+    #[test]
+    fn a_process_name_with_brackets_and_blanks_does_not_shift_the_fields() {
+        let tail = "S 1 2 3 4 5 6 7 8 9 10 150 50 13 14 15 16 17 18 300 4096 2 21";
+        let own = parse_own_stat(&format!("7 (a) b) {tail}"), 1000, 4096).unwrap();
+        assert_eq!((own.cpu_seconds, own.started), (2.0, 1003.0));
+        assert_eq!((own.virtual_bytes, own.resident), (4096, 8192));
+        assert_eq!(parse_own_stat("7 (a", 0, 1), None);
+        assert_eq!(
+            parse_max_files("Max open files   1024  4096 files\n"),
+            Some(1024)
+        );
+    }
+
+    #[test]
+    fn counts_of_the_machine_are_found() {
+        assert_eq!(
+            parse_boot_time("cpu 1\nbtime 1700000000\n"),
+            Some(1_700_000_000)
+        );
+        assert_eq!(parse_thread_count("0.1 0.2 0.3 2/345 999\n"), Some(345));
+        assert_eq!(parse_thread_count("0.1 0.2"), None);
+        let names = parse_disk_names("   8       1 sda1 1 2 3\nbad\n");
+        assert_eq!(names.get(&(8, 1)).map(String::as_str), Some("/dev/sda1"));
+    }
+
+    #[test]
+    fn who_listens_on_a_socket_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        assert!(peer_of(&path).is_err());
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(peer_of(&path).unwrap(), std::process::id());
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let own = own_process();
+        assert!(
+            own.resident > 0 && own.open_files > 0 && own.max_files > 0,
+            "{own:?}"
+        );
+        assert!(
+            own.started > 1.0e9 && own.virtual_bytes >= own.resident,
+            "{own:?}"
+        );
+    }
+}

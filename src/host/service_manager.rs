@@ -1,0 +1,109 @@
+//! The service manager that started this process, as `sd_notify(3)` has it: who is told that it is ready,
+//! alive and on its way out.
+
+use std::{
+    io,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    time::Duration,
+};
+
+/// A connection to the service manager. To tell it something never blocks.
+#[derive(Debug)]
+pub struct ServiceManager {
+    socket: UnixDatagram,
+    address: SocketAddr,
+    watchdog: Option<Duration>,
+}
+
+impl ServiceManager {
+    /// From the values of `NOTIFY_SOCKET` (a path, or `@` and an abstract name), `WATCHDOG_USEC`
+    /// (microseconds) and `WATCHDOG_PID`, which says whose watchdog it is.
+    ///
+    /// # Errors
+    /// The address is none.
+    pub fn new(address: &str, usec: Option<&str>, pid: Option<&str>) -> io::Result<Self> {
+        let address = match address.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(address)?,
+        };
+        let ours = pid.is_none_or(|pid| pid == std::process::id().to_string());
+        let micros = usec.filter(|_| ours).and_then(|usec| usec.parse().ok());
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket,
+            address,
+            watchdog: micros.filter(|usec| *usec > 0).map(Duration::from_micros),
+        })
+    }
+
+    /// Within which time it wants to hear `WATCHDOG=1` again, if it does.
+    pub fn watchdog(&self) -> Option<Duration> {
+        self.watchdog
+    }
+
+    /// Tells it `READY=1`, `WATCHDOG=1` and the like.
+    ///
+    /// # Errors
+    /// Nobody listens, or the listener's queue is full.
+    pub fn tell(&self, state: &str) -> io::Result<()> {
+        self.socket
+            .send_to_addr(state.as_bytes(), &self.address)
+            .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(socket: &UnixDatagram) -> String {
+        let mut buffer = [0; 64];
+        let read = socket.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..read]).into_owned()
+    }
+
+    #[test]
+    fn it_is_told_over_a_path_and_over_an_abstract_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let manager = ServiceManager::new(path.to_str().unwrap(), None, None).unwrap();
+        manager.tell("READY=1").unwrap();
+        assert_eq!(received(&socket), "READY=1");
+
+        let name = format!("kubelet-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
+        let manager = ServiceManager::new(&format!("@{name}"), None, None).unwrap();
+        manager.tell("WATCHDOG=1").unwrap();
+        assert_eq!(received(&socket), "WATCHDOG=1");
+    }
+
+    #[test]
+    fn nobody_there_is_an_error_and_no_wait() {
+        let manager = ServiceManager::new("/nonexistent/notify", None, None).unwrap();
+        assert!(manager.tell("READY=1").is_err());
+    }
+
+    #[test]
+    fn the_watchdog_is_for_the_process_that_it_names() {
+        let me = std::process::id().to_string();
+        let rows = [
+            (Some("2000000"), None, Some(2)),
+            (Some("2000000"), Some(me.as_str()), Some(2)),
+            (Some("2000000"), Some("1"), None),
+            (Some("0"), None, None),
+            (Some("soon"), None, None),
+            (None, None, None),
+        ];
+        for (usec, pid, seconds) in rows {
+            let manager = ServiceManager::new("/run/x", usec, pid).unwrap();
+            let expected = seconds.map(Duration::from_secs);
+            assert_eq!(manager.watchdog(), expected, "{usec:?} {pid:?}");
+        }
+    }
+}

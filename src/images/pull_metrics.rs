@@ -1,0 +1,147 @@
+//! How long pulls take: by the size of the image, and for each pod that is about to start.
+
+use crate::metrics::Metrics;
+use crate::model::PodUid;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{family::Family, histogram::Histogram};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Upper bounds, seconds; upstream's, like the sizes below.
+const BUCKETS: [f64; 18] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0,
+    1200.0, 1800.0, 2700.0, 3600.0,
+];
+
+const MB: u64 = 1 << 20;
+const GB: u64 = 1 << 30;
+
+/// From how many bytes on an image has which label.
+const SIZES: [(u64, &str); 12] = [
+    (0, "0-10MB"),
+    (10 * MB, "10MB-100MB"),
+    (100 * MB, "100MB-500MB"),
+    (500 * MB, "500MB-1GB"),
+    (GB, "1GB-5GB"),
+    (5 * GB, "5GB-10GB"),
+    (10 * GB, "10GB-20GB"),
+    (20 * GB, "20GB-30GB"),
+    (30 * GB, "30GB-40GB"),
+    (40 * GB, "40GB-60GB"),
+    (60 * GB, "60GB-100GB"),
+    (100 * GB, "GT100GB"),
+];
+
+/// Pulls that are remembered of one pod; it has no more images than that before it has started.
+const MOST: usize = 64;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Size {
+    image_size_in_bytes: &'static str,
+}
+
+/// When pulls began and ended.
+type Pulls = Vec<(Instant, Instant)>;
+
+/// Handles to the family, and when images were pulled for whom. Clones share them.
+#[derive(Clone)]
+pub struct PullMetrics {
+    duration: Family<Size, Histogram>,
+    pulls: Arc<Mutex<HashMap<PodUid, Pulls>>>,
+}
+
+impl PullMetrics {
+    /// Declares the family.
+    pub fn new(metrics: &Metrics) -> PullMetrics {
+        PullMetrics {
+            duration: metrics.register(
+                "kubelet_image_pull_duration_seconds",
+                "Duration in seconds to pull an image.",
+                Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            ),
+            pulls: Arc::default(),
+        }
+    }
+
+    /// An image of so many bytes was pulled for a pod, which had asked for it then.
+    pub(super) fn pulled(&self, pod: &PodUid, size: u64, took: Duration, asked: Instant) {
+        let image_size_in_bytes = label(size);
+        let size = Size {
+            image_size_in_bytes,
+        };
+        let duration = self.duration.get_or_create_owned(&size);
+        duration.observe(took.as_secs_f64());
+        let mut pulls = self.pulls.lock();
+        let pulls = pulls.entry(pod.clone()).or_default();
+        if pulls.len() < MOST {
+            pulls.push((asked, Instant::now()));
+        }
+    }
+
+    /// For how long images were pulled for a pod, pulls at the same time counted once. It is forgotten
+    /// with that.
+    pub(super) fn take(&self, pod: &PodUid) -> Duration {
+        let pulls = self.pulls.lock().remove(pod);
+        united(pulls.unwrap_or_default())
+    }
+
+    pub(super) fn forget(&self, pod: &PodUid) {
+        self.pulls.lock().remove(pod);
+    }
+}
+
+fn label(size: u64) -> &'static str {
+    let fits = SIZES.iter().rev().find(|(from, _)| size >= *from);
+    fits.map_or("0-10MB", |(_, label)| label)
+}
+
+fn united(mut pulls: Pulls) -> Duration {
+    pulls.sort();
+    let mut sum = Duration::ZERO;
+    let mut until: Option<Instant> = None;
+    for (from, to) in pulls {
+        let from = until.map_or(from, |until| until.max(from));
+        sum += to.saturating_duration_since(from);
+        until = Some(until.map_or(to, |until| until.max(to)));
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_upstreams_labels() {
+        for (size, expected) in [
+            (0, "0-10MB"),
+            (10 * MB - 1, "0-10MB"),
+            (10 * MB, "10MB-100MB"),
+            (GB, "1GB-5GB"),
+            (u64::MAX, "GT100GB"),
+        ] {
+            assert_eq!(label(size), expected, "{size}");
+        }
+    }
+
+    #[test]
+    fn pulls_at_the_same_time_count_once() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        for (pulls, seconds) in [
+            (vec![], 0),
+            (vec![(1, 3)], 2),
+            (vec![(5, 6), (1, 3)], 3),
+            (vec![(1, 10), (2, 3), (4, 12)], 11),
+        ] {
+            let pulls = pulls
+                .into_iter()
+                .map(|(from, to)| (at(from), at(to)))
+                .collect();
+            assert_eq!(united(pulls), Duration::from_secs(seconds));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Families whose samples are looked up when somebody scrapes, because another board has them anyway.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+
+/// One sample: its labels, and its value.
+pub type Sample = (Vec<(&'static str, String)>, f64);
+
+/// A family of gauges or counters that a function looks up. The function is called with the registry
+/// locked: it must be quick, and must not scrape.
+#[derive(Clone)]
+pub struct AtScrape {
+    look: Arc<dyn Fn() -> Vec<Sample> + Send + Sync>,
+    counter: bool,
+}
+
+impl AtScrape {
+    /// What is there now.
+    pub fn gauge(look: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
+        Self {
+            look: Arc::new(look),
+            counter: false,
+        }
+    }
+
+    /// What has been counted so far.
+    pub fn counter(look: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
+        Self {
+            counter: true,
+            ..Self::gauge(look)
+        }
+    }
+
+    /// A single number without labels.
+    pub fn number(look: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
+        Self::gauge(move || vec![(Vec::new(), look())])
+    }
+}
+
+impl fmt::Debug for AtScrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtScrape").finish_non_exhaustive()
+    }
+}
+
+impl EncodeMetric for AtScrape {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (labels, value) in (self.look)() {
+            let write = |mut sample: MetricEncoder<'_>| match self.counter {
+                true => sample.encode_counter::<Vec<(String, String)>, _, f64>(&value, None),
+                false => sample.encode_gauge(&value),
+            };
+            match labels.is_empty() {
+                true if self.counter => {
+                    encoder.encode_counter::<Vec<(String, String)>, _, f64>(&value, None)?;
+                }
+                true => encoder.encode_gauge(&value)?,
+                false => write(encoder.encode_family(&labels)?)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        match self.counter {
+            true => MetricType::Counter,
+            false => MetricType::Gauge,
+        }
+    }
+}

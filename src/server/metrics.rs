@@ -1,0 +1,203 @@
+//! The metric families of requests and of health checks, named as upstream names them.
+
+use super::{
+    reply::Body,
+    routes::{Entry, Port},
+};
+use crate::metrics::{DEFAULT_BUCKETS, Metrics};
+use http_body_util::BodyExt;
+use hyper::{Method, Response};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+use tokio::time::Instant;
+
+/// First segments of paths whose answers may go on for as long as the client likes.
+const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    method: &'static str,
+    path: String,
+    server_type: &'static str,
+    long_running: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Check {
+    name: &'static str,
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Checked {
+    name: &'static str,
+    r#type: &'static str,
+    status: &'static str,
+}
+
+/// Handles to the families of requests. Clones share them.
+#[derive(Clone)]
+pub struct HttpMetrics {
+    requests: Family<Request, Counter>,
+    duration: Family<Request, Histogram>,
+    inflight: Family<Request, Gauge>,
+}
+
+impl HttpMetrics {
+    /// Declares the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            requests: metrics.register(
+                "kubelet_http_requests_total",
+                "Number of the http requests received since the server started",
+                Family::default(),
+            ),
+            duration: metrics.register(
+                "kubelet_http_requests_duration_seconds",
+                "Duration in seconds to serve http requests",
+                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
+            ),
+            inflight: metrics.register(
+                "kubelet_http_inflight_requests",
+                "Number of the inflight http requests",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// A request begins. What ends is said by dropping what this returns. Nothing of the client's own is
+    /// a label: paths are those of the table.
+    pub(super) fn begin(&self, port: Port, method: &Method, entry: Option<&Entry>) -> Underway {
+        let path = entry.map_or("other".to_owned(), |entry| bucket(entry.pattern));
+        let request = Request {
+            method: method_label(method),
+            server_type: match port {
+                Port::ReadOnly | Port::Health => "readonly",
+                Port::Main | Port::Local => "readwrite",
+            },
+            long_running: match LONG_RUNNING.contains(&path.to_ascii_lowercase().as_str()) {
+                true => "true",
+                false => "false",
+            },
+            path,
+        };
+        self.requests.get_or_create_owned(&request).inc();
+        let inflight = self.inflight.get_or_create_owned(&request);
+        inflight.inc();
+        Underway {
+            inflight,
+            duration: self.duration.get_or_create_owned(&request),
+            begun: Instant::now(),
+        }
+    }
+}
+
+/// A request that is being answered.
+pub(super) struct Underway {
+    inflight: Gauge,
+    duration: Histogram,
+    begun: Instant,
+}
+
+impl Underway {
+    /// It ends when the answer has been sent, or nobody takes it any more.
+    pub(super) fn until_sent(self, response: Response<Body>) -> Response<Body> {
+        response.map(|body| {
+            let held = self;
+            let frames = body.map_frame(move |frame| {
+                let _still = &held;
+                frame
+            });
+            frames.boxed_unsync()
+        })
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.inflight.dec();
+        self.duration.observe(self.begun.elapsed().as_secs_f64());
+    }
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
+
+/// Upstream's buckets: the first segment, and the second too below `/metrics`.
+fn bucket(pattern: &str) -> String {
+    let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
+    match (segments.next(), segments.next()) {
+        (Some("metrics"), Some(page)) => format!("metrics/{page}"),
+        (Some(first), _) if !first.starts_with('{') => first.to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Handles to the families of health checks. Clones share them.
+#[derive(Clone)]
+pub struct CheckMetrics {
+    result: Family<Check, Gauge>,
+    results: Family<Checked, Counter>,
+}
+
+impl CheckMetrics {
+    /// Declares the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            result: metrics.register(
+                "kubernetes_healthcheck",
+                "This metric records the result of a single healthcheck.",
+                Family::default(),
+            ),
+            results: metrics.register(
+                "kubernetes_healthchecks_total",
+                "This metric records the results of all healthcheck.",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// A check was made.
+    pub(super) fn checked(&self, name: &'static str, well: bool) {
+        let r#type = "healthz";
+        let result = self.result.get_or_create_owned(&Check { name, r#type });
+        result.set(well.into());
+        let status = if well { "success" } else { "error" };
+        let checked = Checked {
+            name,
+            r#type,
+            status,
+        };
+        self.results.get_or_create_owned(&checked).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_table_have_upstreams_buckets() {
+        for (pattern, expected) in [
+            ("/pods/", "pods"),
+            ("/healthz/{check}", "healthz"),
+            ("/metrics", "metrics"),
+            ("/metrics/cadvisor", "metrics/cadvisor"),
+            ("/stats/summary", "stats"),
+            ("/debug/flags/v", "debug"),
+            ("/", ""),
+        ] {
+            assert_eq!(bucket(pattern), expected, "{pattern}");
+        }
+    }
+}

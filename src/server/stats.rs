@@ -1,0 +1,69 @@
+//! What is used: the Summary API and the metrics of pods and of the node.
+
+use super::{
+    list,
+    reply::{Body, full, json, respond, text},
+};
+use crate::{
+    metrics,
+    stats::api::{PodStats, Summary},
+};
+use bytes::Bytes;
+use futures::{future::BoxFuture, stream};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{Response, StatusCode, body::Frame, header::HeaderValue};
+use std::sync::Arc;
+
+const METRICS: HeaderValue = HeaderValue::from_static(metrics::CONTENT_TYPE);
+
+/// Text that is made while it is sent.
+pub type TextPieces = Box<dyn Iterator<Item = String> + Send>;
+
+/// What the routes about usage show. Each may take seconds where a disk or the runtime hangs, and not
+/// longer.
+#[derive(Clone)]
+pub struct StatsViews {
+    /// For `/stats/summary`, with only CPU and memory or with everything; `None` when nothing could be read.
+    pub summary: Arc<dyn Fn(bool) -> BoxFuture<'static, Option<Summary>> + Send + Sync>,
+    /// For `/metrics/cadvisor`.
+    pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextPieces>> + Send + Sync>,
+    /// For `/metrics/resource`.
+    pub resource: Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
+    /// For `/metrics/probes`.
+    pub probes: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Response<Body> {
+    let Some(Summary { node, pods }) = (views.summary)(only_cpu_and_memory).await else {
+        return unreadable();
+    };
+    match serde_json::to_string(&node) {
+        Ok(node) => {
+            let head = format!("{{\"node\":{node},\"pods\":[");
+            json(list::array::<PodStats>(head, pods.into_iter()))
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+pub(super) async fn cadvisor(views: &StatsViews) -> Response<Body> {
+    let Some(pieces) = (views.cadvisor)().await else {
+        return unreadable();
+    };
+    let frames = pieces.map(|piece| Ok(Frame::data(Bytes::from(piece))));
+    let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
+    respond(StatusCode::OK, METRICS, body)
+}
+
+pub(super) async fn resource(views: &StatsViews) -> Response<Body> {
+    full(StatusCode::OK, METRICS, (views.resource)().await)
+}
+
+pub(super) fn probes(views: &StatsViews) -> Response<Body> {
+    full(StatusCode::OK, METRICS, (views.probes)())
+}
+
+fn unreadable() -> Response<Body> {
+    let body = "Internal Error: the cgroups could not be read in time\n".to_owned();
+    text(StatusCode::INTERNAL_SERVER_ERROR, body)
+}

@@ -1,0 +1,255 @@
+//! The Summary API, `stats.k8s.io/v1alpha1`: field names and meanings are upstream's
+//! (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`). What is not known is left out, not zero.
+#![allow(missing_docs, reason = "the fields are upstream's API")]
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+/// A moment, nanoseconds since the epoch; told in whole seconds, and `null` when it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub i64);
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let time = Timestamp::from_second(self.0.div_euclid(1_000_000_000)).ok();
+        match time.filter(|_| self.0 != 0) {
+            Some(time) => serializer.collect_str(&time),
+            None => serializer.serialize_none(),
+        }
+    }
+}
+
+macro_rules! message {
+    ($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+        #[serde(rename_all = "camelCase")]
+        pub struct $name { $($(#[$attr])* pub $field: $kind,)* }
+    };
+}
+
+message! {
+    /// The node and its pods.
+    Summary {
+        node: NodeStats,
+        pods: Vec<PodStats>,
+    }
+}
+message! {
+    /// The node.
+    NodeStats {
+        node_name: String,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        system_containers: Vec<ContainerStats>,
+        start_time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<CpuStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        network: Option<NetworkStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        runtime: Option<RuntimeStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rlimit: Option<RlimitStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap: Option<SwapStats>,
+    }
+}
+message! {
+    /// Threads of the machine.
+    RlimitStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none", rename = "maxpid")]
+        max_pid: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none", rename = "curproc")]
+        running: Option<u64>,
+    }
+}
+message! {
+    /// File systems of the runtime.
+    RuntimeStats {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        image_fs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        container_fs: Option<FsStats>,
+    }
+}
+message! {
+    /// Processes of a pod.
+    ProcessStats {
+        #[serde(skip_serializing_if = "Option::is_none", rename = "process_count")]
+        process_count: Option<u64>,
+    }
+}
+message! {
+    /// One pod.
+    PodStats {
+        pod_ref: PodReference,
+        start_time: Time,
+        containers: Vec<ContainerStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<CpuStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        network: Option<NetworkStats>,
+        #[serde(skip_serializing_if = "Vec::is_empty", rename = "volume")]
+        volumes: Vec<VolumeStats>,
+        #[serde(skip_serializing_if = "Option::is_none", rename = "ephemeral-storage")]
+        ephemeral_storage: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none", rename = "process_stats")]
+        process_stats: Option<ProcessStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap: Option<SwapStats>,
+    }
+}
+message! {
+    /// One container.
+    ContainerStats {
+        name: String,
+        start_time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<CpuStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rootfs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap: Option<SwapStats>,
+    }
+}
+message! {
+    /// Which pod.
+    PodReference {
+        name: String,
+        namespace: String,
+        uid: String,
+    }
+}
+message! {
+    /// One network interface.
+    InterfaceStats {
+        name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rx_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rx_errors: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tx_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tx_errors: Option<u64>,
+    }
+}
+message! {
+    /// A network: the default interface, and all of them.
+    NetworkStats {
+        time: Time,
+        #[serde(flatten)]
+        default: InterfaceStats,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        interfaces: Vec<InterfaceStats>,
+    }
+}
+message! {
+    /// CPU.
+    CpuStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage_nano_cores: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage_core_nano_seconds: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<PsiStats>,
+    }
+}
+message! {
+    /// Memory.
+    MemoryStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        available_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        working_set_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rss_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        page_faults: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        major_page_faults: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<PsiStats>,
+    }
+}
+message! {
+    /// Disks.
+    IoStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<PsiStats>,
+    }
+}
+message! {
+    /// Time lost waiting.
+    PsiStats {
+        full: PsiData,
+        some: PsiData,
+    }
+}
+message! {
+    /// Microseconds in all, and percent of the last seconds.
+    PsiData {
+        total: u64,
+        avg10: f64,
+        avg60: f64,
+        avg300: f64,
+    }
+}
+message! {
+    /// Swap.
+    SwapStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap_available_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap_usage_bytes: Option<u64>,
+    }
+}
+message! {
+    /// A volume.
+    VolumeStats {
+        #[serde(flatten)]
+        fs: FsStats,
+        name: String,
+    }
+}
+message! {
+    /// A file system, or a part of it.
+    FsStats {
+        time: Time,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        available_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        capacity_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        used_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes_free: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes_used: Option<u64>,
+    }
+}

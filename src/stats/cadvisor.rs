@@ -1,0 +1,278 @@
+//! The series that cAdvisor shows in the upstream kubelet, by the same names and labels, so that
+//! dashboards and alerts need not know the difference. Pure.
+//!
+//! Left out on purpose (`docs/deviations.md`): what would have to be sampled all the time (load averages)
+//! and what costs a look at every process (file descriptors, sockets, soft limits).
+
+use super::{
+    families::FAMILIES,
+    sampler::{PodSample, Sample, Snapshot},
+    text::{Kind, Labels, Text, Value},
+};
+use crate::host::{FilesystemUsage, proc::NetworkInterface};
+use std::sync::Arc;
+
+/// A piece of the text is handed out once it has at least this many bytes.
+const PIECE: usize = 32 * 1024;
+
+/// What the series are about: a container, a sandbox, a pod's cgroup or one above.
+#[derive(Debug, Default)]
+pub(super) struct Entity {
+    labels: String,
+    pub(super) sample: Sample,
+    /// Nanoseconds since the epoch.
+    pub(super) started: Option<i64>,
+    pub(super) network: Arc<[NetworkInterface]>,
+    /// File systems by device.
+    pub(super) filesystems: Vec<(String, FilesystemUsage)>,
+}
+
+/// Facts of the machine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MachineFacts {
+    pub(super) kernel: String,
+    pub(super) os: String,
+    pub(super) boot_id: String,
+    pub(super) machine_id: String,
+    pub(super) system_uuid: String,
+    pub(super) cores: u64,
+    pub(super) physical_cores: Option<u64>,
+    pub(super) sockets: Option<u64>,
+    pub(super) memory: u64,
+    pub(super) swap: u64,
+    /// Nanoseconds since the epoch.
+    pub(super) booted: i64,
+}
+
+/// A family of series.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) kind: Kind,
+    pub(super) write: fn(&Entity, &mut Samples<'_>),
+}
+
+/// Where a family writes what it has to say of one entity.
+pub(super) struct Samples<'a> {
+    text: &'a mut Text,
+    family: &'static Family,
+    headed: &'a mut bool,
+    labels: &'a str,
+    at: i64,
+    pub(super) snapshot: &'a Snapshot,
+}
+
+impl Samples<'_> {
+    /// A sample with the moment at which it was taken.
+    pub(super) fn put(&mut self, more: &[(&str, &str)], value: Value) {
+        self.write(more, value, Some(self.at));
+    }
+
+    /// A sample that holds as long as the container is.
+    pub(super) fn put_timeless(&mut self, value: Value) {
+        self.write(&[], value, None);
+    }
+
+    fn write(&mut self, more: &[(&str, &str)], value: Value, at: Option<i64>) {
+        let Family {
+            name, help, kind, ..
+        } = self.family;
+        if !std::mem::replace(self.headed, true) {
+            self.text.head(name, help, *kind);
+        }
+        self.text.sample(name, self.labels, more, value, at);
+    }
+
+    /// When the sample was taken, nanoseconds since the epoch.
+    pub(super) fn at(&self) -> i64 {
+        self.at
+    }
+}
+
+/// The text, piece by piece: with hundreds of pods it is megabytes, and only a piece of it is in memory.
+pub struct Pieces {
+    snapshot: Arc<Snapshot>,
+    entities: Vec<Entity>,
+    family: usize,
+    entity: usize,
+    headed: bool,
+    text: Text,
+    last: Option<String>,
+}
+
+/// The text of a snapshot.
+pub(super) fn pieces(
+    snapshot: Arc<Snapshot>,
+    machine: &MachineFacts,
+    sandbox_image: &str,
+    filesystems: Vec<(String, FilesystemUsage)>,
+) -> Pieces {
+    let mut entities = vec![Entity {
+        labels: labels("/", "", "", None, ""),
+        sample: snapshot.node.clone(),
+        started: Some(machine.booted),
+        network: snapshot.network.clone(),
+        filesystems,
+    }];
+    let system = snapshot.system.iter().map(|(_, sample)| sample);
+    let mut above: Vec<&Sample> = snapshot.above.iter().chain(system).collect();
+    above.sort_by(|a, b| a.path.cmp(&b.path));
+    above.dedup_by(|a, b| a.path == b.path);
+    entities.extend(above.into_iter().map(|sample| Entity {
+        labels: labels(&sample.path, "", "", None, ""),
+        sample: sample.clone(),
+        ..Entity::default()
+    }));
+    for pod in &snapshot.pods {
+        of_pod(pod, sandbox_image, &mut entities);
+    }
+    Pieces {
+        last: Some(ending(machine)),
+        snapshot,
+        entities,
+        family: 0,
+        entity: 0,
+        headed: false,
+        text: Text::default(),
+    }
+}
+
+fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
+    let whose = Some((&*pod.pod.name, &*pod.pod.namespace));
+    if let Some(whole) = &pod.whole {
+        entities.push(Entity {
+            labels: labels(&whole.path, "", "", whose, ""),
+            sample: whole.clone(),
+            started: Some(pod.pod.created_at),
+            ..Entity::default()
+        });
+    }
+    if let (Some(sandbox), Some(id)) = (&pod.sandbox, &pod.pod.sandbox) {
+        entities.push(Entity {
+            labels: labels(&sandbox.path, id, sandbox_image, whose, ""),
+            sample: sandbox.clone(),
+            started: Some(pod.pod.created_at),
+            network: pod.network.clone().unwrap_or_default(),
+            ..Entity::default()
+        });
+    }
+    for (container, sample) in pod.pod.containers.iter().zip(&pod.containers) {
+        let Some(sample) = sample else { continue };
+        entities.push(Entity {
+            labels: labels(
+                &sample.path,
+                &container.id,
+                &container.image,
+                whose,
+                &container.name,
+            ),
+            sample: sample.clone(),
+            started: Some(container.started_at),
+            ..Entity::default()
+        });
+    }
+}
+
+/// All labels are always there, empty where they say nothing.
+fn labels(id: &str, name: &str, image: &str, pod: Option<(&str, &str)>, container: &str) -> String {
+    let (pod, namespace) = pod.unwrap_or_default();
+    Labels::default()
+        .and("container", container)
+        .and("id", id)
+        .and("image", image)
+        .and("name", name)
+        .and("namespace", namespace)
+        .and("pod", pod)
+        .finish()
+}
+
+impl Iterator for Pieces {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        self.text = Text::with_capacity(PIECE + PIECE / 4);
+        while let Some(family) = FAMILIES.get(self.family) {
+            if self.text.len() >= PIECE {
+                return Some(self.text.take());
+            }
+            let Some(entity) = self.entities.get(self.entity) else {
+                (self.family, self.entity, self.headed) = (self.family + 1, 0, false);
+                continue;
+            };
+            let mut samples = Samples {
+                text: &mut self.text,
+                family,
+                headed: &mut self.headed,
+                labels: &entity.labels,
+                at: entity.sample.at,
+                snapshot: &self.snapshot,
+            };
+            (family.write)(entity, &mut samples);
+            self.entity += 1;
+        }
+        let last = self.last.take()?;
+        Some(self.text.take() + &last)
+    }
+}
+
+/// What is said of the machine.
+fn ending(machine: &MachineFacts) -> String {
+    let mut text = Text::default();
+    let one = |text: &mut Text, name: &str, help: &str, labels: &str, value: u64| {
+        text.head(name, help, Kind::Gauge);
+        text.sample(name, labels, &[], Value::Whole(value), None);
+    };
+    let version = Labels::default()
+        .and("cadvisorRevision", "")
+        .and("cadvisorVersion", "")
+        .and("dockerVersion", "")
+        .and("kernelVersion", &machine.kernel)
+        .and("osVersion", &machine.os)
+        .finish();
+    let help = "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.";
+    one(&mut text, "cadvisor_version_info", help, &version, 1);
+    let help = "1 if there was an error while getting container metrics, 0 otherwise";
+    one(&mut text, "container_scrape_error", help, "", 0);
+    let whose = Labels::default()
+        .and("boot_id", &machine.boot_id)
+        .and("machine_id", &machine.machine_id)
+        .and("system_uuid", &machine.system_uuid)
+        .finish();
+    for (name, help, value) in [
+        (
+            "machine_cpu_cores",
+            "Number of logical CPU cores.",
+            Some(machine.cores),
+        ),
+        (
+            "machine_cpu_physical_cores",
+            "Number of physical CPU cores.",
+            machine.physical_cores,
+        ),
+        (
+            "machine_cpu_sockets",
+            "Number of CPU sockets.",
+            machine.sockets,
+        ),
+        (
+            "machine_memory_bytes",
+            "Amount of memory installed on the machine.",
+            Some(machine.memory),
+        ),
+        (
+            "machine_swap_bytes",
+            "Amount of swap memory available on the machine.",
+            Some(machine.swap),
+        ),
+    ] {
+        if let Some(value) = value {
+            one(&mut text, name, help, &whose, value);
+        }
+    }
+    let help = "1 if there was an error while getting machine metrics, 0 otherwise.";
+    one(&mut text, "machine_scrape_error", help, "", 0);
+    text.take()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What directories take up. Walking them is slow and wears disks (P-23), so it is done for somebody who
+//! asks, one walk at a time, the longest unmeasured first, and not again before its period is over.
+
+use crate::host::{DiskUsage, FilesystemUsage, disk_usage, filesystem_usage};
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// A directory with more entries than this is not measured.
+const MOST: u64 = 2_000_000;
+
+/// How a directory is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Entry by entry, at most once in so long.
+    Walk(Duration),
+    /// It is a file system of its own, which knows.
+    Ask,
+}
+
+/// What was measured of a directory.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Measured {
+    /// Nanoseconds since the epoch.
+    pub(super) at: i64,
+    /// What is in it; `None` when there was too much to count.
+    pub(super) usage: Option<DiskUsage>,
+    /// The file system, where it is one of its own.
+    pub(super) filesystem: Option<FilesystemUsage>,
+    when: Instant,
+}
+
+/// What was measured last, by directory.
+pub(super) type DiskFacts = HashMap<PathBuf, Measured>;
+
+/// Measures directories and remembers what came of it. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct DiskMeter {
+    facts: Arc<Mutex<DiskFacts>>,
+}
+
+impl DiskMeter {
+    /// Measures those of the directories whose turn it is and forgets all others. What is measured is
+    /// known at once, not only at the end. Blocking; may take long.
+    pub(super) fn measure(&self, wanted: HashMap<PathBuf, How>) {
+        let mut due: Vec<(Option<Instant>, PathBuf, How)> = Vec::new();
+        {
+            let mut facts = self.facts.lock();
+            facts.retain(|path, _| wanted.contains_key(path));
+            for (path, how) in wanted {
+                let before = facts.get(&path).map(|measured| measured.when);
+                let period = match how {
+                    How::Walk(period) => period,
+                    How::Ask => Duration::ZERO,
+                };
+                if before.is_none_or(|when| when.elapsed() >= period) {
+                    due.push((before, path, how));
+                }
+            }
+        }
+        due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        for (_, path, how) in due {
+            let (usage, filesystem) = match how {
+                How::Ask => (None, filesystem_usage(&path).ok()),
+                How::Walk(_) => match disk_usage(&path, MOST) {
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                        self.facts.lock().remove(&path);
+                        continue;
+                    }
+                    usage => (usage.ok(), None),
+                },
+            };
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            let measured = Measured {
+                at: since.map_or(0, |at| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)),
+                usage,
+                filesystem,
+                when: Instant::now(),
+            };
+            self.facts.lock().insert(path, measured);
+        }
+    }
+
+    /// What is known now.
+    pub(super) fn facts(&self) -> DiskFacts {
+        self.facts.lock().clone()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.facts.lock().len()
+    }
+}
+
+#[cfg(test)]
+impl Measured {
+    /// As if it had been measured just now.
+    pub(super) fn of(
+        at: i64,
+        usage: Option<DiskUsage>,
+        filesystem: Option<FilesystemUsage>,
+    ) -> Self {
+        let when = Instant::now();
+        Self {
+            at,
+            usage,
+            filesystem,
+            when,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_directory_is_not_walked_again_before_its_period_is_over() {
+        let top = tempfile::tempdir().unwrap();
+        let (seldom, often) = (top.path().join("a"), top.path().join("b"));
+        for path in [&seldom, &often] {
+            fs::create_dir(path).unwrap();
+        }
+        let meter = DiskMeter::default();
+        let wanted = || {
+            HashMap::from([
+                (seldom.clone(), How::Walk(Duration::from_secs(3600))),
+                (often.clone(), How::Walk(Duration::ZERO)),
+                (top.path().join("gone"), How::Walk(Duration::ZERO)),
+                (top.path().to_owned(), How::Ask),
+            ])
+        };
+        meter.measure(wanted());
+        for path in [&seldom, &often] {
+            fs::write(path.join("file"), "x").unwrap();
+        }
+        meter.measure(wanted());
+        let facts = meter.facts();
+        let inodes = |path: &PathBuf| facts[path].usage.unwrap().inodes;
+        assert_eq!((inodes(&seldom), inodes(&often)), (1, 2));
+        assert!(facts[top.path()].filesystem.unwrap().capacity > 0);
+        assert_eq!(facts.len(), 3);
+        meter.measure(HashMap::new());
+        assert_eq!(meter.len(), 0);
+    }
+}

@@ -1,0 +1,474 @@
+//! The summary, from what was read. Pure: what is missing is left out, whatever the reason.
+
+use super::{
+    api::*,
+    disk::{DiskFacts, Measured},
+    picture::{ContainerSubject, PodSubject},
+    sampler::{PodSample, Sample, Snapshot},
+};
+use crate::{
+    cri::v1::{self, UInt64Value},
+    host::{
+        FilesystemUsage,
+        cgroup::{Pressure, PressureLine},
+        proc::NetworkInterface,
+    },
+    model::PodUid,
+};
+use std::collections::HashMap;
+
+/// The interface that upstream takes for the default one.
+const DEFAULT_INTERFACE: &str = "eth0";
+
+/// What a summary is made of.
+pub(super) struct Inputs<'a> {
+    pub(super) node_name: &'a str,
+    /// When the machine started, and the kubelet.
+    pub(super) booted: Time,
+    pub(super) started: Time,
+    pub(super) snapshot: &'a Snapshot,
+    /// What the runtime says, by container id.
+    pub(super) said: &'a HashMap<String, v1::ContainerStats>,
+    /// What was measured of disks; `None` leaves out all about them.
+    pub(super) disks: Option<Disks<'a>>,
+}
+
+/// What was measured of disks.
+#[derive(Clone, Copy)]
+pub(super) struct Disks<'a> {
+    /// The file system of the kubelet's directory.
+    pub(super) node: Option<&'a (Time, FilesystemUsage)>,
+    /// That of images and of what containers write.
+    pub(super) images: Option<&'a FsStats>,
+    /// Directories.
+    pub(super) facts: &'a DiskFacts,
+    pub(super) pods: &'a HashMap<PodUid, PodPlaces>,
+    /// Threads there are, and there may be.
+    pub(super) threads: (Option<u64>, Option<u64>),
+}
+
+/// Where what a pod writes is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PodPlaces {
+    /// Its volumes.
+    pub(super) volumes: Vec<crate::volumes::MeasurableVolume>,
+    /// The logs of its containers, by name.
+    pub(super) logs: HashMap<String, std::path::PathBuf>,
+}
+
+/// The whole summary.
+pub(super) fn summary(inputs: &Inputs<'_>) -> Summary {
+    let pods: Vec<PodStats> = inputs
+        .snapshot
+        .pods
+        .iter()
+        .map(|p| pod(inputs, p))
+        .collect();
+    Summary {
+        node: node(inputs, &pods),
+        pods,
+    }
+}
+
+fn node(inputs: &Inputs<'_>, pods: &[PodStats]) -> NodeStats {
+    let sample = &inputs.snapshot.node;
+    let disks = inputs.disks;
+    NodeStats {
+        node_name: inputs.node_name.to_owned(),
+        system_containers: system_containers(inputs, pods),
+        start_time: inputs.booted,
+        cpu: cpu(sample),
+        memory: memory(sample),
+        swap: swap(sample),
+        io: io(sample),
+        network: disks.and(network(sample, &inputs.snapshot.network)),
+        fs: disks
+            .and_then(|disks| disks.node)
+            .map(|(at, fs)| whole_fs(*at, fs)),
+        runtime: disks.map(|disks| RuntimeStats {
+            image_fs: disks.images.cloned(),
+            container_fs: disks.images.cloned(),
+        }),
+        rlimit: disks.map(|disks| RlimitStats {
+            time: Time(sample.at),
+            running: disks.threads.0,
+            max_pid: disks.threads.1,
+        }),
+    }
+}
+
+/// The kubelet, the runtime and the pods together.
+fn system_containers(inputs: &Inputs<'_>, pods: &[PodStats]) -> Vec<ContainerStats> {
+    let of = |name: &str, start_time, sample: &Sample| ContainerStats {
+        name: name.to_owned(),
+        start_time,
+        cpu: cpu(sample),
+        memory: memory(sample),
+        swap: swap(sample),
+        io: io(sample),
+        ..ContainerStats::default()
+    };
+    let snapshot = inputs.snapshot;
+    let mut found: Vec<ContainerStats> = snapshot
+        .system
+        .iter()
+        .map(|(name, sample)| {
+            let started = if *name == "kubelet" {
+                inputs.started
+            } else {
+                Time::default()
+            };
+            of(name, started, sample)
+        })
+        .collect();
+    let top = |sample: &&Sample| matches!(&*sample.path, "/kubepods" | "/kubepods.slice");
+    found.push(match snapshot.above.iter().find(top) {
+        Some(sample) => of("pods", Time::default(), sample),
+        None => ContainerStats {
+            name: "pods".to_owned(),
+            cpu: sum_cpu(pods.iter().map(|pod| &pod.cpu)),
+            memory: sum_memory(pods.iter().map(|pod| &pod.memory)),
+            ..ContainerStats::default()
+        },
+    });
+    found
+}
+
+fn pod(inputs: &Inputs<'_>, sampled: &PodSample) -> PodStats {
+    let subject = &sampled.pod;
+    let containers: Vec<ContainerStats> = subject
+        .containers
+        .iter()
+        .zip(&sampled.containers)
+        .map(|(container, sample)| self::container(inputs, subject, container, sample.as_ref()))
+        .collect();
+    let whole = sampled.whole.as_ref();
+    let sandbox = sampled.sandbox.as_ref();
+    // Without a cgroup of the pod's own it is the sum of what it consists of.
+    let sandbox_cpu = sandbox.and_then(cpu);
+    let sandbox_memory = sandbox.and_then(memory);
+    let of_containers_cpu = containers.iter().map(|c| &c.cpu).chain([&sandbox_cpu]);
+    let of_containers_memory = containers
+        .iter()
+        .map(|c| &c.memory)
+        .chain([&sandbox_memory]);
+    let newest = containers
+        .iter()
+        .filter_map(|c| Some(c.cpu.as_ref()?.time))
+        .max();
+    let samples = || sampled.containers.iter().flatten();
+    let processes = samples().filter_map(|sample| Some(sample.usage.tasks?.processes));
+    let places = inputs.disks.and_then(|disks| disks.pods.get(&subject.uid));
+    let measured: Vec<(bool, VolumeStats)> = match (inputs.disks, places) {
+        (Some(disks), Some(places)) => volumes(disks, places),
+        _ => Vec::new(),
+    };
+    let at = Time(sandbox.or(samples().next()).map_or(0, |sample| sample.at));
+    PodStats {
+        pod_ref: PodReference {
+            name: subject.name.to_string(),
+            namespace: subject.namespace.to_string(),
+            uid: subject.uid.to_string(),
+        },
+        start_time: Time(subject.created_at),
+        cpu: whole.and_then(cpu).or_else(|| sum_cpu(of_containers_cpu)),
+        memory: whole
+            .and_then(memory)
+            .or_else(|| sum_memory(of_containers_memory)),
+        swap: whole.and_then(swap).or_else(|| sum_swap(&containers)),
+        io: whole.and_then(io),
+        network: sampled
+            .network
+            .as_ref()
+            .filter(|_| inputs.disks.is_some())
+            .and_then(|interfaces| interface_stats(newest.unwrap_or(at), interfaces)),
+        process_stats: inputs.disks.map(|_| ProcessStats {
+            process_count: Some(processes.fold(0, u64::saturating_add)),
+        }),
+        ephemeral_storage: inputs
+            .disks
+            .and_then(|disks| ephemeral(disks, &containers, &measured)),
+        volumes: measured.into_iter().map(|(_, volume)| volume).collect(),
+        containers,
+    }
+}
+
+fn container(
+    inputs: &Inputs<'_>,
+    pod: &PodSubject,
+    container: &ContainerSubject,
+    sample: Option<&Sample>,
+) -> ContainerStats {
+    let said = inputs.said.get(&*container.id);
+    let disks = inputs.disks;
+    let logs = disks.and_then(|disks| {
+        let path = disks.pods.get(&pod.uid)?.logs.get(&*container.name)?;
+        Some(part_of(disks, disks.facts.get(path)?))
+    });
+    ContainerStats {
+        name: container.name.to_string(),
+        start_time: Time(container.created_at),
+        cpu: sample.and_then(cpu).or_else(|| said_cpu(said?)),
+        memory: sample.and_then(memory).or_else(|| said_memory(said?)),
+        swap: sample.and_then(swap).or_else(|| said_swap(said?)),
+        io: sample.and_then(io),
+        rootfs: disks.and_then(|disks| rootfs(disks, said?)),
+        logs,
+    }
+}
+
+fn cpu(sample: &Sample) -> Option<CpuStats> {
+    let used = sample.usage.cpu?;
+    Some(CpuStats {
+        time: Time(sample.at),
+        usage_nano_cores: sample.nano_cores,
+        usage_core_nano_seconds: Some(used.total),
+        psi: sample.usage.pressure.map(|pressures| psi(&pressures.cpu)),
+    })
+}
+
+fn memory(sample: &Sample) -> Option<MemoryStats> {
+    let used = sample.usage.memory?;
+    let working_set = used.working_set();
+    Some(MemoryStats {
+        time: Time(sample.at),
+        available_bytes: sample
+            .limits
+            .memory
+            .map(|limit| limit.saturating_sub(working_set)),
+        usage_bytes: Some(used.usage),
+        working_set_bytes: Some(working_set),
+        rss_bytes: Some(used.rss),
+        page_faults: Some(used.page_faults),
+        major_page_faults: Some(used.major_page_faults),
+        psi: sample
+            .usage
+            .pressure
+            .map(|pressures| psi(&pressures.memory)),
+    })
+}
+
+fn swap(sample: &Sample) -> Option<SwapStats> {
+    let used = sample.usage.memory?.swap;
+    Some(SwapStats {
+        time: Time(sample.at),
+        swap_available_bytes: sample.limits.swap.map(|limit| limit.saturating_sub(used)),
+        swap_usage_bytes: Some(used),
+    })
+}
+
+fn io(sample: &Sample) -> Option<IoStats> {
+    let pressures = sample.usage.pressure?;
+    Some(IoStats {
+        time: Time(sample.at),
+        psi: Some(psi(&pressures.io)),
+    })
+}
+
+fn psi(pressure: &Pressure) -> PsiStats {
+    let data = |line: &PressureLine| {
+        let [avg10, avg60, avg300] = line.average;
+        PsiData {
+            total: line.total,
+            avg10,
+            avg60,
+            avg300,
+        }
+    };
+    PsiStats {
+        full: data(&pressure.full),
+        some: data(&pressure.some),
+    }
+}
+
+fn network(sample: &Sample, interfaces: &[NetworkInterface]) -> Option<NetworkStats> {
+    interface_stats(Time(sample.at), interfaces)
+}
+
+fn interface_stats(time: Time, interfaces: &[NetworkInterface]) -> Option<NetworkStats> {
+    let stats = |interface: &NetworkInterface| {
+        let ([rx_bytes, _, rx_errors, _], [tx_bytes, _, tx_errors, _]) =
+            (interface.received, interface.sent);
+        InterfaceStats {
+            name: interface.name.clone(),
+            rx_bytes: Some(rx_bytes),
+            rx_errors: Some(rx_errors),
+            tx_bytes: Some(tx_bytes),
+            tx_errors: Some(tx_errors),
+        }
+    };
+    let interfaces: Vec<InterfaceStats> = interfaces.iter().map(stats).collect();
+    let default = interfaces.iter().find(|i| i.name == DEFAULT_INTERFACE);
+    Some(NetworkStats {
+        time,
+        default: default.cloned().unwrap_or_default(),
+        interfaces,
+    })
+}
+
+fn add(sum: &mut Option<u64>, more: Option<u64>) {
+    if let Some(more) = more {
+        *sum = Some(sum.unwrap_or_default().saturating_add(more));
+    }
+}
+
+fn sum_cpu<'a>(parts: impl Iterator<Item = &'a Option<CpuStats>>) -> Option<CpuStats> {
+    let mut sum: Option<CpuStats> = None;
+    for part in parts.flatten() {
+        let sum = sum.get_or_insert_default();
+        sum.time = sum.time.max(part.time);
+        add(&mut sum.usage_nano_cores, part.usage_nano_cores);
+        add(
+            &mut sum.usage_core_nano_seconds,
+            part.usage_core_nano_seconds,
+        );
+    }
+    sum
+}
+
+fn sum_memory<'a>(parts: impl Iterator<Item = &'a Option<MemoryStats>>) -> Option<MemoryStats> {
+    let mut sum: Option<MemoryStats> = None;
+    for part in parts.flatten() {
+        let sum = sum.get_or_insert_default();
+        sum.time = sum.time.max(part.time);
+        add(&mut sum.usage_bytes, part.usage_bytes);
+        add(&mut sum.working_set_bytes, part.working_set_bytes);
+        add(&mut sum.rss_bytes, part.rss_bytes);
+        add(&mut sum.page_faults, part.page_faults);
+        add(&mut sum.major_page_faults, part.major_page_faults);
+    }
+    sum
+}
+
+fn sum_swap(containers: &[ContainerStats]) -> Option<SwapStats> {
+    let mut sum: Option<SwapStats> = None;
+    for part in containers
+        .iter()
+        .filter_map(|container| container.swap.as_ref())
+    {
+        let sum = sum.get_or_insert_default();
+        sum.time = sum.time.max(part.time);
+        add(&mut sum.swap_usage_bytes, part.swap_usage_bytes);
+        add(&mut sum.swap_available_bytes, part.swap_available_bytes);
+    }
+    sum
+}
+
+fn value(said: Option<&UInt64Value>) -> Option<u64> {
+    said.map(|value| value.value)
+}
+
+fn said_cpu(said: &v1::ContainerStats) -> Option<CpuStats> {
+    let cpu = said.cpu.as_ref()?;
+    Some(CpuStats {
+        time: Time(cpu.timestamp),
+        usage_nano_cores: value(cpu.usage_nano_cores.as_ref()),
+        usage_core_nano_seconds: value(cpu.usage_core_nano_seconds.as_ref()),
+        psi: None,
+    })
+}
+
+fn said_memory(said: &v1::ContainerStats) -> Option<MemoryStats> {
+    let memory = said.memory.as_ref()?;
+    Some(MemoryStats {
+        time: Time(memory.timestamp),
+        available_bytes: value(memory.available_bytes.as_ref()),
+        usage_bytes: value(memory.usage_bytes.as_ref()),
+        working_set_bytes: value(memory.working_set_bytes.as_ref()),
+        rss_bytes: value(memory.rss_bytes.as_ref()),
+        page_faults: value(memory.page_faults.as_ref()),
+        major_page_faults: value(memory.major_page_faults.as_ref()),
+        psi: None,
+    })
+}
+
+fn said_swap(said: &v1::ContainerStats) -> Option<SwapStats> {
+    let swap = said.swap.as_ref()?;
+    Some(SwapStats {
+        time: Time(swap.timestamp),
+        swap_available_bytes: value(swap.swap_available_bytes.as_ref()),
+        swap_usage_bytes: value(swap.swap_usage_bytes.as_ref()),
+    })
+}
+
+/// A whole file system.
+pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
+    let inodes = (fs.inodes > 0).then_some(fs.inodes);
+    FsStats {
+        time,
+        available_bytes: Some(fs.available),
+        capacity_bytes: Some(fs.capacity),
+        used_bytes: Some(fs.used),
+        inodes_free: inodes.map(|_| fs.inodes_free),
+        inodes,
+        inodes_used: inodes.map(|inodes| inodes.saturating_sub(fs.inodes_free)),
+    }
+}
+
+/// A directory on the file system of the kubelet's own.
+fn part_of(disks: Disks<'_>, measured: &Measured) -> FsStats {
+    let around = disks
+        .node
+        .map(|(at, fs)| whole_fs(*at, fs))
+        .unwrap_or_default();
+    FsStats {
+        time: Time(measured.at),
+        used_bytes: measured.usage.map(|usage| usage.bytes),
+        inodes_used: measured.usage.map(|usage| usage.inodes),
+        ..around
+    }
+}
+
+/// What a container has written over its image.
+fn rootfs(disks: Disks<'_>, said: &v1::ContainerStats) -> Option<FsStats> {
+    let layer = said.writable_layer.as_ref()?;
+    let around = disks.images.cloned().unwrap_or_default();
+    Some(FsStats {
+        time: Time(layer.timestamp),
+        used_bytes: value(layer.used_bytes.as_ref()),
+        inodes_used: value(layer.inodes_used.as_ref()),
+        ..around
+    })
+}
+
+/// Volumes that were measured, and whether each is on the node's disk.
+fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
+    let stats = |volume: &crate::volumes::MeasurableVolume| {
+        let measured = disks.facts.get(&volume.path)?;
+        let fs = match &measured.filesystem {
+            Some(fs) => whole_fs(Time(measured.at), fs),
+            None => part_of(disks, measured),
+        };
+        let name = volume.name.clone();
+        Some((measured.filesystem.is_none(), VolumeStats { fs, name }))
+    };
+    places.volumes.iter().filter_map(stats).collect()
+}
+
+/// What a pod takes up of the node's disk: what its containers wrote, their logs, and its volumes there.
+fn ephemeral(
+    disks: Disks<'_>,
+    containers: &[ContainerStats],
+    volumes: &[(bool, VolumeStats)],
+) -> Option<FsStats> {
+    let (at, fs) = disks.node?;
+    let mut sum = FsStats {
+        time: *at,
+        used_bytes: None,
+        inodes_used: None,
+        ..whole_fs(*at, fs)
+    };
+    let of_containers = containers
+        .iter()
+        .flat_map(|c| c.rootfs.iter().chain(&c.logs));
+    let on_disk = volumes.iter().filter(|(on_disk, _)| *on_disk);
+    for part in of_containers.chain(on_disk.map(|(_, volume)| &volume.fs)) {
+        sum.time = sum.time.max(part.time);
+        add(&mut sum.used_bytes, part.used_bytes);
+        add(&mut sum.inodes_used, part.inodes_used);
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests;

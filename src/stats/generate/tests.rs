@@ -1,0 +1,333 @@
+use super::*;
+use crate::{
+    host::{
+        DiskUsage,
+        cgroup::{CpuUsage, Limits, MemoryUsage, Pressures, TaskCount, Usage},
+    },
+    volumes::MeasurableVolume,
+};
+use serde_json::{Value, json};
+use std::{path::PathBuf, sync::Arc};
+
+const S: i64 = 1_000_000_000;
+
+fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> Sample {
+    let usage = Usage {
+        cpu: Some(CpuUsage {
+            total: cpu,
+            ..CpuUsage::default()
+        }),
+        memory: Some(MemoryUsage {
+            usage: memory,
+            inactive_file: memory / 4,
+            rss: memory / 2,
+            page_faults: 5,
+            major_page_faults: 1,
+            swap: 8,
+            ..MemoryUsage::default()
+        }),
+        tasks: Some(TaskCount {
+            processes: 2,
+            threads: 3,
+            one: Some(1),
+        }),
+        ..Usage::default()
+    };
+    Sample {
+        path: path.into(),
+        at: at * S,
+        usage: Arc::new(usage),
+        limits: Limits::default(),
+        nano_cores: Some(cpu / 10),
+    }
+}
+
+fn subject(uid: &str, containers: &[&str]) -> PodSubject {
+    let container = |name: &&str| ContainerSubject {
+        id: format!("id-{name}").into(),
+        name: (*name).into(),
+        image: "image".into(),
+        created_at: 1_700_000_000 * S,
+        started_at: 1_700_000_001 * S,
+    };
+    PodSubject {
+        uid: uid.into(),
+        name: "web".into(),
+        namespace: "default".into(),
+        created_at: 1_700_000_000 * S,
+        sandbox: Some("box".into()),
+        host_network: false,
+        containers: containers.iter().map(container).collect(),
+    }
+}
+
+fn one_pod() -> Snapshot {
+    let pod = PodSample {
+        pod: subject("u", &["a", "b"]),
+        whole: None,
+        sandbox: Some(sample("/k8s.io/box", 1_700_000_100, 10, 40)),
+        containers: vec![
+            Some(sample("/k8s.io/id-a", 1_700_000_101, 100, 400)),
+            Some(sample("/k8s.io/id-b", 1_700_000_102, 200, 800)),
+        ],
+        network: Some(Arc::new([NetworkInterface {
+            name: "eth0".into(),
+            received: [1, 2, 3, 4],
+            sent: [5, 6, 7, 8],
+        }])),
+    };
+    Snapshot {
+        node: sample("/", 1_700_000_103, 9_000, 80_000),
+        pods: vec![pod],
+        ..Snapshot::default()
+    }
+}
+
+fn told(snapshot: &Snapshot, disks: Option<Disks<'_>>) -> Summary {
+    told_with(snapshot, &HashMap::new(), disks)
+}
+
+fn told_with(
+    snapshot: &Snapshot,
+    said: &HashMap<String, v1::ContainerStats>,
+    disks: Option<Disks<'_>>,
+) -> Summary {
+    summary(&Inputs {
+        node_name: "node1",
+        booted: Time(1_600_000_000 * S),
+        started: Time(1_650_000_000 * S),
+        snapshot,
+        said,
+        disks,
+    })
+}
+
+fn as_json(summary: &Summary) -> Value {
+    serde_json::to_value(summary).unwrap()
+}
+
+#[test]
+fn only_cpu_and_memory_says_nothing_of_disks_and_networks() {
+    let told = as_json(&told(&one_pod(), None));
+    let pod = &told["pods"][0];
+    let expected = json!({
+        "podRef": {"name": "web", "namespace": "default", "uid": "u"},
+        "startTime": "2023-11-14T22:13:20Z",
+        "cpu": {
+            "time": "2023-11-14T22:15:02Z", "usageNanoCores": 31, "usageCoreNanoSeconds": 310
+        },
+        "memory": {
+            "time": "2023-11-14T22:15:02Z", "usageBytes": 1240, "workingSetBytes": 930,
+            "rssBytes": 620, "pageFaults": 15, "majorPageFaults": 3
+        },
+        "swap": {"time": "2023-11-14T22:15:02Z", "swapUsageBytes": 16},
+        "containers": pod["containers"],
+    });
+    assert_eq!(pod, &expected);
+    assert_eq!(
+        pod["containers"][0],
+        json!({
+            "name": "a",
+            "startTime": "2023-11-14T22:13:20Z",
+            "cpu": {"time": "2023-11-14T22:15:01Z", "usageNanoCores": 10, "usageCoreNanoSeconds": 100},
+            "memory": {
+                "time": "2023-11-14T22:15:01Z", "usageBytes": 400, "workingSetBytes": 300,
+                "rssBytes": 200, "pageFaults": 5, "majorPageFaults": 1
+            },
+            "swap": {"time": "2023-11-14T22:15:01Z", "swapUsageBytes": 8},
+        })
+    );
+    let node = &told["node"];
+    assert_eq!(node["nodeName"], "node1");
+    assert_eq!(node["startTime"], "2020-09-13T12:26:40Z");
+    assert!(node.get("fs").is_none() && node.get("rlimit").is_none());
+    let pods = &node["systemContainers"][0];
+    assert_eq!(
+        (&pods["name"], &pods["startTime"]),
+        (&json!("pods"), &Value::Null)
+    );
+    assert_eq!(pods["memory"]["workingSetBytes"], 930);
+}
+
+#[test]
+fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
+    let mut snapshot = one_pod();
+    let mut whole = sample("/kubepods/podu", 1_700_000_104, 500, 2_000);
+    whole.limits.memory = Some(1_000);
+    let mut usage = Usage::clone(&whole.usage);
+    usage.pressure = Some(Pressures::default());
+    whole.usage = Arc::new(usage);
+    snapshot.pods[0].whole = Some(whole);
+    snapshot.above = vec![sample("/kubepods", 1_700_000_105, 600, 3_000)];
+    let mut kubelet = sample("/system.slice/kubelet.service", 1_700_000_106, 7, 8);
+    kubelet.limits.memory = Some(u64::MAX);
+    snapshot.system = vec![("kubelet", kubelet)];
+    let told = told(&snapshot, None);
+    let pod = &told.pods[0];
+    assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(500));
+    assert!(pod.cpu.as_ref().unwrap().psi.is_some() && pod.io.is_some());
+    // More in use than the limit allows is nothing left, not a huge number.
+    assert_eq!(pod.memory.as_ref().unwrap().available_bytes, Some(0));
+    let system: Vec<_> = told
+        .node
+        .system_containers
+        .iter()
+        .map(|c| &*c.name)
+        .collect();
+    assert_eq!(system, ["kubelet", "pods"]);
+    let [kubelet, pods] = &told.node.system_containers[..] else {
+        panic!()
+    };
+    assert_eq!(kubelet.start_time, Time(1_650_000_000 * S));
+    assert_eq!(
+        pods.cpu.as_ref().unwrap().usage_core_nano_seconds,
+        Some(600)
+    );
+}
+
+#[test]
+fn without_a_cgroup_the_runtime_is_believed_and_without_either_nothing_is_said() {
+    let mut snapshot = one_pod();
+    snapshot.pods[0].containers = vec![None, None];
+    snapshot.pods[0].sandbox = None;
+    let number = |value| Some(UInt64Value { value });
+    let said = v1::ContainerStats {
+        cpu: Some(v1::CpuUsage {
+            timestamp: 1_700_000_000 * S,
+            usage_core_nano_seconds: number(7),
+            ..v1::CpuUsage::default()
+        }),
+        memory: Some(v1::MemoryUsage {
+            timestamp: -5,
+            working_set_bytes: number(u64::MAX),
+            ..v1::MemoryUsage::default()
+        }),
+        ..v1::ContainerStats::default()
+    };
+    let said = HashMap::from([
+        ("id-a".to_owned(), said.clone()),
+        ("unknown".to_owned(), said),
+    ]);
+    let told = told_with(&snapshot, &said, None);
+    let pod = &told.pods[0];
+    let [a, b] = &pod.containers[..] else {
+        panic!()
+    };
+    assert_eq!(a.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(7));
+    assert_eq!((&b.cpu, &b.memory, &b.swap), (&None, &None, &None));
+    assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(7));
+    assert_eq!(
+        pod.memory.as_ref().unwrap().working_set_bytes,
+        Some(u64::MAX)
+    );
+    assert_eq!(
+        as_json(&told)["pods"][0]["containers"][0]["memory"]["time"],
+        "1969-12-31T23:59:59Z"
+    );
+}
+
+#[test]
+fn what_a_pod_takes_of_the_disk_is_layers_logs_and_volumes_on_it() {
+    let snapshot = one_pod();
+    let number = |value| Some(UInt64Value { value });
+    let said = v1::ContainerStats {
+        writable_layer: Some(v1::FilesystemUsage {
+            timestamp: 1_700_000_000 * S,
+            used_bytes: number(1_000),
+            inodes_used: number(10),
+            ..v1::FilesystemUsage::default()
+        }),
+        ..v1::ContainerStats::default()
+    };
+    let said = HashMap::from([("id-a".to_owned(), said)]);
+    let fs = FilesystemUsage {
+        capacity: 1 << 30,
+        available: 1 << 20,
+        used: 1 << 29,
+        inodes: 100,
+        inodes_free: 40,
+    };
+    let at = 1_700_000_200 * S;
+    let used = |bytes, inodes| Some(DiskUsage { bytes, inodes });
+    let facts = DiskFacts::from([
+        (
+            PathBuf::from("/logs/a"),
+            Measured::of(at, used(200, 2), None),
+        ),
+        (
+            PathBuf::from("/v/disk"),
+            Measured::of(at, used(30, 3), None),
+        ),
+        (PathBuf::from("/v/full"), Measured::of(at, None, None)),
+        (
+            PathBuf::from("/v/memory"),
+            Measured::of(at, None, Some(FilesystemUsage { inodes: 0, ..fs })),
+        ),
+    ]);
+    let volume = |name: &str, in_memory| MeasurableVolume {
+        name: name.into(),
+        path: format!("/v/{name}").into(),
+        in_memory,
+    };
+    let places = PodPlaces {
+        volumes: vec![
+            volume("disk", false),
+            volume("full", false),
+            volume("memory", true),
+            volume("unmeasured", false),
+        ],
+        logs: HashMap::from([("a".to_owned(), PathBuf::from("/logs/a"))]),
+    };
+    let pods = HashMap::from([(PodUid::from("u"), places)]);
+    let (node, images) = ((Time(at), fs), whole_fs(Time(at), &fs));
+    let disks = Disks {
+        node: Some(&node),
+        images: Some(&images),
+        facts: &facts,
+        pods: &pods,
+        threads: (Some(300), Some(32_768)),
+    };
+    let told = as_json(&told_with(&snapshot, &said, Some(disks)));
+    let pod = &told["pods"][0];
+    assert_eq!(pod["ephemeral-storage"]["usedBytes"], 1_230);
+    assert_eq!(pod["ephemeral-storage"]["inodesUsed"], 15);
+    assert_eq!(pod["ephemeral-storage"]["availableBytes"], 1 << 20);
+    assert_eq!(pod["containers"][0]["rootfs"]["usedBytes"], 1_000);
+    assert_eq!(pod["containers"][0]["rootfs"]["inodes"], 100);
+    assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 200);
+    assert!(pod["containers"][1].get("rootfs").is_none());
+    let volumes = pod["volume"].as_array().unwrap();
+    let names: Vec<_> = volumes.iter().map(|volume| &volume["name"]).collect();
+    assert_eq!(names, ["disk", "full", "memory"]);
+    assert!(volumes[1].get("usedBytes").is_none());
+    assert_eq!(volumes[2]["usedBytes"], 1 << 29);
+    assert!(volumes[2].get("inodes").is_none());
+    assert_eq!(pod["process_stats"], json!({"process_count": 4}));
+    assert_eq!(pod["network"]["rxErrors"], 3);
+    assert_eq!(pod["network"]["interfaces"][0]["txBytes"], 5);
+    assert_eq!(told["node"]["rlimit"]["maxpid"], 32_768);
+    assert_eq!(told["node"]["rlimit"]["curproc"], 300);
+    assert_eq!(told["node"]["runtime"]["imageFs"]["inodesUsed"], 60);
+    assert_eq!(told["node"]["fs"]["usedBytes"], 1 << 29);
+}
+
+#[test]
+fn an_empty_node_and_a_pod_without_anything_are_told_too() {
+    let mut snapshot = Snapshot::default();
+    assert!(
+        as_json(&told(&snapshot, None))["pods"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+    snapshot.pods.push(PodSample {
+        pod: subject("u", &[]),
+        whole: None,
+        sandbox: None,
+        containers: Vec::new(),
+        network: None,
+    });
+    let told = as_json(&told(&snapshot, None));
+    assert_eq!(told["pods"][0]["containers"], json!([]));
+    assert!(told["pods"][0].get("cpu").is_none());
+}

@@ -1,0 +1,160 @@
+//! Where the cgroup of each container is. The runtime does not say, but it names cgroups after containers.
+
+use crate::host::cgroup::{CgroupFs, Descend};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Cgroups that a search looks at before it gives up.
+const MOST: usize = 50_000;
+/// A container that was not found is not searched for again before this: what runs in a virtual machine
+/// has no cgroup of its own here.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Paths of cgroups by container id. What it knows costs no look at the tree.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    paths: HashMap<Arc<str>, Arc<str>>,
+    missed: HashMap<Arc<str>, Instant>,
+}
+
+impl Index {
+    /// Learns where these are and forgets all others. Blocking.
+    pub(super) fn learn(&mut self, wanted: &HashSet<Arc<str>>, fs: &CgroupFs, now: Instant) {
+        self.paths.retain(|id, _| wanted.contains(id));
+        self.missed
+            .retain(|id, at| wanted.contains(id) && now.saturating_duration_since(*at) < AGAIN);
+        let known = |id: &Arc<str>| self.paths.contains_key(id) || self.missed.contains_key(id);
+        let mut sought: HashSet<Arc<str>> =
+            wanted.iter().filter(|id| !known(id)).cloned().collect();
+        if sought.is_empty() {
+            return;
+        }
+        fs.walk(MOST, |name, path| {
+            let Some(id) = id_in(name) else {
+                return Descend::Yes;
+            };
+            if let Some(id) = sought.take(id) {
+                self.paths.insert(id, path.into());
+            } else if !wanted.contains(id) {
+                return Descend::Yes;
+            }
+            match sought.is_empty() {
+                true => Descend::Stop,
+                // What a container makes below its own cgroup is its own affair.
+                false => Descend::No,
+            }
+        });
+        self.missed.extend(sought.into_iter().map(|id| (id, now)));
+    }
+
+    pub(super) fn path(&self, id: &str) -> Option<Arc<str>> {
+        self.paths.get(id).cloned()
+    }
+
+    /// Its cgroup is not there any more; it is searched for the next time.
+    pub(super) fn lost(&mut self, id: &str) {
+        self.paths.remove(id);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.paths.len() + self.missed.len()
+    }
+}
+
+/// The container id in a cgroup's name: `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `a:b:ID`. The
+/// monitor process that some runtimes give a container is not the container.
+fn id_in(name: &str) -> Option<&str> {
+    if name.contains("conmon") {
+        return None;
+    }
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    name.rsplit(['-', ':']).next().filter(|id| !id.is_empty())
+}
+
+/// The cgroup of a whole pod, if the one of its container is in one: its name has the pod's UID.
+pub(super) fn pod_cgroup<'a>(container: &'a str, uid: &str) -> Option<&'a str> {
+    let (parent, _) = container.rsplit_once('/')?;
+    let name = parent.rsplit('/').next()?;
+    let (uid, escaped) = (format!("pod{uid}"), format!("pod{}", uid.replace('-', "_")));
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    (name.ends_with(&uid) || name.ends_with(&escaped)).then_some(parent)
+}
+
+/// The cgroups above one, from the top, the root left out.
+pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/')
+        .filter(|(at, _)| *at > 0)
+        .filter_map(|(at, _)| path.get(..at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_found_in_the_names_that_runtimes_give() {
+        for (name, id) in [
+            ("abc", Some("abc")),
+            ("cri-containerd-abc.scope", Some("abc")),
+            ("crio-abc.scope", Some("abc")),
+            ("system.slice:containerd:abc", Some("abc")),
+            ("crio-conmon-abc.scope", None),
+            ("odd-", None),
+        ] {
+            assert_eq!(id_in(name), id, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pods_own_cgroup_is_known_by_its_uid() {
+        let uid = "11-22";
+        for (path, pod) in [
+            (
+                "/kubepods/burstable/pod11-22/abc",
+                Some("/kubepods/burstable/pod11-22"),
+            ),
+            (
+                "/kubepods.slice/kubepods-pod11_22.slice/cri-containerd-abc.scope",
+                Some("/kubepods.slice/kubepods-pod11_22.slice"),
+            ),
+            ("/k8s.io/abc", None),
+            ("/abc", None),
+        ] {
+            assert_eq!(pod_cgroup(path, uid), pod, "{path}");
+        }
+        let above: Vec<&str> = ancestors("/a/b/c").collect();
+        assert_eq!(above, ["/a", "/a/b"]);
+    }
+
+    #[test]
+    fn the_tree_is_searched_only_for_what_is_not_known() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |path: &str| std::fs::create_dir_all(root.path().join(path)).unwrap();
+        make("k8s.io/one/nested/two");
+        make("k8s.io/three");
+        let fs = CgroupFs::new(root.path(), true);
+        let ids = |ids: &[&str]| {
+            ids.iter()
+                .map(|id| Arc::from(*id))
+                .collect::<HashSet<Arc<str>>>()
+        };
+        let (mut index, now) = (Index::default(), Instant::now());
+        index.learn(&ids(&["one", "two", "three"]), &fs, now);
+        assert_eq!(index.path("one").as_deref(), Some("/k8s.io/one"));
+        assert_eq!(index.path("three").as_deref(), Some("/k8s.io/three"));
+        assert_eq!(index.path("two"), None, "it belongs to another container");
+        make("two");
+        index.learn(&ids(&["one", "two"]), &fs, now + AGAIN / 2);
+        assert_eq!((index.path("two"), index.path("three")), (None, None));
+        index.learn(&ids(&["one", "two"]), &fs, now + AGAIN);
+        assert_eq!(index.path("two").as_deref(), Some("/two"));
+        index.lost("two");
+        index.learn(&ids(&["two"]), &fs, now + AGAIN);
+        assert_eq!(index.path("two").as_deref(), Some("/two"));
+        index.learn(&ids(&[]), &fs, now);
+        assert_eq!(index.len(), 0);
+    }
+}

@@ -1,0 +1,73 @@
+//! Facts of the machine that its series name.
+
+use super::cadvisor::MachineFacts;
+use crate::host::{Machine, proc};
+use std::{collections::HashSet, fs};
+
+/// Reads what does not change while the machine runs. Blocking.
+pub(super) fn facts(machine: &Machine) -> MachineFacts {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let first = |paths: &[&str]| {
+        let mut texts = paths.iter().map(|path| text(path).trim().to_owned());
+        texts.find(|text| !text.is_empty()).unwrap_or_default()
+    };
+    let memory = proc::parse_meminfo(&text("/proc/meminfo"));
+    let booted = proc::parse_boot_time(&text("/proc/stat")).unwrap_or_default();
+    let (physical_cores, sockets) = topology();
+    MachineFacts {
+        kernel: machine.kernel_release.clone(),
+        os: pretty_name(&text("/etc/os-release")).to_owned(),
+        boot_id: machine.boot_id.clone(),
+        machine_id: first(&["/etc/machine-id", "/var/lib/dbus/machine-id"]),
+        system_uuid: first(&["/sys/class/dmi/id/product_uuid", "/etc/machine-id"]),
+        cores: machine.cpus.into(),
+        physical_cores,
+        sockets,
+        memory: machine.memory_bytes,
+        swap: memory.swap_total,
+        booted: i64::try_from(booted.saturating_mul(1_000_000_000)).unwrap_or_default(),
+    }
+}
+
+fn pretty_name(os_release: &str) -> &str {
+    let mut lines = os_release.lines();
+    let name = lines.find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim_matches('"')
+}
+
+/// Cores and sockets, where the kernel tells them.
+fn topology() -> (Option<u64>, Option<u64>) {
+    let entries = fs::read_dir("/sys/devices/system/cpu")
+        .into_iter()
+        .flatten();
+    let (mut cores, mut sockets) = (HashSet::new(), HashSet::new());
+    for entry in entries.flatten() {
+        let read = |name: &str| {
+            let path = entry.path().join("topology").join(name);
+            fs::read_to_string(path).ok()?.trim().parse::<i64>().ok()
+        };
+        if let (Some(socket), Some(core)) = (read("physical_package_id"), read("core_id")) {
+            cores.insert((socket, core));
+            sockets.insert(socket);
+        }
+    }
+    let known = |count: usize| u64::try_from(count).ok().filter(|count| *count > 0);
+    (known(cores.len()), known(sockets.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_memory_and_has_started() {
+        let facts = facts(&Machine::read().unwrap());
+        assert!(
+            facts.memory > 0 && facts.cores > 0 && facts.booted > 0,
+            "{facts:?}"
+        );
+        assert!(facts.physical_cores <= Some(facts.cores));
+        assert_eq!(pretty_name("ID=x\nPRETTY_NAME=\"A B\"\n"), "A B");
+        assert_eq!(pretty_name(""), "");
+    }
+}

@@ -1,0 +1,104 @@
+//! CPU use per second, from two samples. Pure.
+
+/// Over at least so many nanoseconds a rate is measured, if it can be: scrapes by several programs come at
+/// any distance from each other.
+const WINDOW: i64 = 10_000_000_000;
+/// Over less than this there is no rate at all.
+const SHORTEST: i64 = 100_000_000;
+
+/// The sample that the next one is compared with, and what came of the last comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rate {
+    /// Nanoseconds since the epoch.
+    at: i64,
+    /// CPU time then, nanoseconds.
+    used: u64,
+    /// Nanoseconds of CPU time per second.
+    per_second: Option<u64>,
+}
+
+impl Rate {
+    /// The first sample: no rate yet.
+    pub(super) fn first(at: i64, used: u64) -> Self {
+        Self {
+            at,
+            used,
+            per_second: None,
+        }
+    }
+
+    /// After one more sample, and the rate to be told with it. A counter or a clock that went back
+    /// begins anew.
+    pub(super) fn next(self, at: i64, used: u64) -> (Self, Option<u64>) {
+        let (Some(more), Some(elapsed)) = (used.checked_sub(self.used), at.checked_sub(self.at))
+        else {
+            return (Self::first(at, used), None);
+        };
+        if elapsed < 0 {
+            return (Self::first(at, used), None);
+        }
+        if elapsed < WINDOW && self.per_second.is_some() || elapsed < SHORTEST {
+            return (self, self.per_second);
+        }
+        let per_second =
+            u128::from(more) * 1_000_000_000 / u128::from(elapsed.unsigned_abs().max(1));
+        let per_second = Some(u64::try_from(per_second).unwrap_or(u64::MAX));
+        let next = match elapsed < WINDOW {
+            // Better than nothing; a longer window comes.
+            true => self,
+            false => Self {
+                at,
+                used,
+                per_second,
+            },
+        };
+        (next, per_second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    #[test]
+    fn a_rate_takes_two_samples_and_the_window_moves_only_when_it_is_long_enough() {
+        // Seconds, CPU nanoseconds used by then, and the rate told.
+        let table: &[(i64, u64, Option<u64>)] = &[
+            (0, 1_000, None),
+            (2, 1_000 + 2_000, Some(1_000)),
+            (10, 1_000 + 20_000, Some(2_000)),
+            (15, 1_000 + 90_000, Some(2_000)),
+            (20, 1_000 + 120_000, Some(10_000)),
+            (19, 1_000 + 130_000, None),
+            (40, 1_000 + 5, None),
+            (50, 1_000 + 5, Some(0)),
+        ];
+        let mut rate: Option<Rate> = None;
+        for (at, used, expected) in table {
+            let told = match rate {
+                None => {
+                    rate = Some(Rate::first(at * S, *used));
+                    None
+                }
+                Some(before) => {
+                    let (next, told) = before.next(at * S, *used);
+                    rate = Some(next);
+                    told
+                }
+            };
+            assert_eq!(told, *expected, "at {at} s");
+        }
+    }
+
+    #[test]
+    fn samples_at_the_same_moment_and_absurd_counters_do_no_harm() {
+        let (rate, told) = Rate::first(0, 0).next(0, u64::MAX);
+        assert_eq!((rate, told), (Rate::first(0, 0), None));
+        let (_, told) = Rate::first(0, 0).next(20 * S, u64::MAX);
+        assert_eq!(told, Some(u64::MAX / 20));
+        let (rate, told) = Rate::first(i64::MIN, 0).next(i64::MAX, 1);
+        assert_eq!((rate, told), (Rate::first(i64::MAX, 1), None));
+    }
+}

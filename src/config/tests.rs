@@ -304,6 +304,12 @@ clusterDNS:
 }
 
 #[test]
+fn the_port_of_a_server_that_is_off_is_free() {
+    let off = "enableServer: false\n";
+    assert!(resolved(&["--read-only-port=10250"], &[off]).is_ok());
+}
+
+#[test]
 fn settings_without_effect_are_named_only_when_they_differ_from_the_default() {
     let quiet = "\
 maxPods: 110

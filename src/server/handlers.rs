@@ -4,7 +4,7 @@ use super::{
     auth::Gate,
     checkpoint::Checkpoints,
     container_logs::LogReaders,
-    events, files,
+    cross_site, events, files,
     gate::admit,
     health::HealthChecks,
     list,
@@ -243,6 +243,10 @@ impl Handlers {
     {
         let uri = request.uri();
         let refused = |response| -> BoxFuture<'static, _> { Box::pin(ready(response)) };
+        if cross_site::is_abuse(request.method(), request.headers()) {
+            let body = "403 a page of another site may not ask for this\n".to_owned();
+            return refused(closing(text(StatusCode::FORBIDDEN, body)));
+        }
         let (entry, route) = match route(self.port, request.method(), uri.path(), uri.query()) {
             Ok(found) => found,
             Err(error) => return refused(refuse(&error)),

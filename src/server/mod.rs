@@ -14,6 +14,7 @@
 pub mod auth;
 mod checkpoint;
 mod container_logs;
+mod cross_site;
 mod events;
 mod files;
 mod gate;

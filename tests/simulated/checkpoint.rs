@@ -24,6 +24,7 @@ async fn a_running_container_is_checkpointed_into_the_root_directory() {
     node.manifests.put("web.yaml", &simple("web").to_string());
     let runs = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 1;
     node.fake.wait_until("it runs", SOON, runs).await;
+    node.wait_phase("web", "Running").await;
     let (code, body) = node
         .told_by_socket("POST", "/checkpoint/default/web-node1/main?timeout=7")
         .await;

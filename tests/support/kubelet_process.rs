@@ -254,9 +254,9 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
     text
 }
 
-/// Those lie below the ones that the kernel hands out, so that nobody gets one of them by accident between
-/// the choice of a port and its use.
-const PORTS: std::ops::Range<u16> = 10_000..30_000;
+/// Those lie above the kubelet's own defaults, and below the ones that the kernel hands out, so that nobody
+/// gets one of them by accident between the choice of a port and its use.
+const PORTS: std::ops::Range<u16> = 10_300..30_000;
 
 /// Ports that nobody listens on, and that no other test is given as long as this process lives.
 pub fn free_ports<const N: usize>() -> [u16; N] {

@@ -122,8 +122,9 @@ fn addresses(config: &KubeletConfiguration, found: &mut Violations) {
             );
         }
     }
+    let served = config.port.filter(|_| config.enable_server != Some(false));
     let used = [
-        ("port", config.port, address),
+        ("port", served, address),
         ("readOnlyPort", config.read_only_port, address),
         ("healthzPort", config.healthz_port, healthz),
     ];

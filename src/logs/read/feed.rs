@@ -112,6 +112,32 @@ impl Feed {
         options: LogOptions,
         ended: BoxFuture<'static, ()>,
     ) -> io::Result<(Start, Follower)> {
+        // Those who follow already may not have come to the file that is written now. Its last lines are
+        // not those of the one that they are in, so who wants last lines reads for itself then.
+        let feed = match options.tail_lines.is_some() && self.is_outdated().await? {
+            true => Arc::new(Self::new(self.log.clone(), self.directory.clone())),
+            false => self,
+        };
+        feed.begin(options, ended).await
+    }
+
+    /// Whether another file has taken the place of the newest known one.
+    async fn is_outdated(&self) -> io::Result<bool> {
+        let Some(newest) = self.state.lock().links.back().cloned() else {
+            return Ok(false);
+        };
+        let log = self.log.clone();
+        blocking(move || {
+            history::newest(&log).map(|id| id.is_some_and(|id| id != newest.live.segment.id))
+        })
+        .await
+    }
+
+    async fn begin(
+        self: Arc<Self>,
+        options: LogOptions,
+        ended: BoxFuture<'static, ()>,
+    ) -> io::Result<(Start, Follower)> {
         let changes = self.directory.changes();
         let link = {
             let _turn = self.turn.lock().await;

@@ -257,7 +257,9 @@ async fn probes_of_adopted_containers_are_spread_over_their_period() {
     let before = bench.calls("ready").len();
     bench.pass(10 * S).await;
     let calls = bench.calls("ready").split_off(before);
-    assert_eq!(calls.len(), PODS);
+    // One whose turn is at the very beginning has its next one at the very end.
+    let expected = PODS..PODS + PODS / 50;
+    assert!(expected.contains(&calls.len()), "{}", calls.len());
     let mut per_second = [0; 16];
     for call in calls {
         per_second[call.as_secs() as usize] += 1;

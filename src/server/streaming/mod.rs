@@ -14,6 +14,7 @@ mod target;
 mod upgrade;
 
 pub use params::{ContainerName, PodName};
+pub(super) use upgrade::is_upgrade;
 
 use super::{
     handlers::{Known, PodsView},

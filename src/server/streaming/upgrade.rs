@@ -68,7 +68,7 @@ pub(super) enum Failure {
 }
 
 /// Whether a request asks for another protocol, as upstream tells it.
-pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
+pub(in crate::server) fn is_upgrade(headers: &HeaderMap) -> bool {
     let mut connection = headers.get_all(header::CONNECTION).iter();
     let says_upgrade = |value: &HeaderValue| {
         let text = value.to_str().unwrap_or_default();

@@ -160,6 +160,20 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 }
 
 #[tokio::test]
+async fn an_answer_of_known_length_says_so_also_while_it_is_counted() {
+    let metrics = crate::metrics::Metrics::new();
+    let views = Views {
+        http: Some(HttpMetrics::new(&metrics)),
+        ..views(vec![])
+    };
+    let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
+    let request = Request::get("/healthz").body(Empty::<bytes::Bytes>::new());
+    let answer = handlers.answer(request.unwrap(), &CancellationToken::new());
+    let body = answer.await.into_body();
+    assert_eq!(hyper::body::Body::size_hint(&body).exact(), Some(2));
+}
+
+#[tokio::test]
 async fn no_pods_are_an_empty_list() {
     let handlers = Handlers::read_only(HealthChecks::ping(), views(vec![]), Vec::new());
     let answer = ask(&handlers, "/pods").await;

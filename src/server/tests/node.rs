@@ -76,6 +76,20 @@ async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_page_of_another_site_changes_nothing() {
+    let views = views(vec![]);
+    let verbosity = views.process.verbosity.clone();
+    let handlers = local(views, vec![]);
+    let request = hyper::Request::put("/debug/flags/v").header("sec-fetch-site", "cross-site");
+    let request = request
+        .body(Full::new(bytes::Bytes::from_static(b"9")))
+        .unwrap();
+    let response = handlers.answer(request, &CancellationToken::new()).await;
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    assert_eq!(verbosity(), 0);
+}
+
+#[tokio::test]
 async fn what_is_switched_off_says_by_what() {
     let all = vec![Switch::Debugging, Switch::SystemLogs, Switch::DebugFlags];
     let handlers = local(views(vec![]), all);

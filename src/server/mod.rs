@@ -1,14 +1,15 @@
 //! The HTTP surface: what the node's other programs and people read from the kubelet.
 //!
-//! * Owns: the health port, the read-only port and the local socket that answers as the latter does,
-//!   and the connections on them.
+//! * Owns: the health port, the read-only port, the secured port with its certificate and its gate, the
+//!   local socket, and the connections on them.
 //! * Woken by: requests, and by shutdown.
-//! * Publishes: pods, running pods, why pods are as they are, events, metrics and health, read from boards at the moment of the
-//!   request; nothing is computed for nobody.
-//! * Hands on to the runtime: commands in containers, their terminals, and ports of pods.
-//! * Must never change anything itself, call the runtime to answer a question, hold a whole list in memory
-//!   as text, or let one client take what all need (connections, headers, bodies, streams and idle time are
-//!   bounded).
+//! * Publishes: what the table of routes ([`ENTRIES`]) lists, read from boards at the moment of the request;
+//!   nothing is computed for nobody.
+//! * Hands on: commands in containers, their terminals, ports of pods and checkpoints to the runtime; posted
+//!   pods to their store.
+//! * Must never decide about pods, call the runtime to answer a question that boards answer, hold a whole
+//!   list in memory as text, or let one client take what all need (connections, headers, bodies, streams and
+//!   idle time are bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
 pub mod auth;

@@ -100,7 +100,7 @@ pub fn parse_disk_names(text: &str) -> HashMap<(u32, u32), String> {
     text.lines().filter_map(line).collect()
 }
 
-/// Where a process is in the tree that [`super::CgroupFs`] walks, from the text of `/proc/<pid>/cgroup`.
+/// Where a process is in the tree that [`super::cgroup`] walks, from the text of `/proc/<pid>/cgroup`.
 pub fn parse_own_cgroup(text: &str, v2: bool) -> Option<String> {
     let line = |line: &str| {
         let mut parts = line.splitn(3, ':').skip(1);

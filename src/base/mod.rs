@@ -14,6 +14,7 @@ mod dirty;
 mod own_files;
 mod go_duration;
 mod go_quote;
+mod hex;
 mod strings;
 mod tasks;
 
@@ -21,6 +22,7 @@ pub use chain::chain;
 pub use dirty::DirtySet;
 pub use go_duration::{GoDuration, ParseDurationError};
 pub use go_quote::{go_quote, is_printable, push_go_escaped};
+pub use hex::hex;
 pub use own_files::with_own_files;
 pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};

@@ -6,7 +6,7 @@ use super::{
     static_pod::Origin,
 };
 use crate::{
-    base::atomic_file,
+    base::{atomic_file, hex},
     model::{Pod, PodSource},
     validation::{LocalObjects, decode_pod_or_list},
 };
@@ -176,8 +176,7 @@ fn file_name(full_name: &str) -> String {
         return format!("{full_name}.json");
     }
     let digest = Sha256::digest(full_name.as_bytes());
-    let hex = digest.iter().map(|byte| format!("{byte:02x}"));
-    format!("{}.json", hex.collect::<String>())
+    format!("{}.json", hex(&digest))
 }
 
 #[cfg(test)]

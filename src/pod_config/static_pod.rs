@@ -1,6 +1,7 @@
 //! What becomes of a pod that a file or URL holds before anyone else sees it: identity, defaults,
 //! judgement. Pure.
 
+use crate::base::hex;
 use crate::model::{Pod, PodSource, keys};
 use crate::validation::{
     FieldError, LocalObjects, default_pod, own_annotations, static_pod_references,
@@ -148,11 +149,7 @@ fn hex128(parts: &[&str]) -> String {
         hasher.update(part.as_bytes());
         hasher.update([0]);
     }
-    let mut hex = String::with_capacity(32);
-    for byte in hasher.finalize().iter().take(16) {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
+    hex(hasher.finalize().iter().take(16))
 }
 
 /// What the user wrote, as JSON with sorted keys: metadata and spec before any defaulting, without

@@ -71,7 +71,7 @@ pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
         return Outcome::Bad("the client certificate has more than one UID".into());
     }
     let hash = Sha256::digest(certificate);
-    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = crate::base::hex(&hash);
     let user = User {
         name: facts.common_name,
         uid,

@@ -80,8 +80,7 @@ fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), Se
 /// What tells the wishes for one volume from those for another one.
 fn wishes(volume: &ContentVolume) -> String {
     let digest = Sha256::digest(format!("{volume:?}"));
-    let half = digest.iter().take(16);
-    half.map(|byte| format!("{byte:02x}")).collect()
+    crate::base::hex(digest.iter().take(16))
 }
 
 /// Makes an existing volume show these files. Blocking.

@@ -18,10 +18,16 @@ pub enum CriError {
     /// The name or object is there already.
     #[error("{rpc}: already exists: {message}")]
     AlreadyExists { rpc: Rpc, message: String },
-    /// No answer came in time, or the connection broke while the call was under way: the runtime may
-    /// have done, may still do, or may never do what was asked. Look before asking again.
+    /// No answer came in time, or the connection broke while the call was under way, or the runtime
+    /// gave up in the middle (`Unavailable` to a change that it had taken): it may have done, may still
+    /// do, or may never do what was asked. Look before asking again.
     #[error("{rpc}: outcome unknown: {message}")]
-    OutcomeUnknown { rpc: Rpc, message: String },
+    OutcomeUnknown {
+        rpc: Rpc,
+        /// `DeadlineExceeded` or `Unavailable`.
+        code: Code,
+        message: String,
+    },
     /// The runtime cannot be reached: nothing was asked of it, or only a question that got no answer.
     #[error("{rpc}: runtime unavailable: {message}")]
     Unavailable {
@@ -92,7 +98,7 @@ impl CriError {
         match self {
             CriError::NotFound { rpc, message } => (*rpc, Code::NotFound, message),
             CriError::AlreadyExists { rpc, message } => (*rpc, Code::AlreadyExists, message),
-            CriError::OutcomeUnknown { rpc, message } => (*rpc, Code::DeadlineExceeded, message),
+            CriError::OutcomeUnknown { rpc, code, message } => (*rpc, *code, message),
             CriError::Unavailable { rpc, message, .. } => (*rpc, Code::Unavailable, message),
             CriError::Exhausted { rpc, message } => (*rpc, Code::ResourceExhausted, message),
             CriError::Unimplemented { rpc, message } => (*rpc, Code::Unimplemented, message),
@@ -124,8 +130,8 @@ impl CriError {
         match status.code() {
             Code::NotFound => CriError::NotFound { rpc, message },
             Code::AlreadyExists => CriError::AlreadyExists { rpc, message },
-            Code::DeadlineExceeded => CriError::OutcomeUnknown { rpc, message },
-            Code::Unavailable => CriError::unavailable(rpc, message),
+            Code::DeadlineExceeded => CriError::outcome_unknown(rpc, status.code(), message),
+            Code::Unavailable => CriError::broken_off(rpc, message),
             // A reply over our own limit is refused with OutOfRange before it is read.
             Code::ResourceExhausted | Code::OutOfRange => CriError::Exhausted { rpc, message },
             Code::Unimplemented => CriError::Unimplemented { rpc, message },
@@ -150,10 +156,19 @@ impl CriError {
             cause = error.source();
         }
         let message = format!("the connection to the runtime broke: {deepest}");
+        CriError::broken_off(rpc, message)
+    }
+
+    /// The call had reached the runtime when the runtime, or the way to it, went away.
+    fn broken_off(rpc: Rpc, message: String) -> CriError {
         match rpc.mutates() {
-            true => CriError::OutcomeUnknown { rpc, message },
+            true => CriError::outcome_unknown(rpc, Code::Unavailable, message),
             false => CriError::unavailable(rpc, message),
         }
+    }
+
+    fn outcome_unknown(rpc: Rpc, code: Code, message: String) -> CriError {
+        CriError::OutcomeUnknown { rpc, code, message }
     }
 }
 
@@ -205,14 +220,11 @@ mod tests {
             ),
             (
                 Code::DeadlineExceeded,
-                CriError::OutcomeUnknown {
-                    rpc,
-                    message: message.clone(),
-                },
+                CriError::outcome_unknown(rpc, Code::DeadlineExceeded, message.clone()),
             ),
             (
                 Code::Unavailable,
-                CriError::unavailable(rpc, message.clone()),
+                CriError::outcome_unknown(rpc, Code::Unavailable, message.clone()),
             ),
             (
                 Code::ResourceExhausted,
@@ -258,6 +270,9 @@ mod tests {
             assert_eq!(error.message(), "said the runtime");
             assert_eq!(error.rpc(), rpc);
         }
+        let question = Rpc::ListContainers;
+        let error = CriError::from_status(question, &Status::unavailable("later"));
+        assert_eq!(error, CriError::unavailable(question, "later"));
     }
 
     #[test]
@@ -273,7 +288,9 @@ mod tests {
     #[test]
     fn a_broken_connection_leaves_the_outcome_of_a_change_unknown_and_a_question_unanswered() {
         let broken = || Status::from_error(Box::new(std::io::Error::other("broken pipe")));
-        assert!(CriError::from_status(Rpc::RunPodSandbox, &broken()).is_outcome_unknown());
+        let error = CriError::from_status(Rpc::RunPodSandbox, &broken());
+        assert!(error.is_outcome_unknown());
+        assert_eq!(error.code(), Code::Unavailable);
         let error = CriError::from_status(Rpc::ListContainers, &broken());
         assert!(error.is_unavailable());
         assert_eq!(

@@ -142,6 +142,7 @@ mod tests {
             (
                 CriError::OutcomeUnknown {
                     rpc,
+                    code: tonic::Code::DeadlineExceeded,
                     message: "m".into(),
                 },
                 "does not answer",

@@ -195,6 +195,9 @@ impl KubeGenericRuntimeManager {
                 .record(&pod.uid(), |r| r.post_start_pending.push(pending))
                 .await;
         }
+        // Before it runs: an answer that is lost, or a kubelet that is killed, must not leave a running
+        // container that no collector sees.
+        self.links.add(pod, &container.name, &id, &log).await;
         let started = self.runtime.start_container(id.as_str()).await;
         let item = ItemId::Container(id.clone());
         self.cache
@@ -209,7 +212,6 @@ impl KubeGenericRuntimeManager {
         }
         self.events
             .normal(&object, event::STARTED, "Container started");
-        self.links.add(pod, &container.name, &id, &log).await;
         Ok(id)
     }
 

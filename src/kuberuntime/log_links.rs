@@ -26,7 +26,7 @@ impl LogLinks {
         (self.logs.clone(), self.links.clone())
     }
 
-    /// Links the log of a container that was just started.
+    /// Links the log that a container is going to write.
     pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
         let Some(links) = &self.links else { return };
         let owner = Owner::of(pod);
@@ -39,6 +39,18 @@ impl LogLinks {
         let Ok((log, link)) = paths else { return };
         let shown = link.display().to_string();
         blocking("link a log", shown, move || link_log(&log, &link)).await;
+    }
+
+    /// Removes the link alone.
+    pub(super) async fn remove_link(&self, owner: &Owner, container: &ContainerStatus) {
+        let Some(link) = self.link_of(owner, container) else {
+            return;
+        };
+        let shown = link.display().to_string();
+        blocking("remove a link to a log", shown, move || {
+            ignore_missing(fs::remove_file(link))
+        })
+        .await;
     }
 
     /// Removes the log of one instance, rotated files included, and its link.

@@ -15,44 +15,49 @@ use std::{
 impl KubeGenericRuntimeManager {
     /// Pods that have a log directory, or links to logs that are gone. Somebody else has to know whether
     /// they are still wanted.
-    pub async fn pods_with_logs(&self, _proof: Complete) -> HashSet<PodUid> {
+    pub async fn pods_with_logs(&self, _proof: Complete) -> HashSet<Owner> {
         self.links.pods_with_logs().await
+    }
+
+    /// Removes the logs of a pod whose UID another one has now.
+    pub async fn remove_logs_of_namesake(&self, owner: &Owner) {
+        let owner = owner.clone();
+        self.links.remove_logs(move |found| *found == owner).await;
     }
 
     /// Removes the logs of a pod of which no more than the UID is known.
     pub async fn remove_logs_of(&self, uid: &PodUid) {
-        self.links.remove_logs_of(uid).await;
+        let uid = uid.clone();
+        self.links.remove_logs(move |owner| owner.uid == uid).await;
     }
 }
 
 impl LogLinks {
-    async fn pods_with_logs(&self) -> HashSet<PodUid> {
+    async fn pods_with_logs(&self) -> HashSet<Owner> {
         let (logs, links) = self.places();
         let found = with_own_files(move || {
-            let mut uids: HashSet<PodUid> = HashSet::new();
-            uids.extend(directories(&logs)?.into_iter().map(|(_, owner)| owner.uid));
+            let mut owners: HashSet<Owner> = HashSet::new();
+            owners.extend(directories(&logs)?.into_iter().map(|(_, owner)| owner));
             for (_, target, owner) in log_links(links.as_deref(), &logs)? {
-                if !uids.contains(&owner.uid) && is_gone(&target) {
-                    uids.insert(owner.uid);
+                if !owners.contains(&owner) && is_gone(&target) {
+                    owners.insert(owner);
                 }
             }
-            Ok(uids)
+            Ok(owners)
         });
         settled(found.await, "look for logs of pods that are gone").unwrap_or_default()
     }
 
-    async fn remove_logs_of(&self, uid: &PodUid) {
-        let ((logs, links), uid) = (self.places(), uid.clone());
+    async fn remove_logs(&self, is_gone_pods: impl Fn(&Owner) -> bool + Send + 'static) {
+        let (logs, links) = self.places();
         let removed = with_own_files(move || {
-            for (path, _) in directories(&logs)?
-                .into_iter()
-                .filter(|(_, o)| o.uid == uid)
-            {
+            let directories = directories(&logs)?.into_iter();
+            for (path, _) in directories.filter(|(_, owner)| is_gone_pods(owner)) {
                 tracing::info!(path = %path.display(), "Removing logs of a pod that is gone");
                 fs::remove_dir_all(path)?;
             }
             for (link, target, owner) in log_links(links.as_deref(), &logs)? {
-                if owner.uid == uid && is_gone(&target) {
+                if is_gone_pods(&owner) && is_gone(&target) {
                     fs::remove_file(link)?;
                 }
             }
@@ -150,14 +155,14 @@ mod tests {
         link("elsewhere", Path::new("/nowhere/shop_d_u6/main/0.log"));
         fs::write(links.join("file"), "").unwrap();
         let strays = LogLinks::new(logs.clone(), Some(links.clone()));
-        let uids = |uids: HashSet<PodUid>| {
-            let mut uids: Vec<_> = uids.iter().map(ToString::to_string).collect();
+        let uids = |owners: HashSet<Owner>| {
+            let mut uids: Vec<_> = owners.iter().map(|o| o.uid.to_string()).collect();
             uids.sort();
             uids
         };
         assert_eq!(uids(strays.pods_with_logs().await), ["u1", "u2", "u5"]);
         for uid in ["u1", "u3", "u4", "u5", "u6"] {
-            strays.remove_logs_of(&uid.into()).await;
+            strays.remove_logs(move |owner| *owner.uid == *uid).await;
         }
         assert_eq!(uids(strays.pods_with_logs().await), ["u2"]);
         for left in [

@@ -68,6 +68,7 @@ async fn exec_output_is_cut_at_ten_kib_without_breaking_utf_8() {
 fn outcome_unknown() -> CriError {
     CriError::OutcomeUnknown {
         rpc: Rpc::ExecSync,
+        code: tonic::Code::DeadlineExceeded,
         message: "context deadline exceeded".into(),
     }
 }

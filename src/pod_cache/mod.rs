@@ -43,7 +43,7 @@ pub enum ItemId {
 }
 
 /// Which pod an item belongs to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// UID.
     pub uid: PodUid,

@@ -5,6 +5,7 @@ use crate::{
     base::chain,
     model::PodUid,
     pod_cache::{Complete, Owner},
+    status::PodEntry,
 };
 use std::{collections::HashSet, time::Duration};
 
@@ -55,8 +56,8 @@ impl PodSync {
     }
 
     /// Pods that have a directory or a journal entry and that neither a source nor the runtime knows;
-    /// with `logs`, also those that have nothing but logs or links to them. Takes the proof that the
-    /// runtime was listed in full.
+    /// with `logs`, also those that have nothing but logs or links to them. Logs of a pod whose UID is
+    /// another pod's now are removed right here. Takes the proof that the runtime was listed in full.
     pub async fn strays(
         &self,
         claimed: &HashSet<PodUid>,
@@ -74,6 +75,10 @@ impl PodSync {
             true => self.runtime.pods_with_logs(proof).await,
             false => HashSet::new(),
         };
+        for owner in with_logs.iter().filter(|owner| self.is_namesake(owner)) {
+            self.runtime.remove_logs_of_namesake(owner).await;
+        }
+        let with_logs = with_logs.into_iter().map(|owner| owner.uid);
         let known = on_disk.into_iter().chain(self.journal.uids());
         let known = known.chain(with_logs);
         known.filter(|uid| self.is_stray(uid, claimed)).collect()
@@ -86,6 +91,17 @@ impl PodSync {
                 .try_settled(uid)
                 .is_some_and(|picture| picture.is_empty())
             && self.statuses.statuses().get(uid).is_none()
+    }
+
+    /// Whether the UID is that of a pod of another name by now, and nothing of this one runs.
+    fn is_namesake(&self, owner: &Owner) -> bool {
+        let is_other = |entry: PodEntry| Owner::of(&entry.pod) != *owner;
+        let statuses = self.statuses.statuses();
+        statuses.entry(&owner.uid).is_some_and(is_other)
+            && self
+                .cache
+                .try_settled(&owner.uid)
+                .is_some_and(|p| p.is_empty() || Owner::of_status(&p) != *owner)
     }
 
     async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {

@@ -22,6 +22,25 @@ fn logs_of(name: &str) -> String {
 }
 
 #[tokio::test]
+async fn logs_of_a_pod_go_also_when_another_one_took_over_its_uid() {
+    let mut node = Node::new().await;
+    let old = node.path("logs").join(logs_of("old"));
+    std::fs::create_dir_all(old.join("main")).unwrap();
+    std::fs::create_dir_all(node.path("containers")).unwrap();
+    let dead = old.join("main/0.log");
+    symlink(dead, node.path("containers").join("old")).unwrap();
+    node.put(&with_metadata(simple("new"), json!({"uid": "uid-of-old"})));
+    node.start().await;
+    node.wait_runs("new").await;
+    wait_for("only its own logs are left", SOON, async || {
+        let left = (node.entries("logs"), node.entries("containers").len());
+        let own = (vec!["default_new-node1_uid-of-old".to_owned()], 1);
+        holds(left == own, format!("{left:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn logs_of_pods_that_vanished_go_once_every_source_says_that_they_are_gone() {
     let server = WebServer::start(200, "").await;
     let mut node = Node::new().await;

@@ -120,6 +120,7 @@ async fn a_container_started_without_an_answer_gets_its_hook_all_the_same() {
     node.fake.wait_until("its hook runs", SOON, hooked).await;
     node.wait_phase("web", "Running").await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 1);
+    assert_eq!(node.entries("containers").len(), 1, "links to its log");
 }
 
 #[tokio::test]
@@ -146,12 +147,14 @@ async fn a_container_that_may_still_be_starting_is_not_made_a_second_time() {
 #[tokio::test]
 async fn a_sandbox_made_without_an_answer_is_used() {
     let node = Node::started().await;
-    let lost = Fault::lose_answer(Rpc::RunPodSandbox, Code::DeadlineExceeded, "too late");
-    node.fake.inject(lost.times(1));
-    node.put(&simple("web"));
-    node.wait_runs("web").await;
-    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
-    assert_eq!(node.fake.pods().len(), 1);
+    for (name, code) in [("slow", Code::DeadlineExceeded), ("cut", Code::Unavailable)] {
+        let lost = Fault::lose_answer(Rpc::RunPodSandbox, code, "no answer");
+        node.fake.inject(lost.times(1));
+        node.put(&simple(name));
+        node.wait_runs(name).await;
+    }
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 2);
+    assert_eq!(node.fake.pods().len(), 2);
 }
 
 #[tokio::test]

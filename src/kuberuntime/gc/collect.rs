@@ -123,6 +123,10 @@ impl KubeGenericRuntimeManager {
         id: &ContainerId,
     ) -> anyhow::Result<()> {
         tracing::debug!(pod = %status.name, container = %id, "Removing a container that never started");
+        if let Some(container) = status.container(id) {
+            let owner = Owner::of_status(status);
+            self.links.remove_link(&owner, container).await;
+        }
         self.remove_from_runtime(status, id).await
     }
 

@@ -162,7 +162,9 @@ mod tests {
         };
         assert_eq!(uids(strays.pods_with_logs().await), ["u1", "u2", "u5"]);
         for uid in ["u1", "u3", "u4", "u5", "u6"] {
-            strays.remove_logs(move |owner| *owner.uid == *uid).await;
+            strays
+                .remove_logs(move |owner| owner.uid == uid.into())
+                .await;
         }
         assert_eq!(uids(strays.pods_with_logs().await), ["u2"]);
         for left in [

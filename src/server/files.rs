@@ -1,6 +1,9 @@
 //! `/logs/`: the node's log directory, for reading.
 
-use super::reply::{Body, not_found, respond, text};
+use super::{
+    html::{Html, LONG},
+    reply::{Body, not_found, respond, text},
+};
 use crate::host::{Shown, open_shown};
 use bytes::Bytes;
 use futures::stream;
@@ -11,7 +14,6 @@ use hyper::{
     header::{self, HeaderName, HeaderValue},
 };
 use std::{
-    fmt::Write as _,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     ops::Range,
@@ -46,7 +48,8 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
             // The links of a listing are relative to its path.
             let last = name.rsplit('/').next().unwrap_or_default();
             let mut response = text(StatusCode::MOVED_PERMANENTLY, String::new());
-            if let Ok(location) = HeaderValue::from_str(&format!("{}/", escaped(last))) {
+            let location = Html::new().own("./").segment(last).own("/");
+            if let Ok(location) = HeaderValue::from_str(location.as_str()) {
                 response.headers_mut().insert(header::LOCATION, location);
             }
             response
@@ -174,40 +177,16 @@ fn byte_range(wanted: &str, length: u64) -> Asked {
 
 /// Links to the names in a directory.
 fn listing(names: &[(String, bool)]) -> String {
-    let mut page = String::from(
-        "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n",
-    );
+    let mut page = Html::new()
+        .own("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for (name, is_directory) in names {
         let slash = if *is_directory { "/" } else { "" };
-        let shown = name
-            .replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;")
-            .replace('"', "&#34;")
-            .replace('\'', "&#39;");
-        let _ = writeln!(
-            page,
-            "<a href=\"{}{slash}\">{shown}{slash}</a>",
-            escaped(name)
-        );
+        // The dot keeps a name from being read as an address.
+        let link = Html::new().own("<a href=\"./").segment(name).own(slash);
+        let link = link.own("\">").text(name, LONG).own(slash).own("</a>\n");
+        page = page.with(&link);
     }
-    page + "</pre>\n"
-}
-
-/// A name as one segment of a relative path: nothing in it ends the segment, or makes it an address.
-fn escaped(name: &str) -> String {
-    let mut text = String::from("./");
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                text.push(char::from(byte));
-            }
-            _ => {
-                let _ = write!(text, "%{byte:02X}");
-            }
-        }
-    }
-    text
+    page.own("</pre>\n").as_str().to_owned()
 }
 
 fn http_date(time: SystemTime) -> Option<String> {

@@ -110,6 +110,9 @@ pub struct Views {
     pub node_logs: PathBuf,
 }
 
+/// What the table of routes says to a request.
+type Found = Result<(&'static Entry, Route), RouteError>;
+
 /// Answers the requests of one port; cheap to clone.
 #[derive(Clone)]
 pub struct Handlers {
@@ -202,31 +205,34 @@ impl Handlers {
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
     {
-        let Some(metrics) = &self.shared.metrics else {
-            return self.answer_uncounted(request, stopping);
-        };
         let (method, uri) = (request.method(), request.uri());
-        let found = route(self.port, method, uri.path(), uri.query()).ok();
-        let underway = metrics.begin(self.port, method, found.map(|(entry, _)| entry));
-        let answer = self.answer_uncounted(request, stopping);
+        let found = route(self.port, method, uri.path(), uri.query());
+        let Some(metrics) = &self.shared.metrics else {
+            return self.admit(request, found, stopping);
+        };
+        let entry = found.as_ref().ok().map(|(entry, _)| *entry);
+        let underway = metrics.begin(self.port, method, entry);
+        let answer = self.admit(request, found, stopping);
         Box::pin(async move { underway.until_sent(answer.await) })
     }
 
-    fn answer_uncounted<B>(
+    /// Answers, once it is known that who asks may.
+    fn admit<B>(
         &self,
         request: hyper::Request<B>,
+        found: Found,
         stopping: &CancellationToken,
     ) -> BoxFuture<'static, Response<Body>>
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
     {
         let Some(gate) = self.gate.clone() else {
-            return self.dispatch(request, stopping);
+            return self.dispatch(request, found, stopping);
         };
         let (handlers, stopping) = (self.clone(), stopping.clone());
         Box::pin(async move {
             match admit(&gate, handlers.port, request).await {
-                Ok(request) => handlers.dispatch(request, &stopping).await,
+                Ok(request) => handlers.dispatch(request, found, &stopping).await,
                 Err(refused) => *refused,
             }
         })
@@ -236,18 +242,18 @@ impl Handlers {
     fn dispatch<B>(
         &self,
         request: hyper::Request<B>,
+        found: Found,
         stopping: &CancellationToken,
     ) -> BoxFuture<'static, Response<Body>>
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
     {
-        let uri = request.uri();
         let refused = |response| -> BoxFuture<'static, _> { Box::pin(ready(response)) };
         if cross_site::is_abuse(request.method(), request.headers()) {
             let body = "403 a page of another site may not ask for this\n".to_owned();
             return refused(closing(text(StatusCode::FORBIDDEN, body)));
         }
-        let (entry, route) = match route(self.port, request.method(), uri.path(), uri.query()) {
+        let (entry, route) = match found {
             Ok(found) => found,
             Err(error) => return refused(refuse(&error)),
         };

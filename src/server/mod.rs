@@ -21,6 +21,7 @@ mod files;
 mod gate;
 mod handlers;
 mod health;
+mod html;
 mod lasting;
 mod list;
 mod listener;

@@ -2,7 +2,7 @@
 //! blocks.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -26,12 +26,8 @@ pub(super) struct FileName(String);
 
 impl FileName {
     pub(super) fn of(image: &str) -> FileName {
-        let mut name = String::from(PREFIX);
-        for byte in Sha256::digest(image) {
-            // A string takes all.
-            let _ = write!(name, "{byte:02x}");
-        }
-        FileName(name)
+        let digest = crate::base::hex(&Sha256::digest(image));
+        FileName(format!("{PREFIX}{digest}"))
     }
 }
 

@@ -4,12 +4,12 @@
 //! Nearly all text on them was written by others. It gets into a page escaped and no other way, and all
 //! that a page may load or run is its own style and its own script, known by their hashes.
 
-mod html;
 mod overview;
 mod pod;
 
 use super::{
     handlers::Views,
+    html::{Html, LONG},
     reply::{Body, respond},
     routes::ExplainQuery,
 };
@@ -17,7 +17,6 @@ use crate::explain::PodRow;
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
-use html::{Html, LONG};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{
     Response, StatusCode,

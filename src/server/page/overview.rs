@@ -1,7 +1,7 @@
 //! The node's pods, a row each. Pure.
 
-use super::html::{Html, LONG, SHORT, pod_link, table_head, table_row};
 use crate::explain::{Explanation, Order, Overview, PodRow, times::span};
+use crate::server::html::{Html, LONG, SHORT, pod_link, table_head, table_row};
 use jiff::Timestamp;
 
 const COLUMNS: [&str; 8] = [

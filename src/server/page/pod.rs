@@ -2,11 +2,11 @@
 
 use super::{
     ABOVE,
-    html::{Html, LONG, section},
     overview::{restarts, status},
 };
-use crate::explain::{
-    ContainerLook, DecisionReport, Explanation, Moment, ProbeReport, times::span,
+use crate::{
+    explain::{ContainerLook, DecisionReport, Explanation, Moment, ProbeReport, times::span},
+    server::html::{Html, LONG, section},
 };
 use jiff::Timestamp;
 

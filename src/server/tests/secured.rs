@@ -1,5 +1,7 @@
 //! The secured port as clients meet it: real TLS, and an API server on loopback that says what it is told to.
 
+mod every_route;
+
 use super::*;
 use crate::{
     apiserver::{

@@ -1,7 +1,6 @@
 //! `CredentialProviderConfig`: which providers there are and which images they are for.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -117,12 +116,10 @@ pub(super) fn read(path: &Path) -> anyhow::Result<(Vec<ProviderSettings>, String
     }
     anyhow::ensure!(problems.is_empty(), "{}", problems.join("; "));
     let providers = providers.into_iter().map(|(_, p)| settings(p)).collect();
-    let mut hex = String::from("sha256:");
-    for byte in hash.finalize() {
-        // A string takes all.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    Ok((providers, hex))
+    Ok((
+        providers,
+        format!("sha256:{}", crate::base::hex(&hash.finalize())),
+    ))
 }
 
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {

@@ -1,0 +1,289 @@
+//! Every row of the table of routes, asked by everybody. A new row fails here until it is written down.
+
+use super::*;
+use crate::server::routes::{ENTRIES, Entry, Port};
+
+/// How a route is asked for, what it answers to who may, and what it says to a question it cannot read.
+struct Row {
+    pattern: &'static str,
+    target: &'static str,
+    status: u16,
+    malformed: &'static str,
+    refusal: (u16, &'static str),
+}
+
+const BAD_ESCAPE: (u16, &str) = (400, "\"x\": % must be followed by two hexadecimal digits");
+
+const fn row(
+    pattern: &'static str,
+    target: &'static str,
+    status: u16,
+    malformed: &'static str,
+    refusal: (u16, &'static str),
+) -> Row {
+    Row {
+        pattern,
+        target,
+        status,
+        malformed,
+        refusal,
+    }
+}
+
+/// Of the pods here, only `/explain` knows `web`, and only `/pods` knows `a` and `b`.
+const ROWS: &[Row] = &[
+    row("/healthz", "/healthz", 500, "/healthz?x=%zz", BAD_ESCAPE),
+    row(
+        "/healthz/{check}",
+        "/healthz/ping",
+        200,
+        "/healthz/nothing",
+        (404, "404 page not found"),
+    ),
+    row("/pods/", "/pods", 200, "/pods?x=%zz", BAD_ESCAPE),
+    row(
+        "/runningpods/",
+        "/runningpods/",
+        200,
+        "/runningpods/?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row(
+        "/events/",
+        "/events",
+        200,
+        "/events?limit=many",
+        (400, "\"limit\""),
+    ),
+    row("/explain/", "/explain", 200, "/explain?x=%zz", BAD_ESCAPE),
+    row(
+        "/explain/{namespace}/{pod}",
+        "/explain/default/web",
+        200,
+        "/explain/default/none",
+        (404, "no pod default/none is known here"),
+    ),
+    row("/", "/", 200, "/?x=%zz", BAD_ESCAPE),
+    row(
+        "/pod/{namespace}/{pod}",
+        "/pod/default/web",
+        200,
+        "/pod/default/none",
+        (404, "<h1>No such pod</h1>"),
+    ),
+    row("/metrics", "/metrics", 200, "/metrics?x=%zz", BAD_ESCAPE),
+    row(
+        "/metrics/cadvisor",
+        "/metrics/cadvisor",
+        200,
+        "/metrics/cadvisor?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row(
+        "/metrics/resource",
+        "/metrics/resource",
+        200,
+        "/metrics/resource?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row(
+        "/metrics/probes",
+        "/metrics/probes",
+        200,
+        "/metrics/probes?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row(
+        "/stats/summary",
+        "/stats/summary",
+        200,
+        "/stats/summary?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row("/configz", "/configz", 200, "/configz?x=%zz", BAD_ESCAPE),
+    row("/flagz", "/flagz", 200, "/flagz?x=%zz", BAD_ESCAPE),
+    row("/statusz", "/statusz", 200, "/statusz?x=%zz", BAD_ESCAPE),
+    row(
+        "/debug/flags/v",
+        "/debug/flags/v",
+        400,
+        "/debug/flags/v?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row(
+        "/container",
+        "/container",
+        405,
+        "/container?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row(
+        "/containers",
+        "/containers",
+        405,
+        "/containers?x=%zz",
+        BAD_ESCAPE,
+    ),
+    row(
+        "/checkpoint/{namespace}/{pod}/{container}",
+        "/checkpoint/default/a/c",
+        404,
+        "/checkpoint/default/a/c?timeout=soon",
+        (400, "\"timeout\""),
+    ),
+    row(
+        "/podInfo",
+        "/podInfo?podID=a&podNamespace=default",
+        200,
+        "/podInfo",
+        (400, "\"podID\""),
+    ),
+    row("/spec/", "/spec/", 200, "/spec/?x=%zz", BAD_ESCAPE),
+    row("/logs/{path...}", "/logs/", 404, "/logs/?x=%zz", BAD_ESCAPE),
+    row(
+        "/containerLogs/{namespace}/{pod}/{container}",
+        "/containerLogs/default/a/c",
+        404,
+        "/containerLogs/default/a/c?tailLines=all",
+        (400, "\"tailLines\""),
+    ),
+    row(
+        "/exec/{namespace}/{pod}/{container}",
+        "/exec/default/a/c?command=ls&output=1",
+        404,
+        "/exec/default/a/c?command=ls",
+        (400, ""),
+    ),
+    row(
+        "/exec/{namespace}/{pod}/{uid}/{container}",
+        "/exec/default/a/uid-a/c?command=ls&output=1",
+        404,
+        "/exec/default/a/uid-a/c?output=1",
+        (400, "\"command\""),
+    ),
+    row(
+        "/attach/{namespace}/{pod}/{container}",
+        "/attach/default/a/c?output=1",
+        404,
+        "/attach/default/a/c",
+        (400, ""),
+    ),
+    row(
+        "/attach/{namespace}/{pod}/{uid}/{container}",
+        "/attach/default/a/uid-a/c?output=1",
+        404,
+        "/attach/default/a/uid-a/c",
+        (400, ""),
+    ),
+    row(
+        "/portForward/{namespace}/{pod}",
+        "/portForward/default/a?port=80",
+        404,
+        "/portForward/default/a?port=http",
+        (400, "\"port\""),
+    ),
+    row(
+        "/portForward/{namespace}/{pod}/{uid}",
+        "/portForward/default/a/uid-a?port=80",
+        404,
+        "/portForward/default/a/uid-a?port=0",
+        (400, "\"port\""),
+    ),
+    row(
+        "/run/{namespace}/{pod}/{container}",
+        "/run/default/a/c?cmd=ls",
+        404,
+        "/run/default/a/c?cmd=%zz",
+        (400, "\"cmd\""),
+    ),
+    row(
+        "/run/{namespace}/{pod}/{uid}/{container}",
+        "/run/default/a/uid-a/c?cmd=ls",
+        404,
+        "/run/default/a/uid-a/c?cmd=%zz",
+        (400, "\"cmd\""),
+    ),
+];
+
+fn row_of(entry: &Entry) -> &'static Row {
+    let mut of_it = ROWS.iter().filter(|row| row.pattern == entry.pattern);
+    let row = of_it.next();
+    row.unwrap_or_else(|| panic!("{} is not in this table", entry.pattern))
+}
+
+/// Who is called `only:NAME` may use that subresource, and nothing else.
+fn by_name(kind: &str, spec: &Value) -> Answer {
+    if kind == "tokenreviews" {
+        let user = json!({"username": spec["token"]});
+        return Answer::Json(201, json!({"authenticated": true, "user": user}));
+    }
+    let asked = spec["resourceAttributes"]["subresource"].as_str().unwrap();
+    let user = spec["user"].as_str().unwrap();
+    Answer::Json(201, json!({"allowed": user == format!("only:{asked}")}))
+}
+
+/// Asks on one connection after another, as a client without any state.
+struct Clients {
+    served: Served,
+    plain: ClientConfig,
+}
+
+impl Clients {
+    async fn ask(&self, method: &str, target: &str, token: Option<&str>) -> (u16, String) {
+        let credentials = token.map(bearer).unwrap_or_default();
+        let request = format!("{method} {target} HTTP/1.0\r\n{credentials}\r\n");
+        answer(&send(&self.served, &self.plain, &request).await)
+    }
+}
+
+/// What is wrong with the answers at one row of the table.
+async fn faults(clients: &Clients, entry: &Entry) -> Vec<String> {
+    let row = row_of(entry);
+    let mut faults = Vec::new();
+    let mut check = |what: String, (status, text): (u16, String), (wanted, named): (u16, &str)| {
+        if status != wanted || !text.contains(named) {
+            let text = text.get(..200).unwrap_or(&text);
+            faults.push(format!("{what}: {status} {text:?}, not {wanted} {named:?}"));
+        }
+    };
+    let forbidden = format!("subresource(s)=[{}]", entry.subresources.join(" "));
+    for method in entry.methods.iter().chain(&["DELETE"]) {
+        let what = |who: &str| format!("{who}: {method} {}", row.target);
+        let answer = clients.ask(method, row.target, None).await;
+        check(what("nobody"), answer, (401, "Unauthorized"));
+        let answer = clients.ask(method, row.target, Some("only:sand")).await;
+        check(what("stranger"), answer, (403, &forbidden));
+    }
+    for subresource in entry.subresources {
+        let token = format!("only:{subresource}");
+        for method in entry.methods {
+            let answer = clients.ask(method, row.target, Some(&token)).await;
+            let what = format!("{token}: {method} {}", row.target);
+            check(what, answer, (row.status, ""));
+        }
+        let answer = clients.ask("DELETE", row.target, Some(&token)).await;
+        let what = format!("{token}: DELETE {}", row.target);
+        check(what, answer, (405, "405 method not allowed"));
+        let method = entry.methods[0];
+        let answer = clients.ask(method, row.malformed, Some(&token)).await;
+        let what = format!("{token}: {method} {}", row.malformed);
+        check(what, answer, row.refusal);
+    }
+    faults
+}
+
+#[tokio::test]
+async fn each_answers_who_may_and_refuses_strangers_the_forbidden_and_the_malformed() {
+    let api = Scripted::start(by_name).await;
+    let setting = Setting::asking(&api).await;
+    let clients = Clients {
+        plain: setting.client(None),
+        served: setting.serve().await,
+    };
+    let mut found = Vec::new();
+    for entry in ENTRIES.iter().filter(|entry| entry.is_on(Port::Main)) {
+        found.extend(faults(&clients, entry).await);
+    }
+    assert_eq!(found, [""; 0], "{found:#?}");
+    clients.served.stop().await;
+}

@@ -59,6 +59,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
                 .concat(),
             )
         }
+        Route::Profile(seconds) => (vec![], vec![("seconds", seconds.to_string())]),
         Route::Summary(only) => (vec![], vec![("only_cpu_and_memory", only.to_string())]),
         Route::Health(HealthQuery { verbose, exclude }) => {
             let exclude = exclude.iter().map(|name| ("exclude", name.clone()));

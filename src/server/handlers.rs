@@ -3,6 +3,7 @@
 use super::{
     auth::Gate,
     checkpoint::Checkpoints,
+    coalesced::Coalesced,
     container_logs::LogReaders,
     cross_site, events, files,
     gate::admit,
@@ -15,7 +16,8 @@ use super::{
     process::Process,
     profile,
     reply::{
-        Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
+        Body, BodyError, Request, closing, full_bytes, json, not_found, one, read_body, refuse,
+        text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
     stats::{self, StatsViews},
@@ -128,6 +130,7 @@ struct Shared {
     views: Option<Views>,
     off: Vec<Switch>,
     metrics: Option<HttpMetrics>,
+    scrapes: Coalesced,
 }
 
 impl fmt::Debug for Handlers {
@@ -146,6 +149,7 @@ impl Handlers {
             views: None,
             off: Vec::new(),
             metrics: None,
+            scrapes: Coalesced::default(),
         };
         Self {
             port: Port::Health,
@@ -161,6 +165,7 @@ impl Handlers {
             checks,
             views: Some(views),
             off,
+            scrapes: Coalesced::default(),
         };
         Self {
             port: Port::ReadOnly,
@@ -291,7 +296,13 @@ impl Handlers {
                 unless(stopping, (views.known)()).await;
                 running_pods((views.running_pods)())
             }
-            Route::Metrics => full(StatusCode::OK, METRICS, (views.metrics)()),
+            Route::Metrics => {
+                let metrics = views.metrics.clone();
+                match self.shared.scrapes.get(move || metrics()).await {
+                    Ok(body) => full_bytes(StatusCode::OK, METRICS, body),
+                    Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
+                }
+            }
             Route::Summary(only_cpu_and_memory) => {
                 stats::summary(&views.stats, only_cpu_and_memory).await
             }

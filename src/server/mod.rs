@@ -14,6 +14,7 @@
 
 pub mod auth;
 mod checkpoint;
+mod coalesced;
 mod container_logs;
 mod cross_site;
 mod events;

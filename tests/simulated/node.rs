@@ -458,6 +458,14 @@ pub(crate) fn waits_for<'p>(pod: &'p Pod, name: &str) -> &'p str {
         .unwrap_or_default()
 }
 
+/// Whether a container is shown to wait in a back-off of that length, as `10s`.
+pub(crate) fn backs_off_for(pod: &Pod, name: &str, delay: &str) -> bool {
+    let waiting = state(pod, name).and_then(|state| state.waiting.as_ref());
+    let message = waiting.and_then(|waiting| waiting.message.as_deref());
+    let begin = format!("back-off {delay} restarting failed container={name} ");
+    waits_for(pod, name) == "CrashLoopBackOff" && message.is_some_and(|m| m.starts_with(&begin))
+}
+
 pub(crate) fn runs(pod: &Pod, name: &str) -> bool {
     state(pod, name).is_some_and(|state| state.running.is_some())
 }

@@ -100,6 +100,7 @@ impl App {
         let watch = config.exit_on_lock_contention;
         let lock = node::take_lock(config.lock_file.as_deref(), watch).await?;
         node::set_oom_score_adj(config.oom_score_adj);
+        node::allow_open_files(config.max_open_files);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
         let secured = secured::open(&config).await?;

@@ -83,6 +83,7 @@ pub fn resolve(
         container_logs: container_logs(&effective),
         dns: dns(&effective),
         oom_score_adj: effective.oom_score_adj.unwrap_or_default(),
+        max_open_files: effective.max_open_files.unwrap_or_default().unsigned_abs(),
         fail_swap_on: effective.fail_swap_on.unwrap_or_default(),
         fail_cgroup_v1: effective.fail_cgroup_v1.unwrap_or_default(),
         feature_gates: effective.feature_gates.clone().unwrap_or_default(),

@@ -53,6 +53,8 @@ pub struct KubeletConfig {
     pub dns: DnsConfig,
     /// OOM score adjustment of the kubelet itself.
     pub oom_score_adj: i32,
+    /// How many files the kubelet may have open; its limit is set to that.
+    pub max_open_files: u64,
     /// Refuse to start with swap on.
     pub fail_swap_on: bool,
     /// Refuse to start on cgroup v1.

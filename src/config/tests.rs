@@ -103,6 +103,7 @@ fn nothing_given_means_the_defaults() {
         Some(Path::new("/etc/resolv.conf"))
     );
     assert_eq!(config.oom_score_adj, -999);
+    assert_eq!(config.max_open_files, 1_000_000);
     assert_eq!(config.logging, logging::LoggingConfig::default());
     assert_eq!((config.unsupported, config.warnings), (vec![], vec![]));
 }

@@ -184,6 +184,10 @@ impl App {
         asked: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
         let mut tasks = Tasks::new();
+        let tracer = self.boards.tracer.clone();
+        if tracer.is_on() {
+            tasks.spawn("traces", tracer.clone().run(tasks.shutdown()));
+        }
         self.serve(&mut tasks);
         let manager = self.service_manager.clone();
         if let Some(manager) = &manager {
@@ -197,7 +201,10 @@ impl App {
             }
             why
         };
-        self.run_tasks(tasks, asked).await
+        let ended = self.run_tasks(tasks, asked).await;
+        // What was done last is told, too.
+        tracer.flush().await;
+        ended
     }
 
     async fn run_tasks(
@@ -264,6 +271,7 @@ impl App {
         let views = views::of(&self.boards, &self.config, &self.log, stats, shutdown);
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
+        let handlers = handlers.traced(self.boards.tracer.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {
             let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());
             tasks.spawn("server.main", serving);

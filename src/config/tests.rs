@@ -652,6 +652,36 @@ tlsPrivateKeyFile: /c.key
 }
 
 #[test]
+fn traces_are_on_with_their_section_even_an_empty_one() {
+    use crate::traces::{Collector, TracingSettings};
+    let settings = |collector: &str, rate| {
+        Some(TracingSettings {
+            collector: collector.parse().unwrap(),
+            sampling_rate_per_million: rate,
+        })
+    };
+    for (file, expected) in [
+        ("", None),
+        ("tracing: null", None),
+        ("tracing: {}", settings("localhost:4317", 0)),
+        ("tracing: {endpoint: \"\"}", settings("localhost:4317", 0)),
+        (
+            "tracing: {endpoint: \"otel:1\", samplingRatePerMillion: 500}",
+            settings("otel:1", 500),
+        ),
+        (
+            "tracing: {endpoint: \"unix:///run/otel.sock\"}",
+            settings("unix:///run/otel.sock", 0),
+        ),
+    ] {
+        let config = resolved(&[], &[file]).unwrap();
+        assert_eq!(config.tracing, expected, "{file}");
+        assert_eq!(config.unsupported, Vec::<String>::new(), "{file}");
+    }
+    assert_eq!(Collector::default().to_string(), "localhost:4317");
+}
+
+#[test]
 fn a_kubeconfig_is_taken_with_a_warning_that_its_pods_are_not() {
     let config = resolved(&["--kubeconfig=/k"], &[]).unwrap();
     assert_eq!(config.kubeconfig, Some("/k".into()));

@@ -21,6 +21,7 @@ mod files;
 mod gate;
 mod handlers;
 mod health;
+mod held;
 mod html;
 mod lasting;
 mod list;
@@ -34,6 +35,7 @@ mod process;
 mod reload;
 mod reply;
 mod routes;
+mod spans;
 mod stats;
 mod streaming;
 #[cfg(test)]

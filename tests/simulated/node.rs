@@ -288,6 +288,13 @@ impl Node {
         http::get(self.ports[0], path).await.expect("it answers")
     }
 
+    /// Asks the read-only port as part of a trace.
+    pub(crate) async fn get_as_part(&self, path: &str, traceparent: &str) {
+        http::get_with(self.ports[0], path, ("traceparent", traceparent))
+            .await
+            .expect("it answers");
+    }
+
     /// One pod of namespace `default`, named as in its manifest.
     pub(crate) async fn pod(&self, name: &str) -> Option<Pod> {
         let name = full(name);

@@ -13,6 +13,7 @@ use super::{
     pods::{machine, pod_info, pods, running_pods},
     posted,
     process::Process,
+    profile,
     reply::{
         Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
     },
@@ -288,8 +289,9 @@ impl Handlers {
             Ok(found) => found,
             Err(error) => return refused(refuse(&error)),
         };
-        let off = &self.shared.off;
-        if let Some(switch) = entry.switch.filter(|switch| off.contains(switch)) {
+        let switches = [entry.switch, entry.switch.and_then(Switch::wider)];
+        let mut switches = switches.into_iter().flatten();
+        if let Some(switch) = switches.find(|switch| self.shared.off.contains(switch)) {
             return refused(disabled(switch));
         }
         if entry.body.is_none() && has_body(request.body()) {
@@ -359,6 +361,10 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
+            Route::Profile(seconds) => {
+                let only_head = request.method() == hyper::Method::HEAD;
+                profile::cpu((!only_head).then_some(seconds), stopping).await
+            }
             Route::Exec(name, command, streams) => {
                 let request = request.map(drop);
                 views.streams.exec(request, &name, command, streams).await

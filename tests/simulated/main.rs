@@ -42,6 +42,7 @@ mod own_ids;
 mod planted;
 mod pods;
 mod posted;
+mod profile;
 mod pulls;
 mod races;
 mod readded;

@@ -283,6 +283,10 @@ impl Node {
             .1
     }
 
+    pub(crate) fn read_only_port(&self) -> u16 {
+        self.ports[0]
+    }
+
     /// What the read-only port answers.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         http::get(self.ports[0], path).await.expect("it answers")

@@ -4,7 +4,10 @@ use crate::{config::KubeletConfig, host::Machine};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use std::{
     fs::{File, OpenOptions},
     path::Path,
@@ -85,10 +88,45 @@ pub(super) fn set_oom_score_adj(value: i32) {
     }
 }
 
+/// Allows the process so many open files (`maxOpenFiles`). Where it may not raise its limit that far, it
+/// goes as far as it may.
+pub(super) fn allow_open_files(wanted: u64) {
+    let before = getrlimit(Resource::Nofile);
+    let set = |limit| setrlimit(Resource::Nofile, limit);
+    if let Err(error) = set(raised(before.maximum, wanted)) {
+        tracing::warn!(wanted, may = ?before.maximum, err = %error, "Cannot have as many open files as maxOpenFiles says");
+        let most = before.maximum.map_or(wanted, |most| most.min(wanted));
+        if let Err(error) = set(raised(before.maximum, most)) {
+            tracing::warn!(err = %error, "The limit of open files stays as it is");
+        }
+    }
+}
+
+/// The limits for so many files. What this process' children may raise theirs to is not lowered.
+fn raised(maximum: Option<u64>, wanted: u64) -> Rlimit {
+    Rlimit {
+        current: Some(wanted),
+        maximum: maximum.map(|most| most.max(wanted)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures::FutureExt as _;
+
+    #[test]
+    fn a_limit_is_raised_and_what_children_may_have_is_never_lowered() {
+        let rows = [
+            (Some(4096), 1024, (1024, Some(4096))),
+            (Some(4096), 8192, (8192, Some(8192))),
+            (None, 8192, (8192, None)),
+        ];
+        for (maximum, wanted, (current, most)) in rows {
+            let limit = raised(maximum, wanted);
+            assert_eq!((limit.current, limit.maximum), (Some(current), most));
+        }
+    }
 
     #[tokio::test]
     async fn who_opens_the_lock_file_is_noticed_where_that_is_wanted() {

@@ -34,6 +34,7 @@ const SUPPORTED: &[&str] = &[
     "healthzPort",
     "healthzBindAddress",
     "oomScoreAdj",
+    "maxOpenFiles",
     "containerRuntimeEndpoint",
     "imageServiceEndpoint",
     "runtimeRequestTimeout",
@@ -64,6 +65,7 @@ const SUPPORTED: &[&str] = &[
     "failSwapOn",
     "failCgroupV1",
     "logging",
+    "tracing",
     // Reported with the values given, below and as a warning.
     "cgroupsPerQOS",
     "featureGates",

@@ -20,6 +20,7 @@ use super::{
         text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
+    spans,
     stats::{self, StatsViews},
     streaming::Streams,
 };
@@ -30,6 +31,7 @@ use crate::{
     metrics,
     model::{Pod, PodStatus},
     pod_config::PostedPods,
+    traces::Tracer,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -121,6 +123,7 @@ type Found = Result<(&'static Entry, Route), RouteError>;
 pub struct Handlers {
     port: Port,
     gate: Option<Gate>,
+    tracer: Tracer,
     shared: Arc<Shared>,
 }
 
@@ -154,6 +157,7 @@ impl Handlers {
         Self {
             port: Port::Health,
             gate: None,
+            tracer: Tracer::off(),
             shared: Arc::new(shared),
         }
     }
@@ -170,8 +174,15 @@ impl Handlers {
         Self {
             port: Port::ReadOnly,
             gate: None,
+            tracer: Tracer::off(),
             shared: Arc::new(shared),
         }
+    }
+
+    /// The same, and each request that is answered is a span.
+    #[must_use]
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     /// Of the local socket, which shows everything to who can open it.
@@ -180,6 +191,7 @@ impl Handlers {
         Self {
             port: Port::Local,
             gate: None,
+            tracer: self.tracer.clone(),
             shared: self.shared.clone(),
         }
     }
@@ -190,6 +202,7 @@ impl Handlers {
         Self {
             port: Port::Main,
             gate: Some(gate),
+            tracer: self.tracer.clone(),
             shared: self.shared.clone(),
         }
     }
@@ -244,8 +257,26 @@ impl Handlers {
         })
     }
 
-    /// Answers a request of somebody who may ask.
+    /// Answers a request of somebody who may ask, as a span where there are any.
     fn dispatch<B>(
+        &self,
+        request: hyper::Request<B>,
+        found: Found,
+        stopping: &CancellationToken,
+    ) -> BoxFuture<'static, Response<Body>>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
+        let entry = found.as_ref().ok().map(|(entry, _)| *entry);
+        let span = spans::begin(&self.tracer, self.port, entry, &request);
+        let answer = self.choose(request, found, stopping);
+        match span {
+            Some(span) => Box::pin(spans::until_sent(span, answer)),
+            None => answer,
+        }
+    }
+
+    fn choose<B>(
         &self,
         request: hyper::Request<B>,
         found: Found,

@@ -22,6 +22,7 @@ mod files;
 mod gate;
 mod handlers;
 mod health;
+mod held;
 mod html;
 mod lasting;
 mod list;
@@ -37,6 +38,7 @@ mod profile;
 mod reload;
 mod reply;
 mod routes;
+mod spans;
 mod stats;
 mod streaming;
 #[cfg(test)]

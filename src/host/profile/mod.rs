@@ -1,7 +1,7 @@
 //! Where this process spends its time on the CPU: samples, whose frames they are, and how often each was seen.
 //!
 //! Nothing of this is there while nobody looks, but for a signal handler once somebody has. See
-//! `docs/adr/0002-cpu-profiles.md`.
+//! `docs/adr/0003-cpu-profiles.md`.
 
 mod modules;
 mod sampling;

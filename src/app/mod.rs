@@ -100,6 +100,11 @@ impl App {
         let watch = config.exit_on_lock_contention;
         let lock = node::take_lock(config.lock_file.as_deref(), watch).await?;
         node::set_oom_score_adj(config.oom_score_adj);
+        let files = config.effective.max_open_files.unwrap_or_default();
+        // Validated: it is not negative. Zero would leave none.
+        if let Some(most) = u64::try_from(files).ok().filter(|most| *most > 0) {
+            node::set_open_files(most);
+        }
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
         let secured = secured::open(&config).await?;

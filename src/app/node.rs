@@ -4,7 +4,10 @@ use crate::{config::KubeletConfig, host::Machine};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use std::{
     fs::{File, OpenOptions},
     path::Path,
@@ -82,6 +85,27 @@ pub(super) async fn take_lock(path: Option<&Path>, watch: bool) -> anyhow::Resul
 pub(super) fn set_oom_score_adj(value: i32) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", value.to_string()) {
         tracing::warn!(value, err = %error, "Cannot set the kubelet's own oom_score_adj");
+    }
+}
+
+/// Lets the kubelet have so many files open (upstream's `SetNumFiles`), or as many as it has the right to.
+pub(super) fn set_open_files(most: u64) {
+    let before = getrlimit(Resource::Nofile);
+    let hard = before.maximum.unwrap_or(u64::MAX);
+    let both = |current: u64, maximum: Option<u64>| Rlimit {
+        current: Some(current),
+        maximum,
+    };
+    let raised = match hard < most {
+        true => setrlimit(Resource::Nofile, both(most, Some(most))),
+        false => setrlimit(Resource::Nofile, both(most, before.maximum)),
+    };
+    let settled = raised.or_else(|_| {
+        let most = most.min(hard);
+        setrlimit(Resource::Nofile, both(most, before.maximum))
+    });
+    if let Err(error) = settled {
+        tracing::warn!(most, err = %error, "Cannot set how many files the kubelet may have open");
     }
 }
 

@@ -34,6 +34,7 @@ const SUPPORTED: &[&str] = &[
     "healthzPort",
     "healthzBindAddress",
     "oomScoreAdj",
+    "maxOpenFiles",
     "containerRuntimeEndpoint",
     "imageServiceEndpoint",
     "runtimeRequestTimeout",

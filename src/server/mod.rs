@@ -14,6 +14,7 @@
 
 pub mod auth;
 mod checkpoint;
+mod container_info;
 mod container_logs;
 mod cross_site;
 mod events;
@@ -42,6 +43,7 @@ pub mod tls;
 mod x509;
 
 pub use checkpoint::Checkpoints;
+pub use container_info::{InfoQuery, InfoTarget};
 pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::{
     ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,

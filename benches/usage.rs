@@ -42,6 +42,7 @@ fn main() {
             });
         }
     }
+    open_files();
     let pods = std::env::var("USAGE_PODS").ok();
     let pods: usize = pods.map_or(500, |pods| pods.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -111,6 +112,16 @@ async fn measure(pods: usize, mode: &str) {
             sum / SCRAPES
         );
     }
+}
+
+/// As many as the kubelet lets itself have.
+fn open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit
+        .maximum
+        .map_or(Some(1_000_000), |hard| Some(hard.min(1_000_000)));
+    setrlimit(Resource::Nofile, limit).unwrap();
 }
 
 /// Time on a CPU of all threads that there are.

@@ -89,8 +89,11 @@ pub(super) fn set_oom_score_adj(value: i32) {
 }
 
 /// Allows the process so many open files (`maxOpenFiles`). Where it may not raise its limit that far, it
-/// goes as far as it may.
+/// goes as far as it may. Zero would leave none, and is as if nothing had been said.
 pub(super) fn allow_open_files(wanted: u64) {
+    if wanted == 0 {
+        return;
+    }
     let before = getrlimit(Resource::Nofile);
     let set = |limit| setrlimit(Resource::Nofile, limit);
     if let Err(error) = set(raised(before.maximum, wanted)) {

@@ -38,6 +38,7 @@ pub(super) fn of(config: &KubeletConfig, boards: &Boards) -> Stats {
 /// What the server asks.
 pub(super) fn views(boards: &Boards, stats: &Stats) -> StatsViews {
     let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
+    let infos = stats.clone();
     let probes = boards.probe_metrics.clone();
     StatsViews {
         summary: Arc::new(move |only| {
@@ -54,6 +55,10 @@ pub(super) fn views(boards: &Boards, stats: &Stats) -> StatsViews {
         resource: Arc::new(move || {
             let stats = resource.clone();
             Box::pin(async move { stats.resource().await })
+        }),
+        infos: Arc::new(move |of| {
+            let stats = infos.clone();
+            Box::pin(async move { stats.infos(of).await })
         }),
         probes: Arc::new(move || probes.text()),
     }

@@ -83,13 +83,6 @@ pub fn parse_net_dev(text: &str) -> Vec<NetworkInterface> {
     text.lines().filter_map(line).collect()
 }
 
-/// The interfaces that a process sees.
-pub fn network_of(pid: u32) -> io::Result<Vec<NetworkInterface>> {
-    Ok(parse_net_dev(&fs::read_to_string(format!(
-        "/proc/{pid}/net/dev"
-    ))?))
-}
-
 /// Names of block devices by number, from the text of `/proc/diskstats`.
 pub fn parse_disk_names(text: &str) -> HashMap<(u32, u32), String> {
     let line = |line: &str| {

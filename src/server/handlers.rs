@@ -4,6 +4,7 @@ use super::{
     auth::Gate,
     checkpoint::Checkpoints,
     coalesced::Coalesced,
+    container_info,
     container_logs::LogReaders,
     cross_site, events, files,
     gate::admit,
@@ -336,6 +337,15 @@ impl Handlers {
             }
             Route::Summary(only_cpu_and_memory) => {
                 stats::summary(&views.stats, only_cpu_and_memory).await
+            }
+            Route::ContainerInfo(target, query) => {
+                let body = match read_body(request, entry.body.unwrap_or(0)).await {
+                    Ok(body) => body,
+                    Err(refused) => return *refused,
+                };
+                unless(stopping, (views.known)()).await;
+                let pods = || (views.pods)();
+                container_info::answer(&views.stats, pods, &target, query, &body).await
             }
             Route::CadvisorMetrics => stats::cadvisor(&views.stats).await,
             Route::ResourceMetrics => stats::resource(&views.stats).await,

@@ -15,6 +15,7 @@
 pub mod auth;
 mod checkpoint;
 mod coalesced;
+mod container_info;
 mod container_logs;
 mod cross_site;
 mod events;
@@ -47,6 +48,7 @@ pub mod tls;
 mod x509;
 
 pub use checkpoint::Checkpoints;
+pub use container_info::{InfoQuery, InfoTarget};
 pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::{
     ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,

@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{
     metrics,
-    stats::api::{PodStats, Summary},
+    stats::{
+        ContainerInfo, InfoOf,
+        api::{PodStats, Summary},
+    },
 };
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream};
@@ -29,6 +32,8 @@ pub struct StatsViews {
     pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextPieces>> + Send + Sync>,
     /// For `/metrics/resource`.
     pub resource: Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
+    /// For `/stats/` and below it; empty when there is no such thing, `None` when nothing could be read.
+    pub infos: Arc<dyn Fn(InfoOf) -> BoxFuture<'static, Option<Vec<ContainerInfo>>> + Send + Sync>,
     /// For `/metrics/probes`.
     pub probes: Arc<dyn Fn() -> String + Send + Sync>,
 }
@@ -63,7 +68,7 @@ pub(super) fn probes(views: &StatsViews) -> Response<Body> {
     full(StatusCode::OK, METRICS, (views.probes)())
 }
 
-fn unreadable() -> Response<Body> {
+pub(super) fn unreadable() -> Response<Body> {
     let body = "Internal Error: the cgroups could not be read in time\n".to_owned();
     text(StatusCode::INTERNAL_SERVER_ERROR, body)
 }

@@ -179,6 +179,10 @@ pub(super) fn stats() -> StatsViews {
             Box::pin(std::future::ready(Some(pieces)))
         }),
         resource: Arc::new(|| Box::pin(std::future::ready("r 1\n".to_owned()))),
+        infos: Arc::new(|of| {
+            let of = crate::stats::ContainerInfo::example(&of);
+            Box::pin(std::future::ready(Some(of.into_iter().collect())))
+        }),
         probes: Arc::new(|| "p 1\n".to_owned()),
     }
 }

@@ -1,11 +1,11 @@
 //! What directories take up. Walking them is slow and wears disks (P-23), so it is done for somebody who
 //! asks, one walk at a time, the longest unmeasured first, and not again before its period is over.
 
-use crate::host::{DiskUsage, FilesystemUsage, disk_usage, filesystem_usage};
+use crate::host::{DiskUsage, FilesystemUsage, MountEntry, disk_usage, filesystem_usage, mount};
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -93,6 +93,18 @@ impl DiskMeter {
     pub(super) fn len(&self) -> usize {
         self.facts.lock().len()
     }
+}
+
+/// How full the file system is that a path is on, and its device. Blocking.
+pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
+    let usage = filesystem_usage(path).ok()?;
+    let mounts = mount::list().unwrap_or_default();
+    let holds = |mount: &&MountEntry| path.starts_with(&mount.mount_point);
+    let depth = |mount: &&MountEntry| mount.mount_point.components().count();
+    // Of several on one place the last one is seen.
+    let mount = mounts.iter().filter(holds).max_by_key(depth);
+    let device = mount.map(|mount| mount.source.clone());
+    Some((usage, device.unwrap_or_default()))
 }
 
 #[cfg(test)]

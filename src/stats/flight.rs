@@ -47,6 +47,13 @@ impl<T: Send + Sync + 'static> Source<T> {
         }
     }
 
+    /// The last answer, where it is fresh.
+    pub(super) fn fresh(&self) -> Option<Arc<T>> {
+        let state = self.state.lock();
+        let (at, last) = state.last.as_ref()?;
+        (at.elapsed() < self.pace.fresh).then(|| last.clone())
+    }
+
     /// The answer that is fresh, or that of the question under way, or of `ask`, which is asked then. When
     /// that takes too long or fails, the last answer, unless it is too old.
     pub(super) async fn get(

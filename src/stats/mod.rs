@@ -20,6 +20,7 @@ mod families;
 mod flight;
 mod generate;
 mod index;
+mod info;
 mod machine;
 mod picture;
 mod rate;
@@ -28,11 +29,16 @@ mod sampler;
 mod text;
 
 pub use cadvisor::Pieces;
+pub use info::{ContainerInfo, InfoOf};
 pub use sampler::Snapshot;
 
 use crate::{
     cri::{ImageClient, RuntimeClient, v1},
-    host::{FilesystemUsage, Machine, cgroup::CgroupFs, filesystem_usage, proc},
+    host::{
+        FilesystemUsage, Machine,
+        cgroup::{CgroupFs, Depth},
+        proc,
+    },
     images::sandbox_image,
     kuberuntime::log_paths,
     model::PodUid,
@@ -46,12 +52,7 @@ use flight::{Pace, Source};
 use futures::future::BoxFuture;
 use generate::{Disks, Inputs, PodPlaces};
 use parking_lot::Mutex;
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 /// Logs are measured at most this often: they grow while one looks.
 const LOGS: Duration = Duration::from_secs(10);
@@ -116,12 +117,14 @@ struct Inner {
     machine: MachineFacts,
     sampler: Arc<Mutex<sampler::Sampler>>,
     disks: DiskMeter,
-    snapshot: Source<Arc<Snapshot>>,
+    /// One for each depth.
+    snapshots: [(Depth, Source<Arc<Snapshot>>); 3],
     said: Source<HashMap<String, v1::ContainerStats>>,
     measured: Source<()>,
     node_fs: Source<(Time, FilesystemUsage, String)>,
     image_fs: Source<(FsStats, FilesystemUsage, String)>,
     sandbox_image: Source<String>,
+    runtime_name: Source<String>,
     runtime_pid: Source<u32>,
 }
 
@@ -134,12 +137,14 @@ impl Stats {
                 machine: machine::facts(machine),
                 sampler: Arc::new(Mutex::new(sampler::Sampler::new(fs))),
                 disks: DiskMeter::default(),
-                snapshot: Source::new(KERNEL),
+                snapshots: [Depth::Core, Depth::Common, Depth::Everything]
+                    .map(|depth| (depth, Source::new(KERNEL))),
                 said: Source::new(SLOW),
                 measured: Source::new(SLOW),
                 node_fs: Source::new(SLOW),
                 image_fs: Source::new(SLOW),
                 sandbox_image: Source::new(SELDOM),
+                runtime_name: Source::new(SELDOM),
                 runtime_pid: Source::new(SELDOM),
                 parts,
             }),
@@ -167,14 +172,10 @@ impl Stats {
     /// `None` when not even the cgroups could be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;
-        let snapshot = inner.snapshot().await?;
         if only_cpu_and_memory {
-            let said = match lacks_cgroups(&snapshot) {
-                true => inner.said().await.unwrap_or_default(),
-                false => Arc::default(),
-            };
-            return Some(generate::summary(&inner.inputs(&snapshot, &said, None)));
+            return self.cpu_and_memory(Depth::Common).await;
         }
+        let snapshot = inner.snapshot(Depth::Common).await?;
         let pods = inner.places(&snapshot);
         let (said, node, images, facts) = tokio::join!(
             inner.said(),
@@ -199,20 +200,25 @@ impl Stats {
         )))
     }
 
+    async fn cpu_and_memory(&self, depth: Depth) -> Option<Summary> {
+        let inner = &self.inner;
+        let snapshot = inner.snapshot(depth).await?;
+        let said = match lacks_cgroups(&snapshot) {
+            true => inner.said().await.unwrap_or_default(),
+            false => Arc::default(),
+        };
+        Some(generate::summary(&inner.inputs(&snapshot, &said, None)))
+    }
+
     /// The series of cAdvisor, as text in pieces. `None` when the cgroups could not be read in time.
     pub async fn cadvisor(&self) -> Option<Pieces> {
         let inner = &self.inner;
-        let (snapshot, image, node, images) = tokio::join!(
-            inner.snapshot(),
+        let depth = Depth::Everything;
+        let (snapshot, image, filesystems) = tokio::join!(
+            inner.snapshot(depth),
             inner.sandbox_image(),
-            inner.node_fs(),
-            inner.image_fs()
+            inner.filesystems()
         );
-        let mut filesystems = Vec::new();
-        filesystems.extend(node.map(|node| (node.2.clone(), node.1)));
-        filesystems.extend(images.map(|images| (images.2.clone(), images.1)));
-        filesystems.sort_by(|a, b| a.0.cmp(&b.0));
-        filesystems.dedup_by(|a, b| a.0 == b.0);
         let image = image.unwrap_or_default();
         Some(cadvisor::pieces(
             snapshot?,
@@ -222,9 +228,27 @@ impl Stats {
         ))
     }
 
+    /// What the first kubelets told of cgroups and containers; empty where there is none of that name.
+    /// `None` when the cgroups could not be read in time.
+    pub async fn infos(&self, of: InfoOf) -> Option<Vec<ContainerInfo>> {
+        let inner = &self.inner;
+        let depth = Depth::Everything;
+        let (snapshot, runtime, filesystems) = tokio::join!(
+            inner.snapshot(depth),
+            inner.runtime_name(),
+            inner.filesystems()
+        );
+        let around = info::Around {
+            booted: inner.machine.booted,
+            runtime: &runtime.unwrap_or_default(),
+            filesystems: &filesystems,
+        };
+        Some(info::infos(&*snapshot?, &around, &of))
+    }
+
     /// The text of `/metrics/resource`.
     pub async fn resource(&self) -> String {
-        resource::text(self.summary(true).await.as_ref())
+        resource::text(self.cpu_and_memory(Depth::Core).await.as_ref())
     }
 }
 
@@ -253,19 +277,25 @@ impl Inner {
         }
     }
 
-    async fn snapshot(&self) -> Option<Arc<Snapshot>> {
-        let runtime = self.runtime_pid().await;
+    /// What was read just now, at least so deep, or is read for this.
+    async fn snapshot(&self, depth: Depth) -> Option<Arc<Snapshot>> {
+        let mut enough = self.snapshots.iter().filter(|(of, _)| *of >= depth);
+        if let Some(fresh) = enough.clone().find_map(|(_, source)| source.fresh()) {
+            return Some(fresh.as_ref().clone());
+        }
+        let (depth, source) = enough.next()?;
+        let (depth, runtime) = (*depth, self.runtime_pid().await);
         let ask = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
             let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
             let look = move || {
                 let pods = picture::subjects(&cache.pods());
                 let mut system = vec![("kubelet", std::process::id())];
                 system.extend(runtime.map(|pid| ("runtime", *pid)));
-                Arc::new(sampler.lock().look(pods, &system))
+                Arc::new(sampler.lock().look(pods, &system, depth))
             };
             Box::pin(blocking(look))
         };
-        Some(self.snapshot.get(ask).await?.as_ref().clone())
+        Some(source.get(ask).await?.as_ref().clone())
     }
 
     /// What the runtime says of containers, by id.
@@ -295,6 +325,25 @@ impl Inner {
             })
         };
         self.node_fs.get(ask).await
+    }
+
+    /// The file systems of the kubelet's directory and of images, by device.
+    async fn filesystems(&self) -> Vec<(String, FilesystemUsage)> {
+        let (node, images) = tokio::join!(self.node_fs(), self.image_fs());
+        let mut found = Vec::new();
+        found.extend(node.map(|node| (node.2.clone(), node.1)));
+        found.extend(images.map(|images| (images.2.clone(), images.1)));
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found.dedup_by(|a, b| a.0 == b.0);
+        found
+    }
+
+    async fn runtime_name(&self) -> Option<Arc<String>> {
+        let ask = || -> BoxFuture<'static, Option<String>> {
+            let runtime = self.parts.runtime.clone();
+            Box::pin(async move { Some(runtime.version().await.ok()?.runtime_name) })
+        };
+        self.runtime_name.get(ask).await
     }
 
     async fn image_fs(&self) -> Option<Arc<(FsStats, FilesystemUsage, String)>> {
@@ -415,22 +464,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.ok()
 }
 
-/// How full the file system is that a path is on, and its device.
 async fn filesystem(path: PathBuf) -> Option<(FilesystemUsage, String)> {
-    let measured = blocking(move || {
-        let fs = filesystem_usage(&path).ok()?;
-        Some((fs, device_of(&path)))
-    });
-    measured.await?
-}
-
-fn device_of(path: &Path) -> String {
-    let mounts = crate::host::mount::list().unwrap_or_default();
-    let holds = |mount: &&crate::host::MountEntry| path.starts_with(&mount.mount_point);
-    let depth = |mount: &&crate::host::MountEntry| mount.mount_point.components().count();
-    // Of several on one place the last one is seen.
-    let mount = mounts.iter().filter(holds).max_by_key(depth);
-    mount.map(|mount| mount.source.clone()).unwrap_or_default()
+    blocking(move || disk::around(&path)).await?
 }
 
 fn now() -> Time {

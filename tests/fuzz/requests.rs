@@ -169,6 +169,7 @@ fn views() -> Views {
                 Box::pin(ready(Some(pieces)))
             }),
             resource: Arc::new(|| Box::pin(ready("r 1\n".to_owned()))),
+            infos: Arc::new(|_| Box::pin(ready(None))),
             probes: Arc::new(|| "p 1\n".to_owned()),
         },
         overview: Arc::new(|| Overview {

@@ -2,8 +2,8 @@
 
 use kubelet::logs::Streams;
 use kubelet::server::{
-    ContainerName, EventsQuery, ExplainQuery, HealthQuery, LogQuery, OverviewQuery, PodName, Post,
-    Route,
+    ContainerName, EventsQuery, ExplainQuery, HealthQuery, InfoQuery, InfoTarget, LogQuery,
+    OverviewQuery, PodName, Post, Route,
 };
 
 pub(crate) type Pairs = Vec<(&'static str, String)>;
@@ -61,6 +61,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
         }
         Route::Profile(seconds) => (vec![], vec![("seconds", seconds.to_string())]),
         Route::Summary(only) => (vec![], vec![("only_cpu_and_memory", only.to_string())]),
+        Route::ContainerInfo(target, query) => (info_target(target), info_query(query)),
         Route::Health(HealthQuery { verbose, exclude }) => {
             let exclude = exclude.iter().map(|name| ("exclude", name.clone()));
             let verbose = verbose.then(|| ("verbose", String::new()));
@@ -95,6 +96,30 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
         ),
         Route::ContainerLogs(name, query) => (container(name), log_query(query)),
     }
+}
+
+/// Without a UID the namespace is `default`, and is not written.
+fn info_target(target: &InfoTarget) -> Vec<String> {
+    match target {
+        InfoTarget::Machine | InfoTarget::Cgroup => vec![],
+        InfoTarget::Container(name) if name.pod.uid.is_none() => {
+            assert_eq!(name.pod.namespace, "default");
+            container(name).split_off(1)
+        }
+        InfoTarget::Container(name) => container(name),
+    }
+}
+
+fn info_query(query: &InfoQuery) -> Pairs {
+    let cgroup = ("containerName", query.cgroup.clone());
+    let below = ("subcontainers", query.below.to_string());
+    let start = query.start.map(|start| ("start", start.to_string()));
+    let end = query.end.map(|end| ("end", end.to_string()));
+    [cgroup, below]
+        .into_iter()
+        .chain(start)
+        .chain(end)
+        .collect()
 }
 
 fn flags(streams: &kubelet::cri::StdStreams) -> Pairs {

@@ -77,7 +77,30 @@ async fn the_first_kubelets_questions_are_answered() {
     assert!(
         machine["num_cores"].as_u64() > Some(0) && machine["memory_capacity"].as_u64() > Some(0)
     );
+    let (code, body) = node.told_by_socket("GET", "/stats/").await;
+    assert_eq!(code, 200, "{body}");
+    let machine: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(machine["name"], "/");
+    assert!(
+        machine["stats"][0]["memory"]["usage"].as_u64() > Some(0),
+        "{machine}"
+    );
     let rows = [
+        ("/stats/?num_stats=many", 400, "num_stats"),
+        (
+            "/stats/container?containerName=/none/such",
+            404,
+            "/none/such",
+        ),
+        ("/stats/none/c", 404, "pod does not exist"),
+        ("/stats/default/web-node1/other/c", 404, "another UID"),
+        ("/stats/web-node1/none", 404, "container not found"),
+        // A container of this runtime has no process, and so no cgroup.
+        (
+            "/stats/web-node1/main",
+            404,
+            "nothing of it runs in a cgroup",
+        ),
         ("/podInfo?podNamespace=default", 400, "podID"),
         (
             "/podInfo?podID=none&podNamespace=default",

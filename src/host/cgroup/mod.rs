@@ -1,5 +1,6 @@
 //! What the kernel counts for a group of processes, in both versions of cgroups.
 
+mod files;
 mod parse;
 mod read;
 mod walk;
@@ -7,9 +8,22 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
+pub use files::{Handles, Scratch};
 pub use parse::{PressureLine, parse_pressure};
-pub use read::{CgroupFs, Scratch};
+pub use read::CgroupFs;
 pub use walk::Descend;
+
+/// How much of what a cgroup has used is wanted; each has what the one before has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// All CPU time, memory and swap.
+    #[default]
+    Core,
+    /// Processes, and time lost waiting.
+    Common,
+    /// The rest.
+    Everything,
+}
 
 /// What a cgroup has used, as far as its controllers are there. Counters never go back while the
 /// cgroup lives.

@@ -1,5 +1,18 @@
 use super::*;
-use std::{fs, path::Path};
+use std::{
+    fs, io,
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// All of it, with files that do not stay open.
+fn usage(fs: &CgroupFs, path: &str, quota: bool) -> io::Result<Usage> {
+    let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
+    let mut usage = fs.pulse(path, &mut handles, &mut scratch)?;
+    let how = (Depth::Everything, quota, false);
+    fs.complete(path, how, &mut usage, &mut handles, &mut scratch);
+    Ok(usage)
+}
 
 fn put(root: &Path, path: &str, text: &str) {
     let full = root.join(path);
@@ -97,19 +110,21 @@ fn both_versions_say_the_same_of_the_same() {
     let mut scratch = Scratch::default();
     let mut read = |root: &tempfile::TempDir, v2| {
         let fs = CgroupFs::new(root.path(), v2);
-        let pulse = fs.pulse("/pods/a", &mut scratch).unwrap();
-        let usage = fs.usage("/pods/a", true, &mut scratch).unwrap();
-        (pulse, usage, fs.limits("/pods/a", &mut scratch))
+        let usage = usage(&fs, "/pods/a", true).unwrap();
+        (usage, fs.limits("/pods/a", &mut scratch))
     };
-    let (pulse, mut usage, limits) = read(&two, true);
-    assert_eq!(pulse, (5_000_000_000, 8_192_000));
+    let (mut usage, limits) = read(&two, true);
     let io = usage.pressure.take().unwrap().io;
     assert_eq!((io.some.total, io.full.total), (42, 7));
     assert_eq!(io.some.average, [1.5, 0.1, 0.0]);
-    assert_eq!(read(&one, false), (pulse, usage.clone(), limits));
+    assert_eq!(read(&one, false), (usage.clone(), limits));
     let memory = usage.memory.unwrap();
     assert_eq!(memory.working_set(), 8_190_000);
     assert_eq!((memory.failures, memory.oom_kills), (4, 2));
+    assert_eq!(
+        (memory.usage, usage.cpu.unwrap().total),
+        (8_192_000, 5_000_000_000)
+    );
     assert_eq!(usage.throttling.unwrap().throttled, 70_000);
     assert_eq!(usage.tasks.unwrap().one, Some(17));
     let io = usage.io.first().unwrap();
@@ -132,8 +147,8 @@ fn what_is_missing_broken_or_gone_is_left_out() {
     let root = v2();
     let fs = CgroupFs::new(root.path(), true);
     let mut scratch = Scratch::default();
-    assert!(fs.usage("/pods/gone", true, &mut scratch).is_err());
-    assert!(fs.pulse("/pods/gone", &mut scratch).is_err());
+    assert!(usage(&fs, "/pods/gone", true).is_err());
+    assert!(usage(&CgroupFs::new(root.path(), false), "/pods/gone", true).is_err());
     assert_eq!(fs.limits("/pods/gone", &mut scratch), Limits::default());
     put(root.path(), "pods/a/memory.current", "-5\n");
     put(
@@ -143,7 +158,7 @@ fn what_is_missing_broken_or_gone_is_left_out() {
     );
     put(root.path(), "pods/a/cpu.max", "max 100000\n");
     put(root.path(), "pods/a/cpu.weight", "0\n");
-    let usage = fs.usage("/pods/a", false, &mut scratch).unwrap();
+    let usage = self::usage(&fs, "/pods/a", false).unwrap();
     assert_eq!((usage.memory, usage.cpu), (None, Some(CpuUsage::default())));
     assert_eq!(usage.throttling, None);
     let limits = fs.limits("/pods/a", &mut scratch);
@@ -152,7 +167,7 @@ fn what_is_missing_broken_or_gone_is_left_out() {
         (None, Some(100_000), None)
     );
     std::fs::write(root.path().join("pods/a/memory.stat"), [0xff, 0xfe]).unwrap();
-    assert!(fs.usage("/pods/a", false, &mut scratch).is_ok());
+    assert!(self::usage(&fs, "/pods/a", false).is_ok());
 }
 
 #[test]
@@ -161,7 +176,7 @@ fn a_file_longer_than_one_read_is_read_to_its_end() {
     let pids: String = (1..=3000).map(|pid| format!("{pid}\n")).collect();
     put(root.path(), "pods/a/cgroup.procs", &pids);
     let fs = CgroupFs::new(root.path(), true);
-    let tasks = fs.tasks("/pods/a", &mut Scratch::default()).unwrap();
+    let tasks = usage(&fs, "/pods/a", false).unwrap().tasks.unwrap();
     assert_eq!((tasks.processes, tasks.one), (3000, Some(1)));
 }
 
@@ -194,4 +209,100 @@ fn a_walk_shows_every_cgroup_once_and_ends_where_it_is_told_to() {
     assert_eq!(walk(100, |_| Descend::Stop).0, 1);
     let nothing = CgroupFs::new(root.path().join("none"), true);
     assert_eq!(nothing.walk(9, |_, _| Descend::Yes), 0);
+}
+
+/// A cgroup of the machine without processes, gone with this.
+struct Genuine {
+    fs: CgroupFs,
+    path: String,
+    directories: Vec<std::path::PathBuf>,
+}
+
+impl Genuine {
+    /// `None` where this process may not make any.
+    fn new() -> Option<Self> {
+        let v2 = fs::exists("/sys/fs/cgroup/cgroup.controllers").unwrap();
+        let root = Path::new("/sys/fs/cgroup");
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = format!("/kubelet-test-{}-{number}", std::process::id());
+        let directories = match v2 {
+            true => vec![root.join(path.trim_start_matches('/'))],
+            false => ["memory", "cpuacct", "pids"]
+                .map(|name| root.join(name).join(path.trim_start_matches('/')))
+                .to_vec(),
+        };
+        let made = Self {
+            fs: CgroupFs::new(root, v2),
+            path,
+            directories,
+        };
+        match made.make() {
+            Ok(()) => Some(made),
+            Err(error) => {
+                eprintln!("SKIPPED: no cgroup can be made here: {error}");
+                None
+            }
+        }
+    }
+
+    fn make(&self) -> io::Result<()> {
+        self.directories.iter().try_for_each(fs::create_dir)
+    }
+
+    fn remove(&self) {
+        for directory in &self.directories {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+impl Drop for Genuine {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+#[test]
+fn files_that_stay_open_tell_the_end_and_do_not_outlive_it() {
+    let Some(cgroup) = Genuine::new() else { return };
+    let (fs, path) = (&cgroup.fs, cgroup.path.as_str());
+    let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
+    let mut whole = |handles: &mut Handles, keep: bool| -> io::Result<Usage> {
+        let mut usage = fs.pulse(path, handles, &mut scratch)?;
+        let how = (Depth::Everything, false, keep);
+        fs.complete(path, how, &mut usage, handles, &mut scratch);
+        Ok(usage)
+    };
+    let first = whole(&mut handles, true).unwrap();
+    let open = handles.len();
+    assert!(open > 2, "{handles:?}");
+    let again = whole(&mut handles, true).unwrap();
+    assert_eq!(
+        (again.cpu, again.tasks, handles.len()),
+        (first.cpu, first.tasks, open)
+    );
+    cgroup.remove();
+    assert!(whole(&mut handles, true).is_err());
+    assert!(handles.is_empty(), "{handles:?}");
+    cgroup.make().unwrap();
+    assert_eq!(whole(&mut handles, false).unwrap().tasks, first.tasks);
+    assert!(
+        handles.len() <= 2,
+        "only what tells whether anything happened"
+    );
+}
+
+#[test]
+fn no_more_files_stay_open_than_there_is_room_for() {
+    let Some(cgroup) = Genuine::new() else { return };
+    let (mut handles, mut scratch) = (Handles::default(), Scratch::with_room(1));
+    let (fs, path) = (&cgroup.fs, cgroup.path.as_str());
+    for _ in 0..2 {
+        fs.pulse(path, &mut handles, &mut scratch).unwrap();
+        assert_eq!(handles.len(), 1);
+    }
+    handles.close(&mut scratch);
+    fs.pulse(path, &mut handles, &mut scratch).unwrap();
+    assert_eq!(handles.len(), 1, "what was closed makes room");
 }

@@ -8,6 +8,7 @@ use crate::{
     cri::StdStreams,
     server::{
         auth::{PROXY, Subresources},
+        container_info::{InfoQuery, InfoTarget},
         container_logs::{LogQuery, params::log_query},
         streaming::{ContainerName, PodName, params},
     },
@@ -46,6 +47,8 @@ pub enum Route {
     ProbeMetrics,
     /// `/stats/summary`: what the node and its pods use; whether only CPU and memory are wanted.
     Summary(bool),
+    /// `/stats/` and below it: what the first kubelets told of the machine, a cgroup or a container.
+    ContainerInfo(InfoTarget, InfoQuery),
     /// `/healthz`: all checks.
     Health(HealthQuery),
     /// `/healthz/<name>`: one check.
@@ -317,6 +320,28 @@ pub(super) fn summary(parts: &Parts) -> Result<Route, RouteError> {
     Ok(Route::Summary(
         values.next() == Some("true") && values.next().is_none(),
     ))
+}
+
+pub(super) fn machine_info(parts: &Parts) -> Result<Route, RouteError> {
+    info(parts, InfoTarget::Machine)
+}
+
+pub(super) fn cgroup_info(parts: &Parts) -> Result<Route, RouteError> {
+    info(parts, InfoTarget::Cgroup)
+}
+
+/// Without a namespace it is `default`.
+pub(super) fn container_info(parts: &Parts) -> Result<Route, RouteError> {
+    let mut name = container_name(parts)?;
+    if name.pod.namespace.is_empty() {
+        name.pod.namespace.push_str("default");
+    }
+    info(parts, InfoTarget::Container(name))
+}
+
+fn info(parts: &Parts, target: InfoTarget) -> Result<Route, RouteError> {
+    let query = InfoQuery::of_pairs(&parts.query)?;
+    Ok(Route::ContainerInfo(target, query))
 }
 
 pub(super) fn events(parts: &Parts) -> Result<Route, RouteError> {

@@ -2,6 +2,7 @@
 //! the entry, and `docs/routes.md` is written from it.
 
 use super::route::{self, Parse};
+use crate::server::container_info;
 use crate::validation::MAX_MANIFEST_BYTES;
 use std::fmt::Write as _;
 
@@ -98,7 +99,7 @@ const READABLE: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 const MANIFEST: Option<usize> = Some(MAX_MANIFEST_BYTES);
 
 const GET: &[&str] = &["GET"];
-const UPGRADE: &[&str] = &["GET", "POST"];
+const GET_OR_POST: &[&str] = &["GET", "POST"];
 
 /// Largest form that is read, bytes.
 const FORM: usize = 64 * 1024;
@@ -113,6 +114,16 @@ const READ: Entry = Entry {
     switch: None,
     about: "",
     parse: route::nothing,
+};
+
+/// What the first kubelets told of usage; others are changed from it.
+const INFO: Entry = Entry {
+    methods: GET_OR_POST,
+    ports: GUARDED,
+    subresources: &["stats"],
+    body: Some(container_info::BODY),
+    switch: Some(Switch::Debugging),
+    ..READ
 };
 
 /// Every route, in the order of the documentation. No two match one path.
@@ -221,6 +232,30 @@ pub static ENTRIES: &[Entry] = &[
         ..READ
     },
     Entry {
+        pattern: "/stats/",
+        about: "The machine as the first kubelets told it: cAdvisor's container information with one sample; `start`, `end`, in the query or in a JSON body.",
+        parse: route::machine_info,
+        ..INFO
+    },
+    Entry {
+        pattern: "/stats/container",
+        about: "The same of the cgroup `containerName`, and with `subcontainers` of those below it, by path.",
+        parse: route::cgroup_info,
+        ..INFO
+    },
+    Entry {
+        pattern: "/stats/{pod}/{container}",
+        about: "The same of a container of a pod in the namespace `default`.",
+        parse: route::container_info,
+        ..INFO
+    },
+    Entry {
+        pattern: "/stats/{namespace}/{pod}/{uid}/{container}",
+        about: "The same of a container of the pod of that UID.",
+        parse: route::container_info,
+        ..INFO
+    },
+    Entry {
         pattern: "/configz",
         ports: GUARDED,
         subresources: &["configz", "proxy"],
@@ -325,7 +360,7 @@ pub static ENTRIES: &[Entry] = &[
     },
     Entry {
         pattern: "/exec/{namespace}/{pod}/{container}",
-        methods: UPGRADE,
+        methods: GET_OR_POST,
         ports: GUARDED,
         switch: Some(Switch::Debugging),
         about: "A command in a container, over SPDY or WebSocket: `command` for each argument; `input`, `output`, `error`, `tty`.",
@@ -334,7 +369,7 @@ pub static ENTRIES: &[Entry] = &[
     },
     Entry {
         pattern: "/exec/{namespace}/{pod}/{uid}/{container}",
-        methods: UPGRADE,
+        methods: GET_OR_POST,
         ports: GUARDED,
         switch: Some(Switch::Debugging),
         about: "The same of the pod of that UID.",
@@ -343,7 +378,7 @@ pub static ENTRIES: &[Entry] = &[
     },
     Entry {
         pattern: "/attach/{namespace}/{pod}/{container}",
-        methods: UPGRADE,
+        methods: GET_OR_POST,
         ports: GUARDED,
         switch: Some(Switch::Debugging),
         about: "The first process of a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
@@ -352,7 +387,7 @@ pub static ENTRIES: &[Entry] = &[
     },
     Entry {
         pattern: "/attach/{namespace}/{pod}/{uid}/{container}",
-        methods: UPGRADE,
+        methods: GET_OR_POST,
         ports: GUARDED,
         switch: Some(Switch::Debugging),
         about: "The same of the pod of that UID.",
@@ -361,7 +396,7 @@ pub static ENTRIES: &[Entry] = &[
     },
     Entry {
         pattern: "/portForward/{namespace}/{pod}",
-        methods: UPGRADE,
+        methods: GET_OR_POST,
         ports: GUARDED,
         switch: Some(Switch::Debugging),
         about: "Ports of a pod, over SPDY or WebSocket; over the latter, `port` names them.",
@@ -370,7 +405,7 @@ pub static ENTRIES: &[Entry] = &[
     },
     Entry {
         pattern: "/portForward/{namespace}/{pod}/{uid}",
-        methods: UPGRADE,
+        methods: GET_OR_POST,
         ports: GUARDED,
         switch: Some(Switch::Debugging),
         about: "The same of the pod of that UID.",

@@ -150,12 +150,100 @@ async fn usage_is_told_in_whole_and_in_pieces() {
 }
 
 #[tokio::test]
+async fn the_first_kubelets_usage_is_told_of_machine_cgroups_and_containers() {
+    let pods = vec![(pod("a"), None), (pod("b"), None)];
+    let handlers = local(views(pods), vec![]);
+    let table: &[(&str, &str, &str, u16, &str)] = &[
+        (
+            "GET",
+            "/stats/",
+            "",
+            200,
+            "{\"name\":\"/\",\"stats\":[{\"cpu\":{}}]}",
+        ),
+        ("GET", "/stats", "", 200, "\"name\":\"/\""),
+        ("POST", "/stats/", "{\"num_stats\": 1}", 200, "\"stats\""),
+        (
+            "POST",
+            "/stats/",
+            "{\"num_stats\": \"x\"}",
+            400,
+            "\"num_stats\"",
+        ),
+        (
+            "GET",
+            "/stats/?end=2001-01-01T00:00:00Z",
+            "",
+            200,
+            "{\"name\":\"/\"}",
+        ),
+        ("GET", "/stats/container", "", 200, "{\"/\":{\"name\":\"/\""),
+        (
+            "POST",
+            "/stats/container",
+            "{\"containerName\":\"a/\"}",
+            200,
+            "{\"/a\":{",
+        ),
+        (
+            "GET",
+            "/stats/container?containerName=b",
+            "",
+            404,
+            "no cgroup \"/b\" is known",
+        ),
+        (
+            "GET",
+            "/stats/container?subcontainers=some",
+            "",
+            400,
+            "\"subcontainers\"",
+        ),
+        ("GET", "/stats/a/c", "", 200, "\"name\":\"/uid-a/c\""),
+        (
+            "GET",
+            "/stats/default/a/uid-a/c",
+            "",
+            200,
+            "\"name\":\"/uid-a/c\"",
+        ),
+        ("GET", "/stats/default/a/uid-x/c", "", 404, "another UID"),
+        ("GET", "/stats/none/c", "", 404, "pod does not exist"),
+        (
+            "GET",
+            "/stats/a/none",
+            "",
+            404,
+            "container not found (\"none\")",
+        ),
+        (
+            "GET",
+            "/stats/b/c",
+            "",
+            404,
+            "container not found (\"c\"): nothing of it runs",
+        ),
+        ("GET", "/stats/a/c/d", "", 404, "404 page not found"),
+        ("PUT", "/stats/a/c", "", 405, "405"),
+    ];
+    for (method, target, body, status, text) in table {
+        let (told, answer) = ask(&handlers, method, target, body).await;
+        assert_eq!(told.as_u16(), *status, "{method} {target}: {answer}");
+        assert!(answer.contains(text), "{method} {target}: {answer}");
+    }
+    let long = " ".repeat(crate::server::container_info::BODY + 1);
+    let (told, _) = ask(&handlers, "POST", "/stats/", &long).await;
+    assert_eq!(told, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
 async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
     let mut views = views(vec![]);
     views.stats.summary = Arc::new(|_| Box::pin(std::future::ready(None)));
     views.stats.cadvisor = Arc::new(|| Box::pin(std::future::ready(None)));
+    views.stats.infos = Arc::new(|_| Box::pin(std::future::ready(None)));
     let handlers = local(views, vec![]);
-    for target in ["/stats/summary", "/metrics/cadvisor"] {
+    for target in ["/stats/summary", "/metrics/cadvisor", "/stats/"] {
         let (status, body) = ask(&handlers, "GET", target, "").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
         assert!(body.starts_with("Internal Error: "), "{body}");

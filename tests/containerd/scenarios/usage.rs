@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::node::{Node, SOON, manifest};
+use crate::support::bridge::Bridge;
 use crate::support::http;
 use crate::support::wait::wait_for;
 
@@ -75,6 +76,7 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
     node.ready("busy").await;
     the_summary_is_whole(&node).await;
     the_series_are_those_of_cadvisor(&node).await;
+    the_first_kubelets_form_says_the_same(&node).await;
     let resource = page(&node, "/metrics/resource").await;
     let whose = [
         "container=\"c\"",
@@ -119,6 +121,41 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
     node.gone("busy", SOON).await;
     let after = summary(&node, "").await;
     assert_eq!(of_pod(&after, "busy"), Value::Null);
+}
+
+/// cAdvisor's container information, by pod and by cgroup.
+async fn the_first_kubelets_form_says_the_same(node: &Node) {
+    let bridge = Bridge::to(node.root().join("kubelet.sock")).await;
+    let port = bridge.port;
+    let told = |path: String| async move {
+        let (code, text) = http::get(port, &path).await.unwrap();
+        assert_eq!(code, 200, "{path}: {text}");
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let info = told("/stats/busy-node1/c".into()).await;
+    let sample = &info["stats"][0];
+    let spec = &info["spec"];
+    assert_eq!(info["namespace"], "containerd", "{info:#}");
+    assert_eq!(spec["memory"]["limit"], 64 << 20, "{info:#}");
+    assert!(
+        sample["cpu"]["usage"]["total"].as_u64() > Some(0),
+        "{info:#}"
+    );
+    assert!(
+        sample["memory"]["working_set"].as_u64() > Some(0),
+        "{info:#}"
+    );
+    assert!(sample["network"]["name"].is_string(), "{info:#}");
+    let uid = spec["labels"]["io.kubernetes.pod.uid"].as_str().unwrap();
+    let by_uid = told(format!("/stats/default/busy-node1/{uid}/c")).await;
+    assert_eq!(by_uid["aliases"], info["aliases"]);
+    let cgroup = info["name"].as_str().unwrap();
+    let by_path = told(format!("/stats/container?containerName={cgroup}")).await;
+    assert_eq!(by_path[cgroup]["aliases"], info["aliases"], "{by_path:#}");
+    let all = told("/stats/container?subcontainers=true".into()).await;
+    assert!(all[cgroup].is_object() && all["/"].is_object());
+    let later = told("/stats/busy-node1/c?start=2100-01-01T00:00:00Z".into()).await;
+    assert_eq!(later.get("stats"), None);
 }
 
 async fn the_summary_is_whole(node: &Node) {

@@ -1,0 +1,286 @@
+//! The files of a cgroup that are read at every look, and which of them stay open until the next.
+//!
+//! Opening, reading and closing one costs the kernel about four times what reading an open one does. An open
+//! file of a cgroup that has gone tells so when it is read; it does not keep the cgroup. It costs the kernel
+//! some 5 KiB, so that only files stay open that are going to be read again soon, and not too many.
+
+use super::CgroupFs;
+use rustix::fs::{Mode, OFlags};
+use std::{io, os::fd::OwnedFd, path::Path};
+
+/// The longest file that is read: 100,000 process ids.
+const LONGEST: usize = 1 << 20;
+/// What is asked for at a time; most files fit.
+const CHUNK: usize = 4096;
+/// Most files of a machine's cgroups that stay open.
+const MOST_OPEN: usize = 10_000;
+
+/// A file that is read at every look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum File {
+    Cpu,
+    CpuTimes,
+    Throttling,
+    Memory,
+    MemoryPeak,
+    MemoryStat,
+    MemoryEvents,
+    MemoryFailures,
+    KernelMemory,
+    Swap,
+    Processes,
+    Threads,
+    IoBytes,
+    IoCount,
+    CpuPressure,
+    MemoryPressure,
+    IoPressure,
+}
+
+impl File {
+    /// Its controller and its name; `None` where that version has no such file.
+    fn place(self, v2: bool) -> Option<(&'static str, &'static str)> {
+        let (controller, v1, v2_name) = match self {
+            Self::Cpu => ("cpuacct", "cpuacct.usage", "cpu.stat"),
+            Self::CpuTimes => ("cpuacct", "cpuacct.stat", ""),
+            Self::Throttling => ("cpu", "cpu.stat", ""),
+            Self::Memory => ("memory", "memory.usage_in_bytes", "memory.current"),
+            Self::MemoryPeak => ("memory", "memory.max_usage_in_bytes", "memory.peak"),
+            Self::MemoryStat => ("memory", "memory.stat", "memory.stat"),
+            Self::MemoryEvents => ("memory", "memory.oom_control", "memory.events"),
+            Self::MemoryFailures => ("memory", "memory.failcnt", ""),
+            Self::KernelMemory => ("memory", "memory.kmem.usage_in_bytes", ""),
+            Self::Swap => ("memory", "", "memory.swap.current"),
+            Self::Processes => ("pids", "cgroup.procs", "cgroup.procs"),
+            Self::Threads => ("pids", "pids.current", "pids.current"),
+            Self::IoBytes => (
+                "blkio",
+                "blkio.throttle.io_service_bytes_recursive",
+                "io.stat",
+            ),
+            Self::IoCount => ("blkio", "blkio.throttle.io_serviced_recursive", ""),
+            Self::CpuPressure => ("", "", "cpu.pressure"),
+            Self::MemoryPressure => ("", "", "memory.pressure"),
+            Self::IoPressure => ("", "", "io.pressure"),
+        };
+        let (controller, name) = match v2 {
+            true => ("", v2_name),
+            false => (controller, v1),
+        };
+        (!name.is_empty()).then_some((controller, name))
+    }
+
+    /// Whether it is read to learn whether the others have to be.
+    fn is_pulse(self) -> bool {
+        matches!(self, Self::Cpu | Self::Memory)
+    }
+}
+
+/// Room for a file's content, used again for the next.
+#[derive(Debug, Default)]
+pub(super) struct Buffer(Vec<u8>);
+
+/// What looks share: room for what they read, and how many more files may stay open.
+#[derive(Debug)]
+pub struct Scratch {
+    pub(super) first: Buffer,
+    pub(super) second: Buffer,
+    room: usize,
+}
+
+impl Default for Scratch {
+    /// Half of the files that the process may have open are for cgroups, but not too many.
+    fn default() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let files = limit.current.unwrap_or(u64::MAX) / 2;
+        Self {
+            first: Buffer::default(),
+            second: Buffer::default(),
+            room: usize::try_from(files).map_or(MOST_OPEN, |files| files.min(MOST_OPEN)),
+        }
+    }
+}
+
+impl Scratch {
+    /// Of which so many files may stay open.
+    #[cfg(test)]
+    pub(super) fn with_room(room: usize) -> Self {
+        Self {
+            room,
+            ..Self::default()
+        }
+    }
+
+    /// The text of a file that the kernel makes while it is read.
+    ///
+    /// # Errors
+    /// It cannot be opened or read, or is not UTF-8.
+    pub fn read(&mut self, path: &str) -> io::Result<&str> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        let length = read_all(&file, &mut self.first)?;
+        text(&self.first, length)
+    }
+}
+
+/// Files of one cgroup that are open.
+#[derive(Debug, Default)]
+pub struct Handles(Vec<(File, OwnedFd)>);
+
+impl Handles {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Closes all of them.
+    pub fn close(&mut self, scratch: &mut Scratch) {
+        scratch.room += self.0.len();
+        self.0 = Vec::new();
+    }
+
+    /// Closes all but those that tell whether anything happened.
+    pub fn rest(&mut self, scratch: &mut Scratch) {
+        let before = self.0.len();
+        self.0.retain(|(file, _)| file.is_pulse());
+        self.0.shrink_to_fit();
+        scratch.room += before - self.0.len();
+    }
+}
+
+/// A cgroup's directory in one hierarchy.
+pub(super) struct Directory(OwnedFd);
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> io::Result<Directory> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Directory(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    fn file(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.0, name, flags, Mode::empty())?)
+    }
+
+    pub(super) fn read<'a>(&self, name: &str, buffer: &'a mut Buffer) -> io::Result<&'a str> {
+        let length = read_all(&self.file(name)?, buffer)?;
+        text(buffer, length)
+    }
+
+    /// A file's only number.
+    pub(super) fn number(&self, name: &str, buffer: &mut Buffer) -> Option<u64> {
+        super::parse::number(self.read(name, buffer).ok()?)
+    }
+}
+
+/// One look at one cgroup: its directories are opened once, and only if they are needed.
+pub(super) struct Look<'a> {
+    pub(super) fs: &'a CgroupFs,
+    pub(super) path: &'a str,
+    pub(super) handles: &'a mut Handles,
+    /// How many more files may stay open.
+    pub(super) room: &'a mut usize,
+    /// Whether what is opened now is going to be read again soon.
+    pub(super) keep: bool,
+    directories: Vec<(&'static str, Directory)>,
+}
+
+impl<'a> Look<'a> {
+    /// The look, and room for two files.
+    pub(super) fn new(
+        fs: &'a CgroupFs,
+        path: &'a str,
+        handles: &'a mut Handles,
+        scratch: &'a mut Scratch,
+    ) -> (Self, &'a mut Buffer, &'a mut Buffer) {
+        let look = Self {
+            fs,
+            path,
+            handles,
+            room: &mut scratch.room,
+            keep: false,
+            directories: Vec::new(),
+        };
+        (look, &mut scratch.first, &mut scratch.second)
+    }
+
+    /// A file's text.
+    pub(super) fn read<'b>(&mut self, file: File, buffer: &'b mut Buffer) -> io::Result<&'b str> {
+        let held = self.handles.0.iter().position(|(held, _)| *held == file);
+        if let Some(at) = held {
+            let read = match self.handles.0.get(at) {
+                Some((_, open)) => read_all(open, buffer),
+                None => Err(io::ErrorKind::NotFound.into()),
+            };
+            match read {
+                Ok(length) => return text(buffer, length),
+                // The cgroup has gone; there may be another one of its name.
+                Err(_) => {
+                    *self.room += self.handles.0.len();
+                    self.handles.0.clear();
+                }
+            }
+        }
+        let place = file.place(self.fs.is_v2());
+        let (controller, name) = place.ok_or(io::ErrorKind::NotFound)?;
+        let open = self.directory(controller)?.file(name)?;
+        let length = read_all(&open, buffer)?;
+        if (self.keep || file.is_pulse()) && self.fs.tells_the_end() && *self.room > 0 {
+            *self.room -= 1;
+            self.handles.0.push((file, open));
+        }
+        text(buffer, length)
+    }
+
+    /// A file's only number.
+    pub(super) fn number(&mut self, file: File, buffer: &mut Buffer) -> Option<u64> {
+        super::parse::number(self.read(file, buffer).ok()?)
+    }
+
+    fn directory(&mut self, controller: &'static str) -> io::Result<&Directory> {
+        let at = self
+            .directories
+            .iter()
+            .position(|(of, _)| *of == controller);
+        let at = match at {
+            Some(at) => at,
+            None => {
+                let opened = self.fs.directory(controller, self.path)?;
+                self.directories.push((controller, opened));
+                self.directories.len() - 1
+            }
+        };
+        let found = self.directories.get(at).map(|(_, directory)| directory);
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Reads a file from its beginning; how much there was.
+fn read_all(file: &OwnedFd, buffer: &mut Buffer) -> io::Result<usize> {
+    let mut length = 0;
+    while length < LONGEST {
+        if buffer.0.len() < length + CHUNK {
+            buffer.0.resize(length + CHUNK, 0);
+        }
+        let room = buffer.0.get_mut(length..length + CHUNK);
+        let room = room.unwrap_or_default();
+        let at = u64::try_from(length).unwrap_or(u64::MAX);
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *room, at))?;
+        length += read;
+        // The kernel fills what it is given unless the end is near.
+        if read < CHUNK / 2 {
+            break;
+        }
+    }
+    Ok(length)
+}
+
+fn text(buffer: &Buffer, length: usize) -> io::Result<&str> {
+    let bytes = buffer.0.get(..length).unwrap_or_default();
+    std::str::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,266 @@
+//! `/stats/`, `/stats/container` and `/stats/…/{container}`, as the first kubelets had them: what is asked
+//! for, in the query or in the body, and the answer.
+
+use super::{
+    reply::{Body, bad_request, not_found, one},
+    routes::BadQuery,
+    stats::{StatsViews, unreadable},
+    streaming::{
+        ContainerName,
+        pick::{self, Missing, Shown},
+    },
+};
+use crate::{
+    model::PodExt,
+    stats::{ContainerInfo, InfoOf},
+};
+use hyper::Response;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+/// The longest body that is read, bytes.
+pub(super) const BODY: usize = 16 * 1024;
+
+/// What Go writes for a moment that is not set.
+const UNSET: &str = "0001-01-01T00:00:00Z";
+
+/// Whose information is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InfoTarget {
+    /// `/stats/`: the machine.
+    Machine,
+    /// `/stats/container`: any cgroup.
+    Cgroup,
+    /// `/stats/…/{container}`.
+    Container(ContainerName),
+}
+
+/// How it is asked for. The first kubelets' clients also say how many samples they want; there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InfoQuery {
+    /// `containerName`: the cgroup.
+    pub cgroup: String,
+    /// `start`: no sample from before.
+    pub start: Option<Timestamp>,
+    /// `end`: no sample from after.
+    pub end: Option<Timestamp>,
+    /// `subcontainers`: those below the cgroup as well.
+    pub below: bool,
+}
+
+impl InfoQuery {
+    /// From the parameters of the target.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub(super) fn of_pairs(pairs: &[(String, String)]) -> Result<Self, BadQuery> {
+        let mut query = Self::default();
+        for (key, value) in pairs {
+            match key.as_str() {
+                "containerName" => query.cgroup.clone_from(value),
+                "num_stats" => number(key, value.parse().ok())?,
+                "start" => query.start = moment(key, value)?,
+                "end" => query.end = moment(key, value)?,
+                "subcontainers" => {
+                    let flag = value.parse().ok();
+                    query.below = flag.ok_or_else(|| bad(key, "is neither true nor false"))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(query)
+    }
+
+    /// The same with what an object in a body says; an empty body says nothing.
+    ///
+    /// # Errors
+    /// The body is no such object, or one of its fields cannot be read.
+    fn and_body(mut self, body: &[u8]) -> Result<Self, String> {
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Ok(self);
+        }
+        let fields: Map<String, Value> =
+            serde_json::from_slice(body).map_err(|error| format!("the body: {error}"))?;
+        let field = |error: BadQuery| format!("field {:?}: {}", error.parameter, error.detail);
+        for (key, value) in &fields {
+            let text = || {
+                let text = value.as_str();
+                text.ok_or_else(|| field(bad(key, "is not a string")))
+            };
+            match key.as_str() {
+                _ if value.is_null() => {}
+                "containerName" => text()?.clone_into(&mut self.cgroup),
+                "num_stats" => number(key, value.as_i64()).map_err(field)?,
+                "start" => self.start = moment(key, text()?).map_err(field)?,
+                "end" => self.end = moment(key, text()?).map_err(field)?,
+                "subcontainers" => {
+                    let flag = value.as_bool();
+                    let flag = flag.ok_or_else(|| bad(key, "is neither true nor false"));
+                    self.below = flag.map_err(field)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(self)
+    }
+
+    /// The path of the cgroup, from the root.
+    fn path(&self) -> String {
+        let mut parts: Vec<&str> = Vec::new();
+        for part in self.cgroup.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => drop(parts.pop()),
+                part => parts.push(part),
+            }
+        }
+        format!("/{}", parts.join("/"))
+    }
+}
+
+/// Samples are counted in whole numbers; with one of them no number of them matters.
+fn number(key: &str, value: Option<i64>) -> Result<(), BadQuery> {
+    value.map_or_else(|| Err(bad(key, "is not a whole number")), |_| Ok(()))
+}
+
+fn moment(key: &str, value: &str) -> Result<Option<Timestamp>, BadQuery> {
+    if value.is_empty() || value == UNSET {
+        return Ok(None);
+    }
+    let moment = value.parse().ok();
+    moment.map_or_else(
+        || Err(bad(key, "is not a moment as RFC 3339 has it")),
+        |at| Ok(Some(at)),
+    )
+}
+
+fn bad(parameter: &str, detail: &str) -> BadQuery {
+    BadQuery {
+        parameter: parameter.to_owned(),
+        detail: detail.to_owned(),
+    }
+}
+
+/// The answer to a question with this body.
+pub(super) async fn answer(
+    views: &StatsViews,
+    pods: impl FnOnce() -> Vec<Shown>,
+    target: &InfoTarget,
+    query: InfoQuery,
+    body: &[u8],
+) -> Response<Body> {
+    let query = match query.and_body(body) {
+        Ok(query) => query,
+        Err(why) => return bad_request(&why),
+    };
+    let of = match target {
+        InfoTarget::Machine => InfoOf::Cgroup {
+            path: "/".to_owned(),
+            below: false,
+        },
+        InfoTarget::Cgroup => InfoOf::Cgroup {
+            path: query.path(),
+            below: query.below,
+        },
+        InfoTarget::Container(name) => match container(pods(), name) {
+            Ok(of) => of,
+            Err(missing) => return not_found(&missing.to_string()),
+        },
+    };
+    let Some(found) = (views.infos)(of).await else {
+        return unreadable();
+    };
+    let told = |info: ContainerInfo| (info.path.clone(), info.between(query.start, query.end));
+    let mut told = found.into_iter().map(told);
+    match target {
+        InfoTarget::Cgroup => {
+            let told: Map<String, Value> = told.collect();
+            match told.is_empty() {
+                true => not_found(&format!("no cgroup {:?} is known here", query.path())),
+                false => one(&told),
+            }
+        }
+        InfoTarget::Machine => match told.next() {
+            Some((_, info)) => one(&info),
+            None => unreadable(),
+        },
+        InfoTarget::Container(name) => match told.next() {
+            Some((_, info)) => one(&info),
+            None => {
+                let missing = Missing::NotRunning {
+                    name: name.container.clone(),
+                    why: "nothing of it runs in a cgroup of this machine".to_owned(),
+                };
+                not_found(&missing.to_string())
+            }
+        },
+    }
+}
+
+fn container(pods: Vec<Shown>, name: &ContainerName) -> Result<InfoOf, Missing> {
+    let (pod, _) = pick::pod(pods, &name.pod)?;
+    if !pick::has_container(&pod, &name.container) {
+        return Err(Missing::Container(name.container.clone()));
+    }
+    Ok(InfoOf::Container {
+        pod: pod.uid(),
+        name: name.container.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(pairs: &[(&str, &str)]) -> Result<InfoQuery, BadQuery> {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        InfoQuery::of_pairs(&pairs.iter().map(owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn query_and_body_say_the_same_and_the_body_has_the_last_word() {
+        let at = |text: &str| text.parse::<Timestamp>().ok();
+        let body = br#"{"containerName": "/a/../b//c/", "num_stats": 3, "subcontainers": true,
+            "start": "2020-01-01T00:00:00Z", "end": "0001-01-01T00:00:00Z", "other": 1}"#;
+        let by_body = InfoQuery::default().and_body(body).unwrap();
+        assert_eq!((by_body.path().as_str(), by_body.below), ("/b/c", true));
+        assert_eq!(
+            (by_body.start, by_body.end),
+            (at("2020-01-01T00:00:00Z"), None)
+        );
+        let by_query = query(&[
+            ("containerName", "/a/../b//c/"),
+            ("num_stats", "-1"),
+            ("subcontainers", "true"),
+            ("start", "2020-01-01T00:00:00Z"),
+            ("end", ""),
+            ("other", "1"),
+        ]);
+        let by_query = by_query.unwrap();
+        assert_eq!(by_query, by_body);
+        let both = by_query.and_body(br#"{"containerName": "/d"}"#).unwrap();
+        assert_eq!((both.path().as_str(), both.below), ("/d", true));
+        assert_eq!(InfoQuery::default().and_body(b" \n").unwrap().path(), "/");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (key, value) in [
+            ("num_stats", "many"),
+            ("start", "yesterday"),
+            ("end", "1"),
+            ("subcontainers", "perhaps"),
+        ] {
+            assert_eq!(query(&[(key, value)]).unwrap_err().parameter, key);
+            let body = format!("{{{key:?}: {value:?}}}");
+            let why = InfoQuery::default().and_body(body.as_bytes()).unwrap_err();
+            assert!(why.contains(key), "{why}");
+        }
+        for body in ["[]", "{", "{\"containerName\": 1}", "{\"start\": 1}"] {
+            assert!(
+                InfoQuery::default().and_body(body.as_bytes()).is_err(),
+                "{body}"
+            );
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! What the first kubelets told at `/stats/`: cAdvisor's container information, version 1, by its field names
+//! (`github.com/google/cadvisor/info/v1`). Pure. Of every cgroup there is one sample, that of now.
+
+use super::sampler::{PodSample, Sample, Snapshot};
+use crate::{
+    host::{
+        FilesystemUsage,
+        cgroup::{DeviceIo, MemoryUsage},
+        proc::NetworkInterface,
+    },
+    model::PodUid,
+};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// Whose information is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InfoOf {
+    /// A cgroup by its path, `/` for the machine; and those below it, as far as they are sampled.
+    Cgroup {
+        /// Its path.
+        path: String,
+        /// Those below it as well.
+        below: bool,
+    },
+    /// A container that runs.
+    Container {
+        /// Of this pod.
+        pod: PodUid,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// What there is to tell of one cgroup.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContainerInfo {
+    /// Its path.
+    pub path: String,
+    at: i64,
+    facts: Map<String, Value>,
+    sample: Value,
+}
+
+impl ContainerInfo {
+    /// All of it; the sample only if it was taken between these moments.
+    pub fn between(self, start: Option<Timestamp>, end: Option<Timestamp>) -> Value {
+        let mut facts = self.facts;
+        let at = moment(self.at);
+        let is_in = start.is_none_or(|start| start <= at) && end.is_none_or(|end| at <= end);
+        if is_in {
+            facts.insert("stats".to_owned(), json!([self.sample]));
+        }
+        Value::Object(facts)
+    }
+}
+
+#[cfg(test)]
+impl ContainerInfo {
+    /// Of a machine with the cgroup `/a`, and the containers `c` of every pod but that of uid-b.
+    pub(crate) fn example(of: &InfoOf) -> Option<Self> {
+        let path = match of {
+            InfoOf::Cgroup { path, .. } if path == "/" || path == "/a" => path.clone(),
+            InfoOf::Container { pod, name } if name == "c" && pod.as_str() != "uid-b" => {
+                format!("/{pod}/c")
+            }
+            _ => return None,
+        };
+        let mut facts = Map::new();
+        facts.insert("name".to_owned(), json!(path));
+        Some(Self {
+            path,
+            at: 1_700_000_000_000_000_000,
+            facts,
+            sample: json!({"cpu": {}}),
+        })
+    }
+}
+
+/// A file system of the machine, by its device.
+pub(super) type Filesystems = [(String, FilesystemUsage)];
+
+/// What is known beside the cgroups.
+pub(super) struct Around<'a> {
+    /// When the machine started, nanoseconds since the epoch.
+    pub(super) booted: i64,
+    /// What the runtime calls itself.
+    pub(super) runtime: &'a str,
+    pub(super) filesystems: &'a Filesystems,
+}
+
+/// One cgroup with what its names are.
+struct Entity<'a> {
+    sample: &'a Sample,
+    created: Option<i64>,
+    id: Option<&'a str>,
+    image: &'a str,
+    labels: Value,
+    network: Option<&'a [NetworkInterface]>,
+    filesystems: &'a Filesystems,
+}
+
+impl<'a> Entity<'a> {
+    fn of(sample: &'a Sample) -> Self {
+        Self {
+            sample,
+            created: None,
+            id: None,
+            image: "",
+            labels: Value::Null,
+            network: None,
+            filesystems: &[],
+        }
+    }
+}
+
+/// What is wanted; nothing where it is not there.
+pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Vec<ContainerInfo> {
+    let told = |entity: Entity<'_>| info(&entity, snapshot, around);
+    match of {
+        InfoOf::Container { pod, name } => {
+            let mut pods = snapshot.pods.iter();
+            let found = pods.find(|sampled| sampled.pod.uid == *pod);
+            let named = found.into_iter().flat_map(containers);
+            let mut named = named.filter(|(of, _)| *of == name.as_str());
+            named
+                .next()
+                .map(|(_, entity)| told(entity))
+                .into_iter()
+                .collect()
+        }
+        InfoOf::Cgroup { path, below } => {
+            let top = path.trim_end_matches('/');
+            let wanted = |at: &str| {
+                let under = at.strip_prefix(top).is_some_and(|at| at.starts_with('/'));
+                at == path || *below && under
+            };
+            let mut found: Vec<ContainerInfo> = all(snapshot, around)
+                .filter(|entity| wanted(&entity.sample.path))
+                .map(told)
+                .collect();
+            found.sort_by(|a, b| a.path.cmp(&b.path));
+            found.dedup_by(|a, b| a.path == b.path);
+            // Without the one that was asked for the others are no answer.
+            if !found.iter().any(|info| info.path == *path) {
+                found.clear();
+            }
+            found
+        }
+    }
+}
+
+fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = Entity<'a>> {
+    let machine = Entity {
+        created: Some(around.booted),
+        network: Some(&snapshot.network),
+        filesystems: around.filesystems,
+        ..Entity::of(&snapshot.node)
+    };
+    let of_pods = snapshot.pods.iter().flat_map(|pod| {
+        let whole = pod.whole.iter().map(|whole| Entity {
+            created: Some(pod.pod.created_at),
+            ..Entity::of(whole)
+        });
+        whole
+            .chain(sandbox(pod))
+            .chain(containers(pod).map(|(_, entity)| entity))
+    });
+    let system = snapshot.system.iter().map(|(_, sample)| sample);
+    let others = snapshot.above.iter().chain(system).map(Entity::of);
+    // Of two of one path the first is told, which is the one with names.
+    std::iter::once(machine).chain(of_pods).chain(others)
+}
+
+fn sandbox(pod: &PodSample) -> Option<Entity<'_>> {
+    Some(Entity {
+        created: Some(pod.pod.created_at),
+        id: pod.pod.sandbox.as_deref(),
+        labels: labels(pod, "POD"),
+        network: pod.network.as_deref(),
+        ..Entity::of(pod.sandbox.as_ref()?)
+    })
+}
+
+/// The containers of a pod that have a cgroup. The network is the sandbox's, which all of them share.
+fn containers(pod: &PodSample) -> impl Iterator<Item = (&str, Entity<'_>)> {
+    let both = pod.pod.containers.iter().zip(&pod.containers);
+    both.filter_map(move |(container, sample)| {
+        let entity = Entity {
+            created: Some(container.created_at),
+            id: Some(&container.id),
+            image: &container.image,
+            labels: labels(pod, &container.name),
+            network: pod.network.as_deref(),
+            ..Entity::of(sample.as_ref()?)
+        };
+        Some((&*container.name, entity))
+    })
+}
+
+fn labels(pod: &PodSample, container: &str) -> Value {
+    json!({
+        "io.kubernetes.container.name": container,
+        "io.kubernetes.pod.name": &*pod.pod.name,
+        "io.kubernetes.pod.namespace": &*pod.pod.namespace,
+        "io.kubernetes.pod.uid": pod.pod.uid.as_str(),
+    })
+}
+
+fn info(entity: &Entity<'_>, snapshot: &Snapshot, around: &Around<'_>) -> ContainerInfo {
+    let path = entity.sample.path.to_string();
+    let mut facts = Map::new();
+    let mut put = |key: &str, value: Value| facts.insert(key.to_owned(), value);
+    put("name", json!(path));
+    if let Some(id) = entity.id {
+        put("id", json!(id));
+        put("aliases", json!([id]));
+        put("namespace", json!(around.runtime));
+    }
+    put("spec", spec(entity));
+    ContainerInfo {
+        path,
+        at: entity.sample.at,
+        facts,
+        sample: sample(entity, &snapshot.disks),
+    }
+}
+
+fn spec(entity: &Entity<'_>) -> Value {
+    let (limits, usage) = (entity.sample.limits, &entity.sample.usage);
+    without_null(json!({
+        "creation_time": entity.created.map(time),
+        "labels": entity.labels,
+        "image": Some(entity.image).filter(|image| !image.is_empty()),
+        "has_cpu": usage.cpu.is_some(),
+        "cpu": {
+            "limit": limits.cpu_shares.unwrap_or_default(),
+            "max_limit": 0,
+            "quota": limits.cpu_quota,
+            "period": limits.cpu_period,
+        },
+        "has_memory": usage.memory.is_some(),
+        "memory": {
+            "limit": limits.memory,
+            "reservation": limits.reservation,
+            "swap_limit": limits.swap,
+        },
+        "has_hugetlb": false,
+        "has_network": entity.network.is_some(),
+        "has_processes": usage.tasks.is_some(),
+        "processes": { "limit": limits.threads },
+        "has_filesystem": !entity.filesystems.is_empty(),
+        "has_diskio": !usage.io.is_empty(),
+        "has_custom_metrics": false,
+    }))
+}
+
+fn sample(entity: &Entity<'_>, disks: &HashMap<(u32, u32), String>) -> Value {
+    let usage = &entity.sample.usage;
+    let (cpu, cfs) = (usage.cpu.unwrap_or_default(), usage.throttling);
+    let cfs = cfs.unwrap_or_default();
+    without_null(json!({
+        "timestamp": time(entity.sample.at),
+        "cpu": {
+            "usage": { "total": cpu.total, "user": cpu.user, "system": cpu.system },
+            "cfs": {
+                "periods": cfs.periods,
+                "throttled_periods": cfs.throttled_periods,
+                "throttled_time": cfs.throttled,
+                "burst_periods": cfs.burst_periods,
+                "burst_time": cfs.burst,
+            },
+            "load_average": 0,
+        },
+        "memory": usage.memory.as_ref().map(memory),
+        "network": entity.network.map(network),
+        "diskio": disk_io(&usage.io, disks),
+        "filesystem": (!entity.filesystems.is_empty()).then(|| filesystems(entity.filesystems)),
+        "processes": usage.tasks.map(|tasks| json!({
+            "process_count": tasks.processes,
+            "threads_current": tasks.threads,
+            "threads_max": entity.sample.limits.threads,
+        })),
+    }))
+}
+
+fn memory(memory: &MemoryUsage) -> Value {
+    let faults = json!({
+        "pgfault": memory.page_faults,
+        "pgmajfault": memory.major_page_faults,
+    });
+    json!({
+        "usage": memory.usage,
+        "max_usage": memory.max_usage.unwrap_or_default(),
+        "cache": memory.cache,
+        "rss": memory.rss,
+        "swap": memory.swap,
+        "mapped_file": memory.mapped_file,
+        "working_set": memory.working_set(),
+        "failcnt": memory.failures,
+        "kernel": memory.kernel,
+        "total_active_file": memory.active_file,
+        "total_inactive_file": memory.inactive_file,
+        "container_data": faults,
+        "hierarchical_data": faults,
+    })
+}
+
+/// The first interface beside the list of all, as there was only one in the beginning.
+fn network(interfaces: &[NetworkInterface]) -> Value {
+    let one = |interface: &NetworkInterface| {
+        let ([rx, rx_packets, rx_errors, rx_dropped], [tx, tx_packets, tx_errors, tx_dropped]) =
+            (interface.received, interface.sent);
+        json!({
+            "name": interface.name,
+            "rx_bytes": rx,
+            "rx_packets": rx_packets,
+            "rx_errors": rx_errors,
+            "rx_dropped": rx_dropped,
+            "tx_bytes": tx,
+            "tx_packets": tx_packets,
+            "tx_errors": tx_errors,
+            "tx_dropped": tx_dropped,
+        })
+    };
+    let all: Vec<Value> = interfaces.iter().map(one).collect();
+    let mut told = all.first().cloned().unwrap_or_else(|| json!({}));
+    if let Some(told) = told.as_object_mut() {
+        told.insert("interfaces".to_owned(), Value::Array(all));
+    }
+    told
+}
+
+fn disk_io(devices: &[DeviceIo], disks: &HashMap<(u32, u32), String>) -> Value {
+    let table = |counts: fn(&DeviceIo) -> (u64, u64)| -> Vec<Value> {
+        let row = |io: &DeviceIo| {
+            let ((major, minor), (reads, writes)) = (io.device, counts(io));
+            json!({
+                "device": disks.get(&io.device).map_or("", String::as_str),
+                "major": major,
+                "minor": minor,
+                "stats": { "Read": reads, "Write": writes, "Total": reads.saturating_add(writes) },
+            })
+        };
+        devices.iter().map(row).collect()
+    };
+    match devices.is_empty() {
+        true => json!({}),
+        false => json!({
+            "io_service_bytes": table(|io| (io.read_bytes, io.write_bytes)),
+            "io_serviced": table(|io| (io.reads, io.writes)),
+        }),
+    }
+}
+
+fn filesystems(filesystems: &Filesystems) -> Vec<Value> {
+    let one = |(device, fs): &(String, FilesystemUsage)| {
+        json!({
+            "device": device,
+            "capacity": fs.capacity,
+            "usage": fs.used,
+            "available": fs.available,
+            "has_inodes": fs.inodes > 0,
+            "inodes": fs.inodes,
+            "inodes_free": fs.inodes_free,
+        })
+    };
+    filesystems.iter().map(one).collect()
+}
+
+/// What is not known is left out, as deep as this goes.
+fn without_null(mut value: Value) -> Value {
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|_, value| !value.is_null());
+        for inner in object.values_mut() {
+            *inner = without_null(inner.take());
+        }
+    }
+    value
+}
+
+fn moment(nanos: i64) -> Timestamp {
+    Timestamp::from_nanosecond(nanos.into()).unwrap_or_default()
+}
+
+fn time(nanos: i64) -> String {
+    moment(nanos).to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run test soak measured-kubelet bench bench-go bench-containerd lint fmt clean
+.PHONY: demo run test soak measured-kubelet bench bench-load bench-go bench-containerd lint fmt clean
 
 # Runs the example pods on a private containerd and takes them down again.
 demo:
@@ -40,7 +40,11 @@ measured-kubelet:
 bench: measured-kubelet
 	$(BENCH)
 
-# The same for the Go kubelet, built from its module; changes some of the machine's sysctls and puts them back.
+# What two thousand requests a second do to probes and to starts of pods, into target/bench/load.md.
+bench-load: measured-kubelet
+	$(BENCH) --load
+
+# The same as bench for the Go kubelet, built from its module; changes some of the machine's sysctls and puts them back.
 bench-go:
 	hack/go-kubelet.sh build
 	KUBELET_UNDER_TEST=$(abspath hack/go-kubelet.sh) cargo bench --bench node; \

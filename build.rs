@@ -36,6 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "proto/cri/v1/api.proto",
         "proto/containerd/events.proto",
         "proto/health/health.proto",
+        "proto/otlp/trace.proto",
     ];
     let descriptors = protox::compile(protos, ["proto"])?;
     let mut builder = tonic_prost_build::configure();

@@ -26,6 +26,7 @@ pub mod validation;
 
 // Wires: one protocol or kernel interface each.
 pub mod host;
+pub mod traces;
 pub mod cri;
 pub mod apiserver;
 

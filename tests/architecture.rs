@@ -17,7 +17,7 @@ use std::path::Path;
 const FLOORS: &[&str] = &[
     "base", "metrics", // ground
     "model", "validation", // nouns
-    "host", "cri", "apiserver", // wires
+    "host", "traces", "cri", "apiserver", // wires
     "events", "decisions", "journal", "pod_cache", "pod_manager", "probe_results", // boards
     "logs", "images", "lifecycle", "resources", "objects", "volumes", "kuberuntime", // machines
     "pleg", "prober", "status", "stats", // watchers

@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench node` measures against the fake runtime in a process of its own and writes
 //! `target/bench/node.md`; `-- --containerd` measures against a private containerd and writes
-//! `target/bench/containerd.md`. `BENCH_PODS=0,100` and `BENCH_WINDOW=10` (seconds) make it shorter.
+//! `target/bench/containerd.md`; `-- --load` asks for `/pods` and `/metrics` two thousand times a second, and
+//! writes into `target/bench/load.md` what that does to the probes and starts of pods. `BENCH_PODS=0,100` and `BENCH_WINDOW=10` (seconds) make it shorter.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,6 +16,9 @@
 mod bare_client;
 mod containerd;
 mod fake_process;
+mod generator;
+mod load;
+mod probed;
 mod process;
 mod report;
 mod simulated;
@@ -37,6 +41,7 @@ fn main() {
             runtime.block_on(fake_process::serve(socket.as_ref(), *events == "events"));
         }
         words if words.contains(&"--containerd") => runtime.block_on(containerd::measure()),
+        words if words.contains(&"--load") => runtime.block_on(load::measure()),
         _ => runtime.block_on(simulated::measure()),
     }
 }

@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(600);
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// Single pods and single deaths per round.
-const SAMPLES: usize = 10;
+pub const SAMPLES: usize = 10;
 
 /// Time between two of them.
 const APART: Duration = Duration::from_millis(300);
@@ -28,7 +28,7 @@ fn manifest(name: &str) -> String {
     )
 }
 
-fn setting(name: &str) -> Option<String> {
+pub fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
@@ -143,7 +143,7 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
 
     let (rss, anon) = memory(kubelet.pid());
     let (cpu_per_minute, calls_per_minute) = idle(&kubelet, &mut fake, window).await;
-    let own_share = middle_and_worst(single_starts(&kubelet, &mut fake, n).await);
+    let own_share = middle_and_worst(single_starts(&kubelet, &mut fake, "single", n).await);
     let replacement = middle_and_worst(deaths(&mut fake, n).await);
 
     kubelet.kill();
@@ -166,7 +166,7 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
     }
 }
 
-async fn until_healthy(kubelet: &KubeletProcess, since: Instant) -> String {
+pub async fn until_healthy(kubelet: &KubeletProcess, since: Instant) -> String {
     let port = kubelet.healthz_port;
     while !matches!(http::get(port, "/healthz").await, Ok((200, _))) {
         assert!(
@@ -203,7 +203,7 @@ async fn drop_at_once(kubelet: &KubeletProcess, fake: &mut FakeProcess, n: usize
 }
 
 /// Waits until /pods shows so many pods, each running and ready.
-async fn until_true(kubelet: &KubeletProcess, n: usize) {
+pub async fn until_true(kubelet: &KubeletProcess, n: usize) {
     let deadline = Instant::now() + LONG;
     while Instant::now() < deadline {
         if let Ok(pods) = http::pods(kubelet.read_only_port).await
@@ -258,10 +258,15 @@ async fn idle(kubelet: &KubeletProcess, fake: &mut FakeProcess, window: Duration
 }
 
 /// One pod at a time: rename to StartContainer answered, less the runtime's own time.
-async fn single_starts(kubelet: &KubeletProcess, fake: &mut FakeProcess, n: usize) -> Vec<f64> {
+pub async fn single_starts(
+    kubelet: &KubeletProcess,
+    fake: &mut FakeProcess,
+    prefix: &str,
+    n: usize,
+) -> Vec<f64> {
     let mut shares = Vec::new();
     for i in 0..SAMPLES {
-        let name = format!("single{i}");
+        let name = format!("{prefix}{i}");
         let aside: &Path = &kubelet.settings().dir.join(&name);
         std::fs::write(aside, manifest(&name)).unwrap();
         let dropped = wall_now();

@@ -29,7 +29,7 @@ use crate::{
     pod_config::{PodConfig, PostedPods},
     pod_manager::PodManagerWriter,
     pod_sync::{PodStartMetrics, PodSync, StatusPublisher, Unfinished},
-    pod_workers::{self, Delays, PodWorkers, metrics::Timed},
+    pod_workers::{self, Delays, PodWorkers, metrics::Timed, spans::traced},
     probe_results::{self, ProbeResults},
     prober::{self, ProbeManager},
     resources::{CpuEnforcement, NodeFacts},
@@ -38,6 +38,7 @@ use crate::{
     sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
+    traces::{Tracer, TracingSettings},
     volumes::{HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
@@ -56,6 +57,7 @@ const LOG_LINKS: &str = "/var/log/containers";
 /// Everything that does not need the runtime to answer.
 pub struct Boards {
     pub(super) metrics: Metrics,
+    pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
     pub(super) probe_metrics: Metrics,
     pub(super) events: EventRecorder,
@@ -92,7 +94,8 @@ impl Boards {
             .allow_posted_pods
             .then(|| sources::posted_pods(config));
         let posted = posted.transpose().context("cannot keep posted pods")?;
-        let boards = Self::of(config, machine, (root, journal, records))?;
+        let tracing = config.tracing.as_ref();
+        let boards = Self::of(config, machine, (root, journal, records), tracing)?;
         Ok(Self { posted, ..boards })
     }
 
@@ -102,25 +105,30 @@ impl Boards {
             .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
         let journal = Journal::look(journal_dir(config))?;
         // Whoever opens the records makes their directories and tidies up what writing them left.
-        Self::of(config, machine, (root, journal, PullRecords::off()))
+        Self::of(config, machine, (root, journal, PullRecords::off()), None)
     }
 
     fn of(
         config: &KubeletConfig,
         machine: Machine,
         (root, journal, records): (KubeletRoot, Journal, PullRecords),
+        tracing: Option<&TracingSettings>,
     ) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
+        let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
+        let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
         let cri_metrics = CriMetrics::new(&metrics);
         let timeout = config.runtime.request_timeout;
         let endpoint = Endpoint::parse(&config.runtime.endpoint)
             .with_context(|| format!("containerRuntimeEndpoint {:?}", config.runtime.endpoint))?;
         let image_endpoint = Endpoint::parse(&config.runtime.image_endpoint)
             .with_context(|| format!("imageServiceEndpoint {:?}", config.runtime.image_endpoint))?;
-        let connection = CriConnection::new(endpoint.clone(), timeout, &cri_metrics);
+        let connect =
+            |endpoint| CriConnection::traced(endpoint, timeout, &cri_metrics, tracer.clone());
+        let connection = connect(endpoint.clone());
         let image_connection = match image_endpoint == endpoint {
             true => connection.clone(),
-            false => CriConnection::new(image_endpoint, timeout, &cri_metrics),
+            false => connect(image_endpoint),
         };
         let (cache_writer, cache) = pod_cache::board_on(AddressOrder::of_node(&config.node_ips));
         let keyring = images::keyring(config, &metrics)?;
@@ -129,6 +137,7 @@ impl Boards {
             records,
             posted: None,
             metrics,
+            tracer,
             probe_metrics: Metrics::new(),
             events: EventRecorder::new(),
             decisions: Decisions::new(),
@@ -252,6 +261,7 @@ pub(super) async fn start(
         cache: boards.cache.clone(),
         events: boards.events.clone(),
         node_name: config.node_name.clone(),
+        tracer: boards.tracer.clone(),
     };
     let pod_sync = Arc::new(PodSync {
         runtime: runtime.clone(),
@@ -270,7 +280,7 @@ pub(super) async fn start(
         resync: config.sync_frequency,
         ..Delays::default()
     };
-    let timed = Timed::new(pod_sync.clone(), &boards.metrics);
+    let timed = Timed::new(traced(pod_sync.clone(), &boards.tracer), &boards.metrics);
     let workers = PodWorkers::new(Arc::new(timed), delays);
     let wanted = boards.manager.reader();
     let loop_metrics = LoopMetrics::new(&boards.metrics, &wanted, &workers);

@@ -100,11 +100,7 @@ impl App {
         let watch = config.exit_on_lock_contention;
         let lock = node::take_lock(config.lock_file.as_deref(), watch).await?;
         node::set_oom_score_adj(config.oom_score_adj);
-        let files = config.effective.max_open_files.unwrap_or_default();
-        // Validated: it is not negative. Zero would leave none.
-        if let Some(most) = u64::try_from(files).ok().filter(|most| *most > 0) {
-            node::set_open_files(most);
-        }
+        node::allow_open_files(config.max_open_files);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
         let secured = secured::open(&config).await?;
@@ -188,6 +184,10 @@ impl App {
         asked: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
         let mut tasks = Tasks::new();
+        let tracer = self.boards.tracer.clone();
+        if tracer.is_on() {
+            tasks.spawn("traces", tracer.clone().run(tasks.shutdown()));
+        }
         self.serve(&mut tasks);
         let manager = self.service_manager.clone();
         if let Some(manager) = &manager {
@@ -201,7 +201,10 @@ impl App {
             }
             why
         };
-        self.run_tasks(tasks, asked).await
+        let ended = self.run_tasks(tasks, asked).await;
+        // What was done last is told, too.
+        tracer.flush().await;
+        ended
     }
 
     async fn run_tasks(
@@ -268,6 +271,7 @@ impl App {
         let views = views::of(&self.boards, &self.config, &self.log, stats, shutdown);
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
+        let handlers = handlers.traced(self.boards.tracer.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {
             let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());
             tasks.spawn("server.main", serving);

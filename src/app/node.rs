@@ -88,24 +88,25 @@ pub(super) fn set_oom_score_adj(value: i32) {
     }
 }
 
-/// Lets the kubelet have so many files open (upstream's `SetNumFiles`), or as many as it has the right to.
-pub(super) fn set_open_files(most: u64) {
+/// Allows the process so many open files (`maxOpenFiles`). Where it may not raise its limit that far, it
+/// goes as far as it may.
+pub(super) fn allow_open_files(wanted: u64) {
     let before = getrlimit(Resource::Nofile);
-    let hard = before.maximum.unwrap_or(u64::MAX);
-    let both = |current: u64, maximum: Option<u64>| Rlimit {
-        current: Some(current),
-        maximum,
-    };
-    let raised = match hard < most {
-        true => setrlimit(Resource::Nofile, both(most, Some(most))),
-        false => setrlimit(Resource::Nofile, both(most, before.maximum)),
-    };
-    let settled = raised.or_else(|_| {
-        let most = most.min(hard);
-        setrlimit(Resource::Nofile, both(most, before.maximum))
-    });
-    if let Err(error) = settled {
-        tracing::warn!(most, err = %error, "Cannot set how many files the kubelet may have open");
+    let set = |limit| setrlimit(Resource::Nofile, limit);
+    if let Err(error) = set(raised(before.maximum, wanted)) {
+        tracing::warn!(wanted, may = ?before.maximum, err = %error, "Cannot have as many open files as maxOpenFiles says");
+        let most = before.maximum.map_or(wanted, |most| most.min(wanted));
+        if let Err(error) = set(raised(before.maximum, most)) {
+            tracing::warn!(err = %error, "The limit of open files stays as it is");
+        }
+    }
+}
+
+/// The limits for so many files. What this process' children may raise theirs to is not lowered.
+fn raised(maximum: Option<u64>, wanted: u64) -> Rlimit {
+    Rlimit {
+        current: Some(wanted),
+        maximum: maximum.map(|most| most.max(wanted)),
     }
 }
 
@@ -113,6 +114,19 @@ pub(super) fn set_open_files(most: u64) {
 mod tests {
     use super::*;
     use futures::FutureExt as _;
+
+    #[test]
+    fn a_limit_is_raised_and_what_children_may_have_is_never_lowered() {
+        let rows = [
+            (Some(4096), 1024, (1024, Some(4096))),
+            (Some(4096), 8192, (8192, Some(8192))),
+            (None, 8192, (8192, None)),
+        ];
+        for (maximum, wanted, (current, most)) in rows {
+            let limit = raised(maximum, wanted);
+            assert_eq!((limit.current, limit.maximum), (Some(current), most));
+        }
+    }
 
     #[tokio::test]
     async fn who_opens_the_lock_file_is_noticed_where_that_is_wanted() {

@@ -3,8 +3,13 @@
 use super::Boards;
 use crate::{
     config::{BEHAVES_AS, KubeletConfig},
-    host::proc::own_process,
+    host::proc::{OwnProcess, own_process},
     metrics::{AtScrape, Metrics},
+};
+use parking_lot::Mutex;
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 /// Declares the families.
@@ -54,26 +59,52 @@ fn go_architecture() -> &'static str {
     }
 }
 
+/// For how long a look at the process counts: the families of one scrape are of one look, which is most of what
+/// a scrape costs.
+const ONE_SCRAPE: Duration = Duration::from_millis(50);
+
+/// The latest look at the process.
+#[derive(Clone, Default)]
+struct Look(Arc<Mutex<Option<(Instant, OwnProcess)>>>);
+
+impl Look {
+    fn now(&self) -> OwnProcess {
+        let mut last = self.0.lock();
+        match *last {
+            Some((at, own)) if at.elapsed() < ONE_SCRAPE => own,
+            _ => {
+                let own = own_process();
+                *last = Some((Instant::now(), own));
+                own
+            }
+        }
+    }
+}
+
 fn start_time(metrics: &Metrics) {
+    // It stays what it was.
+    let started = OnceLock::new();
     metrics.register(
         "process_start_time_seconds",
         "Start time of the process since unix epoch in seconds.",
-        AtScrape::number(|| own_process().started),
+        AtScrape::number(move || *started.get_or_init(|| own_process().started)),
     );
 }
 
 fn process(metrics: &Metrics) {
     start_time(metrics);
+    let look = Look::default();
+    let own = look.clone();
     metrics.register(
         "process_cpu_seconds_total",
         "Total user and system CPU time spent in seconds.",
-        AtScrape::counter(|| vec![(Vec::new(), own_process().cpu_seconds)]),
+        AtScrape::counter(move || vec![(Vec::new(), own.now().cpu_seconds)]),
     );
     for (name, help, value) in [
         (
             "process_resident_memory_bytes",
             "Resident memory size in bytes.",
-            (|own| own.resident) as fn(crate::host::proc::OwnProcess) -> u64,
+            (|own| own.resident) as fn(OwnProcess) -> u64,
         ),
         (
             "process_virtual_memory_bytes",
@@ -91,10 +122,11 @@ fn process(metrics: &Metrics) {
             |own| own.max_files,
         ),
     ] {
+        let own = look.clone();
         metrics.register(
             name,
             help,
-            AtScrape::number(move || value(own_process()) as f64),
+            AtScrape::number(move || value(own.now()) as f64),
         );
     }
 }

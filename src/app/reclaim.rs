@@ -8,6 +8,7 @@ use crate::{
     model::reasons::event,
     pod_cache::PodCache,
     pod_config::SourcesReadyReader,
+    traces::{Kind, Parent, Tracer, traced},
 };
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -25,6 +26,7 @@ pub(super) struct Reclaim {
     pub(super) cache: PodCache,
     pub(super) events: EventRecorder,
     pub(super) node_name: String,
+    pub(super) tracer: Tracer,
 }
 
 impl Reclaim {
@@ -41,7 +43,7 @@ impl Reclaim {
             let mut failed_before = false;
             loop {
                 ticks.tick().await;
-                let failed = self.turn().await;
+                let failed = self.spanned("Images/GarbageCollect", self.turn()).await;
                 self.report(failed.as_ref().err(), failed_before);
                 failed_before = failed.is_err();
             }
@@ -71,10 +73,24 @@ impl Reclaim {
             let pods = pods.into_iter();
             let settled = pods.filter(|pod| self.cache.try_settled(&pod.uid).is_some());
             let settled: Vec<_> = settled.collect();
-            self.runtime.collect_superseded(&settled, complete).await?;
+            let collect = self.runtime.collect_superseded(&settled, complete);
+            self.spanned("Containers/GarbageCollect", collect).await?;
             look = self.collector.look().await?;
         }
         self.collector.collect(look).await
+    }
+
+    /// The same as a span, named as upstream names it.
+    async fn spanned<T>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let span = self
+            .tracer
+            .start(Kind::Internal, Parent::Current, || name.into());
+        let failure = |done: &anyhow::Result<T>| done.as_ref().err().map(|e| chain(e.as_ref()));
+        traced(span, work, failure).await
     }
 
     /// One failure may be a matter of the moment; only the next one in a row is an event.

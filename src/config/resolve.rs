@@ -9,7 +9,7 @@ use super::defaults;
 use super::document::{Node, Origin, Problem, Problems, Value, decode};
 use super::feature_gates;
 use super::flags::Flags;
-use super::kubelet_configuration::KubeletConfiguration;
+use super::kubelet_configuration::{KubeletConfiguration, TracingConfiguration};
 use super::logging::{LogFormat, LoggingConfig, VModule};
 use super::resolved::*;
 use super::server;
@@ -20,6 +20,7 @@ use crate::base::GoDuration;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::model::Quantity;
+use crate::traces::TracingSettings;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
 /// checks everything, and converts to concrete types.
@@ -82,10 +83,12 @@ pub fn resolve(
         container_logs: container_logs(&effective),
         dns: dns(&effective),
         oom_score_adj: effective.oom_score_adj.unwrap_or_default(),
+        max_open_files: effective.max_open_files.unwrap_or_default().unsigned_abs(),
         fail_swap_on: effective.fail_swap_on.unwrap_or_default(),
         fail_cgroup_v1: effective.fail_cgroup_v1.unwrap_or_default(),
         feature_gates: effective.feature_gates.clone().unwrap_or_default(),
         logging: logging(&effective),
+        tracing: effective.tracing.as_ref().map(tracing),
         unsupported: unsupported(&given, &effective, &all_defaults, flags),
         warnings: warnings(&effective, flags),
         effective,
@@ -343,6 +346,18 @@ fn logging(config: &KubeletConfiguration) -> LoggingConfig {
         },
         verbosity: section.verbosity.unwrap_or_default(),
         vmodule: section.vmodule.into_iter().flatten().map(rule).collect(),
+    }
+}
+
+/// Upstream: `NewProvider` of component-base's tracing. A section without a word turns traces on, too: a
+/// parent that is recorded is enough then.
+fn tracing(section: &TracingConfiguration) -> TracingSettings {
+    let endpoint = some_text(&section.endpoint);
+    TracingSettings {
+        collector: endpoint
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default(),
+        sampling_rate_per_million: count(section.sampling_rate_per_million),
     }
 }
 

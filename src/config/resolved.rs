@@ -10,6 +10,7 @@ use super::logging::LoggingConfig;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::server::{Switch, auth::AuthSettings, tls::TlsSettings};
+use crate::traces::TracingSettings;
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
 #[derive(Debug, Clone)]
@@ -52,6 +53,8 @@ pub struct KubeletConfig {
     pub dns: DnsConfig,
     /// OOM score adjustment of the kubelet itself.
     pub oom_score_adj: i32,
+    /// How many files the kubelet may have open; its limit is set to that.
+    pub max_open_files: u64,
     /// Refuse to start with swap on.
     pub fail_swap_on: bool,
     /// Refuse to start on cgroup v1.
@@ -60,6 +63,8 @@ pub struct KubeletConfig {
     pub feature_gates: BTreeMap<String, bool>,
     /// The kubelet's own log.
     pub logging: LoggingConfig,
+    /// Traces, if they are wanted.
+    pub tracing: Option<TracingSettings>,
     /// The whole configuration with defaults.
     pub effective: KubeletConfiguration,
     /// The same without secrets, as `/configz` shows it.

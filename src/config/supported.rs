@@ -65,6 +65,7 @@ const SUPPORTED: &[&str] = &[
     "failSwapOn",
     "failCgroupV1",
     "logging",
+    "tracing",
     // Reported with the values given, below and as a warning.
     "cgroupsPerQOS",
     "featureGates",

@@ -103,6 +103,7 @@ fn nothing_given_means_the_defaults() {
         Some(Path::new("/etc/resolv.conf"))
     );
     assert_eq!(config.oom_score_adj, -999);
+    assert_eq!(config.max_open_files, 1_000_000);
     assert_eq!(config.logging, logging::LoggingConfig::default());
     assert_eq!((config.unsupported, config.warnings), (vec![], vec![]));
 }
@@ -648,6 +649,36 @@ tlsPrivateKeyFile: /c.key
     let flags = [&flags[..], &["--enable-server=false"]].concat();
     let said = resolved(&flags, &[]).unwrap().warnings.join("\n");
     assert!(!said.contains("IS ROOT HERE"), "{said}");
+}
+
+#[test]
+fn traces_are_on_with_their_section_even_an_empty_one() {
+    use crate::traces::{Collector, TracingSettings};
+    let settings = |collector: &str, rate| {
+        Some(TracingSettings {
+            collector: collector.parse().unwrap(),
+            sampling_rate_per_million: rate,
+        })
+    };
+    for (file, expected) in [
+        ("", None),
+        ("tracing: null", None),
+        ("tracing: {}", settings("localhost:4317", 0)),
+        ("tracing: {endpoint: \"\"}", settings("localhost:4317", 0)),
+        (
+            "tracing: {endpoint: \"otel:1\", samplingRatePerMillion: 500}",
+            settings("otel:1", 500),
+        ),
+        (
+            "tracing: {endpoint: \"unix:///run/otel.sock\"}",
+            settings("unix:///run/otel.sock", 0),
+        ),
+    ] {
+        let config = resolved(&[], &[file]).unwrap();
+        assert_eq!(config.tracing, expected, "{file}");
+        assert_eq!(config.unsupported, Vec::<String>::new(), "{file}");
+    }
+    assert_eq!(Collector::default().to_string(), "localhost:4317");
 }
 
 #[test]

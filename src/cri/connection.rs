@@ -14,6 +14,7 @@ use super::metrics::CriMetrics;
 use super::raw::RawReply;
 use super::rpc::{Lane, Rpc};
 use super::transport::{self, CallDeadline, CriService};
+use crate::traces::Tracer;
 
 /// The largest reply that is read. Runtimes commonly refuse to send more than 16 MiB themselves.
 pub(super) const MAX_REPLY: usize = 64 * 1024 * 1024;
@@ -30,7 +31,17 @@ impl CriConnection {
     /// Prepares a connection to `endpoint`. `request_timeout` is `runtimeRequestTimeout` (2 minutes
     /// by default), from which the deadlines of all calls follow. Needs a running tokio runtime.
     pub fn new(endpoint: Endpoint, request_timeout: Duration, metrics: &CriMetrics) -> Self {
-        let service = transport::service(&endpoint, request_timeout, metrics.clone());
+        Self::traced(endpoint, request_timeout, metrics, Tracer::off())
+    }
+
+    /// The same; each call is a span, of which the runtime is told.
+    pub fn traced(
+        endpoint: Endpoint,
+        request_timeout: Duration,
+        metrics: &CriMetrics,
+        tracer: Tracer,
+    ) -> Self {
+        let service = transport::service(&endpoint, request_timeout, metrics.clone(), tracer);
         CriConnection {
             endpoint,
             request_timeout,

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod mount;
 mod mountinfo;
 pub mod proc;
+pub mod profile;
 pub mod remove;
 mod service_manager;
 mod shown;

@@ -21,6 +21,7 @@ use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::cri::v1::PodSandboxConfig;
 use crate::events::ObjectRef;
 use crate::model::{Pod, PodExt, PodUid};
+use crate::traces::carried;
 
 /// For how long what was learnt ahead is believed. After that somebody may have removed the image,
 /// and `Always` means a look at the registry when the container starts.
@@ -164,7 +165,8 @@ impl ImageManager {
                 wanted: wanted.clone(),
                 sandbox: sandbox.clone(),
             };
-            let done = work.run(before.replace(next), queued).boxed().shared();
+            let work = carried(work.run(before.replace(next), queued));
+            let done = work.boxed().shared();
             let task = tokio::spawn(done.clone().map(drop)).abort_handle();
             jobs.push(Job { wanted, done, task });
         }

@@ -7,6 +7,8 @@ use std::hash::Hash;
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use parking_lot::Mutex;
 
+use crate::traces::carried;
+
 /// Work under way by key. Nothing is kept once it is done. The work is dropped when the last of
 /// those who wait for it is.
 pub(super) struct Flights<K, V: Clone> {
@@ -38,7 +40,8 @@ impl<K: Eq + Hash, V: Clone + Send + Sync + 'static> Flights<K, V> {
         if let Some(work) = running.filter(|work| work.peek().is_none()) {
             return work;
         }
-        let work = begin().boxed().shared();
+        // It belongs to whoever asked first.
+        let work = carried(begin()).boxed().shared();
         under_way.retain(|_, work| work.upgrade().is_some_and(|work| work.peek().is_none()));
         if let Some(weak) = work.downgrade() {
             under_way.insert(key, weak);

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Everything remembered of one pod.
+/// Everything remembered of one pod. A newer kubelet may have written more than this one knows: that is
+/// passed over, and the rest still counts after a step back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+#[serde(default, rename_all = "camelCase")]
 pub struct PodRecord {
     pub(super) version: u32,
     /// The pod reached a terminal phase and must never run again.

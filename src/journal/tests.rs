@@ -61,6 +61,15 @@ async fn garbage_on_disk_is_skipped_and_does_not_stop_the_kubelet() {
 }
 
 #[tokio::test]
+async fn what_a_newer_kubelet_added_is_passed_over_and_the_rest_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let newer = br#"{"version":1,"initializedIn":"s","fromTheFuture":{"a":1}}"#;
+    fs::write(dir.path().join("abc.json"), newer).unwrap();
+    let read = journal(dir.path()).get(&PodUid::from("abc"));
+    assert_eq!(read.initialized_in.as_deref(), Some("s"));
+}
+
+#[tokio::test]
 async fn a_uid_cannot_leave_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let journal = journal(&dir.path().join("journal"));

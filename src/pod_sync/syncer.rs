@@ -17,6 +17,17 @@ pub enum UpdateKind {
     Sync,
 }
 
+impl UpdateKind {
+    /// As metrics and traces have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Sync => "sync",
+        }
+    }
+}
+
 /// Why a pod is being stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TerminationReason {

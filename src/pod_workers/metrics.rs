@@ -71,17 +71,12 @@ impl PodSyncer for Timed {
         kind: UpdateKind,
         cancel: CancellationToken,
     ) -> BoxFuture<'_, SyncTurn> {
-        let operation = match kind {
-            UpdateKind::Create => "create",
-            UpdateKind::Update => "update",
-            UpdateKind::Sync => "sync",
-        };
         if kind == UpdateKind::Create
             && let Some(waited) = since_seen(&pod, Timestamp::now())
         {
             self.starts.observe(waited);
         }
-        self.timed(operation, self.syncer.sync_pod(pod, kind, cancel))
+        self.timed(kind.as_str(), self.syncer.sync_pod(pod, kind, cancel))
     }
 
     fn sync_terminating_pod(

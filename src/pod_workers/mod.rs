@@ -16,6 +16,7 @@ mod gate;
 mod map;
 pub mod metrics;
 mod phase;
+pub mod spans;
 mod state;
 mod task;
 mod update;

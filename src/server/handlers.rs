@@ -3,6 +3,7 @@
 use super::{
     auth::Gate,
     checkpoint::Checkpoints,
+    coalesced::Coalesced,
     container_info,
     container_logs::LogReaders,
     cross_site, events, files,
@@ -14,10 +15,13 @@ use super::{
     pods::{machine, pod_info, pods, running_pods},
     posted,
     process::Process,
+    profile,
     reply::{
-        Body, BodyError, Request, closing, full, json, not_found, one, read_body, refuse, text,
+        Body, BodyError, Request, closing, full_bytes, json, not_found, one, read_body, refuse,
+        text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
+    spans,
     stats::{self, StatsViews},
     streaming::Streams,
 };
@@ -28,6 +32,7 @@ use crate::{
     metrics,
     model::{Pod, PodStatus},
     pod_config::PostedPods,
+    traces::Tracer,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -119,6 +124,7 @@ type Found = Result<(&'static Entry, Route), RouteError>;
 pub struct Handlers {
     port: Port,
     gate: Option<Gate>,
+    tracer: Tracer,
     shared: Arc<Shared>,
 }
 
@@ -128,6 +134,7 @@ struct Shared {
     views: Option<Views>,
     off: Vec<Switch>,
     metrics: Option<HttpMetrics>,
+    scrapes: Coalesced,
 }
 
 impl fmt::Debug for Handlers {
@@ -146,10 +153,12 @@ impl Handlers {
             views: None,
             off: Vec::new(),
             metrics: None,
+            scrapes: Coalesced::default(),
         };
         Self {
             port: Port::Health,
             gate: None,
+            tracer: Tracer::off(),
             shared: Arc::new(shared),
         }
     }
@@ -161,12 +170,20 @@ impl Handlers {
             checks,
             views: Some(views),
             off,
+            scrapes: Coalesced::default(),
         };
         Self {
             port: Port::ReadOnly,
             gate: None,
+            tracer: Tracer::off(),
             shared: Arc::new(shared),
         }
+    }
+
+    /// The same, and each request that is answered is a span.
+    #[must_use]
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     /// Of the local socket, which shows everything to who can open it.
@@ -175,6 +192,7 @@ impl Handlers {
         Self {
             port: Port::Local,
             gate: None,
+            tracer: self.tracer.clone(),
             shared: self.shared.clone(),
         }
     }
@@ -185,6 +203,7 @@ impl Handlers {
         Self {
             port: Port::Main,
             gate: Some(gate),
+            tracer: self.tracer.clone(),
             shared: self.shared.clone(),
         }
     }
@@ -239,8 +258,26 @@ impl Handlers {
         })
     }
 
-    /// Answers a request of somebody who may ask.
+    /// Answers a request of somebody who may ask, as a span where there are any.
     fn dispatch<B>(
+        &self,
+        request: hyper::Request<B>,
+        found: Found,
+        stopping: &CancellationToken,
+    ) -> BoxFuture<'static, Response<Body>>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
+        let entry = found.as_ref().ok().map(|(entry, _)| *entry);
+        let span = spans::begin(&self.tracer, self.port, entry, &request);
+        let answer = self.choose(request, found, stopping);
+        match span {
+            Some(span) => Box::pin(spans::until_sent(span, answer)),
+            None => answer,
+        }
+    }
+
+    fn choose<B>(
         &self,
         request: hyper::Request<B>,
         found: Found,
@@ -258,8 +295,9 @@ impl Handlers {
             Ok(found) => found,
             Err(error) => return refused(refuse(&error)),
         };
-        let off = &self.shared.off;
-        if let Some(switch) = entry.switch.filter(|switch| off.contains(switch)) {
+        let switches = [entry.switch, entry.switch.and_then(Switch::wider)];
+        let mut switches = switches.into_iter().flatten();
+        if let Some(switch) = switches.find(|switch| self.shared.off.contains(switch)) {
             return refused(disabled(switch));
         }
         if entry.body.is_none() && has_body(request.body()) {
@@ -290,18 +328,19 @@ impl Handlers {
                 unless(stopping, (views.known)()).await;
                 running_pods((views.running_pods)())
             }
-            Route::Metrics => full(StatusCode::OK, METRICS, (views.metrics)()),
+            Route::Metrics => {
+                let metrics = views.metrics.clone();
+                match self.shared.scrapes.get(move || metrics()).await {
+                    Ok(body) => full_bytes(StatusCode::OK, METRICS, body),
+                    Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
+                }
+            }
             Route::Summary(only_cpu_and_memory) => {
                 stats::summary(&views.stats, only_cpu_and_memory).await
             }
             Route::ContainerInfo(target, query) => {
-                let body = match read_body(request, entry.body.unwrap_or(0)).await {
-                    Ok(body) => body,
-                    Err(refused) => return *refused,
-                };
-                unless(stopping, (views.known)()).await;
-                let pods = || (views.pods)();
-                container_info::answer(&views.stats, pods, &target, query, &body).await
+                let known = unless(stopping, (views.known)());
+                container_info::answer(views, known, request, &target, query).await
             }
             Route::CadvisorMetrics => stats::cadvisor(&views.stats).await,
             Route::ResourceMetrics => stats::resource(&views.stats).await,
@@ -338,6 +377,10 @@ impl Handlers {
                 Ok(body) => views.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
+            Route::Profile(seconds) => {
+                let only_head = request.method() == hyper::Method::HEAD;
+                profile::cpu((!only_head).then_some(seconds), stopping).await
+            }
             Route::Exec(name, command, streams) => {
                 let request = request.map(drop);
                 views.streams.exec(request, &name, command, streams).await

@@ -2,7 +2,7 @@
 
 use super::reply::Body;
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde::Serialize;
@@ -31,9 +31,13 @@ pub(super) fn array<T: Serialize>(
         first: true,
         done: false,
     };
-    let chunks = std::iter::from_fn(move || writer.next_chunk());
-    let frames = chunks.map(|chunk| chunk.map(Frame::data).map_err(Into::into));
-    StreamBody::new(stream::iter(frames)).boxed_unsync()
+    let chunks = stream::iter(std::iter::from_fn(move || writer.next_chunk()));
+    let frames = chunks.then(|chunk| async {
+        // However much a client takes at once, others have their turn after each chunk.
+        tokio::task::yield_now().await;
+        chunk.map(Frame::data).map_err(Into::into)
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 struct Writer<I> {

@@ -1,23 +1,15 @@
 //! The metric families of requests and of health checks, named as upstream names them.
 
 use super::{
-    reply::{Body, BodyError},
+    held::until_sent,
+    reply::Body,
     routes::{Entry, Port},
 };
 use crate::metrics::{DEFAULT_BUCKETS, Metrics};
-use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::{
-    Method, Response,
-    body::{Frame, SizeHint},
-};
+use hyper::{Method, Response};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-};
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
 };
 use tokio::time::Instant;
 
@@ -112,38 +104,7 @@ pub(super) struct Underway {
 impl Underway {
     /// It ends when the answer has been sent, or nobody takes it any more.
     pub(super) fn until_sent(self, response: Response<Body>) -> Response<Body> {
-        let held = |body| Held {
-            body,
-            _underway: self,
-        };
-        response.map(|body| held(body).boxed_unsync())
-    }
-}
-
-/// A body that counts as under way until it is gone. It says as much of its length as the one within, by
-/// which answers are framed.
-struct Held {
-    body: Body,
-    _underway: Underway,
-}
-
-impl hyper::body::Body for Held {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        until_sent(response, self)
     }
 }
 

@@ -14,6 +14,7 @@
 
 pub mod auth;
 mod checkpoint;
+mod coalesced;
 mod container_info;
 mod container_logs;
 mod cross_site;
@@ -22,6 +23,7 @@ mod files;
 mod gate;
 mod handlers;
 mod health;
+mod held;
 mod html;
 mod lasting;
 mod list;
@@ -31,10 +33,13 @@ mod metrics;
 mod page;
 mod pods;
 mod posted;
+pub mod pprof;
 mod process;
+mod profile;
 mod reload;
 mod reply;
 mod routes;
+mod spans;
 mod stats;
 mod streaming;
 #[cfg(test)]

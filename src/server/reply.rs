@@ -48,7 +48,15 @@ pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
 }
 
 pub(super) fn full(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Body> {
-    let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
+    full_bytes(status, content_type, Bytes::from(body))
+}
+
+pub(super) fn full_bytes(
+    status: StatusCode,
+    content_type: HeaderValue,
+    body: Bytes,
+) -> Response<Body> {
+    let body = Full::new(body).map_err(|never| match never {});
     respond(status, content_type, body.boxed_unsync())
 }
 

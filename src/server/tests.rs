@@ -4,6 +4,7 @@ mod page;
 mod routes;
 mod secured;
 mod sockets;
+mod spans;
 
 use super::*;
 use crate::{

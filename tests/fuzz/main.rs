@@ -18,4 +18,8 @@ mod cri_log;
 mod engine;
 mod image_references;
 mod manifests;
+mod requests;
+mod routes;
+mod spoken;
 mod volume_files;
+mod written;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde_json::json;
 
-use crate::node::{Node, SOON, full, runs, status_of, waits_for};
+use crate::node::{Node, SOON, backs_off_for, full, runs, status_of};
 use crate::planted::Planter;
 use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Rpc};
@@ -76,7 +76,7 @@ async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
     node.put(&simple("web"));
     let again = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 2;
     node.fake.wait_until("it starts again", SOON, again).await;
-    let backs_off = |pod: &Pod| waits_for(pod, "main") == "CrashLoopBackOff";
+    let backs_off = |pod: &Pod| backs_off_for(pod, "main", "10s");
     node.wait_pod("web", "backs off", SOON, backs_off).await;
     let none_left = |fake: &FakeRuntime| {
         let pod = fake.pod(&full("web"));
@@ -96,7 +96,7 @@ async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
     node.fake.wait_until("it starts again", SOON, third).await;
     let calls = node.calls("web", Rpc::StartContainer);
     let gap = (calls[2].at - calls[1].at).as_secs_f64();
-    assert!((10.0..20.0).contains(&gap), "it waited {gap} s");
+    assert!(gap >= 10.0, "it waited {gap} s");
     let counts = |pod: &Pod| status_of(pod, "main").is_some_and(|s| s.restart_count == 2);
     node.wait_pod("web", "counts on", SOON, counts).await;
 }

@@ -57,6 +57,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_started_pods_errors_total",
         "a runtime that refuses",
     ),
+    ("kubelet_trace_spans_total", "a collector of traces"),
     (
         "kubelet_started_user_namespaced_pods_",
         "a runtime with user namespaces",

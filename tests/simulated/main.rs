@@ -18,6 +18,10 @@ mod pki;
 #[path = "../../src/apiserver/tests/scripted.rs"]
 mod scripted;
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/traces/tests/collector.rs"]
+mod collector;
+
 mod apart;
 mod asking;
 mod checkpoint;
@@ -38,6 +42,7 @@ mod own_ids;
 mod planted;
 mod pods;
 mod posted;
+mod profile;
 mod pulls;
 mod races;
 mod readded;
@@ -53,5 +58,6 @@ mod steady;
 mod stopping;
 mod streaming;
 mod streaming_server;
+mod traces;
 mod vanished;
 mod web;

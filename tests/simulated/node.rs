@@ -283,9 +283,20 @@ impl Node {
             .1
     }
 
+    pub(crate) fn read_only_port(&self) -> u16 {
+        self.ports[0]
+    }
+
     /// What the read-only port answers.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         http::get(self.ports[0], path).await.expect("it answers")
+    }
+
+    /// Asks the read-only port as part of a trace.
+    pub(crate) async fn get_as_part(&self, path: &str, traceparent: &str) {
+        http::get_with(self.ports[0], path, ("traceparent", traceparent))
+            .await
+            .expect("it answers");
     }
 
     /// One pod of namespace `default`, named as in its manifest.
@@ -456,6 +467,14 @@ pub(crate) fn waits_for<'p>(pod: &'p Pod, name: &str) -> &'p str {
         .and_then(|state| state.waiting.as_ref())
         .and_then(|waiting| waiting.reason.as_deref())
         .unwrap_or_default()
+}
+
+/// Whether a container is shown to wait in a back-off of that length, as `10s`.
+pub(crate) fn backs_off_for(pod: &Pod, name: &str, delay: &str) -> bool {
+    let waiting = state(pod, name).and_then(|state| state.waiting.as_ref());
+    let message = waiting.and_then(|waiting| waiting.message.as_deref());
+    let begin = format!("back-off {delay} restarting failed container={name} ");
+    waits_for(pod, name) == "CrashLoopBackOff" && message.is_some_and(|m| m.starts_with(&begin))
 }
 
 pub(crate) fn runs(pod: &Pod, name: &str) -> bool {

@@ -211,15 +211,12 @@ async fn a_stop_that_fails_does_not_make_the_next_try_wait_longer() {
         .on_exec(move |_| ExecOutcome::code(verdict.fetch_xor(1, Ordering::SeqCst)));
     let probe = json!({"readinessProbe": exec_probe("flips")});
     node.put(&pod("web", &[with(container("main"), probe)]));
-    let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) >= 6;
+    // Waits that double would take longer than anyone waits here.
+    let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) >= 8;
     node.fake
         .wait_until("it is tried again and again", SOON, tried)
         .await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
-    let tries = node.calls("web", Rpc::StopContainer);
-    let took = tries[5].at - tries[0].at;
-    // Waits that double would be half a minute in all.
-    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[tokio::test]

@@ -49,3 +49,19 @@ async fn the_service_manager_is_told_of_start_life_and_end() {
     assert!(status.success(), "{status}");
     assert_eq!(word, "STOPPING=1");
 }
+
+#[tokio::test]
+async fn as_many_files_may_be_open_as_the_configuration_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::start(Options::default()).await;
+    let mut settings = Settings::new(&dir.path().join("kubelet"), &fake.endpoint());
+    std::fs::create_dir(&settings.dir).unwrap();
+    settings.config = "maxOpenFiles: 2345\n".to_owned();
+    let kubelet = KubeletProcess::start(settings).await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", kubelet.pid())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let soft = files.unwrap().split_whitespace().nth(3);
+    assert_eq!(soft, Some("2345"), "{limits}");
+}

@@ -16,21 +16,36 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Status code and body of `GET http://127.0.0.1:port/path`.
 pub async fn get(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
-    tokio::time::timeout(PATIENCE, get_patiently(port, path))
+    get_with(port, path, ("host", "127.0.0.1")).await
+}
+
+/// The same, with a header.
+pub async fn get_with(
+    port: u16,
+    path: &str,
+    header: (&str, &str),
+) -> anyhow::Result<(u16, String)> {
+    tokio::time::timeout(PATIENCE, get_patiently(port, path, header))
         .await
         .context("no answer in time")?
 }
 
-async fn get_patiently(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
+async fn get_patiently(
+    port: u16,
+    path: &str,
+    (name, value): (&str, &str),
+) -> anyhow::Result<(u16, String)> {
     let stream = TcpStream::connect(("127.0.0.1", port))
         .await
         .context("connect")?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
-    let request = http::Request::get(path)
-        .header("host", "127.0.0.1")
-        .body(Empty::<Bytes>::new())?;
+    let mut request = http::Request::get(path).header(name, value);
+    if name != "host" {
+        request = request.header("host", "127.0.0.1");
+    }
+    let request = request.body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     let code = response.status().as_u16();
     let body = response.into_body().collect().await?.to_bytes();

@@ -126,9 +126,9 @@ config_section! {
 config_section! {
     /// OpenTelemetry tracing.
     pub struct TracingConfiguration {
-        /// Collector address.
+        /// Where the collector listens; `localhost:4317` unless given.
         "endpoint" endpoint: String,
-        /// Samples per million spans.
+        /// Of a million traces that begin here, how many are recorded.
         "samplingRatePerMillion" sampling_rate_per_million: i32,
     }
 }

@@ -3,6 +3,7 @@
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
 use crate::server::tls::Terms;
+use crate::traces::Collector;
 
 pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     enforced_reservations(config, found);
@@ -179,9 +180,17 @@ fn server(config: &KubeletConfiguration, found: &mut Violations) {
     {
         found.add("enableSystemLogQuery", "needs enableSystemLogHandler");
     }
-    let rate = config
-        .tracing
-        .as_ref()
-        .and_then(|section| section.sampling_rate_per_million);
+    tracing(config, found);
+}
+
+fn tracing(config: &KubeletConfiguration, found: &mut Violations) {
+    let Some(section) = &config.tracing else {
+        return;
+    };
+    let rate = section.sampling_rate_per_million;
     found.in_range("tracing.samplingRatePerMillion", rate, 0, 1_000_000);
+    let endpoint = section.endpoint.as_deref().unwrap_or_default();
+    if let Some(Err(error)) = (!endpoint.is_empty()).then(|| endpoint.parse::<Collector>()) {
+        found.add("tracing.endpoint", error.to_string());
+    }
 }

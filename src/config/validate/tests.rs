@@ -12,6 +12,26 @@ fn each_rule_is_broken_by_its_own_example() {
             "healthzPort: must be between 1 and 65535, or 0",
         ),
         ("healthzPort: 10250", "healthzPort: must differ from port"),
+        (
+            "tracing: {samplingRatePerMillion: 1000001}",
+            "tracing.samplingRatePerMillion: must be between 0 and 1000000",
+        ),
+        (
+            "tracing: {samplingRatePerMillion: -1}",
+            "tracing.samplingRatePerMillion: must be between 0 and 1000000",
+        ),
+        (
+            "tracing: {endpoint: \"http://localhost:4317\"}",
+            "tracing.endpoint: must be host:port, dns:///host:port or unix:///path",
+        ),
+        (
+            "tracing: {endpoint: localhost}",
+            "tracing.endpoint: must end with a port",
+        ),
+        (
+            "tracing: {endpoint: \"me:hush@localhost:4317\"}",
+            "tracing.endpoint: must have a host name or an IP address",
+        ),
         ("address: localhost", "address: must be an IP address"),
         (
             "imageMinimumGCAge: -1s",

@@ -16,6 +16,7 @@ pub(super) use deadline::CallDeadline;
 
 use super::endpoint::Endpoint;
 use super::metrics::CriMetrics;
+use crate::traces::Tracer;
 use admission::Admission;
 use deadline::Deadline;
 use observe::Observe;
@@ -28,12 +29,17 @@ const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// Builds the stack; connects when the first call is made. Needs a running tokio runtime.
-pub(super) fn service(endpoint: &Endpoint, timeout: Duration, metrics: CriMetrics) -> CriService {
+pub(super) fn service(
+    endpoint: &Endpoint,
+    timeout: Duration,
+    metrics: CriMetrics,
+    tracer: Tracer,
+) -> CriService {
     // The authority is not used on a unix socket; runtimes expect "localhost".
     let channel = tonic::transport::Endpoint::from_static("http://localhost")
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .connect_with_connector_lazy(connector::UnixConnector::new(endpoint.clone()));
-    let observed = Observe::new(Deadline::new(channel, timeout), metrics);
+    let observed = Observe::new(Deadline::new(channel, timeout), metrics, tracer);
     Admission::new(observed)
 }

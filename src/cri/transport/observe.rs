@@ -16,17 +16,23 @@ use tracing::Instrument;
 
 use crate::cri::metrics::CriMetrics;
 use crate::cri::rpc::Rpc;
+use crate::traces::{Kind, Parent, Span, Tracer};
 
 /// Records every call that it knows.
 #[derive(Clone)]
 pub struct Observe<S> {
     inner: S,
     metrics: CriMetrics,
+    tracer: Tracer,
 }
 
 impl<S> Observe<S> {
-    pub(super) fn new(inner: S, metrics: CriMetrics) -> Observe<S> {
-        Observe { inner, metrics }
+    pub(super) fn new(inner: S, metrics: CriMetrics, tracer: Tracer) -> Observe<S> {
+        Observe {
+            inner,
+            metrics,
+            tracer,
+        }
     }
 }
 
@@ -43,7 +49,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let Some(rpc) = Rpc::from_path(request.uri().path()) else {
             return Box::pin(self.inner.clone().oneshot(request));
         };
@@ -52,11 +58,29 @@ where
             rpc,
             begin: Instant::now(),
             metrics: self.metrics.clone(),
+            span: begin_span(&self.tracer, &mut request),
             done: false,
         };
         let call = self.inner.clone().oneshot(request);
         Box::pin(observed(call, record).instrument(span))
     }
+}
+
+/// A span of the call, named and described as upstream's `otelgrpc` does. The runtime is told of it.
+fn begin_span(tracer: &Tracer, request: &mut Request<Body>) -> Option<Span> {
+    let name = || request.uri().path().trim_start_matches('/').to_owned();
+    let mut span = tracer.start(Kind::Client, Parent::Current, || name().into())?;
+    span.note(|| {
+        let name = name();
+        let (service, method) = name.split_once('/').unwrap_or_default();
+        [
+            ("rpc.system", "grpc".into()),
+            ("rpc.service", service.to_owned().into()),
+            ("rpc.method", method.to_owned().into()),
+        ]
+    });
+    span.context().put_into(request.headers_mut());
+    Some(span)
 }
 
 async fn observed<F>(call: F, mut record: Record) -> Result<Response<Body>, BoxError>
@@ -94,6 +118,7 @@ struct Record {
     rpc: Rpc,
     begin: Instant,
     metrics: CriMetrics,
+    span: Option<Span>,
     done: bool,
 }
 
@@ -104,8 +129,15 @@ impl Record {
         }
         let took = self.begin.elapsed();
         let stopped_watching = self.rpc.is_watch() && code == Code::Cancelled;
-        self.metrics
-            .observe(self.rpc, took, code != Code::Ok && !stopped_watching);
+        let failed = code != Code::Ok && !stopped_watching;
+        self.metrics.observe(self.rpc, took, failed);
+        if let Some(mut span) = self.span.take() {
+            span.note(|| [("rpc.grpc.status_code", i64::from(i32::from(code)).into())]);
+            if failed {
+                // What the runtime says may hold anything.
+                span.fail(|| code.to_string());
+            }
+        }
         tracing::debug!(rpc = %self.rpc, ?code, ?took, "CRI call ended");
     }
 }

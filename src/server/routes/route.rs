@@ -15,6 +15,11 @@ use crate::{
 };
 use hyper::Method;
 
+/// How long a profile is made where nobody says.
+const PROFILE_SECONDS: u64 = 30;
+/// How long at most.
+const MOST_PROFILE_SECONDS: u64 = 300;
+
 /// What is being asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -56,6 +61,8 @@ pub enum Route {
     Statusz,
     /// `PUT /debug/flags/v`: how much is logged.
     PutVerbosity,
+    /// `/debug/pprof/profile`: what the CPU is used for during so many seconds.
+    Profile(u64),
     /// `POST /container` and `/containers`: pods to run.
     PostPods(Post),
     /// `/checkpoint/…`: an archive of a container, made within so many seconds.
@@ -408,6 +415,20 @@ pub(super) fn run(parts: &Parts) -> Result<Route, RouteError> {
 pub(super) fn container_logs(parts: &Parts) -> Result<Route, RouteError> {
     let query = log_query(&parts.query)?;
     Ok(Route::ContainerLogs(container_name(parts)?, query))
+}
+
+/// As long as upstream where it is not said; not for ever, because there is one at a time.
+pub(super) fn profile(parts: &Parts) -> Result<Route, RouteError> {
+    let Some(value) = parts.last("seconds") else {
+        return Ok(Route::Profile(PROFILE_SECONDS));
+    };
+    let seconds = value.parse().ok();
+    let seconds = seconds.filter(|seconds| (1..=MOST_PROFILE_SECONDS).contains(seconds));
+    let bad = || BadQuery {
+        parameter: "seconds".to_owned(),
+        detail: format!("{value:?} is not a whole number from 1 to {MOST_PROFILE_SECONDS}"),
+    };
+    Ok(Route::Profile(seconds.ok_or_else(bad)?))
 }
 
 fn number(parameter: &str, value: &str) -> Result<usize, BadQuery> {

@@ -46,6 +46,14 @@ impl Switch {
             Self::PostedPods => "--allow-posted-pods",
         }
     }
+
+    /// The switch of a wider group that this one is within.
+    pub(in crate::server) fn wider(self) -> Option<Self> {
+        match self {
+            Self::SystemLogs | Self::Profiling | Self::DebugFlags => Some(Self::Debugging),
+            Self::Debugging | Self::PostedPods => None,
+        }
+    }
 }
 
 /// One row of the table.
@@ -279,6 +287,14 @@ pub static ENTRIES: &[Entry] = &[
         switch: Some(Switch::DebugFlags),
         about: "Sets the verbosity of the log to the number that is the body.",
         parse: |_| Ok(route::Route::PutVerbosity),
+        ..READ
+    },
+    Entry {
+        pattern: "/debug/pprof/profile",
+        ports: GUARDED,
+        switch: Some(Switch::Profiling),
+        about: "What the kubelet uses the CPU for during `seconds` (30 unless given, at most 300), for `go tool pprof`; one at a time.",
+        parse: route::profile,
         ..READ
     },
     Entry {

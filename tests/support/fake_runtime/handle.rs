@@ -82,6 +82,7 @@ impl FakeRuntime {
         let shared = Arc::new(Shared {
             world: Mutex::new(world),
             recorder: Mutex::new(calls::Recorder::new(options.keep_calls)),
+            traced: Mutex::default(),
             faults: Mutex::default(),
             lies: Mutex::default(),
             exec: Mutex::new(exec::succeed()),
@@ -103,6 +104,11 @@ impl FakeRuntime {
             socket: socket.to_owned(),
             _dir: None,
         }
+    }
+
+    /// Path and `traceparent` of every call that came with one.
+    pub fn traced(&self) -> Vec<(String, String)> {
+        self.shared.traced.lock().clone()
     }
 
     /// `unix:///...`, as the kubelet's configuration wants it.

@@ -152,6 +152,8 @@ impl Conditions {
 pub struct Shared {
     world: Mutex<world::World>,
     recorder: Mutex<calls::Recorder>,
+    /// Path and `traceparent` of every call that has one.
+    traced: Mutex<Vec<(String, String)>>,
     faults: Mutex<faults::Faults>,
     lies: Mutex<Vec<Lie>>,
     exec: Mutex<exec::ExecScript>,

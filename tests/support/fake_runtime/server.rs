@@ -29,6 +29,7 @@ const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 /// Both services behind one socket, chosen by the path.
 #[derive(Clone)]
 struct Both {
+    shared: Arc<Shared>,
     runtime: RuntimeServiceServer<Runtime>,
     images: ImageServiceServer<Images>,
 }
@@ -40,7 +41,11 @@ impl Both {
             .max_encoding_message_size(MESSAGE_LIMIT);
         let images = ImageServiceServer::new(Images(shared.clone()))
             .max_encoding_message_size(MESSAGE_LIMIT);
-        Both { runtime, images }
+        Both {
+            shared: shared.clone(),
+            runtime,
+            images,
+        }
     }
 }
 
@@ -54,6 +59,11 @@ impl Service<http::Request<Incoming>> for Both {
     }
 
     fn call(&mut self, request: http::Request<Incoming>) -> Self::Future {
+        if let Some(parent) = request.headers().get("traceparent") {
+            let parent = String::from_utf8_lossy(parent.as_bytes()).into_owned();
+            let path = request.uri().path().to_owned();
+            self.shared.traced.lock().push((path, parent));
+        }
         if request
             .uri()
             .path()

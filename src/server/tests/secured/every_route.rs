@@ -139,6 +139,13 @@ const ROWS: &[Row] = &[
         BAD_ESCAPE,
     ),
     row(
+        "/debug/pprof/profile",
+        "/debug/pprof/profile?seconds=1",
+        200,
+        "/debug/pprof/profile?seconds=301",
+        (400, "\"seconds\": \"301\""),
+    ),
+    row(
         "/container",
         "/container",
         405,
@@ -302,6 +309,7 @@ async fn faults(clients: &Clients, entry: &Entry) -> Vec<String> {
 
 #[tokio::test]
 async fn each_answers_who_may_and_refuses_strangers_the_forbidden_and_the_malformed() {
+    let _turn = crate::host::profile::TURN.lock().await;
     let api = Scripted::start(by_name).await;
     let setting = Setting::asking(&api).await;
     let clients = Clients {

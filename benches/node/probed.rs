@@ -1,0 +1,66 @@
+//! What probes ask: a server that says yes and remembers when whom was asked about.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+type Asked = Arc<Mutex<HashMap<Vec<u8>, Vec<Instant>>>>;
+
+pub struct Probed {
+    port: u16,
+    asked: Asked,
+}
+
+impl Probed {
+    /// Answers on a thread of its own, so that nothing else that is measured delays it.
+    pub fn start() -> Probed {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = Asked::default();
+        let seen = asked.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let at = Instant::now();
+                if let Some(path) = answer(stream) {
+                    seen.lock().unwrap().entry(path).or_default().push(at);
+                }
+            }
+        });
+        Probed { port, asked }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn forget(&self) {
+        self.asked.lock().unwrap().clear();
+    }
+
+    /// Seconds between each probe and the next one of the same pod.
+    pub fn intervals(&self) -> Vec<f64> {
+        let asked = self.asked.lock().unwrap();
+        let pairs = asked.values().flat_map(|times| times.windows(2));
+        pairs
+            .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
+            .collect()
+    }
+}
+
+/// The path that was asked for.
+fn answer(mut stream: TcpStream) -> Option<Vec<u8>> {
+    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    let mut head = Vec::new();
+    let mut chunk = [0; 1024];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut chunk) {
+            Ok(read) if read > 0 => head.extend_from_slice(&chunk[..read]),
+            _ => return None,
+        }
+    }
+    let yes = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    stream.write_all(yes).ok()?;
+    head.split(|byte| *byte == b' ').nth(1).map(<[u8]>::to_vec)
+}

@@ -1,0 +1,302 @@
+//! Profiles in the format of pprof: `profile.proto` of google/pprof, gzipped, as `go tool pprof` reads it. Pure.
+
+use crate::host::profile::{PERIOD, Profile};
+use flate2::{Compression, write::GzEncoder};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, Write as _},
+    time::Duration,
+};
+
+/// The whole of a profile.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Message {
+    /// What the values of a sample are.
+    #[prost(message, repeated, tag = "1")]
+    pub sample_type: Vec<ValueType>,
+    /// Each stack that was seen.
+    #[prost(message, repeated, tag = "2")]
+    pub sample: Vec<Sample>,
+    /// Files that are mapped to be run.
+    #[prost(message, repeated, tag = "3")]
+    pub mapping: Vec<MappingMessage>,
+    /// Addresses of code.
+    #[prost(message, repeated, tag = "4")]
+    pub location: Vec<Location>,
+    /// Functions.
+    #[prost(message, repeated, tag = "5")]
+    pub function: Vec<FunctionMessage>,
+    /// Every text, of which others say the number; the first is empty.
+    #[prost(string, repeated, tag = "6")]
+    pub string_table: Vec<String>,
+    /// When it began, in nanoseconds since 1970.
+    #[prost(int64, tag = "9")]
+    pub time_nanos: i64,
+    /// How long it took, in nanoseconds.
+    #[prost(int64, tag = "10")]
+    pub duration_nanos: i64,
+    /// What is between two samples.
+    #[prost(message, optional, tag = "11")]
+    pub period_type: Option<ValueType>,
+    /// How much of it.
+    #[prost(int64, tag = "12")]
+    pub period: i64,
+    /// Texts for who reads it.
+    #[prost(int64, repeated, tag = "13")]
+    pub comment: Vec<i64>,
+}
+
+/// What a number counts.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ValueType {
+    /// Its name: a text.
+    #[prost(int64, tag = "1")]
+    pub r#type: i64,
+    /// Its unit: a text.
+    #[prost(int64, tag = "2")]
+    pub unit: i64,
+}
+
+/// A stack.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Sample {
+    /// Identifiers of locations, the innermost first.
+    #[prost(uint64, repeated, tag = "1")]
+    pub location_id: Vec<u64>,
+    /// A number for each of the profile's types.
+    #[prost(int64, repeated, tag = "2")]
+    pub value: Vec<i64>,
+}
+
+/// A file that is mapped.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct MappingMessage {
+    /// Identifier, not 0.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// First address.
+    #[prost(uint64, tag = "2")]
+    pub memory_start: u64,
+    /// The address after the last.
+    #[prost(uint64, tag = "3")]
+    pub memory_limit: u64,
+    /// Where in the file that is, in bytes.
+    #[prost(uint64, tag = "4")]
+    pub file_offset: u64,
+    /// The file: a text.
+    #[prost(int64, tag = "5")]
+    pub filename: i64,
+    /// Its build: a text.
+    #[prost(int64, tag = "6")]
+    pub build_id: i64,
+    /// The functions are all named that can be.
+    #[prost(bool, tag = "7")]
+    pub has_functions: bool,
+}
+
+/// An address of code.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Location {
+    /// Identifier, not 0.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// The mapping that it is in; 0 where it is in none.
+    #[prost(uint64, tag = "2")]
+    pub mapping_id: u64,
+    /// The address.
+    #[prost(uint64, tag = "3")]
+    pub address: u64,
+    /// The function there, if it has a name.
+    #[prost(message, repeated, tag = "4")]
+    pub line: Vec<Line>,
+}
+
+/// A place in the sources.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Line {
+    /// Identifier of the function.
+    #[prost(uint64, tag = "1")]
+    pub function_id: u64,
+}
+
+/// A function.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct FunctionMessage {
+    /// Identifier, not 0.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Its name for people: a text.
+    #[prost(int64, tag = "2")]
+    pub name: i64,
+    /// Its name for the linker: a text.
+    #[prost(int64, tag = "3")]
+    pub system_name: i64,
+}
+
+/// Texts by number.
+#[derive(Default)]
+struct Texts {
+    numbers: HashMap<String, i64>,
+    texts: Vec<String>,
+}
+
+impl Texts {
+    fn number(&mut self, text: &str) -> i64 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = i64::try_from(self.texts.len()).unwrap_or(0);
+        self.texts.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+}
+
+/// A profile that began at `time` after 1970 and took so long.
+pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
+    let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    let mut texts = Texts::default();
+    texts.number("");
+    let samples = ValueType {
+        r#type: texts.number("samples"),
+        unit: texts.number("count"),
+    };
+    let cpu = ValueType {
+        r#type: texts.number("cpu"),
+        unit: texts.number("nanoseconds"),
+    };
+    let mapping: Vec<MappingMessage> = (1..)
+        .zip(&profile.mappings)
+        .map(|(id, mapping)| MappingMessage {
+            id,
+            memory_start: mapping.start,
+            memory_limit: mapping.end,
+            file_offset: mapping.offset,
+            filename: texts.number(&mapping.path),
+            build_id: texts.number(&mapping.build_id),
+            has_functions: true,
+        })
+        .collect();
+    let mut functions: BTreeMap<i64, FunctionMessage> = BTreeMap::new();
+    let mut locations: BTreeMap<u64, Location> = BTreeMap::new();
+    let mut sample = Vec::new();
+    for (stack, times) in &profile.stacks {
+        let mut location_id = Vec::with_capacity(stack.len());
+        for address in stack {
+            let next = locations.len() as u64 + 1;
+            let location = locations.entry(*address).or_insert_with(|| {
+                let of_it = |mapping: &&MappingMessage| {
+                    (mapping.memory_start..mapping.memory_limit).contains(address)
+                };
+                let line = profile.functions.get(address).map(|function| {
+                    let system_name = texts.number(&function.symbol);
+                    let id = functions.len() as u64 + 1;
+                    let known = functions.entry(system_name).or_insert(FunctionMessage {
+                        id,
+                        name: texts.number(&function.name),
+                        system_name,
+                    });
+                    Line {
+                        function_id: known.id,
+                    }
+                });
+                Location {
+                    id: next,
+                    mapping_id: mapping.iter().find(of_it).map_or(0, |mapping| mapping.id),
+                    address: *address,
+                    line: line.into_iter().collect(),
+                }
+            });
+            location_id.push(location.id);
+        }
+        let times = i64::try_from(*times).unwrap_or(i64::MAX);
+        let value = vec![times, times.saturating_mul(nanos(PERIOD))];
+        sample.push(Sample { location_id, value });
+    }
+    let missed = format!("{} samples were missed", profile.missed);
+    let comment = (profile.missed > 0).then(|| texts.number(&missed));
+    Message {
+        sample_type: vec![samples, cpu],
+        sample,
+        mapping,
+        location: locations.into_values().collect(),
+        function: functions.into_values().collect(),
+        time_nanos: nanos(time),
+        duration_nanos: nanos(took),
+        period_type: Some(cpu),
+        period: nanos(PERIOD),
+        comment: comment.into_iter().collect(),
+        string_table: texts.texts,
+    }
+}
+
+/// The bytes of a file.
+///
+/// # Errors
+/// None that can happen in memory.
+pub(super) fn file(message: &Message) -> io::Result<Vec<u8>> {
+    let mut file = GzEncoder::new(Vec::new(), Compression::fast());
+    file.write_all(&prost::Message::encode_to_vec(message))?;
+    file.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::profile::{Function, Mapping};
+
+    #[test]
+    fn stacks_share_locations_functions_and_texts() {
+        let function = |name: &str| Function {
+            name: name.into(),
+            symbol: format!("_{name}"),
+        };
+        let profile = Profile {
+            stacks: vec![(vec![10, 20, 30], 2), (vec![11, 20, 99], 1)],
+            functions: [
+                (10, function("inner")),
+                (11, function("inner")),
+                (20, function("outer")),
+            ]
+            .into(),
+            mappings: vec![Mapping {
+                start: 5,
+                end: 40,
+                path: "/bin/x".into(),
+                ..Mapping::default()
+            }],
+            missed: 3,
+        };
+        let message = message(&profile, Duration::from_secs(5), Duration::from_secs(1));
+        let text = |number: i64| message.string_table[usize::try_from(number).unwrap()].as_str();
+        assert_eq!(text(0), "");
+        let place = |id: u64| message.location.iter().find(|l| l.id == id).unwrap();
+        let name = |id: u64| {
+            let line = place(id).line.first()?;
+            let function = message.function.iter().find(|f| f.id == line.function_id)?;
+            Some(text(function.name))
+        };
+        let shown: Vec<(Vec<_>, &[i64])> = message
+            .sample
+            .iter()
+            .map(|s| {
+                (
+                    s.location_id.iter().map(|id| name(*id)).collect(),
+                    &*s.value,
+                )
+            })
+            .collect();
+        let stack = vec![Some("inner"), Some("outer"), None];
+        let expected: Vec<(Vec<_>, &[i64])> =
+            vec![(stack.clone(), &[2, 20_000_000]), (stack, &[1, 10_000_000])];
+        assert_eq!(shown, expected);
+        assert_eq!((message.function.len(), message.location.len()), (2, 5));
+        let outside = message.location.iter().filter(|l| l.mapping_id == 0);
+        assert_eq!(outside.map(|l| l.address).collect::<Vec<_>>(), [99]);
+        assert_eq!(text(message.comment[0]), "3 samples were missed");
+        assert_eq!(
+            (message.time_nanos, message.duration_nanos),
+            (5_000_000_000, 1_000_000_000)
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! `/debug/pprof/profile`: what the kubelet uses the CPU for.
+
+use super::{
+    pprof,
+    reply::{Body, closing, full_bytes, text},
+};
+use crate::{
+    base::chain,
+    host::profile::{Profile, Profiler, ROOM},
+};
+use hyper::{
+    Response, StatusCode,
+    header::{CONTENT_DISPOSITION, HeaderValue, RETRY_AFTER},
+};
+use jiff::Timestamp;
+use std::{io, time::Duration};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+const KIND: HeaderValue = HeaderValue::from_static("application/octet-stream");
+/// What a client saves it as, by upstream's word.
+const NAME: HeaderValue = HeaderValue::from_static("attachment; filename=\"profile\"");
+
+/// Looks on for so many seconds and answers with what was seen; `None` is who only wants the head of that
+/// answer. A client that goes away ends it, because nobody waits for this then.
+pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
+    let seen = match seconds {
+        Some(seconds) => look(Duration::from_secs(seconds), stopping).await,
+        None => Ok(Seen::File(Vec::new())),
+    };
+    match seen {
+        Ok(Seen::File(file)) => {
+            let mut response = full_bytes(StatusCode::OK, KIND, file.into());
+            response.headers_mut().insert(CONTENT_DISPOSITION, NAME);
+            response
+        }
+        Ok(Seen::Busy) => {
+            let body = "503 another profile is being made: one at a time\n".to_owned();
+            let mut response = text(StatusCode::SERVICE_UNAVAILABLE, body);
+            let later = HeaderValue::from_static("30");
+            response.headers_mut().insert(RETRY_AFTER, later);
+            response
+        }
+        Ok(Seen::Stopping) => {
+            let body = "503 the kubelet stops\n".to_owned();
+            closing(text(StatusCode::SERVICE_UNAVAILABLE, body))
+        }
+        Err(error) => {
+            let error = chain(&error);
+            tracing::warn!(error, "A profile cannot be made");
+            let body = format!("500 a profile cannot be made: {error}\n");
+            text(StatusCode::INTERNAL_SERVER_ERROR, body)
+        }
+    }
+}
+
+enum Seen {
+    File(Vec<u8>),
+    Busy,
+    Stopping,
+}
+
+async fn look(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> {
+    let Some(mut profiler) = blocking(Profiler::start).await?? else {
+        return Ok(Seen::Busy);
+    };
+    let (since_1970, begun) = (
+        Timestamp::now().as_duration().unsigned_abs(),
+        Instant::now(),
+    );
+    tracing::info!(seconds = time.as_secs(), "A profile is being made");
+    let end = begun + time;
+    while Instant::now() < end {
+        let pause = end.min(Instant::now() + ROOM);
+        tokio::select! {
+            () = sleep_until(pause) => {}
+            () = stopping.cancelled() => return Ok(Seen::Stopping),
+        }
+        let collect = move || {
+            profiler.collect();
+            profiler
+        };
+        profiler = blocking(collect).await?;
+    }
+    let took = begun.elapsed();
+    let write = move || {
+        let profile: Profile = profiler.finish();
+        pprof::file(&pprof::message(&profile, since_1970, took))
+    };
+    Ok(Seen::File(blocking(write).await??))
+}
+
+async fn blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    spawn_blocking(run).await.map_err(io::Error::other)
+}

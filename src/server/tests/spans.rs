@@ -1,0 +1,93 @@
+//! Which requests become spans of whose traces.
+
+use super::*;
+use crate::{
+    server::auth::{AuthSettings, Authorization, Gate},
+    traces::tests::{
+        collector::{TestCollector, attribute, ids},
+        tracer,
+    },
+};
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+/// Asks as part of a trace and takes the whole answer.
+async fn ask(handlers: &Handlers, target: &str) -> u16 {
+    let request = Request::builder()
+        .uri(target)
+        .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
+    let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+    let answer = handlers.answer(request, &CancellationToken::new()).await;
+    let status = answer.status().as_u16();
+    answer.into_body().collect().await.unwrap();
+    status
+}
+
+/// A gate for those without a name, or for nobody.
+fn gate(anonymous: bool) -> Gate {
+    let settings = AuthSettings {
+        client_ca_file: Some("/nonexistent".into()),
+        anonymous,
+        token_ttl: None,
+        authorization: Authorization::AlwaysAllow,
+    };
+    let nobody = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        nobody.path(),
+        crate::apiserver::tests::pki::Authority::new("a").pem(),
+    )
+    .unwrap();
+    let authorities = crate::server::tls::ClientAuthorities::open(nobody.path()).unwrap();
+    Gate::new(settings, "n1", Some(Arc::new(authorities)), None).unwrap()
+}
+
+#[tokio::test]
+async fn who_is_refused_at_the_gate_begins_no_span_and_who_passes_it_is_part_of_his_trace() {
+    let collector = TestCollector::start().await;
+    let (tracer, _) = tracer(collector.endpoint(), 1_000_000);
+    let open = read_only().traced(tracer.clone());
+    assert_eq!(ask(&open.guarded(gate(false)), "/pods").await, 401);
+    assert_eq!(ask(&open.guarded(gate(true)), "/pods").await, 200);
+    let health = Handlers::health(HealthChecks::ping()).traced(tracer.clone());
+    assert_eq!(ask(&health, "/healthz").await, 200);
+    tracer.flush().await;
+    let spans = collector.wait("spans", |_| true).await;
+    let [span] = &spans[..] else {
+        panic!("{spans:?}")
+    };
+    assert_eq!(ids(span).0, TRACE);
+    for (key, expected) in [
+        ("http.route", "/pods/"),
+        ("url.scheme", "https"),
+        ("http.response.status_code", "200"),
+    ] {
+        let found = attribute(&span.attributes, key);
+        assert_eq!(found.as_deref(), Some(expected), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_fails_is_a_failed_span_and_lasts_until_it_is_sent() {
+    let collector = TestCollector::start().await;
+    let (tracer, _) = tracer(collector.endpoint(), 0);
+    let checks = HealthChecks::ping().with("flag", || Err("down".to_owned()));
+    let handlers = Handlers::read_only(checks, views(Vec::new()), Vec::new()).local();
+    let handlers = handlers.traced(tracer.clone());
+    let request = Request::builder()
+        .uri("/healthz")
+        .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
+    let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+    let answer = handlers.answer(request, &CancellationToken::new()).await;
+    assert_eq!(answer.status().as_u16(), 500);
+    tracer.flush().await;
+    assert_eq!(collector.spans().len(), 0, "it is being sent");
+    drop(answer);
+    tracer.flush().await;
+    let spans = collector.spans();
+    let [span] = &spans[..] else {
+        panic!("{spans:?}")
+    };
+    assert_eq!(span.status.as_ref().map(|status| status.code), Some(2));
+}

@@ -1,0 +1,130 @@
+//! What becomes of spans that could not be sent, and how often that is told.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::Code;
+
+/// The first wait; each further one is twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// So many times a batch is sent again before it is given up: after a minute, as upstream's exporter does.
+const TRIES: u32 = 6;
+/// How often failures are told at most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// What comes after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The same batch again, after so long.
+    Again(Duration),
+    /// The batch is lost.
+    GiveUp,
+}
+
+/// What comes after the failure that has this code, when a batch had been sent again `again` times.
+pub(super) fn after_failure(code: Code, again: u32) -> Next {
+    if !may_pass(code) || again >= TRIES {
+        return Next::GiveUp;
+    }
+    Next::Again(FIRST_WAIT.saturating_mul(1 << again))
+}
+
+/// Whether trying again may help: the list of OTLP's specification, and `Unknown`, which a connection ends
+/// with that broke.
+fn may_pass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+            | Code::Unknown
+    )
+}
+
+/// What has been told of failures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    last: Option<Instant>,
+    lost: u64,
+}
+
+impl Told {
+    /// Whether to tell now that it fails; with how many spans have been lost since it was told last.
+    pub(super) fn failing(&mut self, lost: u64, now: Instant) -> Option<u64> {
+        self.lost += lost;
+        let due = |last: Instant| now.saturating_duration_since(last) >= TELL_EVERY;
+        if !self.last.is_none_or(due) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.lost))
+    }
+
+    /// Whether to tell that it works again: once, after it was told that it does not.
+    pub(super) fn working(&mut self) -> Option<u64> {
+        self.last.take().map(|_| std::mem::take(&mut self.lost))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_tried_for_about_a_minute() {
+        let waits: Vec<_> = (0..8)
+            .map(|again| after_failure(Code::Unavailable, again))
+            .collect();
+        let seconds = [1, 2, 4, 8, 16, 32];
+        let expected = seconds.map(|s| Next::Again(Duration::from_secs(s)));
+        assert_eq!(waits[..6], expected);
+        assert_eq!(waits[6..], [Next::GiveUp; 2]);
+    }
+
+    #[test]
+    fn what_will_not_pass_is_given_up() {
+        for (code, passes) in [
+            (Code::Cancelled, true),
+            (Code::Unknown, true),
+            (Code::InvalidArgument, false),
+            (Code::DeadlineExceeded, true),
+            (Code::NotFound, false),
+            (Code::PermissionDenied, false),
+            (Code::ResourceExhausted, false),
+            (Code::FailedPrecondition, false),
+            (Code::Aborted, true),
+            (Code::OutOfRange, true),
+            (Code::Unimplemented, false),
+            (Code::Internal, false),
+            (Code::Unavailable, true),
+            (Code::DataLoss, true),
+            (Code::Unauthenticated, false),
+        ] {
+            let again = after_failure(code, 0) != Next::GiveUp;
+            assert_eq!(again, passes, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_at_once_then_once_a_minute_with_what_was_lost_and_the_end_once() {
+        let (mut told, begin) = (Told::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(told.working(), None);
+        for (now, lost, expected) in [
+            (0, 3, Some(3)),
+            (1, 5, None),
+            (59, 1, None),
+            (60, 1, Some(7)),
+            (61, 0, None),
+            (130, 0, Some(0)),
+        ] {
+            assert_eq!(told.failing(lost, at(now)), expected, "{now}");
+        }
+        assert_eq!(told.failing(2, at(131)), None);
+        assert_eq!((told.working(), told.working()), (Some(2), None));
+        assert_eq!(told.failing(1, at(132)), Some(1));
+    }
+}

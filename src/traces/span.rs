@@ -1,0 +1,215 @@
+//! Spans, and which of them the current work belongs to.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::context::SpanContext;
+use super::queue::Queue;
+use super::sampling::Ratio;
+
+/// The longest text that is kept of a failure, bytes.
+const LONGEST_FAILURE: usize = 1024;
+
+tokio::task_local! {
+    /// The span that what runs now belongs to.
+    static CURRENT: SpanContext;
+}
+
+/// What a span is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Work of its own.
+    Internal,
+    /// A request that is answered.
+    Server,
+    /// A call that is made.
+    Client,
+}
+
+/// What a span is part of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parent {
+    /// Of what runs now; of nothing, when that is no part of any.
+    Current,
+    /// Of what a request says; of nothing, when it says nothing.
+    Remote(Option<SpanContext>),
+    /// Of nothing, but it has to do with what a request says: that of somebody who may not decide what
+    /// is recorded.
+    Linked(Option<SpanContext>),
+}
+
+/// An attribute's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Text.
+    Text(Cow<'static, str>),
+    /// A number.
+    Number(i64),
+}
+
+impl From<&'static str> for Value {
+    fn from(text: &'static str) -> Value {
+        Value::Text(text.into())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::Text(text.into())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Value {
+        Value::Number(number)
+    }
+}
+
+/// A span that has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub(super) context: SpanContext,
+    /// The span above, and whether it is another process's.
+    pub(super) parent: Option<(u64, bool)>,
+    pub(super) link: Option<SpanContext>,
+    pub(super) kind: Kind,
+    pub(super) name: Cow<'static, str>,
+    pub(super) began: SystemTime,
+    pub(super) took: Duration,
+    pub(super) attributes: Vec<(&'static str, Value)>,
+    /// Why it failed, if it did.
+    pub(super) failure: Option<String>,
+}
+
+/// A span under way. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Span {
+    context: SpanContext,
+    recording: Option<Box<Recording>>,
+}
+
+#[derive(Debug)]
+struct Recording {
+    queue: Arc<Queue>,
+    began: Instant,
+    span: Ended,
+}
+
+impl Span {
+    pub(super) fn start(
+        queue: &Arc<Queue>,
+        ratio: Ratio,
+        kind: Kind,
+        parent: Parent,
+        name: impl FnOnce() -> Cow<'static, str>,
+    ) -> Span {
+        let (above, remote, link) = match parent {
+            Parent::Current => (current(), false, None),
+            Parent::Remote(context) => (context, true, None),
+            Parent::Linked(context) => (None, false, context),
+        };
+        let id = fastrand::u64(1..);
+        let context = match &above {
+            Some(above) => above.child(id),
+            None => {
+                let trace = fastrand::u128(1..);
+                SpanContext::root(trace, id, ratio.takes(trace))
+            }
+        };
+        let recording = context.is_sampled().then(|| {
+            Box::new(Recording {
+                queue: queue.clone(),
+                began: Instant::now(),
+                span: Ended {
+                    context: context.clone(),
+                    parent: above.map(|above| (above.span(), remote)),
+                    link,
+                    kind,
+                    name: name(),
+                    began: SystemTime::now(),
+                    took: Duration::ZERO,
+                    attributes: Vec::new(),
+                    failure: None,
+                },
+            })
+        });
+        Span { context, recording }
+    }
+
+    /// What others know it by.
+    pub fn context(&self) -> &SpanContext {
+        &self.context
+    }
+
+    /// Adds attributes, which are only asked for when somebody will see them. No value may be a secret.
+    pub fn note<I>(&mut self, attributes: impl FnOnce() -> I)
+    where
+        I: IntoIterator<Item = (&'static str, Value)>,
+    {
+        if let Some(recording) = &mut self.recording {
+            recording.span.attributes.extend(attributes());
+        }
+    }
+
+    /// Says that it failed, and why; the reason is only asked for when somebody will see it.
+    pub fn fail(&mut self, why: impl FnOnce() -> String) {
+        if let Some(recording) = &mut self.recording {
+            let mut why = why();
+            why.truncate(why.floor_char_boundary(LONGEST_FAILURE));
+            recording.span.failure = Some(why);
+        }
+    }
+
+    /// Runs work that belongs to this span.
+    pub async fn around<F: Future>(&self, work: F) -> F::Output {
+        CURRENT.scope(self.context.clone(), work).await
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some(recording) = self.recording.take() {
+            let Recording {
+                queue,
+                began,
+                mut span,
+            } = *recording;
+            span.took = began.elapsed();
+            queue.push(span);
+        }
+    }
+}
+
+/// The span that what runs now belongs to.
+pub fn current() -> Option<SpanContext> {
+    CURRENT.try_with(SpanContext::clone).ok()
+}
+
+/// Work that belongs to what runs now, also when another task carries it on.
+pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let context = current();
+    async move {
+        match context {
+            Some(context) => CURRENT.scope(context, work).await,
+            None => work.await,
+        }
+    }
+}
+
+/// Runs work as a span, if there is one, and says why it failed, if it did.
+pub async fn traced<F: Future>(
+    span: Option<Span>,
+    work: F,
+    failure: impl FnOnce(&F::Output) -> Option<String>,
+) -> F::Output {
+    let Some(mut span) = span else {
+        return work.await;
+    };
+    let done = span.around(work).await;
+    if let Some(why) = failure(&done) {
+        span.fail(|| why);
+    }
+    done
+}

@@ -2,9 +2,10 @@
 //! for, in the query or in the body, and the answer.
 
 use super::{
-    reply::{Body, bad_request, not_found, one},
+    handlers::Views,
+    reply::{Body, Request, bad_request, not_found, one, read_body},
     routes::BadQuery,
-    stats::{StatsViews, unreadable},
+    stats::unreadable,
     streaming::{
         ContainerName,
         pick::{self, Missing, Shown},
@@ -141,15 +142,20 @@ fn bad(parameter: &str, detail: &str) -> BadQuery {
     }
 }
 
-/// The answer to a question with this body.
+/// The answer; `known` ends when it is known which pods there are.
 pub(super) async fn answer(
-    views: &StatsViews,
-    pods: impl FnOnce() -> Vec<Shown>,
+    views: &Views,
+    known: impl Future<Output = ()>,
+    request: Request,
     target: &InfoTarget,
     query: InfoQuery,
-    body: &[u8],
 ) -> Response<Body> {
-    let query = match query.and_body(body) {
+    let body = match read_body(request, BODY).await {
+        Ok(body) => body,
+        Err(refused) => return *refused,
+    };
+    known.await;
+    let query = match query.and_body(&body) {
         Ok(query) => query,
         Err(why) => return bad_request(&why),
     };
@@ -162,12 +168,12 @@ pub(super) async fn answer(
             path: query.path(),
             below: query.below,
         },
-        InfoTarget::Container(name) => match container(pods(), name) {
+        InfoTarget::Container(name) => match container((views.pods)(), name) {
             Ok(of) => of,
             Err(missing) => return not_found(&missing.to_string()),
         },
     };
-    let Some(found) = (views.infos)(of).await else {
+    let Some(found) = (views.stats.infos)(of).await else {
         return unreadable();
     };
     let told = |info: ContainerInfo| (info.path.clone(), info.between(query.start, query.end));

@@ -339,13 +339,8 @@ impl Handlers {
                 stats::summary(&views.stats, only_cpu_and_memory).await
             }
             Route::ContainerInfo(target, query) => {
-                let body = match read_body(request, entry.body.unwrap_or(0)).await {
-                    Ok(body) => body,
-                    Err(refused) => return *refused,
-                };
-                unless(stopping, (views.known)()).await;
-                let pods = || (views.pods)();
-                container_info::answer(&views.stats, pods, &target, query, &body).await
+                let known = unless(stopping, (views.known)());
+                container_info::answer(views, known, request, &target, query).await
             }
             Route::CadvisorMetrics => stats::cadvisor(&views.stats).await,
             Route::ResourceMetrics => stats::resource(&views.stats).await,

@@ -2,7 +2,6 @@
 //! for, in the query or in the body, and the answer.
 
 use super::{
-    handlers::Views,
     reply::{Body, Request, bad_request, not_found, one, read_body},
     routes::BadQuery,
     stats::unreadable,
@@ -10,6 +9,7 @@ use super::{
         ContainerName,
         pick::{self, Missing, Shown},
     },
+    views::Views,
 };
 use crate::{
     model::PodExt,

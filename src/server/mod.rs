@@ -45,15 +45,13 @@ mod streaming;
 #[cfg(test)]
 mod tests;
 pub mod tls;
+mod views;
 mod x509;
 
 pub use checkpoint::Checkpoints;
 pub use container_info::{InfoQuery, InfoTarget};
 pub use container_logs::{LogParts, LogQuery, LogReaders};
-pub use handlers::{
-    ExplainView, Handlers, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded,
-    RunningPodsView, Views,
-};
+pub use handlers::Handlers;
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
 pub use metrics::{CheckMetrics, HttpMetrics};
@@ -64,3 +62,7 @@ pub use routes::{
 };
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamParts, Streams};
+pub use views::{
+    ExplainView, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded, RunningPodsView,
+    Views,
+};

@@ -8,10 +8,10 @@ pub(super) mod params;
 pub use params::LogQuery;
 
 use super::{
-    handlers::{Known, PodsView},
     lasting::LastingBody,
     reply::{Body, TEXT, closing, respond, text},
     streaming::{ContainerName, pick},
+    views::{Known, PodsView},
 };
 use crate::{
     base::chain,

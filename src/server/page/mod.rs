@@ -8,10 +8,10 @@ mod overview;
 mod pod;
 
 use super::{
-    handlers::Views,
     html::{Html, LONG},
     reply::{Body, respond},
     routes::ExplainQuery,
+    views::Views,
 };
 use crate::explain::PodRow;
 use base64::Engine as _;

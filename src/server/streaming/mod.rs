@@ -17,9 +17,9 @@ pub use params::{ContainerName, PodName};
 pub(super) use upgrade::is_upgrade;
 
 use super::{
-    handlers::{Known, PodsView},
     reply::{Body, Request as BodyRequest, read_body, refuse, text},
     routes::{RouteError, pairs},
+    views::{Known, PodsView},
 };
 use crate::{
     base::chain,

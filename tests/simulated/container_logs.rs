@@ -13,7 +13,7 @@ use tonic::Code;
 use crate::node::{Node, SOON, waits_for};
 use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, Pull};
-use crate::support::raw::{PATIENCE, ask, dechunked, read_head, read_rest, send};
+use crate::support::raw::{PATIENCE, ask, dechunked, read_head, read_rest, send, take_chunks};
 use crate::support::wait::{holds, wait_for};
 
 const WEB: &str = "/containerLogs/default/web-node1/main";
@@ -38,8 +38,10 @@ async fn get(socket: &Path, target: &str) -> (u16, String) {
 /// One who follows a log.
 struct Follower {
     stream: UnixStream,
-    /// What came, with its framing.
+    /// What came of a chunk that is not whole yet.
     raw: Vec<u8>,
+    /// What came before it.
+    text: Vec<u8>,
 }
 
 impl Follower {
@@ -49,21 +51,24 @@ impl Follower {
         assert_eq!(head.status, 200, "{head:?}");
         assert_eq!(head.get("transfer-encoding"), Some("chunked"));
         assert_eq!(head.get("content-type"), Some("text/plain; charset=utf-8"));
-        let raw = Vec::new();
-        Follower { stream, raw }
+        let (raw, text) = (Vec::new(), Vec::new());
+        Follower { stream, raw, text }
     }
 
     /// Waits for a line.
     async fn wait_for(&mut self, line: &str) {
         let line = format!("{line}\n");
         let read = async {
-            while !self
-                .raw
+            // What has been looked through is not looked through again: there may be megabytes of it.
+            let mut from = 0;
+            while !self.text[from..]
                 .windows(line.len())
                 .any(|part| part == line.as_bytes())
             {
+                from = self.text.len().saturating_sub(line.len());
                 let read = self.stream.read_buf(&mut self.raw).await.unwrap();
                 assert!(read > 0, "it ended without {line}");
+                take_chunks(&mut self.raw, &mut self.text);
             }
         };
         timeout(PATIENCE, read)
@@ -74,7 +79,8 @@ impl Follower {
     /// All of it, to its end.
     async fn rest(mut self) -> String {
         self.raw.extend(read_rest(&mut self.stream).await);
-        String::from_utf8(dechunked(&self.raw)).unwrap()
+        self.text.extend(dechunked(&self.raw));
+        String::from_utf8(self.text).unwrap()
     }
 }
 

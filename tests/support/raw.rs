@@ -82,17 +82,32 @@ pub async fn ask(socket: &Path, request: &str) -> (Head, String) {
 }
 
 /// A chunked body without its framing; one that was broken off is an error.
-pub fn dechunked(mut bytes: &[u8]) -> Vec<u8> {
-    let mut body = Vec::new();
-    loop {
-        let end = bytes.windows(2).position(|pair| pair == b"\r\n");
-        let end = end.expect("a chunk has a size");
-        let size = std::str::from_utf8(&bytes[..end]).expect("a size is text");
+pub fn dechunked(bytes: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut body) = (bytes.to_vec(), Vec::new());
+    assert!(take_chunks(&mut bytes, &mut body), "the body breaks off");
+    body
+}
+
+/// Moves the content of whole chunks to the body, and leaves what comes after them; true when that was
+/// the end.
+pub fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> bool {
+    let mut at = 0;
+    let ended = loop {
+        let rest = &bytes[at..];
+        let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") else {
+            break false;
+        };
+        let size = std::str::from_utf8(&rest[..end]).expect("a size is text");
         let size = usize::from_str_radix(size, 16).expect("a size is a number");
         if size == 0 {
-            return body;
+            break true;
         }
-        body.extend_from_slice(&bytes[end + 2..end + 2 + size]);
-        bytes = &bytes[end + 4 + size..];
-    }
+        let Some(chunk) = rest.get(end + 2..end + 4 + size) else {
+            break false;
+        };
+        body.extend_from_slice(&chunk[..size]);
+        at += end + 4 + size;
+    };
+    bytes.drain(..at);
+    ended
 }

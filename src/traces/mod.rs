@@ -1,6 +1,6 @@
 //! OpenTelemetry traces: what took how long, and what caused it, told to a collector.
 //!
-//! * **Owns** the spans that ended and were not sent yet, at most [`queue::ROOM`] of them, and the
+//! * **Owns** the spans that ended and were not sent yet, at most 2,048 of them, and the
 //!   connection to the collector.
 //! * **Woken by** spans that end, and by nothing while none does.
 //! * **Publishes** spans in batches over OTLP; the context of the current work, by which spans find

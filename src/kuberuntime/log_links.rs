@@ -55,37 +55,38 @@ impl LogLinks {
 
     /// Removes the log of one instance, rotated files included, and its link.
     pub(super) async fn remove_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
-        let Ok(directory) = log_paths::container_logs_dir(&self.logs, owner, &container.name)
-        else {
-            return;
-        };
-        let link = self.link_of(owner, container);
         let own = container.restart_count;
-        let shown = directory.display().to_string();
-        blocking("remove logs", shown, move || {
-            if let Some(link) = link {
-                ignore_missing(fs::remove_file(link))?;
-            }
-            remove_logs(&directory, |number| number == own)
-        })
-        .await;
+        let goes = move |number| number == own;
+        self.remove("remove logs", owner, container, goes).await;
     }
 
     /// Takes away the link of an instance that is removed although its log stays, and the logs of
     /// instances before it.
     pub(super) async fn retire_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
+        let kept = container.restart_count;
+        let goes = move |number| number < kept;
+        self.remove("remove old logs", owner, container, goes).await;
+    }
+
+    /// Removes an instance's link and the logs of instances with such numbers.
+    async fn remove(
+        &self,
+        what: &'static str,
+        owner: &Owner,
+        container: &ContainerStatus,
+        goes: impl Fn(u32) -> bool + Send + 'static,
+    ) {
         let Ok(directory) = log_paths::container_logs_dir(&self.logs, owner, &container.name)
         else {
             return;
         };
         let link = self.link_of(owner, container);
-        let kept = container.restart_count;
         let shown = directory.display().to_string();
-        blocking("remove old logs", shown, move || {
+        blocking(what, shown, move || {
             if let Some(link) = link {
                 ignore_missing(fs::remove_file(link))?;
             }
-            remove_logs(&directory, |number| number < kept)
+            remove_logs(&directory, goes)
         })
         .await;
     }

@@ -19,7 +19,7 @@ use crate::node::SOON;
 use crate::pki::{Authority, Issued};
 use crate::pods::simple;
 use crate::scripted::{Answer, Scripted};
-use crate::streaming_server::{Manner, StreamingServer};
+use crate::streaming_server::{Manner, StreamingServer, comes_back};
 use crate::support::fake_runtime::{FakeRuntime, Options, Rpc};
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
 use crate::support::raw::{PATIENCE, read_head, read_rest};
@@ -238,23 +238,11 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
         "{:?}",
         runtime.heads()
     );
-    // Far more than all the buffers on the way, in both directions at once.
-    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
-    let (mut from, mut to) = tokio::io::split(stream);
+    let (mut from, to) = tokio::io::split(stream);
     let mut greeting = [0; 6];
     let greeted = timeout(PATIENCE, from.read_exact(&mut greeting)).await;
     greeted.expect("a greeting").unwrap();
-    let bytes = sent.clone();
-    let sending = tokio::spawn(async move {
-        to.write_all(&bytes).await.unwrap();
-        // That this side has said all does not end the other one.
-        to.shutdown().await.unwrap();
-        to
-    });
-    let got = read_rest(&mut from).await;
-    sending.await.unwrap();
-    assert_eq!(got.len(), sent.len() + 3);
-    assert!(got.starts_with(&sent) && got.ends_with(b"bye"));
+    comes_back(&mut from, to, 3_000_000).await;
 }
 
 /// What the kubelet says that ends with an error.

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 use crate::node::{Node, SOON};
 use crate::pods::simple;
-use crate::streaming_server::{Manner, StreamingServer};
+use crate::streaming_server::{Manner, StreamingServer, comes_back};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
 use crate::support::raw::{PATIENCE, ask, read_head, read_rest, send};
 use crate::support::wait::{holds, wait_for};
@@ -97,20 +97,8 @@ async fn a_command_is_spliced_with_the_runtimes_stream() {
         );
     }
     assert!(!head.contains("s3cret"), "{head}");
-    // Far more than all the buffers on the way, in both directions at once.
-    let sent: Vec<u8> = (0..5_000_000_u32).map(|n| (n % 251) as u8).collect();
-    let (mut from, mut to) = stream.into_split();
-    let bytes = sent.clone();
-    let sending = tokio::spawn(async move {
-        to.write_all(&bytes).await.unwrap();
-        // The write half is closed, and the other one stays.
-        to.shutdown().await.unwrap();
-        to
-    });
-    let got = read_rest(&mut from).await;
-    sending.await.unwrap();
-    assert_eq!(got.len(), sent.len() + 3);
-    assert!(got.starts_with(&sent) && got.ends_with(b"bye"));
+    let (mut from, to) = stream.into_split();
+    comes_back(&mut from, to, 5_000_000).await;
 }
 
 #[tokio::test]

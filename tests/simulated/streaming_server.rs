@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::support::raw::read_rest;
+
 /// What it does with a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Manner {
@@ -188,4 +190,25 @@ async fn echo(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), seen: &Seen) {
     }
     *seen.closed.lock() += 1;
     let _ = stream.write_all(b"bye").await;
+}
+
+/// Sends so many bytes to an echo and ends; all of them come back, and its last word. They are to be far more
+/// than all the buffers on the way, in both directions at once.
+pub(crate) async fn comes_back<R, W>(from: &mut R, mut to: W, bytes: u32)
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let sent: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
+    let written = sent.clone();
+    let sending = tokio::spawn(async move {
+        to.write_all(&written).await.unwrap();
+        // That this side has said all does not end the other one.
+        to.shutdown().await.unwrap();
+        to
+    });
+    let got = read_rest(from).await;
+    sending.await.unwrap();
+    assert_eq!(got.len(), sent.len() + 3);
+    assert!(got.starts_with(&sent) && got.ends_with(b"bye"));
 }

@@ -4,9 +4,11 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::{Stream, StreamExt as _, stream};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
@@ -71,34 +73,37 @@ impl TestCollector {
     pub(crate) async fn start_at(address: SocketAddr) -> TestCollector {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::<Mutex<Shared>>::default();
-        let service = Script(shared.clone());
-        let accepting = tokio::spawn(async move {
-            let mut open = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                open.spawn(serve(stream, service.clone()));
-            }
+        let streams = stream::unfold(listener, |listener| async move {
+            let (stream, _) = listener.accept().await.ok()?;
+            Some((stream, listener))
         });
-        TestCollector {
-            endpoint: address.to_string(),
-            shared,
-            accepting,
-        }
+        Self::hearing(address.to_string(), streams)
     }
 
     /// On a socket in the file system.
     pub(crate) fn start_on(path: &Path) -> TestCollector {
         let listener = UnixListener::bind(path).unwrap();
+        let streams = stream::unfold(listener, |listener| async move {
+            let (stream, _) = listener.accept().await.ok()?;
+            Some((stream, listener))
+        });
+        Self::hearing(format!("unix://{}", path.display()), streams)
+    }
+
+    fn hearing<S>(endpoint: String, streams: impl Stream<Item = S> + Send + 'static) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let shared = Arc::<Mutex<Shared>>::default();
         let service = Script(shared.clone());
         let accepting = tokio::spawn(async move {
-            let mut open = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
+            let (mut streams, mut open) = (pin!(streams), JoinSet::new());
+            while let Some(stream) = streams.next().await {
                 open.spawn(serve(stream, service.clone()));
             }
         });
-        TestCollector {
-            endpoint: format!("unix://{}", path.display()),
+        Self {
+            endpoint,
             shared,
             accepting,
         }

@@ -1,17 +1,21 @@
 //! The runtimes that scenarios run on.
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::ffi::OsString;
 
-use crate::runtime;
+use crate::runtime::{self, Missing};
 
-/// One of the containerds that a scenario is run on.
+/// One of the runtimes that a scenario is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
-    /// The machine's own. Debian's is 1.6: no CRI events, no streamed lists.
+    /// The machine's own containerd. Debian's is 1.6: no CRI events, no streamed lists.
     Containerd,
     /// The one that `hack/build-containerd2.sh` builds.
     Containerd2,
+    /// CRI-O, which `hack/build-crio.sh` builds, as it is by default: without events.
+    Crio,
+    /// The same CRI-O with `enable_pod_events`.
+    CrioEvents,
 }
 
 thread_local! {
@@ -20,13 +24,23 @@ thread_local! {
 }
 
 impl Flavour {
-    pub const ALL: &[Flavour] = &[Flavour::Containerd, Flavour::Containerd2];
+    /// Those that every scenario is run on, unless it is left out by name.
+    pub const MAIN: &[Flavour] = &[Flavour::Containerd, Flavour::Containerd2, Flavour::Crio];
+
+    pub const ALL: &[Flavour] = &[
+        Flavour::Containerd,
+        Flavour::Containerd2,
+        Flavour::Crio,
+        Flavour::CrioEvents,
+    ];
 
     /// The first part of a test's name.
     pub fn name(self) -> &'static str {
         match self {
             Flavour::Containerd => "containerd",
             Flavour::Containerd2 => "containerd2",
+            Flavour::Crio => "crio",
+            Flavour::CrioEvents => "crio_events",
         }
     }
 
@@ -40,19 +54,41 @@ impl Flavour {
         CURRENT.get()
     }
 
-    /// Where its programs are; `None` is on PATH.
-    pub fn programs(self) -> Option<PathBuf> {
-        match self {
-            Flavour::Containerd => None,
-            Flavour::Containerd2 => Some(runtime::target().join("tools/containerd2")),
+    pub fn is_crio(self) -> bool {
+        matches!(self, Flavour::Crio | Flavour::CrioEvents)
+    }
+
+    /// Whether it sends events of its own CRI.
+    pub fn has_cri_events(self) -> bool {
+        matches!(self, Flavour::Containerd2 | Flavour::CrioEvents)
+    }
+
+    /// What starts and stops it.
+    pub fn script(self) -> &'static str {
+        if self.is_crio() {
+            "crio.sh"
+        } else {
+            "containerd.sh"
         }
     }
 
-    /// Why it cannot be used on this machine. That of the machine itself is looked at before.
-    pub fn missing(self) -> Option<String> {
+    /// What its script needs to know.
+    pub fn environment(self) -> Vec<(&'static str, OsString)> {
+        let tools = |name: &str| runtime::target().join("tools").join(name).into();
+        match self {
+            Flavour::Containerd => vec![],
+            Flavour::Containerd2 => vec![("CONTAINERD_DIR", tools("containerd2"))],
+            Flavour::Crio => vec![("CRIO_DIR", tools("crio"))],
+            Flavour::CrioEvents => vec![("CRIO_DIR", tools("crio")), ("POD_EVENTS", "true".into())],
+        }
+    }
+
+    /// Why it cannot be used on this machine. What all flavours need is checked before.
+    pub fn missing(self) -> Option<Missing> {
         match self {
             Flavour::Containerd => None,
-            Flavour::Containerd2 => runtime::check("build-containerd2.sh").err(),
+            Flavour::Containerd2 => runtime::installed("build-containerd2.sh").err(),
+            Flavour::Crio | Flavour::CrioEvents => runtime::installed("build-crio.sh").err(),
         }
     }
 }

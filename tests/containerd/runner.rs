@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::flavour::Flavour;
 use crate::panics;
-use crate::runtime;
+use crate::runtime::{self, Missing};
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
 /// `SCENARIO_SECONDS` is for those that can be made longer.
@@ -24,7 +24,7 @@ fn longest() -> Duration {
 }
 
 /// Scenarios at once, unless the command line says otherwise; they mostly wait. `RUST_TEST_THREADS` can
-/// only lower it: each lane is a containerd, and more of them keep one another from making progress.
+/// only lower it: each lane is a runtime, and more of them keep one another from making progress.
 const LANES: usize = 5;
 
 pub type Scenario = (&'static str, fn() -> Pin<Box<dyn Future<Output = ()>>>);
@@ -33,14 +33,17 @@ pub type Scenario = (&'static str, fn() -> Pin<Box<dyn Future<Output = ()>>>);
 pub struct Test {
     name: String,
     flavour: Flavour,
+    /// Why it is not run although every other one is.
+    left_out: Option<&'static str>,
     run: fn() -> Pin<Box<dyn Future<Output = ()>>>,
 }
 
 impl Test {
-    pub fn new(flavour: Flavour, (name, run): Scenario) -> Test {
+    pub fn new(flavour: Flavour, (name, run): Scenario, left_out: Option<&'static str>) -> Test {
         Test {
             name: format!("{}::{name}", flavour.name()),
             flavour,
+            left_out,
             run,
         }
     }
@@ -133,6 +136,7 @@ pub fn run(all: Vec<Test>) -> ExitCode {
     if let Err(why) = runtime::prepare() {
         return cannot_run(&why, chosen, counts);
     }
+    let chosen = without_left_out(chosen, &mut counts);
     let chosen = without_missing(chosen, &mut counts);
     let (lanes, total) = (wanted.lanes.clamp(1, chosen.len().max(1)), chosen.len());
     let queue = Mutex::new(chosen);
@@ -150,31 +154,57 @@ pub fn run(all: Vec<Test>) -> ExitCode {
             });
         }
     });
-    counts.failed = failed.into_inner().unwrap();
-    counts.passed = total - counts.failed.len();
+    let failed = failed.into_inner().unwrap();
+    counts.passed = total - failed.len();
+    counts.failed.extend(failed);
     report(&counts, start.elapsed())
 }
 
-/// Says of every flavour that is not there that its tests are skipped. It need not be there, not even
-/// where `CI=true`, but nobody may think that it was tested.
+/// Reports the scenarios that are left out on a flavour, each with its reason.
+fn without_left_out(mut tests: VecDeque<Test>, counts: &mut Counts) -> VecDeque<Test> {
+    tests.retain(|test| {
+        if let Some(why) = test.left_out {
+            println!("test {} ... ignored, {why}", test.name);
+            counts.ignored += 1;
+        }
+        test.left_out.is_none()
+    });
+    tests
+}
+
+/// Reports every flavour that is not there: its tests are skipped, and fail where `CI=true` unless this machine
+/// cannot make it.
 fn without_missing(mut tests: VecDeque<Test>, counts: &mut Counts) -> VecDeque<Test> {
     for flavour in Flavour::ALL.iter().copied() {
         let here = |test: &Test| test.flavour == flavour;
         if !tests.iter().any(here) {
             continue;
         }
-        let Some(why) = flavour.missing() else {
+        let Some(Missing { why, excused }) = flavour.missing() else {
             continue;
         };
-        let name = flavour.name();
-        println!("\n!!!! the tests on {name} are SKIPPED: {why}\n");
-        for test in tests.iter().filter(|test| here(test)) {
+        let (name, fails) = (flavour.name(), strict() && !excused);
+        let verb = if fails { "CANNOT RUN" } else { "SKIPPED" };
+        println!("\n!!!! the tests on {name} are {verb}: {why}\n");
+        let (missing, others) = tests.into_iter().partition::<VecDeque<_>, _>(here);
+        tests = others;
+        if fails {
+            counts
+                .failed
+                .extend(missing.into_iter().map(|test| test.name));
+            continue;
+        }
+        for test in missing {
             println!("test {} ... ignored, {name} is missing", test.name);
             counts.ignored += 1;
         }
-        tests.retain(|test| !here(test));
     }
     tests
+}
+
+/// Whether what cannot be tested is a failure.
+fn strict() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
 /// Runs one scenario on a thread of its own, whose name is in its panic message.
@@ -233,10 +263,10 @@ fn report(counts: &Counts, took: Duration) -> ExitCode {
 }
 
 fn cannot_run(why: &str, chosen: VecDeque<Test>, mut counts: Counts) -> ExitCode {
-    let strict = std::env::var("CI").is_ok_and(|value| value == "true");
+    let strict = strict();
     let verb = if strict { "CANNOT RUN" } else { "SKIPPED" };
     println!(
-        "\n!!!! the tests against a real containerd are {verb}: {why}\n!!!! hack/install-deps.sh installs what is missing\n"
+        "\n!!!! the tests against real runtimes are {verb}: {why}\n!!!! hack/install-deps.sh installs what is missing\n"
     );
     if strict {
         counts.failed = chosen.into_iter().map(|test| test.name).collect();

@@ -31,26 +31,62 @@ macro_rules! scenarios {
     };
 }
 
-/// Every scenario on every flavour that it is for.
+/// Every scenario on every flavour that it is for, and those left out with the reason.
 pub fn tests() -> Vec<Test> {
-    let on = |scenarios: &[Scenario], flavours: &[Flavour]| {
-        let pairs = scenarios.iter().flat_map(|scenario| {
-            let tests = flavours
-                .iter()
-                .map(|flavour| Test::new(*flavour, *scenario));
-            tests.collect::<Vec<_>>()
+    let of = |scenario: &Scenario| {
+        let tests = Flavour::MAIN.iter().map(|flavour| {
+            let left_out = NOT_ON_CRIO.iter().find(|(name, _)| *name == scenario.0);
+            let reason = left_out.filter(|_| flavour.is_crio());
+            Test::new(*flavour, *scenario, reason.map(|(_, why)| *why))
         });
-        pairs.collect::<Vec<_>>()
+        tests.collect::<Vec<_>>()
     };
-    let mut tests = on(EVERYWHERE, Flavour::ALL);
-    tests.extend(on(ON_CONTAINERD2, &[Flavour::Containerd2]));
+    let only = |flavour, scenarios: &[Scenario]| {
+        let tests = scenarios.iter();
+        tests
+            .map(move |scenario| Test::new(flavour, *scenario, None))
+            .collect::<Vec<_>>()
+    };
+    let mut tests = EVERYWHERE.iter().flat_map(of).collect::<Vec<_>>();
+    tests.extend(only(Flavour::Containerd2, ON_CONTAINERD2));
+    tests.extend(only(Flavour::Crio, ON_CRIO));
+    tests.extend(only(Flavour::CrioEvents, ON_CRIO_EVENTS));
     tests
 }
+
+/// Scenarios that say nothing about CRI-O, and why.
+const NOT_ON_CRIO: &[(&str, &str)] = &[
+    (
+        "deaths_and_removals_are_seen_without_a_list",
+        "it has no events by default; crio_events runs this one",
+    ),
+    (
+        "what_died_while_containerd_was_away_is_replaced_and_events_are_taken_up_again",
+        "it has no events by default; crio_events runs this one",
+    ),
+    (
+        "settled_pods_cost_no_calls",
+        "it has no events by default, so it is listed every second; crio_events runs this one",
+    ),
+];
 
 scenarios! {
     ON_CONTAINERD2:
     watching::streamed_lists_show_what_plain_ones_show,
     users::pods_with_users_of_their_own_get_different_ones_and_write_their_volumes,
+}
+
+scenarios! {
+    ON_CRIO:
+    watching::a_stream_that_ends_at_once_is_given_up_and_lists_show_what_happens,
+    containers::a_container_whose_start_fails_is_not_created_again_and_again,
+}
+
+scenarios! {
+    ON_CRIO_EVENTS:
+    watching::what_died_while_containerd_was_away_is_replaced_and_events_are_taken_up_again,
+    watching::settled_pods_cost_no_calls,
+    watching::deaths_and_removals_are_seen_without_a_list,
 }
 
 // The long ones first, so that the lanes end together.
@@ -77,6 +113,7 @@ scenarios! {
     manifests::a_changed_manifest_replaces_the_pod,
     manifests::broken_manifests_stand_beside_good_ones,
     containers::init_containers_run_one_after_the_other_before_the_main_ones,
+    containers::a_container_without_its_command_is_not_created_again_and_again,
     containers::a_sidecar_starts_before_and_ends_after_the_main_container,
     lifecycle::a_web_server_becomes_ready_and_answers_on_its_pod_ip,
     containers::a_container_over_its_memory_limit_shows_as_oom_killed,

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::fake_runtime::{
-    Behaviour, ExecCall, ExecOutcome, FakeRuntime, Fault as RuntimeFault, Features, Options, Rpc,
+    Behaviour, Call, ExecCall, ExecOutcome, FakeRuntime, Fault as RuntimeFault, Features, Options,
+    Rpc,
 };
 use crate::support::faults::oracle::{Container, Sandbox, Snapshot, State};
 use crate::support::faults::pods::VERSION_LABEL;
@@ -97,7 +98,7 @@ impl Side for Simulated {
             let kind = kinds.into_iter().find(|kind| call.detail.contains(kind))?;
             Some(HookRun {
                 kind: kind.to_owned(),
-                finished: call.succeeded(),
+                ended: call.succeeded().then(|| ended(&call)).flatten(),
                 instance: call.subject.id,
             })
         });
@@ -123,6 +124,10 @@ impl Side for Simulated {
         }
         text
     }
+}
+
+fn ended(call: &Call) -> Option<Instant> {
+    Some((call.at + call.took?).into_std())
 }
 
 /// Probes check files as `test -e FILE` and `test ! -e FILE` do.
@@ -186,16 +191,20 @@ async fn live(plan: Plan) -> Sum {
         .tempdir()
         .expect("a directory");
     let home = dir.path().join("kubelet");
-    let small = (plan.fault == Fault::DiskFull).then(|| SmallRoot::mount(&home.join("root")));
+    let _small = (plan.fault == Fault::DiskFull).then(|| SmallRoot::mount(&home.join("root")));
     let features = match plan.rng().bool() {
         true => Features::default(),
         false => Features::old(),
     };
     let fake = runtime(features).await;
-    let kubelet = KubeletProcess::start(KubeletSettings::new(&home, &fake.endpoint())).await;
-    let episode = Episode::new(plan, Simulated(fake), kubelet, &dir.path().join("shared"));
-    let sum = episode.run(&target().join("faults")).await;
-    drop(small);
+    let mut kubelet = KubeletProcess::start(KubeletSettings::new(&home, &fake.endpoint())).await;
+    let episode = Episode::new(
+        plan,
+        Simulated(fake),
+        &mut kubelet,
+        &dir.path().join("shared"),
+    );
+    let sum = episode.run(&target().join("faults/simulated")).await;
     sum
 }
 
@@ -219,7 +228,7 @@ fn nothing_is_harmed_by_faults_under_churn() {
         Fault::Garbage,
         Fault::HangingStatus,
     ];
-    let settings = Settings::read(("FAULTS_KILLS", KILLS), &others, EACH);
+    let settings = Settings::read(("FAULTS_KILLS", KILLS), ("FAULTS_OTHERS", &others), EACH);
     println!("FAULTS_SEED={}", settings.seed);
     let mut plans = settings.plans(pace);
     plans.reverse();

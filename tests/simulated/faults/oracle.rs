@@ -103,7 +103,14 @@ fn a_container_that_is_gone_has_ended() {
 fn a_container_that_never_started_may_go() {
     let mut story = Story::new();
     story.sees(10, &[("a", "main", State::Created)]);
-    story.sees(20, &[("b", "main", State::Running)]);
+    story.sees(
+        20,
+        &[("b", "main", State::Running), ("c", "job", State::CutShort)],
+    );
+    story.sees(
+        30,
+        &[("b", "main", State::Running), ("d", "job", State::Running)],
+    );
     assert_eq!(story.goals(), []);
 }
 

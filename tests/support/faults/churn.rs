@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::episode::{Episode, Side};
-use super::pods::{Kind, Version, manifest, ready_file, sick_file};
+use super::oracle::Container;
+use super::pods::{Kind, Version, ends_by_itself, manifest, ready_file, sick_file};
 
 /// A liveness probe that fails and ends nothing, because there is no kubelet, is healed after this.
 const SICK: Duration = Duration::from_secs(4);
 
-impl<S: Side> Episode<S> {
+impl<S: Side> Episode<'_, S> {
     /// Changes one thing after another until then.
     pub(super) async fn churn_until(&self, end: Instant) {
         loop {
@@ -79,13 +80,15 @@ impl<S: Side> Episode<S> {
 
     /// Ends a container that would run for ever.
     async fn crash(&self, name: &str) {
-        let running = self
-            .oracle
-            .borrow()
-            .latest()
-            .running(name)
-            .first()
-            .map(|container| container.id.clone());
+        let running = {
+            let oracle = self.oracle.borrow();
+            let lasting = |container: &&&Container| !ends_by_itself(&container.name);
+            let running = oracle.latest().running(name);
+            running
+                .iter()
+                .find(lasting)
+                .map(|container| container.id.clone())
+        };
         if let Some(id) = running {
             self.note(format!("crash {name} {id}"));
             // Before it happens: the oracle may see it at once.

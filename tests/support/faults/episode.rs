@@ -17,6 +17,12 @@ use crate::support::manifests::Manifests;
 
 /// Within which everything is as the manifests say, once nothing goes wrong any more.
 const SETTLES: Duration = Duration::from_secs(90);
+/// How long a hook takes at most.
+const HOOK: Duration = Duration::from_secs(2);
+/// Within which the kubelet has noted on the disk that a hook has ended.
+const NOTED: Duration = Duration::from_millis(500);
+/// What is not settled after this is noted, for people.
+const LONG: Duration = Duration::from_secs(8);
 /// How long an episode goes on to be watched after everything is right: an unneeded restart comes now.
 const QUIET: Duration = Duration::from_millis(700);
 
@@ -27,7 +33,8 @@ pub struct HookRun {
     pub kind: String,
     /// What tells the instances of containers apart.
     pub instance: String,
-    pub finished: bool,
+    /// When it ended; `None` when the caller went away before.
+    pub ended: Option<Instant>,
 }
 
 /// What differs between the fake runtime and containerd.
@@ -52,10 +59,10 @@ pub trait Side {
     fn history(&self) -> String;
 }
 
-pub struct Episode<S> {
+pub struct Episode<'k, S> {
     pub plan: Plan,
     pub(super) side: S,
-    kubelet: RefCell<KubeletProcess>,
+    kubelet: RefCell<&'k mut KubeletProcess>,
     port: u16,
     root: PathBuf,
     logs: PathBuf,
@@ -67,13 +74,15 @@ pub struct Episode<S> {
     numbers: Cell<u32>,
     begun: Instant,
     notes: RefCell<Vec<String>>,
+    /// When the kubelet was killed.
+    kills: RefCell<Vec<Instant>>,
     findings: RefCell<Vec<Finding>>,
     sum: RefCell<Sum>,
 }
 
-impl<S: Side> Episode<S> {
+impl<'k, S: Side> Episode<'k, S> {
     /// `shared` is a directory for the pods.
-    pub fn new(plan: Plan, side: S, kubelet: KubeletProcess, shared: &Path) -> Self {
+    pub fn new(plan: Plan, side: S, kubelet: &'k mut KubeletProcess, shared: &Path) -> Self {
         pods::prepare(shared);
         let dir = kubelet.settings().dir.clone();
         Episode {
@@ -91,6 +100,7 @@ impl<S: Side> Episode<S> {
             numbers: Cell::new(0),
             begun: Instant::now(),
             notes: RefCell::default(),
+            kills: RefCell::default(),
             findings: RefCell::default(),
             sum: RefCell::default(),
         }
@@ -133,8 +143,9 @@ impl<S: Side> Episode<S> {
         (0..self.plan.names).map(|n| format!("churn{n}")).collect()
     }
 
-    /// Lives it to its end. A failed one leaves a file in `target/faults` that says what happened.
-    pub async fn run(self, failures: &Path) -> Sum {
+    /// Lives it to its end. One that failed, or was slow to settle, leaves a file in the directory
+    /// `stories` that says what happened.
+    pub async fn run(self, stories: &Path) -> Sum {
         let observe = |snapshot| self.oracle.borrow_mut().observe(Instant::now(), snapshot);
         tokio::select! {
             () = self.side.watch(&observe) => unreachable!("it does not return"),
@@ -150,15 +161,22 @@ impl<S: Side> Episode<S> {
             *sum.counts.entry(finding.goal).or_default() += 1;
         }
         if !sum.missed().is_empty() {
-            self.write_failure(failures);
+            self.write_story("failed", stories);
+        } else if sum
+            .settled
+            .iter()
+            .chain(&sum.emptied)
+            .any(|took| *took > LONG)
+        {
+            self.write_story("slow", stories);
         }
         sum
     }
 
-    fn write_failure(&self, failures: &Path) {
-        std::fs::create_dir_all(failures).expect("a directory for failures");
-        let path = failures.join(format!(
-            "failed-{}-{}.log",
+    fn write_story(&self, word: &str, directory: &Path) {
+        std::fs::create_dir_all(directory).expect("the directory");
+        let path = directory.join(format!(
+            "{word}-{}-{}.log",
             self.plan.seed, self.plan.number
         ));
         let findings = self.findings.borrow();
@@ -209,6 +227,7 @@ impl<S: Side> Episode<S> {
     async fn kill(&self) {
         self.check_kubelet();
         self.note("kill".to_owned());
+        self.kills.borrow_mut().push(Instant::now());
         self.kubelet.borrow_mut().kill();
         let away = self.random(self.plan.lasts.clone());
         self.churn_until(Instant::now() + Duration::from_millis(away))
@@ -307,7 +326,8 @@ impl<S: Side> Episode<S> {
     /// Waits until everything is as the manifests say; what is not is a finding.
     async fn settle(&self) -> bool {
         self.note("settle".to_owned());
-        let end = Instant::now() + SETTLES;
+        let (begin, end) = (Instant::now(), Instant::now() + SETTLES);
+        let mut noted = Vec::new();
         loop {
             self.check_kubelet();
             let shown = self.shown().await.unwrap_or_default();
@@ -321,6 +341,11 @@ impl<S: Side> Episode<S> {
                     self.find(finding.goal, finding.text);
                 }
                 return false;
+            }
+            if begin.elapsed() > LONG && left != noted {
+                let texts: Vec<_> = left.iter().map(|finding| finding.text.as_str()).collect();
+                self.note(format!("not settled: {}", texts.join("; ")));
+                noted = left;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -343,20 +368,26 @@ impl<S: Side> Episode<S> {
         for name in wanted.keys() {
             self.remove(name);
         }
+        let begin = Instant::now();
         if !self.settle().await {
             return;
         }
-        let end = Instant::now() + SETTLES;
+        let mut noted = Vec::new();
         loop {
             let left = self.left_on_disk();
             if left.is_empty() {
+                self.sum.borrow_mut().emptied.push(begin.elapsed());
                 return;
             }
-            if Instant::now() >= end {
+            if begin.elapsed() >= SETTLES {
                 for path in left {
                     self.find(Goal::Leak, path);
                 }
                 return;
+            }
+            if begin.elapsed() > LONG && left != noted {
+                self.note(format!("still there: {}", left.join("; ")));
+                noted = left;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -377,12 +408,12 @@ impl<S: Side> Episode<S> {
             .collect()
     }
 
-    /// The runs of each hook of each container: whether they finished.
-    fn hook_runs(&self) -> BTreeMap<(String, String), Vec<bool>> {
-        let mut runs: BTreeMap<_, Vec<bool>> = BTreeMap::new();
+    /// The runs of each hook of each container, in order.
+    fn hook_runs(&self) -> BTreeMap<(String, String), Vec<HookRun>> {
+        let mut runs: BTreeMap<_, Vec<HookRun>> = BTreeMap::new();
         for run in self.side.hooks() {
-            let of_hook = runs.entry((run.kind, run.instance)).or_default();
-            of_hook.push(run.finished);
+            let key = (run.kind.clone(), run.instance.clone());
+            runs.entry(key).or_default().push(run);
         }
         runs
     }
@@ -396,7 +427,8 @@ impl<S: Side> Episode<S> {
         for container in self.oracle.borrow().latest().containers.iter() {
             let finished = runs.get(&("post-start".to_owned(), container.id.clone()));
             let is_hooked = container.name == "hooked" && container.state == State::Running;
-            if is_hooked && !finished.is_some_and(|all| all.contains(&true)) {
+            let ended = |run: &HookRun| run.ended.is_some();
+            if is_hooked && !finished.is_some_and(|all| all.iter().any(ended)) {
                 self.find(Goal::PostStartLost, container.id.clone());
             }
         }
@@ -404,14 +436,14 @@ impl<S: Side> Episode<S> {
 
     fn check_hooks(&self) {
         let runs = self.hook_runs();
-        for ((kind, instance), finished) in &runs {
-            if finished.len() > 1 {
-                let goal = if kind == "pre-stop" {
-                    Goal::PreStopTwice
+        for ((kind, instance), runs) in &runs {
+            for (run, _next) in runs.iter().zip(runs.iter().skip(1)) {
+                let goal = if self.was_cut_short(run) {
+                    Goal::HookAgain
                 } else {
-                    Goal::PostStartAgain
+                    Goal::HookTwice
                 };
-                self.find(goal, format!("{kind} in {instance}: {finished:?}"));
+                self.find(goal, format!("{kind} in {instance}: {runs:?}"));
             }
         }
         if !self.side.hooks_name_containers() {
@@ -426,6 +458,15 @@ impl<S: Side> Episode<S> {
                 self.find(Goal::PreStopLost, id);
             }
         }
+    }
+
+    /// Whether the kubelet was killed while a hook ran, or before it can have noted that it ended.
+    fn was_cut_short(&self, run: &HookRun) -> bool {
+        let Some(ended) = run.ended else { return true };
+        let kills = self.kills.borrow();
+        kills
+            .iter()
+            .any(|kill| *kill + HOOK >= ended && *kill <= ended + NOTED)
     }
 
     fn judge(&self) {

@@ -11,14 +11,17 @@ pub enum Goal {
     Leak,
     Duplicate,
     RunAgain,
-    PreStopTwice,
+    HookTwice,
     PreStopLost,
     PostStartLost,
     NeverReady,
     ShownWrong,
     KubeletEnded,
-    /// A hook that the kubelet did not see finish is run again, which is documented.
-    PostStartAgain,
+    /// A container whose start was under way when the kubelet died has exited with 128. A pod that never restarts
+    /// its containers has failed then, as upstream.
+    StartCutShort,
+    /// A hook that was under way when the kubelet died, or had just ended, is run again.
+    HookAgain,
 }
 
 impl Goal {
@@ -28,13 +31,14 @@ impl Goal {
         Goal::Leak,
         Goal::Duplicate,
         Goal::RunAgain,
-        Goal::PreStopTwice,
+        Goal::HookTwice,
         Goal::PreStopLost,
         Goal::PostStartLost,
         Goal::NeverReady,
         Goal::ShownWrong,
         Goal::KubeletEnded,
-        Goal::PostStartAgain,
+        Goal::StartCutShort,
+        Goal::HookAgain,
     ];
 
     pub fn text(self) -> &'static str {
@@ -44,18 +48,19 @@ impl Goal {
             Goal::Leak => "leaked sandboxes, containers, directories",
             Goal::Duplicate => "duplicates running at once",
             Goal::RunAgain => "finished containers run again",
-            Goal::PreStopTwice => "preStop hooks run twice",
+            Goal::HookTwice => "hooks run again that had ended long before",
             Goal::PreStopLost => "preStop hooks never run",
             Goal::PostStartLost => "postStart hooks never finished",
             Goal::NeverReady => "pods that never become ready again",
             Goal::ShownWrong => "untouched pods shown as not ready or missing",
             Goal::KubeletEnded => "kubelets that ended by themselves",
-            Goal::PostStartAgain => "postStart hooks run again after an interruption",
+            Goal::StartCutShort => "starts that the kill cut short (exit 128)",
+            Goal::HookAgain => "hooks run again that the kill cut short",
         }
     }
 
     pub fn is_informational(self) -> bool {
-        self == Goal::PostStartAgain
+        matches!(self, Goal::StartCutShort | Goal::HookAgain)
     }
 }
 
@@ -88,6 +93,8 @@ pub struct Sum {
     pub recoveries: Vec<Duration>,
     /// From the end of an episode's churn to the state that the manifests describe.
     pub settled: Vec<Duration>,
+    /// From the removal of all manifests to the state in which nothing is left of any pod.
+    pub emptied: Vec<Duration>,
 }
 
 impl Sum {
@@ -101,6 +108,7 @@ impl Sum {
         }
         self.recoveries.extend(other.recoveries);
         self.settled.extend(other.settled);
+        self.emptied.extend(other.emptied);
     }
 
     pub fn count(&self, goal: Goal) -> usize {

@@ -12,6 +12,8 @@ pub enum State {
     Created,
     Running,
     Exited,
+    /// It will never run: the call that was to start it was cut short.
+    CutShort,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,7 @@ struct Track {
     /// Since when it is known.
     since: Instant,
     started: bool,
+    cut_short: bool,
     /// When it was first seen not to run any more.
     ended: Option<Instant>,
 }
@@ -103,12 +106,14 @@ impl Oracle {
                 version: sandbox.version,
                 since: at,
                 started: false,
+                cut_short: false,
                 ended: None,
             };
             let track = self.tracks.entry(container.id.clone());
             let track = track.or_insert_with(new);
-            track.started |= container.state != State::Created;
-            if container.state == State::Exited {
+            track.started |= matches!(container.state, State::Running | State::Exited);
+            track.cut_short |= container.state == State::CutShort;
+            if matches!(container.state, State::Exited | State::CutShort) {
                 track.ended.get_or_insert(at);
             }
         }
@@ -135,6 +140,10 @@ impl Oracle {
                 let text = format!("{} of {} ({id})", track.name, track.pod);
                 findings.push(Finding::new(Goal::HealthyRestart, text));
             }
+        }
+        for (id, track) in self.tracks.iter().filter(|(_, track)| track.cut_short) {
+            let text = format!("{} of {} ({id})", track.name, track.pod);
+            findings.push(Finding::new(Goal::StartCutShort, text));
         }
         let mut runs: BTreeMap<_, usize> = BTreeMap::new();
         for (_, track) in started().filter(|(_, track)| runs_once(&track.name)) {

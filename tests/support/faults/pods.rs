@@ -96,12 +96,17 @@ pub fn sick_file(shared: &Path, name: &str) -> std::path::PathBuf {
 /// Has the script in place that the hooks run, see [`hook`].
 pub fn prepare(shared: &Path) {
     // The start time of the first process tells the instances of a container apart.
-    let script = "sleep 0.03\nset -- \"$1\" \"$2\" $(cat /proc/1/stat)\necho \"$1 $2 ${24}\" >> \"$(dirname \"$0\")/hooks\"\n";
+    let script = r#"sleep 0.03
+set -- "$1" "$2" $(cat /proc/1/stat)
+read -r uptime _ </proc/uptime
+echo "$1 $2 ${24} $uptime" >>"$(dirname "$0")/hooks"
+"#;
     std::fs::create_dir_all(shared).expect("the shared directory");
     std::fs::write(shared.join("hook.sh"), script).expect("the script of the hooks");
 }
 
-/// A hook, which takes 30 ms and leaves a line with its kind, pod and instance in the file `hooks`.
+/// A hook, which takes 30 ms and leaves a line with its kind, pod, instance and the uptime in the file
+/// `hooks`.
 fn hook(shared: &Path, kind: &str, name: &str) -> Value {
     json!({"exec": {"command": ["sh", shared.join("hook.sh"), kind, name]}})
 }

@@ -82,10 +82,15 @@ pub struct Settings {
 
 impl Settings {
     /// `kills` is the variable for the number of kills, with the number in a plain run of the tests; `others`
-    /// are further kinds of faults, of which there are `FAULTS_OTHERS` each in a measured run.
-    pub fn read((kills, usual): (&str, usize), others: &[Fault], each: usize) -> Settings {
+    /// the one for the number of each further kind of fault, of which there are none in a plain run. An
+    /// episode has so many faults of `each` kind at most.
+    pub fn read(
+        (kills, usual): (&str, usize),
+        (number, others): (&str, &[Fault]),
+        each: usize,
+    ) -> Settings {
         let given = variable(kills);
-        let number = variable("FAULTS_OTHERS").unwrap_or(0);
+        let number = variable(number).unwrap_or(0);
         let others = others.iter().map(|fault| (*fault, number));
         let mut faults = vec![(Fault::Kill, given.unwrap_or(usual))];
         faults.extend(others.filter(|(_, number)| *number > 0));

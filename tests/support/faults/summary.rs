@@ -11,17 +11,18 @@ use crate::support::report::{self, Table};
 /// Prints what came of a run, keeps it in `target/faults` when it was a measured one, and returns the goals that
 /// were missed.
 pub fn summarize(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>) -> Vec<String> {
-    let tables = [counts(runtime, sums), times(sums), machine(settings)];
-    if settings.is_measured {
-        report::write("faults", &format!("{runtime}.md"), &tables);
-    } else {
-        println!("{}", tables.each_ref().map(Table::markdown).join("\n"));
-    }
     let missed = sums.iter().flat_map(|(fault, sum)| {
         let missed = sum.missed().into_iter();
         missed.map(|goal| format!("{}: {} {}", fault.text(), sum.count(goal), goal.text()))
     });
-    missed.collect()
+    let missed: Vec<_> = missed.collect();
+    let tables = || [counts(runtime, sums), times(sums), machine(settings)];
+    if settings.is_measured {
+        report::write("faults", &format!("{runtime}.md"), &tables());
+    } else if !missed.is_empty() {
+        println!("{}", tables().each_ref().map(Table::markdown).join("\n"));
+    }
+    missed
 }
 
 fn head<'t>(first: &[&'t str], sums: &BTreeMap<Fault, Sum>) -> Vec<&'t str> {
@@ -75,6 +76,11 @@ fn times(sums: &BTreeMap<Fault, Sum>) -> Table {
     table.row(row(&["until all is settled after the last"], sums, |sum| {
         spread(&sum.settled)
     }));
+    table.row(row(
+        &["until nothing is left of removed pods"],
+        sums,
+        |sum| spread(&sum.emptied),
+    ));
     table
 }
 

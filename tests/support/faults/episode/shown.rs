@@ -16,6 +16,8 @@ pub struct ShownPod {
     pub succeeded: bool,
     /// Ids of containers that are shown as running.
     pub running: BTreeSet<String>,
+    /// Phase and containers, for people.
+    pub text: String,
 }
 
 /// `None` while there is no kubelet that answers.
@@ -30,7 +32,10 @@ fn read(pod: &Pod) -> (String, ShownPod) {
     let conditions = status.conditions.unwrap_or_default();
     let ready =
         |c: &k8s_openapi::api::core::v1::PodCondition| c.type_ == "Ready" && c.status == "True";
+    let phase = status.phase.unwrap_or_default();
     let containers = status.container_statuses.unwrap_or_default();
+    let states: Vec<_> = containers.iter().map(|c| c.state.as_ref()).collect();
+    let text = format!("{phase} {}", serde_json::json!(states));
     let running = containers.iter().filter(|container| {
         let state = container.state.as_ref();
         state.is_some_and(|state| state.running.is_some())
@@ -41,8 +46,9 @@ fn read(pod: &Pod) -> (String, ShownPod) {
     });
     let pod = ShownPod {
         ready: conditions.iter().any(ready),
-        succeeded: status.phase.as_deref() == Some("Succeeded"),
+        succeeded: phase == "Succeeded",
         running: ids.collect(),
+        text,
     };
     (short(name).to_owned(), pod)
 }

@@ -204,8 +204,7 @@ async fn live(plan: Plan) -> Sum {
         &mut kubelet,
         &dir.path().join("shared"),
     );
-    let sum = episode.run(&target().join("faults/simulated")).await;
-    sum
+    episode.run(&target().join("faults/simulated")).await
 }
 
 /// The pace of faults other than kills, which take a while to be noticed.

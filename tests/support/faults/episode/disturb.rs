@@ -10,7 +10,7 @@ use crate::support::faults::settings::Fault;
 impl<S: Side> Episode<'_, S> {
     pub(super) async fn other_fault(&self) {
         self.note(format!("begin {:?}", self.plan.fault));
-        let mut rng = self.rng.borrow().clone();
+        let mut rng = self.rng.borrow_mut().fork();
         match self.plan.fault {
             Fault::DiskFull => fill(&self.root.join("full")),
             Fault::Garbage => self.garbage(true),

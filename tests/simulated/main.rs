@@ -29,6 +29,7 @@ mod collected;
 mod container_logs;
 mod fake_runtime;
 mod families;
+mod faults;
 mod kubelet_restarts;
 mod left_behind;
 mod log;

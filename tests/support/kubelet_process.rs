@@ -125,6 +125,11 @@ impl KubeletProcess {
         let _ = self.child.wait();
     }
 
+    /// How it ended, unless it still runs.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child to wait for")
+    }
+
     /// SIGTERM, and the exit status once it has ended.
     pub async fn terminate(&mut self, deadline: Duration) -> ExitStatus {
         let pid = self.child.id().to_string();

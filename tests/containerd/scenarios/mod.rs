@@ -2,6 +2,7 @@
 
 mod broken_parts;
 mod containers;
+mod faults;
 mod images;
 mod lifecycle;
 mod logs;
@@ -98,6 +99,7 @@ scenarios! {
     containers::restart_policies_decide_what_is_started_again,
     containers::a_failing_liveness_probe_restarts_the_container,
     verbs::the_next_start_of_a_crashing_container_comes_when_explain_says,
+    faults::nothing_real_is_harmed_by_faults_under_churn,
     broken_parts::a_killed_kubelet_finds_its_pods_as_they_were,
     watching::what_died_while_containerd_was_away_is_replaced_and_events_are_taken_up_again,
     watching::settled_pods_cost_no_calls,

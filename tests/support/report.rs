@@ -53,21 +53,21 @@ impl Table {
     }
 }
 
-/// Prints the tables and keeps them under `target/bench`.
-pub fn write(name: &str, tables: &[Table]) {
+/// Cargo's target directory.
+pub fn target() -> PathBuf {
+    // The program is in <target>/<profile>/deps.
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(3).unwrap().to_owned()
+}
+
+/// Prints the tables and keeps them in a directory below `target`.
+pub fn write(directory: &str, name: &str, tables: &[Table]) {
     let text = tables
         .iter()
         .map(Table::markdown)
         .collect::<Vec<_>>()
         .join("\n");
-    // The bench binary is in <target>/release/deps.
-    let target: PathBuf = std::env::current_exe()
-        .unwrap()
-        .ancestors()
-        .nth(3)
-        .unwrap()
-        .to_owned();
-    let path = target.join("bench").join(name);
+    let path = target().join(directory).join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, &text).unwrap();
     println!("\n{text}\nwritten to {}", path.display());

@@ -1,6 +1,7 @@
 //! What the black-box tests share: a fake runtime, the kubelet as a process, HTTP, manifests, waiting.
 
 pub mod bridge;
+pub mod dead_fs;
 pub mod fake_runtime;
 pub mod http;
 pub mod kubelet_process;

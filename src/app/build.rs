@@ -28,7 +28,7 @@ use crate::{
     pod_cache::{self, PodCache, PodCacheWriter},
     pod_config::{PodConfig, PostedPods},
     pod_manager::PodManagerWriter,
-    pod_sync::{PodStartMetrics, PodSync, StatusPublisher, Unfinished},
+    pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
     pod_workers::{self, Delays, PodWorkers, metrics::Timed, spans::traced},
     probe_results::{self, ProbeResults},
     prober::{self, ProbeManager},
@@ -194,12 +194,7 @@ pub(super) async fn start(
     let (features_writer, features) = features_board(RuntimeFeatures::of(&info.status));
     let user_namespaces = user_namespaces(config, &boards.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone());
-    let volumes = VolumeManager::new(
-        boards.root.clone(),
-        node.clone(),
-        objects.clone(),
-        HostMounter,
-    );
+    let volumes = VolumeManager::new(boards.root.clone(), node.clone(), objects, HostMounter);
     let (results_writer, results) = probe_results::board();
     let admission = Admission {
         sysctls: Allowlist::new(
@@ -213,7 +208,6 @@ pub(super) async fn start(
     let shared = Shared {
         node: node.clone(),
         volumes: volumes.clone(),
-        objects,
         results: results.clone(),
         features,
         user_namespaces,
@@ -273,7 +267,6 @@ pub(super) async fn start(
         events: boards.events.clone(),
         decisions: boards.decisions.clone(),
         state: state.clone(),
-        unfinished: Unfinished::default(),
     });
     let rotation = log_rotation(config, &boards.runtime, &boards.cache);
     let delays = Delays {
@@ -368,7 +361,6 @@ pub(super) async fn user_namespaces(
 pub(super) struct Shared {
     pub(super) node: Arc<NodeFacts>,
     pub(super) volumes: VolumeManager,
-    pub(super) objects: Objects,
     pub(super) results: ProbeResults,
     pub(super) features: FeaturesReader,
     pub(super) user_namespaces: UserNamespaces,
@@ -396,7 +388,6 @@ pub(super) fn runtime_manager(
             &boards.metrics,
         ),
         volumes: shared.volumes,
-        objects: shared.objects,
         user_namespaces: shared.user_namespaces,
         features: shared.features,
         metrics: StartMetrics::new(&boards.metrics),

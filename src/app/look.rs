@@ -84,12 +84,7 @@ impl Runtime {
         let node = Arc::new(build::node_facts(config, &boards.machine)?);
         let user_namespaces = build::user_namespaces(config, &boards.root).await?;
         let objects = Objects::new(config.local_objects_dir.clone());
-        let volumes = VolumeManager::new(
-            boards.root.clone(),
-            node.clone(),
-            objects.clone(),
-            HostMounter,
-        );
+        let volumes = VolumeManager::new(boards.root.clone(), node.clone(), objects, HostMounter);
         let (results, verdicts) = probe_results::board();
         let (_, features) = features_board(word.features);
         let sysctls = Allowlist::new(
@@ -99,7 +94,6 @@ impl Runtime {
         let shared = Shared {
             node,
             volumes,
-            objects,
             results: verdicts,
             features,
             user_namespaces,

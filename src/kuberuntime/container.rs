@@ -64,21 +64,23 @@ impl KubeGenericRuntimeManager {
             pod_ips: &sandbox.ips,
             volumes: request.volumes,
             images: &images,
+            cancel: request.cancel,
         };
         let object = ObjectRef::container(pod, &container.name);
-        let config = Box::pin(self.builder.container(build))
-            .await
-            .map_err(|error| {
-                let text = format!("Error: {}", crate::base::chain(error.as_ref()));
-                self.events.warning(&object, event::FAILED, text);
-                let message = crate::base::chain(error.as_ref());
-                failure(container, reasons::CREATE_CONTAINER_CONFIG_ERROR, message)
-            })?;
+        let config = Box::pin(self.builder.container(build)).await;
         if request.cancel.is_cancelled() {
             return Err(None);
         }
+        let config = config.map_err(|error| {
+            let text = format!("Error: {}", crate::base::chain(error.as_ref()));
+            self.events.warning(&object, event::FAILED, text);
+            let message = crate::base::chain(error.as_ref());
+            failure(container, reasons::CREATE_CONTAINER_CONFIG_ERROR, message)
+        })?;
         self.doing(pod, format!("creating and starting {name}"));
-        Box::pin(self.remove_never_started(request, container)).await?;
+        let removal = Box::pin(self.remove_never_started(request, container));
+        let removed = request.cancel.run_until_cancelled(removal).await;
+        removed.ok_or(None)??;
         let id = Box::pin(self.create_and_start(pod, sandbox, container, config)).await?;
         Box::pin(self.run_post_start(request, container, &id)).await
     }
@@ -314,8 +316,10 @@ impl KubeGenericRuntimeManager {
         );
         let status = self.cache.latest(&pod.uid());
         let why = Why::FailedPostStartHook;
-        let killing = self.kill_one(pod, &status, &container.name, id, why);
-        if let Err(error) = Box::pin(killing).await {
+        let killing = Box::pin(self.kill_one(pod, &status, &container.name, id, why));
+        // A removal of the pod goes on with that stop.
+        let killed = request.cancel.run_until_cancelled(killing).await;
+        if let Err(error) = killed.ok_or(None)? {
             tracing::warn!(
                 pod = %pod.full_name(),
                 container = container.name,

@@ -45,7 +45,6 @@ use crate::{
     journal::Journal,
     lifecycle::Hooks,
     model::{NetworkMode, Pod, PodExt, PodStatus, PodUid},
-    objects::Objects,
     pod_cache::PodCache,
     probe_results::ProbeResults,
     resources::NodeFacts,
@@ -85,14 +84,12 @@ pub struct Deps {
     pub results: ProbeResults,
     /// Hooks.
     pub hooks: Hooks,
-    /// Volumes, for sub-paths.
+    /// Volumes, for sub-paths and for the config maps and secrets of variables.
     pub volumes: VolumeManager,
     /// Who has which ids.
     pub user_namespaces: UserNamespaces,
     /// What the runtime can do.
     pub features: FeaturesReader,
-    /// Objects, for variables.
-    pub objects: Objects,
     /// The node's part of all configurations.
     pub settings: SpecSettings,
     /// Counts what is started.
@@ -167,7 +164,6 @@ impl KubeGenericRuntimeManager {
             builder: Builder::new(
                 deps.settings,
                 deps.volumes,
-                deps.objects,
                 deps.config.resolv_conf,
                 deps.user_namespaces,
                 deps.features,

@@ -58,8 +58,12 @@ impl KubeGenericRuntimeManager {
         }
         for group in &reset.groups {
             let removals = group.iter().map(|one| self.reset_one(request, one));
-            let failed = join_all(removals).await.into_iter().find_map(Result::err);
-            if let Some(error) = failed {
+            let removed = Box::pin(join_all(removals));
+            let Some(removed) = request.cancel.run_until_cancelled(removed).await else {
+                report.cancelled = true;
+                return;
+            };
+            if let Some(error) = removed.into_iter().find_map(Result::err) {
                 report.error = Some(error);
                 return;
             }

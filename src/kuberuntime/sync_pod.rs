@@ -100,7 +100,9 @@ impl KubeGenericRuntimeManager {
             report.error = Some(error);
             return report;
         }
-        self.resume_hooks(&request, &actions, &mut report).await;
+        if !report.cancelled {
+            self.resume_hooks(&request, &actions, &mut report).await;
+        }
         if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
             return report;
         }
@@ -183,9 +185,13 @@ impl KubeGenericRuntimeManager {
             let uid = pod.uid();
             let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
             let (_keep, grace) = watch::channel(self.stops.begin(&uid, Scope::Pod, grace));
-            self.kill_pod(Some(pod), status, grace)
-                .await
-                .context("cannot stop the pod")?;
+            let killing = Box::pin(self.kill_pod(Some(pod), status, grace));
+            // The stop of the whole pod goes on with those of its containers.
+            let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
+                report.cancelled = true;
+                return Ok(());
+            };
+            killed.context("cannot stop the pod")?;
             self.stops.over(&uid, &Scope::Pod);
             if actions.sandbox_change == Some(SandboxChange::SpecChanged) {
                 // Also should the pod become again what it was before.
@@ -193,7 +199,9 @@ impl KubeGenericRuntimeManager {
                 self.back_off.forget(&uid);
             }
             if actions.create_sandbox {
-                self.purge_init_containers(pod, status).await;
+                let purged = self.purge_init_containers(pod, status);
+                let purged = request.cancel.run_until_cancelled(purged).await;
+                report.cancelled = purged.is_none();
             }
             return Ok(());
         }
@@ -206,8 +214,12 @@ impl KubeGenericRuntimeManager {
             );
             self.doing(pod, format!("stopping {}", kill.name));
             let why = Why::Plan(kill.clone());
-            self.kill_one(pod, status, &kill.name, &kill.id, why)
-                .await?;
+            let killing = Box::pin(self.kill_one(pod, status, &kill.name, &kill.id, why));
+            let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
+                report.cancelled = true;
+                return Ok(());
+            };
+            killed?;
         }
         Ok(())
     }
@@ -261,7 +273,11 @@ impl KubeGenericRuntimeManager {
         if !actions.create_sandbox {
             self.pull_ahead(request, actions, &sandbox.config);
         }
-        self.prune_init_containers(pod, &request.status).await;
+        let pruned = self.prune_init_containers(pod, &request.status);
+        if request.cancel.run_until_cancelled(pruned).await.is_none() {
+            report.cancelled = true;
+            return;
+        }
         for start in &actions.init_containers_to_start {
             let Some(container) = pod.init_containers().get(start.index) else {
                 continue;

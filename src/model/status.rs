@@ -203,6 +203,23 @@ impl PodStatus {
 }
 
 impl ContainerStatus {
+    /// What is known of an instance that a list shows as not running and that cannot be read (any more):
+    /// how it ended is what was read before, or unknown.
+    #[must_use]
+    pub fn with_unknown_end(self, read: Option<&Self>) -> Self {
+        match read {
+            Some(read) if read.state == ContainerState::Exited => read.clone(),
+            _ if self.state == ContainerState::Created => self,
+            read => Self {
+                state: ContainerState::Exited,
+                exit_code: 137,
+                reason: super::reasons::CONTAINER_STATUS_UNKNOWN.into(),
+                message: "The container has exited and its status cannot be read".into(),
+                ..read.cloned().unwrap_or(self)
+            },
+        }
+    }
+
     /// Exited with code 0 and not killed for memory.
     pub fn succeeded(&self) -> bool {
         self.state == ContainerState::Exited

@@ -3,9 +3,9 @@
 use super::{Watch, last_words};
 use crate::{
     base::backoff::Backoff,
-    cri::CriError,
+    cri::{CriError, v1::ContainerFilter},
     kuberuntime::translate,
-    model::{ContainerId, ContainerState, SandboxId, Seq},
+    model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
     pod_cache::{ItemId, Owner, Read},
 };
 use futures::FutureExt as _;
@@ -142,23 +142,52 @@ async fn inspect(watch: Watch, item: ItemId, place: tokio::sync::OwnedSemaphoreP
     };
     tokio::pin!(reading);
     let result = match tokio::time::timeout(SLOW, &mut reading).await {
-        Ok(result) => result,
+        Ok(result) => Some(result),
         Err(_) => {
             drop(place);
-            match tokio::time::timeout(DEADLINE - SLOW, reading).await {
-                Ok(result) => result,
-                Err(_) => return Outcome::Late,
-            }
+            tokio::time::timeout(DEADLINE - SLOW, reading).await.ok()
         }
     };
-    match result {
-        Ok((seq, read)) => {
+    let outcome = match result {
+        Some(Ok((seq, read))) => {
             watch.cache.apply(&owner, &item, seq, read);
             watch.metrics.inspected(begun.elapsed());
-            Outcome::Done
+            return Outcome::Done;
         }
-        Err(error) => Outcome::Failed(error),
-    }
+        Some(Err(error)) => Outcome::Failed(error),
+        None => Outcome::Late,
+    };
+    note_failure(&watch, &item, &outcome).await;
+    outcome
+}
+
+/// Says why the item could not be read. A list may still say what state the container is in.
+async fn note_failure(watch: &Watch, item: &ItemId, outcome: &Outcome) {
+    let failure = match outcome {
+        Outcome::Failed(error) => error.grpc_text(),
+        _ => format!(
+            "rpc error: code = DeadlineExceeded desc = no answer within {} s",
+            DEADLINE.as_secs()
+        ),
+    };
+    let seq = watch.cache.next_seq();
+    let listed = match item {
+        ItemId::Container(id) => listed(watch, id).await,
+        ItemId::Sandbox(_) => None,
+    };
+    watch.cache.failed(item, seq, failure.into(), listed);
+}
+
+async fn listed(watch: &Watch, id: &ContainerId) -> Option<ContainerStatus> {
+    let filter = ContainerFilter {
+        id: id.to_string(),
+        ..ContainerFilter::default()
+    };
+    let list = watch.runtime.list_containers(Some(filter));
+    let list = tokio::time::timeout(SLOW, list).await.ok()?.ok()?;
+    let found = list.iter().find(|found| found.id == id.as_str())?;
+    let owned = translate::container_from_list(found, watch.cache.strings())?;
+    Some(owned.object)
 }
 
 async fn read_sandbox(

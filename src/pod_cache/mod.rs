@@ -11,6 +11,7 @@
 
 mod making;
 mod picture;
+mod unread;
 
 use crate::{
     base::{DirtySet, Strings},
@@ -32,6 +33,7 @@ use tokio::sync::Notify;
 
 pub use making::Making;
 pub use picture::Listed;
+pub use unread::Unread;
 
 /// A sandbox or a container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,9 @@
 //! The picture itself: pure bookkeeping of reads in their order.
 
-use super::{ItemId, Owner, Read};
-use crate::model::{ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq};
+use super::{ItemId, Owner, Read, Unread};
+use crate::model::{
+    ContainerState, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
+};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -54,6 +56,8 @@ pub(super) struct Picture {
     items: HashMap<ItemId, Item>,
     /// Items known to be gone, until a list that began later has been seen.
     graves: HashMap<ItemId, Seq>,
+    /// Why items that have to be read could not be.
+    failures: HashMap<ItemId, Arc<str>>,
     listed: Option<Seq>,
     /// Newest read of any kind.
     newest: Seq,
@@ -101,6 +105,51 @@ impl Picture {
 
     pub(super) fn sandbox_of(&self, item: &ItemId) -> Option<SandboxId> {
         self.items.get(item)?.sandbox.clone()
+    }
+
+    /// The items that have to be read before the pod is settled, with the reason of the last failure.
+    pub(super) fn unread(&self, uid: &PodUid) -> Vec<Unread> {
+        if self.pods.get(uid).is_none_or(|entry| entry.stale == 0) {
+            return Vec::new();
+        }
+        let items = self.items.iter();
+        let unread = items.filter(|(_, item)| item.uid == *uid && item.stale.is_some());
+        unread
+            .map(|(id, _)| Unread {
+                item: id.clone(),
+                failure: self.failures.get(id).cloned(),
+            })
+            .collect()
+    }
+
+    /// A read of an item that began at `seq` has failed; `listed` is what a list says of a container.
+    /// One that has exited and has a newer instance beside it counts as read with that: nothing is
+    /// decided by how it ended.
+    pub(super) fn failed(
+        &mut self,
+        id: &ItemId,
+        seq: Seq,
+        failure: Arc<str>,
+        listed: Option<ContainerStatus>,
+    ) -> Applied {
+        let Some(item) = self.items.get(id).filter(|item| item.stale.is_some()) else {
+            return Applied::default();
+        };
+        let superseded = |pod: &PodStatus, listed: &ContainerStatus| {
+            listed.state == ContainerState::Exited
+                && pod
+                    .instances(&listed.name)
+                    .any(|c| c.restart_count > listed.restart_count)
+        };
+        let pod = self.status(&item.uid);
+        if let Some(listed) = listed.filter(|listed| superseded(&pod, listed)) {
+            let owner = Owner::of_status(&pod);
+            let read = pod.container(&listed.id).cloned();
+            let status = listed.with_unknown_end(read.as_ref());
+            return self.apply(&owner, id, seq, Read::Container(status));
+        }
+        self.failures.insert(id.clone(), failure);
+        Applied::default()
     }
 
     pub(super) fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
@@ -291,6 +340,7 @@ impl Picture {
             return false;
         }
         item.stale = None;
+        self.failures.remove(id);
         let Some(entry) = self.pods.get_mut(&item.uid) else {
             return false;
         };
@@ -300,6 +350,7 @@ impl Picture {
 
     fn bury(&mut self, id: &ItemId, seq: Seq) -> Applied {
         self.graves.insert(id.clone(), seq);
+        self.failures.remove(id);
         let Some(item) = self.items.remove(id) else {
             return Applied::default();
         };

@@ -11,7 +11,7 @@ mod deadline;
 mod metrics;
 mod statuses;
 pub mod syncer;
-mod unfinished;
+mod unread;
 
 use crate::{
     base::chain,
@@ -26,7 +26,7 @@ use crate::{
     pod_cache::{Owner, PodCache},
     prober::ProbeManager,
     status::generate::FailedBecause,
-    volumes::VolumeManager,
+    volumes::{VolumeError, VolumeManager},
 };
 use anyhow::Context as _;
 use deadline::Deadline;
@@ -38,19 +38,12 @@ use std::{sync::Arc, time::Duration};
 use syncer::{PodSyncer, RetryDelay, SyncTurn, TerminationReason, UpdateKind};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use unfinished::NotDone;
 
 pub use metrics::PodStartMetrics;
 pub use statuses::{StatusPublisher, remembered};
-pub use unfinished::Unfinished;
 
 /// How soon a pod is looked at again whose picture moved on under the look.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
-/// How long a turn waits for the pod's volumes (upstream's `podAttachAndMountTimeout`).
-const VOLUME_WAIT: Duration = Duration::from_secs(123);
-/// How long a pod that is to stop waits for a picture that cannot be read before it is stopped on
-/// the last one.
-const STOP_WITHOUT_PICTURE: Duration = Duration::from_secs(5);
 
 /// The syncer of real pods.
 pub struct PodSync {
@@ -72,8 +65,6 @@ pub struct PodSync {
     pub decisions: Decisions,
     /// The runtime's health.
     pub state: RuntimeStateReader,
-    /// Volumes that are still being set up although nobody waits for that.
-    pub unfinished: Unfinished,
 }
 
 impl PodSync {
@@ -82,7 +73,7 @@ impl PodSync {
         let known = Deadline::of(&pod, self.statuses.start_time(&pod));
         let picture = tokio::select! {
             biased;
-            picture = self.cache.settled(&uid) => picture,
+            picture = self.settled(&pod) => picture,
             () = cancel.cancelled() => return turn(Ok(false), RetryDelay::Resync),
             () = known.over() => return self.past_deadline(&pod).await,
         };
@@ -222,27 +213,17 @@ impl PodSync {
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
-        let prepare = {
-            let (volumes, pod) = (self.volumes.clone(), pod.clone());
-            async move { volumes.prepare(&pod).await }
-        };
-        let uid = pod.uid();
-        let prepared = self.unfinished.run(&uid, prepare, VOLUME_WAIT, cancel);
-        let volumes = match prepared.await {
-            Ok(Ok(volumes)) => volumes,
-            Ok(Err(error)) => {
+        let volumes = match self.volumes.prepare(pod, cancel).await {
+            Ok(volumes) => volumes,
+            Err(VolumeError::Cancelled) => anyhow::bail!("the pod is to be synced again"),
+            Err(error) => {
                 failed(&chain(&error));
                 return Err(error.into());
             }
-            Err(NotDone::Cancelled) => anyhow::bail!("the pod is to be looked at anew"),
-            Err(NotDone::TimedOut) => {
-                let text = format!("volumes are not ready after {} s", VOLUME_WAIT.as_secs());
-                failed(&text);
-                anyhow::bail!(text);
-            }
         };
-        let stale = volumes.stale.iter().map(|error| chain(error));
-        stale.for_each(|text| failed(&text));
+        for error in &volumes.stale {
+            failed(&chain(error));
+        }
         self.probes.add_pod(pod);
         let request = SyncRequest {
             pod,
@@ -252,7 +233,9 @@ impl PodSync {
         };
         let report = Box::pin(self.runtime.sync_pod(request)).await;
         if report.acted {
-            Box::pin(self.collect_superseded(pod)).await;
+            // An audit does what is left when the pod is to stop meanwhile.
+            let collecting = Box::pin(self.collect_superseded(pod));
+            cancel.run_until_cancelled(collecting).await;
         }
         Ok(report)
     }
@@ -363,8 +346,10 @@ impl PodSync {
         self.statuses.note_stage(&uid, Stage::Ending);
         self.statuses.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
-        let picture = self.picture_to_stop(&uid).await;
-        let killed = self.runtime.kill_pod(Some(&pod), &picture, grace).await;
+        let left = grace.borrow().left(Instant::now());
+        let status = self.runtime.status_to_stop(&uid, left).await;
+        self.report_unread(&pod);
+        let killed = self.runtime.kill_pod(Some(&pod), &status, grace).await;
         self.decisions.doing(&uid, None);
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", chain(error.as_ref()));
@@ -375,22 +360,10 @@ impl PodSync {
         }
         self.probes.remove_pod(&uid);
         self.statuses.note_stage(&uid, Stage::Ended);
-        let settled = tokio::time::timeout(STOP_WITHOUT_PICTURE, self.cache.settled(&uid)).await;
-        settled.context("the pod has stopped, but how it ended cannot be read yet")?;
+        let settled = self.runtime.settle_stopped(&uid).await;
+        settled.context("cannot tell whether the pod has ended")?;
         self.statuses.publish(&pod);
         Ok(())
-    }
-
-    /// The settled picture; the last one when it cannot be had soon, for stopping needs no more than
-    /// ids.
-    async fn picture_to_stop(&self, uid: &PodUid) -> Arc<PodStatus> {
-        match tokio::time::timeout(STOP_WITHOUT_PICTURE, self.cache.settled(uid)).await {
-            Ok(picture) => picture,
-            Err(_) => {
-                tracing::warn!("podUID" = %uid, "Stopping a pod that cannot be read");
-                self.cache.latest(uid)
-            }
-        }
     }
 
     /// Stops a pod of which only the runtime knows. At the start it may have been listed and not read
@@ -400,19 +373,15 @@ impl PodSync {
         running: &PodStatus,
         grace: watch::Receiver<GraceDeadline>,
     ) -> anyhow::Result<()> {
-        let picture = self.picture_to_stop(&running.uid).await;
-        if !picture.is_empty() {
-            return self.runtime.kill_pod(None, &picture, grace).await;
-        }
-        let settled = self.cache.try_settled(&running.uid).is_some();
-        anyhow::ensure!(settled, "the pod cannot be read, so it cannot be stopped");
-        Ok(())
+        let left = grace.borrow().left(Instant::now());
+        let status = self.runtime.status_to_stop(&running.uid, left).await;
+        self.runtime.kill_pod(None, &status, grace).await?;
+        self.runtime.settle_stopped(&running.uid).await
     }
 
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
         self.statuses.publish(&pod);
-        self.unfinished.over(&uid).await;
         self.volumes.teardown(&uid).await?;
         self.runtime.release_user_namespace(&uid).await;
         self.statuses.finish(&pod);

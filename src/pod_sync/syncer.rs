@@ -65,6 +65,9 @@ pub enum RetryDelay {
     Resync,
     /// Something failed: 10 to 15 s.
     Error,
+    /// A stop or a clean-up has failed so many times in a row: 2 to 3 s after the first time, as long
+    /// as after [`Self::Error`] from the fourth time on (upstream's housekeeping tries every 2 s).
+    Stop(u32),
     /// The runtime's network is not ready: 1 to 1.5 s.
     NetworkNotReady,
 }

@@ -11,16 +11,20 @@ pub struct Delays {
     pub resync: Duration,
     /// After a failure.
     pub error: Duration,
+    /// After the first failure to stop a pod or to clean up after it; each further one doubles it, up
+    /// to `error`.
+    pub stop: Duration,
     /// While the runtime's network is not ready.
     pub network_not_ready: Duration,
 }
 
 impl Default for Delays {
-    /// 60 s, 10 s and 1 s.
+    /// 60 s, 10 s, 2 s and 1 s.
     fn default() -> Self {
         Self {
             resync: Duration::from_secs(60),
             error: Duration::from_secs(10),
+            stop: Duration::from_secs(2),
             network_not_ready: Duration::from_secs(1),
         }
     }
@@ -36,7 +40,7 @@ pub(super) struct Next {
 }
 
 impl Next {
-    /// After a failure without further word.
+    /// After a failure that does not say when to try again.
     pub(super) const ERROR: Self = Self {
         again: None,
         delay: RetryDelay::Error,
@@ -53,6 +57,11 @@ pub(super) fn due(next: Next, delays: &Delays, now: Instant, roll: f64) -> Insta
         (Some(again), _) => again.clamp(now, resync),
         (None, RetryDelay::Resync) => resync,
         (None, RetryDelay::Error) => stretched(delays.error),
+        (None, RetryDelay::Stop(failures)) => {
+            let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
+            let delay = delays.stop.saturating_mul(doubled.unwrap_or(u32::MAX));
+            stretched(delay.min(delays.error))
+        }
         (None, RetryDelay::NetworkNotReady) => stretched(delays.network_not_ready),
     }
 }
@@ -70,6 +79,12 @@ mod tests {
             (RetryDelay::Error, 0.0, 10_000),
             (RetryDelay::Error, 0.5, 12_500),
             (RetryDelay::NetworkNotReady, 1.0, 1_500),
+            (RetryDelay::Stop(1), 0.0, 2_000),
+            (RetryDelay::Stop(1), 1.0, 3_000),
+            (RetryDelay::Stop(2), 0.0, 4_000),
+            (RetryDelay::Stop(3), 0.0, 8_000),
+            (RetryDelay::Stop(4), 0.0, 10_000),
+            (RetryDelay::Stop(u32::MAX), 1.0, 15_000),
         ] {
             let next = Next { again: None, delay };
             let due = due(next, &Delays::default(), now, roll);

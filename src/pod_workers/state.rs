@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus},
-    pod_sync::syncer::{TerminationReason, UpdateKind},
+    pod_sync::syncer::{RetryDelay, TerminationReason, UpdateKind},
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -107,6 +107,8 @@ pub(super) struct PodState {
     subject: Subject,
     phase: Phase,
     turn: Option<Running>,
+    /// How often stopping or cleaning up has failed in a row.
+    failed_stops: u32,
 }
 
 impl PodState {
@@ -160,6 +162,7 @@ impl PodState {
             subject,
             phase,
             turn: None,
+            failed_stops: 0,
         }
     }
 
@@ -350,9 +353,18 @@ impl PodState {
         let Some(running) = self.turn.take() else {
             return Vec::new();
         };
+        if outcome == Outcome::Done {
+            self.failed_stops = 0;
+        }
         match (running, outcome) {
             (Running::Sync, outcome) => self.on_synced(outcome),
-            (_, Outcome::Failed | Outcome::Synced { .. }) => vec![Effect::Rest(Next::ERROR)],
+            (_, Outcome::Failed | Outcome::Synced { .. }) => {
+                self.failed_stops = self.failed_stops.saturating_add(1);
+                vec![Effect::Rest(Next {
+                    again: None,
+                    delay: RetryDelay::Stop(self.failed_stops),
+                })]
+            }
             (Running::Terminate, Outcome::Done) => {
                 if let Phase::Terminating { end, .. } = &self.phase {
                     self.phase = Phase::Terminated { end: end.clone() };

@@ -106,10 +106,9 @@ impl SyncLoop {
     pub(super) fn audit(&mut self, complete: Complete) {
         let pods = self.cache.pods();
         self.workers.observe_runtime(&pods);
-        let pods: Vec<_> = pods
+        let (pods, unread): (Vec<_>, Vec<_>) = pods
             .into_iter()
-            .filter(|p| self.cache.try_settled(&p.uid).is_some())
-            .collect();
+            .partition(|p| self.cache.try_settled(&p.uid).is_some());
         let wanted = self.manager.reader().uids();
         let claimed = |uid: &PodUid| {
             wanted.contains(uid) || self.workers.knows(uid) || self.cleaning.contains(uid)
@@ -120,6 +119,7 @@ impl SyncLoop {
             all_delivered: self.sources.all_ready().is_some(),
         };
         let orphans = find(&pods, &claims);
+        let unread_orphans = unread.iter().any(|pod| !claimed(&pod.uid));
         for orphan in orphans.running {
             tracing::info!(
                 pod = %orphan.name,
@@ -136,6 +136,10 @@ impl SyncLoop {
         // Before anything is compared with what is wanted, all of that has to be known.
         let all_delivered = self.sources.all_ready().is_some();
         let whole = self.audits.done(all_delivered);
+        if unread_orphans {
+            // That a pod has been read does not wake the loop unless it has changed.
+            self.audits.again();
+        }
         if whole {
             self.compare(&wanted);
         }

@@ -49,7 +49,12 @@ impl Node {
     }
 
     /// The explanation of a pod, once `fact` holds of it.
-    async fn explained(&self, name: &str, what: &str, fact: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn explained(
+        &self,
+        name: &str,
+        what: &str,
+        fact: impl Fn(&Value) -> bool,
+    ) -> Value {
         wait_for(what, SOON, async || {
             let output = self.ask(&["explain", name, "-o", "json"]).await;
             let errors = String::from_utf8_lossy(&output.stderr);

@@ -144,22 +144,6 @@ async fn a_name_that_another_source_may_still_want_is_not_taken_before_that_has_
 }
 
 #[tokio::test]
-async fn an_audit_tries_again_to_stop_what_nobody_wants() {
-    let mut node = Node::new().await;
-    node.periods().audit = Duration::from_secs(1);
-    node.start().await;
-    node.put(&simple("web"));
-    node.wait_runs("web").await;
-    node.wait_phase("web", "Running").await;
-    node.fake
-        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no").times(3));
-    node.remove("web");
-    // By itself its worker waits ten seconds or more after each of them.
-    node.wait_removed("web").await;
-    assert_eq!(node.fake.count(Rpc::StopContainer), 4);
-}
-
-#[tokio::test]
 async fn while_the_runtime_hangs_one_audit_hangs_with_it_and_no_more() {
     let mut node = Node::new().await;
     node.periods().audit = Duration::from_millis(200);

@@ -4,6 +4,7 @@
 pub mod bridge;
 pub mod cri_client;
 pub mod faults;
+pub mod dead_fs;
 pub mod fake_runtime;
 pub mod http;
 pub mod kubelet_process;

@@ -1,6 +1,7 @@
 //! Stops that have begun and are not over: what the next try goes on with. A try that failed takes
 //! nothing back: its hook has run, and its grace runs.
 
+use super::running::RunningStops;
 use crate::{
     journal::Journal,
     model::{ContainerId, GraceDeadline, PodUid},
@@ -22,6 +23,7 @@ pub(in crate::kuberuntime) enum Scope {
 #[derive(Debug)]
 pub(in crate::kuberuntime) struct BegunStops {
     deadlines: Mutex<HashMap<PodUid, HashMap<Scope, GraceDeadline>>>,
+    running: RunningStops,
     journal: Journal,
 }
 
@@ -29,6 +31,7 @@ impl BegunStops {
     pub(in crate::kuberuntime) fn new(journal: Journal) -> Self {
         Self {
             deadlines: Mutex::default(),
+            running: RunningStops::default(),
             journal,
         }
     }
@@ -46,6 +49,28 @@ impl BegunStops {
         let deadline = of_pod.entry(scope).or_insert(fresh);
         *deadline = fresh.min(*deadline);
         *deadline
+    }
+
+    /// The earliest of this deadline and those of stops of the container, or of its whole pod, that have
+    /// begun and are not over.
+    pub(super) fn limit(
+        &self,
+        uid: &PodUid,
+        id: &ContainerId,
+        fresh: GraceDeadline,
+    ) -> GraceDeadline {
+        let deadlines = self.deadlines.lock();
+        let of_pod = deadlines.get(uid);
+        let begun = |scope| of_pod.and_then(|of_pod| of_pod.get(&scope)).copied();
+        [begun(Scope::Pod), begun(Scope::Container(id.clone()))]
+            .into_iter()
+            .flatten()
+            .fold(fresh, GraceDeadline::min)
+    }
+
+    /// The stops that are being carried out.
+    pub(super) fn running(&self) -> &RunningStops {
+        &self.running
     }
 
     /// Of how many pods a stop has begun.
@@ -117,6 +142,14 @@ mod tests {
         assert_eq!(begin(grace(0, 30)), grace(0, 30));
         assert_eq!(begin(grace(10, 30)), grace(0, 30));
         assert_eq!(begin(grace(10, 5)), grace(10, 5), "less is taken");
+        let limit = |id: &str, fresh| stops.limit(&uid, &id.into(), fresh);
+        assert_eq!(
+            limit("c", grace(11, 30)),
+            grace(10, 5),
+            "by whoever stops it"
+        );
+        assert_eq!(limit("c", grace(11, 1)), grace(11, 1));
+        assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
         stops.over(&uid, &scope);
         assert_eq!(begin(grace(40, 30)), grace(40, 30));
         stops.called_off(&uid);

@@ -10,7 +10,9 @@
 
 mod begun;
 pub mod plan;
+mod running;
 mod stop;
+mod unread;
 
 pub(super) use begun::{BegunStops, Scope};
 pub(super) use stop::Why;

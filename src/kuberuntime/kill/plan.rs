@@ -5,7 +5,11 @@
 
 use crate::{
     kuberuntime::{actions::KillReason, labels::OrphanRecord},
-    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, is_sidecar},
+    model::{
+        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
+        SandboxStatus, is_sidecar,
+    },
+    pod_cache::ItemId,
 };
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use std::time::Duration;
@@ -40,6 +44,76 @@ pub fn stop_timeout(deadline: Instant, now: Instant) -> i64 {
 pub fn pre_stop_budget(deadline: Instant, now: Instant) -> Option<Duration> {
     let left = deadline.saturating_duration_since(now);
     (!left.is_zero()).then_some(left)
+}
+
+/// Longest wait for the status of a pod that is to stop.
+const MAX_STATUS_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a stop that has `left` of its grace may wait for something that the runtime says: hooks and
+/// StopContainer need most of it.
+pub fn status_timeout(left: Duration) -> Duration {
+    (left / 4).min(MAX_STATUS_WAIT)
+}
+
+/// The status of a pod that is to stop, of which some items cannot be read: what a list says of those,
+/// or, without a list, that they may run.
+pub fn completed(read: &PodStatus, unread: &[ItemId], listed: Option<&PodStatus>) -> PodStatus {
+    let mut status = read.clone();
+    let Some(listed) = listed else {
+        for item in unread {
+            may_run(&mut status, item);
+        }
+        return status;
+    };
+    let is_unread = |id: &ItemId| unread.contains(id);
+    let container = |id: &ContainerId| ItemId::Container(id.clone());
+    let sandbox = |id: &SandboxId| ItemId::Sandbox(id.clone());
+    status
+        .containers
+        .retain(|c| !is_unread(&container(&c.id)) || listed.container(&c.id).is_some());
+    for found in &listed.containers {
+        match status.containers.iter_mut().find(|c| c.id == found.id) {
+            Some(known) if !is_unread(&container(&known.id)) => {}
+            Some(known) if known.state == ContainerState::Exited => {}
+            Some(known) => known.state = found.state,
+            None => status.containers.push(found.clone()),
+        }
+    }
+    let listed_sandbox = |id: &SandboxId| listed.sandboxes.iter().any(|s| s.id == *id);
+    status
+        .sandboxes
+        .retain(|s| !is_unread(&sandbox(&s.id)) || listed_sandbox(&s.id));
+    for found in &listed.sandboxes {
+        match status.sandboxes.iter_mut().find(|s| s.id == found.id) {
+            Some(known) if !is_unread(&sandbox(&known.id)) => {}
+            Some(known) => known.ready &= found.ready,
+            None => status.sandboxes.push(found.clone()),
+        }
+    }
+    status.sort();
+    status
+}
+
+/// Adds an item of which nothing but its id is known.
+fn may_run(status: &mut PodStatus, item: &ItemId) {
+    match item {
+        ItemId::Container(id) if status.container(id).is_none() => {
+            status.containers.push(ContainerStatus {
+                id: id.clone(),
+                name: id.as_str().into(),
+                state: ContainerState::Unknown,
+                ..ContainerStatus::default()
+            });
+        }
+        ItemId::Sandbox(id) if !status.sandboxes.iter().any(|s| s.id == *id) => {
+            status.sandboxes.push(SandboxStatus {
+                id: id.clone(),
+                ready: true,
+                ..SandboxStatus::default()
+            });
+        }
+        _ => {}
+    }
 }
 
 /// Grace in seconds for one container of a pod whose spec is known: the caller's own if it has one,

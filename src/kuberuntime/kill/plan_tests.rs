@@ -277,3 +277,90 @@ proptest! {
         prop_assert!(sidecars.is_sorted_by(|a, b| a > b), "not in reverse order: {stopped:?}");
     }
 }
+
+#[test]
+fn waiting_for_the_status_leaves_most_of_the_grace() {
+    for (left, wait) in [(30_000, 5_000), (5_000, 1_250), (1_000, 250), (0, 0)] {
+        let wait = Duration::from_millis(wait);
+        assert_eq!(status_timeout(Duration::from_millis(left)), wait, "{left}");
+    }
+}
+
+/// `name:state` of the containers and `id:ready` of the sandboxes.
+fn shown(status: &PodStatus) -> Vec<String> {
+    let containers = status.containers.iter();
+    let containers = containers.map(|c| format!("{}:{:?}", c.name, c.state));
+    let sandboxes = status.sandboxes.iter();
+    let sandboxes = sandboxes.map(|s| format!("{}:{}", s.id, s.ready));
+    containers.chain(sandboxes).collect()
+}
+
+fn with_sandbox(mut status: PodStatus, ready: bool) -> PodStatus {
+    status.sandboxes.push(SandboxStatus {
+        id: "s".into(),
+        ready,
+        ..SandboxStatus::default()
+    });
+    status
+}
+
+#[test]
+fn what_cannot_be_read_is_as_a_list_says_and_may_run_without_one() {
+    use ContainerState::{Created, Exited, Running, Unknown};
+    let container = |id: &str| ItemId::Container(id.into());
+    let sandbox = ItemId::Sandbox("s".into());
+    let none = || status(&[]);
+    type Case<'a> = (PodStatus, Vec<ItemId>, Option<PodStatus>, &'a [&'a str]);
+    let cases: [Case<'_>; 9] = [
+        // Never read.
+        (none(), vec![container("a")], None, &["a:Unknown"]),
+        (none(), vec![container("a")], Some(none()), &[]),
+        (
+            none(),
+            vec![container("a")],
+            Some(status(&[("a", Running)])),
+            &["a:Running"],
+        ),
+        (none(), vec![sandbox.clone()], None, &["s:true"]),
+        (
+            none(),
+            vec![sandbox.clone()],
+            Some(with_sandbox(none(), true)),
+            &["s:true"],
+        ),
+        // Read before, and to be read again.
+        (
+            status(&[("a", Running)]),
+            vec![container("a")],
+            Some(status(&[("a", Exited)])),
+            &["a:Exited"],
+        ),
+        (
+            with_sandbox(status(&[("a", Created), ("b", Exited)]), true),
+            vec![container("a"), container("b"), sandbox],
+            Some(with_sandbox(
+                status(&[("a", Running), ("b", Unknown)]),
+                false,
+            )),
+            &["a:Running", "b:Exited", "s:false"],
+        ),
+        (
+            status(&[("a", Running)]),
+            vec![container("a")],
+            None,
+            &["a:Running"],
+        ),
+        // What was read is newer than what the list says.
+        (
+            status(&[("a", Exited)]),
+            vec![container("b")],
+            Some(status(&[("a", Running), ("b", Running)])),
+            &["a:Exited", "b:Running"],
+        ),
+    ];
+    for (read, unread, listed, expected) in cases {
+        let mut found = shown(&completed(&read, &unread, listed.as_ref()));
+        found.sort();
+        assert_eq!(found, expected, "{read:?} {unread:?} {listed:?}");
+    }
+}

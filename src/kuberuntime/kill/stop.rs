@@ -1,12 +1,14 @@
-//! Carries out stops: hook, turn, StopContainer, and a look that it really ended.
+//! Carries out stops: hook, wait for others, StopContainer, and a check that it really ended.
 
 use super::{
     super::{KubeGenericRuntimeManager, actions::ContainerKill, labels::OrphanRecord},
     begun::Scope,
     plan::{self, ContainerStop},
+    running::RunningStop,
 };
 use crate::{
     base::chain,
+    cri::{CriError, v1},
     events::ObjectRef,
     lifecycle::{HookError, HookTarget},
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, SandboxStatus, reasons::event},
@@ -15,7 +17,7 @@ use crate::{
 use anyhow::Context as _;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -46,10 +48,10 @@ impl Why {
 }
 
 /// Everything one stop needs.
-struct Target<'a> {
-    owner: &'a Owner,
+struct Target {
+    owner: Owner,
     object: ObjectRef,
-    ports: &'a [ContainerPort],
+    ports: Vec<ContainerPort>,
     stop: ContainerStop,
     message: String,
     pod_ip: Option<String>,
@@ -77,7 +79,7 @@ impl KubeGenericRuntimeManager {
             deadline: plan::deadline_after(seconds, Instant::now()),
             grace_seconds: seconds,
         };
-        let (_keep, grace) = watch::channel(self.stops.begin(&uid, scope.clone(), grace));
+        let grace = self.stops.begin(&uid, scope.clone(), grace);
         let running = status
             .container(id)
             .is_none_or(|c| c.state == crate::model::ContainerState::Running);
@@ -91,16 +93,16 @@ impl KubeGenericRuntimeManager {
             pre_stop,
         };
         let target = Target {
-            owner: &Owner::of(pod),
+            owner: Owner::of(pod),
             object: ObjectRef::container(pod, name),
-            ports: container
-                .and_then(|c| c.ports.as_deref())
-                .unwrap_or_default(),
+            ports: container.and_then(|c| c.ports.clone()).unwrap_or_default(),
             stop,
             message: why.message(name),
             pod_ip: self.address(Some(pod), status),
         };
-        self.stop_container(&target, grace, &HashMap::new())
+        let (_keep, receiver) = watch::channel(grace);
+        let stop = self.begin_stop(target, grace, Vec::new());
+        stop.result(receiver)
             .await
             .with_context(|| format!("cannot stop container {name}"))?;
         self.stops.over(&uid, &scope);
@@ -119,40 +121,40 @@ impl KubeGenericRuntimeManager {
         let owner = Owner::of_status(status);
         let records = match pod {
             Some(_) => HashMap::new(),
-            None => self.orphan_records(status).await,
+            None => self.orphan_records(status, &grace).await,
         };
-        let stops = plan::stop_pod(pod, status, &|id| records.get(id).cloned());
-        let latches: HashMap<ContainerId, watch::Sender<bool>> = stops
-            .iter()
-            .map(|s| (s.id.clone(), watch::Sender::new(false)))
-            .collect();
-        let running = stops.into_iter().map(|stop| {
+        let mut stops = plan::stop_pod(pod, status, &|id| records.get(id).cloned());
+        // Those come first that others wait for.
+        stops.sort_by_key(|stop| stop.waits_for.len());
+        let mut begun: HashMap<ContainerId, RunningStop> = HashMap::new();
+        let mut running = Vec::new();
+        for stop in stops {
+            let others = stop
+                .waits_for
+                .iter()
+                .filter_map(|id| begun.get(id).cloned());
+            let others = others.collect();
+            let (id, name) = (stop.id.clone(), stop.name.clone());
             let target = Target {
                 object: object_of(pod, status, &stop.name),
-                owner: &owner,
+                owner: owner.clone(),
                 ports: ports_of(pod, &records, &stop),
                 message: format!("Stopping container {}", stop.name),
                 pod_ip: self.address(pod, status),
                 stop,
             };
-            let (grace, latches) = (grace.clone(), &latches);
-            async move {
-                let result = self.stop_container(&target, grace, latches).await;
-                // Also when it failed: whoever waits has its own deadline, and an error to report.
-                if let Some(latch) = latches.get(&target.stop.id) {
-                    latch.send_replace(true);
-                }
-                result.with_context(|| format!("cannot stop container {}", target.stop.name))
-            }
-        });
-        let failures: Vec<_> = join_all(running)
+            let stop = self.begin_stop(target, *grace.borrow(), others);
+            begun.insert(id, stop.clone());
+            let grace = grace.clone();
+            running.push(async move {
+                let result = stop.result(grace).await;
+                result.with_context(|| format!("cannot stop container {name}"))
+            });
+        }
+        join_all(running)
             .await
             .into_iter()
-            .filter_map(Result::err)
-            .collect();
-        if let Some(first) = failures.into_iter().next() {
-            return Err(first);
-        }
+            .collect::<Result<(), _>>()?;
         self.stop_sandboxes(&owner, status).await
     }
 
@@ -160,9 +162,16 @@ impl KubeGenericRuntimeManager {
         if status.containers.is_empty() && status.sandboxes.is_empty() {
             return Ok(());
         }
-        let settled = timeout(SETTLE, self.cache.settled(&owner.uid)).await;
-        let picture = settled.unwrap_or_else(|_| self.cache.latest(&owner.uid));
-        let running: Vec<_> = picture.maybe_running().map(|c| &*c.name).collect();
+        let status = match timeout(SETTLE, self.cache.settled(&owner.uid)).await {
+            Ok(status) => status,
+            Err(_) => {
+                let listed = self.list_pod(&owner.uid).await;
+                let listed =
+                    listed.context("cannot tell whether containers of the pod still run")?;
+                Arc::new(self.completed(&owner.uid, Some(&listed)))
+            }
+        };
+        let running: Vec<_> = status.maybe_running().map(|c| &*c.name).collect();
         anyhow::ensure!(
             running.is_empty(),
             "containers still run after they were stopped: {}",
@@ -174,7 +183,7 @@ impl KubeGenericRuntimeManager {
             terminal.map_or_else(Vec::new, |terminal| terminal.stopped_sandboxes.clone())
         });
         let left = |s: &&SandboxStatus| s.ready || !stopped.iter().any(|id| id == s.id.as_str());
-        let stops = picture
+        let stops = status
             .sandboxes
             .iter()
             .filter(left)
@@ -185,38 +194,56 @@ impl KubeGenericRuntimeManager {
             .collect::<Result<(), _>>()?;
         self.journal.update(&owner.uid, |record| {
             if let Some(terminal) = &mut record.terminal {
-                let ids = picture.sandboxes.iter().map(|s| s.id.to_string());
+                let ids = status.sandboxes.iter().map(|s| s.id.to_string());
                 terminal.stopped_sandboxes = ids.collect();
             }
         });
         Ok(())
     }
 
+    /// Joins the stop of a container that is under way, or begins one. `others` are the stops that it
+    /// waits for.
+    fn begin_stop(
+        &self,
+        target: Target,
+        grace: GraceDeadline,
+        others: Vec<RunningStop>,
+    ) -> RunningStop {
+        let id = target.stop.id.clone();
+        let grace = self.stops.limit(&target.owner.uid, &id, grace);
+        let manager = self.clone();
+        self.stops
+            .running()
+            .join_or_begin(&id, grace, |grace| async move {
+                manager.stop_container(&target, grace, others).await
+            })
+    }
+
     async fn stop_container(
         &self,
-        target: &Target<'_>,
+        target: &Target,
         grace: watch::Receiver<GraceDeadline>,
-        latches: &HashMap<ContainerId, watch::Sender<bool>>,
-    ) -> anyhow::Result<()> {
+        others: Vec<RunningStop>,
+    ) -> Result<(), CriError> {
         self.events
             .normal(&target.object, event::KILLING, target.message.clone());
         if let Some(handler) = &target.stop.pre_stop {
             self.run_pre_stop(target, handler, grace.clone()).await;
         }
-        wait_for_others(&target.stop, grace.clone(), latches).await;
+        wait_for_others(&others, grace.clone()).await;
         let id = target.stop.id.as_str();
         let stopped = self.stop_while_grace_shrinks(id, grace).await;
         let item = ItemId::Container(target.stop.id.clone());
-        self.cache.touch(target.owner, item, None);
+        self.cache.touch(&target.owner, item, None);
         match stopped {
-            Err(error) if !error.is_not_found() => Err(error.into()),
+            Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
     }
 
     async fn run_pre_stop(
         &self,
-        target: &Target<'_>,
+        target: &Target,
         handler: &LifecycleHandler,
         mut grace: watch::Receiver<GraceDeadline>,
     ) {
@@ -231,7 +258,7 @@ impl KubeGenericRuntimeManager {
             container: &target.stop.name,
             container_id: &target.stop.id,
             pod_ip: target.pod_ip.as_deref(),
-            ports: target.ports,
+            ports: &target.ports,
         };
         let result = tokio::select! {
             result = self.hooks.run_pre_stop(handler, &hook_target, budget) => result,
@@ -260,7 +287,7 @@ impl KubeGenericRuntimeManager {
         &self,
         id: &str,
         mut grace: watch::Receiver<GraceDeadline>,
-    ) -> Result<(), crate::cri::CriError> {
+    ) -> Result<(), CriError> {
         loop {
             let deadline = grace.borrow_and_update().deadline;
             let seconds = plan::stop_timeout(deadline, Instant::now());
@@ -279,47 +306,46 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    async fn orphan_records(&self, status: &PodStatus) -> HashMap<ContainerId, OrphanRecord> {
-        let mut records = HashMap::new();
-        for container in status.maybe_running() {
-            match self.runtime.container_status(container.id.as_str()).await {
-                Ok(reply) => {
-                    let (record, unreadable) = OrphanRecord::read(&reply.annotations);
-                    for error in unreadable {
-                        tracing::warn!(container = %container.id, err = %error, "Orphaned container");
-                    }
-                    records.insert(container.id.clone(), record);
-                }
-                Err(error) => tracing::warn!(
-                    container = %container.id,
-                    err = %chain(&error),
-                    "Cannot read an orphaned container; it is stopped without its hook"
-                ),
-            }
+    /// What the annotations of an orphan's containers say, from one list: it must not use up the little
+    /// grace that orphans have.
+    async fn orphan_records(
+        &self,
+        status: &PodStatus,
+        grace: &watch::Receiver<GraceDeadline>,
+    ) -> HashMap<ContainerId, OrphanRecord> {
+        if status.maybe_running().next().is_none() {
+            return HashMap::new();
         }
-        records
+        let patience = plan::status_timeout(grace.borrow().left(Instant::now()));
+        let list = self.list_containers_of(&status.uid);
+        let problem = match timeout(patience, list).await {
+            Ok(Ok(containers)) => return containers.iter().map(record_of).collect(),
+            Ok(Err(error)) => chain(&error),
+            Err(_) => format!("no list within {} ms", patience.as_millis()),
+        };
+        tracing::warn!(
+            pod = %status.name,
+            podUID = %status.uid,
+            err = problem,
+            "Cannot list the containers of an orphaned pod; they are stopped without their hooks"
+        );
+        HashMap::new()
     }
+}
+
+fn record_of(container: &v1::Container) -> (ContainerId, OrphanRecord) {
+    let (record, unreadable) = OrphanRecord::read(&container.annotations);
+    for error in unreadable {
+        tracing::warn!(container = container.id, err = %error, "Orphaned container");
+    }
+    (container.id.as_str().into(), record)
 }
 
 /// A sidecar waits until those before it in the stopping order have exited, at most until the end of
 /// the grace.
-async fn wait_for_others(
-    stop: &ContainerStop,
-    mut grace: watch::Receiver<GraceDeadline>,
-    latches: &HashMap<ContainerId, watch::Sender<bool>>,
-) {
-    let others = stop
-        .waits_for
-        .iter()
-        .filter_map(|id| latches.get(id))
-        .map(|latch| {
-            let mut latch = latch.subscribe();
-            async move {
-                let _ = latch.wait_for(|done| *done).await;
-            }
-        });
+async fn wait_for_others(others: &[RunningStop], mut grace: watch::Receiver<GraceDeadline>) {
     tokio::select! {
-        _ = join_all(others) => {}
+        _ = join_all(others.iter().map(RunningStop::ended)) => {}
         () = deadline_over(&mut grace) => {}
     }
 }
@@ -335,18 +361,16 @@ async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
     }
 }
 
-fn ports_of<'a>(
-    pod: Option<&'a Pod>,
-    records: &'a HashMap<ContainerId, OrphanRecord>,
+fn ports_of(
+    pod: Option<&Pod>,
+    records: &HashMap<ContainerId, OrphanRecord>,
     stop: &ContainerStop,
-) -> &'a [ContainerPort] {
-    match pod.and_then(|pod| pod.container(&stop.name)) {
-        Some(container) => container.ports.as_deref().unwrap_or_default(),
-        None => records
-            .get(&stop.id)
-            .map(|record| record.ports.as_slice())
-            .unwrap_or_default(),
-    }
+) -> Vec<ContainerPort> {
+    let ports = match pod.and_then(|pod| pod.container(&stop.name)) {
+        Some(container) => container.ports.clone(),
+        None => records.get(&stop.id).map(|record| record.ports.clone()),
+    };
+    ports.unwrap_or_default()
 }
 
 fn object_of(pod: Option<&Pod>, status: &PodStatus, name: &str) -> ObjectRef {

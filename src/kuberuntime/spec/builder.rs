@@ -22,20 +22,20 @@ use crate::{
         FeaturesReader,
         v1::{ContainerConfig, PodSandboxConfig},
     },
-    model::{Pod, PodUid},
-    objects::{Found, Objects},
+    model::{Pod, PodExt as _, PodUid},
+    objects::Found,
     pod_cache::Owner,
     volumes::{VolumeManager, VolumePaths},
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
 use std::{path::PathBuf, sync::Arc};
+use tokio_util::sync::CancellationToken;
 
 /// Makes configurations.
 pub(in crate::kuberuntime) struct Builder {
     settings: SpecSettings,
     volumes: VolumeManager,
-    objects: Objects,
     resolv_conf: Option<PathBuf>,
     user_namespaces: UserNamespaces,
     features: FeaturesReader,
@@ -51,6 +51,8 @@ pub(in crate::kuberuntime) struct ContainerRequest<'a> {
     pub(in crate::kuberuntime) pod_ips: &'a [String],
     pub(in crate::kuberuntime) volumes: &'a VolumePaths,
     pub(in crate::kuberuntime) images: &'a ImageVolumes,
+    /// Ends the wait for files that hang.
+    pub(in crate::kuberuntime) cancel: &'a CancellationToken,
 }
 
 /// One container to show the configuration of. Its variables that come from elsewhere are to be masked.
@@ -77,7 +79,6 @@ impl Builder {
     pub(in crate::kuberuntime) fn new(
         settings: SpecSettings,
         volumes: VolumeManager,
-        objects: Objects,
         resolv_conf: Option<PathBuf>,
         user_namespaces: UserNamespaces,
         features: FeaturesReader,
@@ -85,7 +86,6 @@ impl Builder {
         Self {
             settings,
             volumes,
-            objects,
             resolv_conf,
             user_namespaces,
             features,
@@ -164,15 +164,17 @@ impl Builder {
     ) -> anyhow::Result<ContainerConfig> {
         let ContainerRequest { pod, container, .. } = request;
         let node = &*self.settings.node;
-        let pod_ips = match crate::model::PodExt::host_network(&**pod) {
+        let pod_ips = match pod.host_network() {
             true => &node.host_ips,
             false => request.pod_ips,
         };
+        let (uid, cancel) = (pod.uid(), request.cancel);
+        let objects = wanted_objects(pod, container);
         let env_inputs = EnvInputs {
             pod_ips,
             node,
             files: &read_env_files(container, request.volumes).await?,
-            objects: &self.objects.get(wanted_objects(pod, container)).await,
+            objects: &self.volumes.objects(&uid, objects, cancel).await?,
         };
         let environment =
             make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
@@ -187,7 +189,7 @@ impl Builder {
             images,
             environment: &environment,
         };
-        let files = make_container_files(&self.volumes, &self.settings, wanted).await?;
+        let files = make_container_files(&self.volumes, &self.settings, wanted, cancel).await?;
         let inputs = ContainerInputs {
             restart_count: request.restart_count,
             image_ref: request.image_ref,
@@ -230,7 +232,7 @@ impl Builder {
     ) -> anyhow::Result<ContainerConfig> {
         let PreviewRequest { pod, container, .. } = request;
         let node = &*self.settings.node;
-        let pod_ips = match crate::model::PodExt::host_network(&**pod) {
+        let pod_ips = match pod.host_network() {
             true => &node.host_ips,
             false => request.pod_ips,
         };

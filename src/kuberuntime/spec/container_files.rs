@@ -26,6 +26,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tokio_util::sync::CancellationToken;
 
 /// How much of the node's hosts file is passed on, bytes.
 const MAX_HOSTS: usize = 1 << 20;
@@ -112,6 +113,7 @@ pub async fn make_container_files(
     volumes: &VolumeManager,
     settings: &SpecSettings,
     request: FilesRequest<'_>,
+    cancel: &CancellationToken,
 ) -> Result<ContainerFiles, FilesError> {
     let FilesRequest { pod, container, .. } = request;
     let requests = mounts::sub_path_requests(
@@ -123,7 +125,7 @@ pub async fn make_container_files(
     .map_err(ConfigError::from)?;
     let uid = pod.uid();
     let sub_paths = volumes
-        .prepare_sub_paths(&uid, &container.name, requests)
+        .prepare_sub_paths(&uid, &container.name, requests, cancel)
         .await?;
     let hosts = plan_hosts(settings, pod, container, request.pod_ips)?;
     let message_path = container.termination_message_path.as_deref();
@@ -332,7 +334,7 @@ mod tests {
                 images: &ImageVolumes::new(),
                 environment: &environment,
             };
-            make_container_files(&volumes, &settings, request)
+            make_container_files(&volumes, &settings, request, &CancellationToken::new())
                 .await
                 .unwrap()
         };

@@ -122,12 +122,14 @@ fn a_pod_lives_from_create_to_finished() {
     assert_eq!(p.ended(LIVE), "continue");
     assert_eq!(p.begin(), "stop:30");
     assert!(p.state.is_termination_observed() && !p.state.is_terminated());
-    assert_eq!(p.ended(Outcome::Failed), "rest:Error");
-    assert_eq!(p.begin(), "stop:30");
+    for failures in 1..=2 {
+        assert_eq!(p.ended(Outcome::Failed), format!("rest:Stop({failures})"));
+        assert_eq!(p.begin(), "stop:30");
+    }
     assert_eq!(p.ended(Outcome::Done), "continue");
     assert!(p.state.is_terminated());
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(p.ended(Outcome::Failed), "rest:Error");
+    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
     assert_eq!(p.begin(), "clean-up");
     assert_eq!(p.ended(Outcome::Done), "leave markfinished");
     assert!(p.state.is_finished());
@@ -283,7 +285,7 @@ fn a_pod_of_which_only_the_runtime_knows_can_only_be_killed() {
     assert_eq!(p.update(wish), "");
     assert_eq!(p.begin(), "stop-runtime:1");
     assert_eq!(p.update(UpdateOptions::orphan(running)), "kill:1");
-    assert_eq!(p.ended(Outcome::Failed), "rest:Error");
+    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
     assert_eq!(p.begin(), "stop-runtime:1");
     assert_eq!(p.ended(Outcome::Done), "leave drop");
 }

@@ -9,7 +9,7 @@ use crate::node::{Node, SOON, manifest};
 use crate::support::wait::{holds, wait_for};
 
 /// What a verb prints as JSON.
-fn told(node: &Node, args: &[&str]) -> Result<Value, String> {
+pub(super) fn told(node: &Node, args: &[&str]) -> Result<Value, String> {
     let settings = node.kubelet.settings();
     let output = Command::new(&settings.program)
         .args(args)

@@ -8,6 +8,7 @@
 //!   `SubjectAccessReview` in `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
 mod kubeconfig;
+mod metrics;
 mod review;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -15,8 +16,10 @@ pub(crate) mod tests;
 pub use kubeconfig::KubeconfigError;
 pub use review::{PATIENCE, ReviewError};
 
+use self::metrics::RequestMetrics;
+use crate::metrics::Metrics;
 use kube::Client;
-use std::{fmt, path::Path};
+use std::{fmt, path::Path, sync::Arc};
 
 /// A client of the API server; clones share its connections.
 #[derive(Clone)]
@@ -24,6 +27,9 @@ pub struct ApiServer {
     client: Client,
     /// Where it is, for people.
     url: String,
+    metrics: Option<RequestMetrics>,
+    /// Host and port, as metrics have them.
+    host: Arc<str>,
 }
 
 impl fmt::Debug for ApiServer {
@@ -39,6 +45,20 @@ impl ApiServer {
     /// What cannot be read or makes no sense, with the name of the file.
     pub async fn of_kubeconfig(path: &Path) -> Result<Self, KubeconfigError> {
         let (client, url) = kubeconfig::client(path).await?;
-        Ok(Self { client, url })
+        let uri = url.parse::<http::Uri>().ok();
+        let host = uri.and_then(|uri| Some(uri.authority()?.as_str().into()));
+        Ok(Self {
+            client,
+            url,
+            metrics: None,
+            host: host.unwrap_or_default(),
+        })
+    }
+
+    /// The same, and its requests are counted.
+    #[must_use]
+    pub fn measured(self, metrics: &Metrics) -> Self {
+        let metrics = Some(RequestMetrics::new(metrics));
+        Self { metrics, ..self }
     }
 }

@@ -60,6 +60,8 @@ pub struct Boards {
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
     pub(super) probe_metrics: Metrics,
+    /// Families of health checks, which have a page of their own.
+    pub(super) sli_metrics: Metrics,
     pub(super) events: EventRecorder,
     pub(super) decisions: Decisions,
     pub(super) runtime: RuntimeClient,
@@ -84,8 +86,12 @@ pub struct Boards {
 }
 
 impl Boards {
-    /// Reads what is on disk and prepares connections.
-    pub(super) fn open(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
+    /// Reads what is on disk and prepares connections. Families of metrics go to `metrics`.
+    pub(super) fn open(
+        config: &KubeletConfig,
+        machine: Machine,
+        metrics: Metrics,
+    ) -> anyhow::Result<Self> {
         let root = KubeletRoot::create(&config.root_dir)
             .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
         let journal = Journal::open(journal_dir(config))?;
@@ -95,7 +101,7 @@ impl Boards {
             .then(|| sources::posted_pods(config));
         let posted = posted.transpose().context("cannot keep posted pods")?;
         let tracing = config.tracing.as_ref();
-        let boards = Self::of(config, machine, (root, journal, records), tracing)?;
+        let boards = Self::of(config, machine, (root, journal, records), tracing, metrics)?;
         Ok(Self { posted, ..boards })
     }
 
@@ -105,7 +111,8 @@ impl Boards {
             .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
         let journal = Journal::look(journal_dir(config))?;
         // Whoever opens the records makes their directories and tidies up what writing them left.
-        Self::of(config, machine, (root, journal, PullRecords::off()), None)
+        let kept = (root, journal, PullRecords::off());
+        Self::of(config, machine, kept, None, Metrics::new())
     }
 
     fn of(
@@ -113,8 +120,8 @@ impl Boards {
         machine: Machine,
         (root, journal, records): (KubeletRoot, Journal, PullRecords),
         tracing: Option<&TracingSettings>,
+        metrics: Metrics,
     ) -> anyhow::Result<Self> {
-        let metrics = Metrics::new();
         let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
         let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
         let cri_metrics = CriMetrics::new(&metrics);
@@ -139,6 +146,7 @@ impl Boards {
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
+            sli_metrics: Metrics::new(),
             events: EventRecorder::new(),
             decisions: Decisions::new(),
             runtime: RuntimeClient::new(connection),

@@ -35,6 +35,7 @@ use crate::{
     cri,
     host::{Machine, ServiceManager},
     journal::Journal,
+    metrics::Metrics,
     pleg,
     pod_workers::PodWorkers,
     server::{CheckMetrics, Handlers, HealthChecks, Listener},
@@ -103,7 +104,8 @@ impl App {
         node::allow_open_files(config.max_open_files);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
-        let secured = secured::open(&config).await?;
+        let metrics = Metrics::new();
+        let secured = secured::open(&config, &metrics).await?;
         if let Some(missing) = config
             .local_objects_dir
             .as_ref()
@@ -114,7 +116,7 @@ impl App {
                 "The directory of local objects is not there; until it is, no ConfigMap or Secret is found"
             );
         }
-        let boards = Boards::open(&config, machine)?;
+        let boards = Boards::open(&config, machine, metrics)?;
         let stats = stats::of(&config, &boards);
         own::register(&config, &boards);
         census::register(&boards, stats.clone(), &boards.metrics);
@@ -257,7 +259,7 @@ impl App {
     }
 
     fn serve(&mut self, tasks: &mut Tasks) {
-        let counted = CheckMetrics::new(&self.boards.metrics);
+        let counted = CheckMetrics::new(&self.boards.sli_metrics);
         if let Some(listener) = self.healthz.take() {
             let checks = HealthChecks::ping().with("log", || Ok(()));
             let checks = checks.counted(counted.clone());

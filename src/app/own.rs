@@ -49,6 +49,7 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
     );
     process(metrics);
     start_time(&boards.probe_metrics);
+    start_time(&boards.sli_metrics);
 }
 
 fn go_architecture() -> &'static str {

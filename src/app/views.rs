@@ -11,7 +11,7 @@ use crate::{
     pod_sync::remembered,
     server::{
         Checkpoints, ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView,
-        Process, StatsViews, StreamParts, Streams, Views,
+        Process, StatsViews, StreamMetrics, StreamParts, Streams, Views,
     },
     status::Statuses,
 };
@@ -50,7 +50,7 @@ pub(super) fn of(
         pods.retain(|pod| pod.is_active());
         pods
     };
-    let metrics = boards.metrics.clone();
+    let (metrics, sli_metrics) = (boards.metrics.clone(), boards.sli_metrics.clone());
     let journal = boards.journal.clone();
     let recorded = move || -> BoxFuture<'static, ()> {
         let journal = journal.clone();
@@ -74,6 +74,7 @@ pub(super) fn of(
     let stream_idle = config.server.stream_idle;
     let streams = StreamParts {
         runtime: boards.runtime.clone(),
+        metrics: StreamMetrics::new(&boards.metrics),
         cache: boards.cache.clone(),
         pods: pods.clone(),
         known: known.clone(),
@@ -93,6 +94,7 @@ pub(super) fn of(
         logs: LogReaders::new(logs),
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
+        sli_metrics: Arc::new(move || sli_metrics.text()),
         http: Some(HttpMetrics::new(&boards.metrics)),
         stats,
         overview: Arc::new(move || overview.overview()),

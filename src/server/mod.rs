@@ -13,19 +13,21 @@
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
 pub mod auth;
+mod bearer_protocol;
 mod checkpoint;
 mod coalesced;
+mod connections;
 mod container_info;
 mod container_logs;
 mod cross_site;
 mod events;
 mod files;
 mod gate;
+mod gzip;
 mod handlers;
 mod health;
 mod held;
 mod html;
-mod lasting;
 mod list;
 mod listener;
 mod local;
@@ -54,7 +56,7 @@ pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::Handlers;
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
-pub use metrics::{CheckMetrics, HttpMetrics};
+pub use metrics::{CheckMetrics, HttpMetrics, StreamMetrics};
 pub use process::Process;
 pub use routes::{
     ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Post, Route,

@@ -96,6 +96,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         running_pods: Arc::new(runtime),
         known: Arc::new(|| Box::pin(std::future::ready(()))),
         metrics: Arc::new(|| "up 1\n".to_owned()),
+        sli_metrics: Arc::new(|| "kubernetes_healthcheck 1\n".to_owned()),
         http: None,
         stats: stats(),
         overview: Arc::new(|| Overview {
@@ -133,6 +134,7 @@ fn streams() -> Streams {
     let connection = CriConnection::new(endpoint, PATIENCE, &metrics);
     let parts = StreamParts {
         runtime: RuntimeClient::new(connection),
+        metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(Vec::new),
         known: Arc::new(|| Box::pin(std::future::ready(()))),

@@ -46,6 +46,8 @@ pub struct Views {
     pub known: Known,
     /// For `/metrics`.
     pub metrics: MetricsView,
+    /// For `/metrics/slis`.
+    pub sli_metrics: MetricsView,
     /// Counts requests, if they are counted.
     pub http: Option<HttpMetrics>,
     /// For `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.

@@ -229,6 +229,8 @@ fn names_are_found_as_documents_write_them() {
 
 /// The first parts of names of metric families.
 const FAMILIES: &[&str] = &[
+    "apiserver_",
+    "authentication_",
     "cadvisor_",
     "container_",
     "kubelet_",
@@ -239,6 +241,7 @@ const FAMILIES: &[&str] = &[
     "prober_",
     "process_",
     "resource_",
+    "rest_client_",
 ];
 
 #[test]

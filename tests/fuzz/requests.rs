@@ -15,7 +15,7 @@ use kubelet::pod_cache::PodCache;
 use kubelet::server::auth::{AuthSettings, Authorization, Gate};
 use kubelet::server::{
     Checkpoints, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders, Process,
-    StatsViews, StreamParts, Streams, Switch, TextPieces, Views,
+    StatsViews, StreamMetrics, StreamParts, Streams, Switch, TextPieces, Views,
 };
 use kubelet::stats::api::Summary;
 use std::future::ready;
@@ -96,7 +96,7 @@ impl Ports {
             };
             let limits = Limits {
                 head: HOUR,
-                age: HOUR,
+                idle: HOUR,
                 ..Limits::default()
             };
             let listener = Listener::bind_local("fuzzed", &dir.path().join(kind)).unwrap();
@@ -161,6 +161,7 @@ fn views() -> Views {
         running_pods: Arc::new(Vec::new),
         known: known(),
         metrics: Arc::new(|| "up 1\n".to_owned()),
+        sli_metrics: Arc::new(String::new),
         http: None,
         stats: StatsViews {
             summary: Arc::new(|_| Box::pin(ready(Some(Summary::default())))),
@@ -224,6 +225,7 @@ fn streams(known: kubelet::server::Known) -> Streams {
     let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::new(&Metrics::new()));
     let parts = StreamParts {
         runtime: RuntimeClient::new(connection),
+        metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(pods),
         known,

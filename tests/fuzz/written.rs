@@ -28,6 +28,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
         Route::Pods
         | Route::RunningPods
         | Route::Metrics
+        | Route::SliMetrics
         | Route::CadvisorMetrics
         | Route::ResourceMetrics
         | Route::ProbeMetrics

@@ -119,6 +119,27 @@ async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
 }
 
 #[tokio::test]
+async fn a_process_in_other_namespaces_is_refused_on_the_socket() {
+    let node = Node::started().await;
+    for namespace in [&["--mount"][..], &["--pid", "--fork"]] {
+        let verb = node.verb(&["pods"]);
+        let mut unshared = Command::new("unshare");
+        unshared.args(namespace).arg(verb.as_std().get_program());
+        let output = unshared.args(verb.as_std().get_args()).output().await;
+        let output = output.expect("run unshare");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if errors.contains("unshare") {
+            assert!(std::env::var("CI").is_err(), "{errors}");
+            eprintln!("NOT TESTED: a process in other namespaces: {errors}");
+            return;
+        }
+        assert!(!output.status.success(), "{namespace:?}");
+        assert!(errors.contains("mount and pid namespaces"), "{errors}");
+    }
+    node.told(&["pods"]).await;
+}
+
+#[tokio::test]
 async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
     let mut node = Node::started().await;
     wait_for("it has nothing to remark", SOON, async || {

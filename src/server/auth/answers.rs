@@ -57,6 +57,11 @@ where
         }
     }
 
+    /// The answer that is kept.
+    pub(super) fn kept(&self, key: &Key) -> Option<V> {
+        self.inner.lock().kept.get(key, Instant::now()).cloned()
+    }
+
     /// The answer that is kept, or else a new one, which is kept for as long as `ttl` says. A question that
     /// others are asking already is not asked again. Safe to cancel.
     ///

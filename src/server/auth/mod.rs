@@ -11,6 +11,7 @@
 mod answers;
 mod attributes;
 mod certificate;
+mod metrics;
 mod settings;
 mod user;
 
@@ -22,17 +23,22 @@ pub use user::User;
 use self::{
     answers::{Answers, Key},
     attributes::{allows, forbidden, question, undecided, verb},
+    metrics::TokenMetrics,
     user::{Outcome, of_token_review, settle, token},
 };
-use super::tls::ClientAuthorities;
+use super::{bearer_protocol, tls::ClientAuthorities};
 use crate::{
     apiserver::{ApiServer, PATIENCE, ReviewError},
     base::chain,
+    metrics::Metrics,
 };
 use http::{HeaderMap, Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 
 /// Answers kept of each kind.
 const KEPT: usize = 4096;
@@ -88,6 +94,7 @@ struct Inner {
     api: Option<ApiServer>,
     places: Arc<Semaphore>,
     tokens: Answers<Outcome, ReviewError>,
+    metrics: Option<TokenMetrics>,
     rights: Answers<bool, NoAnswer>,
 }
 
@@ -120,9 +127,19 @@ impl Gate {
                 api,
                 places: Arc::new(Semaphore::new(AT_ONCE)),
                 tokens: Answers::new(KEPT),
+                metrics: None,
                 rights: Answers::new(KEPT),
             }),
         })
+    }
+
+    /// The same gate, and the use of its cache of tokens is counted. To be called before it is cloned.
+    #[must_use]
+    pub fn measured(mut self, metrics: &Metrics) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.metrics = Some(TokenMetrics::new(metrics));
+        }
+        self
     }
 
     /// Who is asking, if they may do this to one of the subresources.
@@ -152,16 +169,9 @@ impl Inner {
             (Some(authorities), Some(peer)) => peer.user(authorities.current().await),
             _ => Outcome::Nobody,
         };
-        let token = match (&certificate, token(headers)) {
-            (Outcome::User(_), _) | (_, None) => Outcome::Nobody,
-            (_, Some(token)) => match self.review(token).await {
-                Ok(outcome) => outcome,
-                Err(error) => {
-                    let why = chain(error.as_ref());
-                    tracing::warn!(err = why, "Unable to authenticate a request by its token");
-                    return Err(Refusal::Unauthenticated(Some(why)));
-                }
-            },
+        let token = match &certificate {
+            Outcome::User(_) => Outcome::Nobody,
+            _ => self.by_token(headers).await?,
         };
         settle(certificate, token, self.settings.anonymous).map_err(|why| {
             tracing::debug!(why, "Unauthenticated request");
@@ -169,23 +179,60 @@ impl Inner {
         })
     }
 
+    /// Who it is by the token in the header, or else by the one among the subprotocols of a WebSocket.
+    async fn by_token(&self, headers: &HeaderMap) -> Result<Outcome, Refusal> {
+        let unknown = |error: Arc<ReviewError>| {
+            let why = chain(error.as_ref());
+            tracing::warn!(err = why, "Unable to authenticate a request by its token");
+            Refusal::Unauthenticated(Some(why))
+        };
+        let in_header = match token(headers) {
+            Some(token) => self.review(token).await.map_err(unknown)?,
+            None => Outcome::Nobody,
+        };
+        if matches!(in_header, Outcome::User(_)) {
+            return Ok(in_header);
+        }
+        match bearer_protocol::token(headers) {
+            Ok(Some(token)) => self.review(&token).await.map_err(unknown),
+            Ok(None) => Ok(in_header),
+            Err(why) => Ok(Outcome::Bad(why.into())),
+        }
+    }
+
     /// Whose token it is.
     async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewError>> {
         let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
             return Ok(Outcome::Nobody);
         };
+        let (key, begun) = (digest(token.as_bytes()), Instant::now());
+        let metrics = self.metrics.as_ref();
+        if let Some(outcome) = self.tokens.kept(&key) {
+            metrics.inspect(|metrics| metrics.looked_up(true, begun));
+            return Ok(outcome);
+        }
         let ask = || {
             let (api, token, places) = (api.clone(), token.to_owned(), self.places.clone());
-            in_turn(places, async move {
-                api.review_token(&token).await.map(of_token_review)
-            })
+            let metrics = self.metrics.clone();
+            async move {
+                let in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
+                let review = async move { api.review_token(&token).await.map(of_token_review) };
+                let outcome = in_turn(places, review).await;
+                drop(in_flight);
+                metrics.inspect(|metrics| metrics.fetched(outcome.is_ok()));
+                outcome
+            }
         };
         let ttl = move |outcome: &Outcome| match outcome {
             Outcome::User(user) if size(user) <= LARGEST_KEPT => known,
             Outcome::User(_) => Duration::ZERO,
             Outcome::Nobody | Outcome::Bad(_) => known.min(REFUSED),
         };
-        self.tokens.get(digest(token.as_bytes()), ask, ttl).await
+        let blocked = metrics.map(TokenMetrics::blocked);
+        let outcome = self.tokens.get(key, ask, ttl).await;
+        drop(blocked);
+        metrics.inspect(|metrics| metrics.looked_up(false, begun));
+        outcome
     }
 
     async fn authorize(

@@ -112,6 +112,7 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
         "/metrics/cadvisor",
         "/metrics/resource",
         "/metrics/probes",
+        "/metrics/slis",
     ] {
         let text = page(&node, path).await;
         found.extend(lint(path, &text));

@@ -35,6 +35,31 @@ fn time(value: &Value) -> Timestamp {
     value.as_str().unwrap().parse().unwrap()
 }
 
+pub async fn root_in_a_container_that_sees_the_socket_is_refused() {
+    let node = Node::start().await;
+    // All it needs is a mount, and that may be read-only.
+    let spec = r#"
+containers:
+- name: main
+  image: localhost/busybox:dev
+  command: [sleep, "1000"]
+  volumeMounts: [{ name: host, mountPath: /host, readOnly: true }]
+volumes: [{ name: host, hostPath: { path: / } }]
+"#;
+    node.put("curious", &manifest("curious", spec));
+    node.ready("curious").await;
+    told(&node, &["pods"]).expect("it is answered beside the kubelet");
+    let settings = node.kubelet.settings();
+    let (program, root) = (settings.program.display(), node.root());
+    let script = format!(
+        "chroot /host {program} pods --root-dir {} --hostname-override node1 2>&1; echo ended: $?",
+        root.display()
+    );
+    let said = node.sh("curious", "main", &script);
+    assert!(said.contains("mount and pid namespaces"), "{said}");
+    assert!(!said.contains("ended: 0"), "{said}");
+}
+
 const CRASHING: &str = r#"
 containers:
 - { name: main, image: "localhost/busybox:dev", command: [sh, -c, "exit 3"] }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavour::Flavour;
 use crate::node::Node;
-use crate::runtime::Containerd;
+use crate::runtime::Runtime;
 use crate::support::cri_client::{self, Client};
 use crate::support::faults::oracle::{Container, Sandbox, Snapshot, State};
 use crate::support::faults::pods::VERSION_LABEL;
@@ -26,7 +26,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 struct Real<'r> {
     client: Client,
-    runtime: &'r Containerd,
+    runtime: &'r Runtime,
     shared: PathBuf,
 }
 

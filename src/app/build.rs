@@ -313,6 +313,7 @@ pub(super) async fn start(
         heartbeat: boards.heartbeat,
         metrics: loop_metrics,
         cleaning: HashSet::new(),
+        held: HashSet::new(),
         cleaned: Arc::default(),
         strays: Arc::default(),
         audits: Audits::every(periods.audit),

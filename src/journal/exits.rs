@@ -1,7 +1,7 @@
 //! How containers ended that the runtime may know nothing of any more: pure.
 
 use super::PodRecord;
-use crate::model::{ContainerState, ContainerStatus, PodStatus, is_other_manifest};
+use crate::model::{ContainerState, ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
 
 /// The end of one container instance.
@@ -30,18 +30,14 @@ pub struct Exit {
     pub image: String,
     /// As in the picture of the runtime.
     pub image_ref: String,
-    /// Digest of the manifest that the instance was made from, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spec_digest: Option<String>,
     /// A later instance has been made: this is not how the container ended, only how it did before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub followed: bool,
 }
 
 impl Exit {
-    fn of(picture: &PodStatus, instance: &ContainerStatus, followed: bool) -> Self {
+    fn of(instance: &ContainerStatus, followed: bool) -> Self {
         Self {
-            spec_digest: picture.digest_of(instance).map(Into::into),
             id: instance.id.to_string(),
             restart_count: instance.restart_count,
             created_at: instance.created_at,
@@ -77,40 +73,28 @@ impl Exit {
 }
 
 impl PodRecord {
-    /// Remembers how an instance of a picture ended, unless the end of a later one is known: instances
-    /// are removed in any order, and the last one to go need not be the last one that was made.
-    pub fn set_exit(&mut self, picture: &PodStatus, instance: &ContainerStatus, followed: bool) {
+    /// Remembers how an instance ended, unless the end of a later one is known: instances are removed in
+    /// any order, and the last one to go need not be the last one that was made.
+    pub fn set_exit(&mut self, instance: &ContainerStatus, followed: bool) {
         let known = self.exits.get(&*instance.name);
         if known.is_some_and(|known| known.restart_count > instance.restart_count) {
             return;
         }
-        let exit = Exit::of(picture, instance, followed);
+        let exit = Exit::of(instance, followed);
         self.exits.insert(instance.name.to_string(), exit);
     }
 
-    /// The exits of containers by name, as far as they are of the manifest with this digest.
-    fn exits_of<'a>(
-        &'a self,
-        digest: Option<&'a str>,
-    ) -> impl Iterator<Item = (&'a str, &'a Exit)> {
-        let ours = move |exit: &Exit| !is_other_manifest(exit.spec_digest.as_deref(), digest);
+    /// How containers ended, by name; without those of which a later instance was made. Counts where the
+    /// runtime has no instance.
+    pub fn last_exits(&self) -> impl Iterator<Item = (&str, &Exit)> {
         let all = self.exits.iter().map(|(name, exit)| (name.as_str(), exit));
-        all.filter(move |(_, exit)| ours(exit))
-    }
-
-    /// How containers of the manifest with this digest ended, by name; without those of which a later
-    /// instance was made. Counts where the runtime has no instance.
-    pub fn last_exits<'a>(
-        &'a self,
-        digest: Option<&'a str>,
-    ) -> impl Iterator<Item = (&'a str, &'a Exit)> {
-        self.exits_of(digest).filter(|(_, exit)| !exit.followed)
+        all.filter(|(_, exit)| !exit.followed)
     }
 
     /// The runtime's picture with the instances that are gone and still say something: how a container
     /// ended, or how it ended before the one instance that there is. `None` when there are none.
-    pub fn with_exits(&self, picture: &PodStatus, digest: Option<&str>) -> Option<PodStatus> {
-        let missing = |(name, exit): (&str, &Exit)| {
+    pub fn with_exits(&self, picture: &PodStatus) -> Option<PodStatus> {
+        let missing = |(name, exit): (&String, &Exit)| {
             let mut known = picture.instances(name);
             let speaks = match (known.next(), known.next()) {
                 (None, _) => !exit.followed,
@@ -121,7 +105,7 @@ impl PodRecord {
             };
             speaks.then(|| exit.instance(name))
         };
-        let missing: Vec<_> = self.exits_of(digest).filter_map(missing).collect();
+        let missing: Vec<_> = self.exits.iter().filter_map(missing).collect();
         if missing.is_empty() {
             return None;
         }
@@ -145,7 +129,6 @@ pub fn says_the_last_word(picture: &PodStatus, instance: &ContainerStatus) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SandboxStatus;
 
     fn instance(name: &str, n: u32, state: ContainerState) -> ContainerStatus {
         ContainerStatus {
@@ -178,13 +161,13 @@ mod tests {
     fn an_exit_stands_for_its_instance_as_long_as_nothing_newer_speaks() {
         let dead = instance("a", 1, Exited);
         let mut record = PodRecord::default();
-        record.set_exit(&picture(vec![]), &dead, false);
-        let (name, exit) = record.last_exits(None).next().unwrap();
+        record.set_exit(&dead, false);
+        let (name, exit) = record.last_exits().next().unwrap();
         assert_eq!((name, exit.exit_code), ("a", 7));
-        let shown = record.with_exits(&picture(vec![]), None).unwrap();
+        let shown = record.with_exits(&picture(vec![])).unwrap();
         assert_eq!(shown.containers, std::slice::from_ref(&dead));
         // With a later instance it is that one's past.
-        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]), None);
+        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
         // Others have a past of their own.
         for known in [
@@ -192,17 +175,17 @@ mod tests {
             vec![instance("a", 0, Exited)],
             vec![instance("a", 3, Running), instance("a", 2, Exited)],
         ] {
-            assert_eq!(record.with_exits(&picture(known), None), None);
+            assert_eq!(record.with_exits(&picture(known)), None);
         }
     }
 
     #[test]
     fn after_a_later_instance_was_lost_the_exit_before_it_is_not_how_it_ended() {
         let mut record = PodRecord::default();
-        record.set_exit(&picture(vec![]), &instance("a", 1, Exited), true);
-        assert_eq!(record.last_exits(None).count(), 0);
-        assert_eq!(record.with_exits(&picture(vec![]), None), None);
-        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]), None);
+        record.set_exit(&instance("a", 1, Exited), true);
+        assert_eq!(record.last_exits().count(), 0);
+        assert_eq!(record.with_exits(&picture(vec![])), None);
+        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
     }
 
@@ -211,32 +194,10 @@ mod tests {
         let mut record = PodRecord::default();
         let both = [1, 0].map(|n| instance("a", n, Exited));
         for dead in &both {
-            record.set_exit(&picture(both.to_vec()), dead, false);
+            record.set_exit(dead, false);
         }
-        let (_, exit) = record.last_exits(None).next().unwrap();
+        let (_, exit) = record.last_exits().next().unwrap();
         assert_eq!(exit.restart_count, 1);
-    }
-
-    #[test]
-    fn an_exit_of_another_manifest_says_nothing() {
-        let sandbox = SandboxStatus {
-            id: "s".into(),
-            spec_digest: Some("v1:old".into()),
-            ..SandboxStatus::default()
-        };
-        let made_in = PodStatus {
-            sandboxes: vec![sandbox],
-            ..PodStatus::default()
-        };
-        let mut dead = instance("a", 1, Exited);
-        dead.sandbox = "s".into();
-        let mut record = PodRecord::default();
-        record.set_exit(&made_in, &dead, false);
-        for (digest, counts) in [("v1:old", true), ("v1:new", false), ("v2:other", true)] {
-            let known = record.last_exits(Some(digest)).count() == 1;
-            let shown = record.with_exits(&picture(vec![]), Some(digest)).is_some();
-            assert_eq!((known, shown), (counts, counts), "{digest}");
-        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod record;
 
 use crate::{
     base::{DirtySet, atomic_file, chain},
-    model::PodUid,
+    model::{PodSource, PodUid},
 };
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -29,7 +29,9 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 pub use exits::{Exit, says_the_last_word};
-pub use record::{BackOffStep, ConditionSince, PodRecord, RestartAll, SavedVerdicts, Terminal};
+pub use record::{
+    BackOffStep, ConditionSince, Origin, PodRecord, RestartAll, SavedVerdicts, Terminal,
+};
 
 /// Written into every file; a file with another number is left alone and ignored.
 const VERSION: u32 = 1;
@@ -132,6 +134,28 @@ impl Journal {
         if self.shared.records.lock().remove(uid).is_some() {
             self.shared.dirty.mark(uid.clone());
         }
+    }
+
+    /// Forgets all of a pod but where it came from: from its record, or else by the runtime. By that it is
+    /// known who may remove what is left of it.
+    pub fn forget_but_origin(&self, uid: &PodUid, by_runtime: Option<PodSource>) {
+        self.update(uid, |record| {
+            let by_runtime = || {
+                Some(Origin {
+                    source: by_runtime?.as_str().into(),
+                    ..Origin::default()
+                })
+            };
+            let origin = record.origin.take().or_else(by_runtime);
+            let undated = |origin| Origin {
+                spec_digest: None,
+                ..origin
+            };
+            *record = PodRecord {
+                origin: origin.map(undated),
+                ..PodRecord::default()
+            };
+        });
     }
 
     /// UIDs of all remembered pods.

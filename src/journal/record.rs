@@ -1,7 +1,7 @@
 //! What is remembered of one pod, as it is in its file.
 
 use super::Exit;
-use crate::model::{ContainerId, ProbeKind, ProbeVerdict, SandboxId};
+use crate::model::{ContainerId, Pod, PodExt, PodSource, ProbeKind, ProbeVerdict, SandboxId, keys};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 #[serde(default, rename_all = "camelCase")]
 pub struct PodRecord {
     pub(super) version: u32,
+    /// Where the pod came from; `None` in records of kubelets that did not note it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// The pod reached a terminal phase and must never run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
@@ -47,6 +50,44 @@ pub struct PodRecord {
     pub pre_stop_ran: Vec<String>,
 }
 
+/// Where a pod came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Origin {
+    /// Its source, as in the annotation `kubernetes.io/config.source`.
+    pub source: String,
+    /// Path of the manifest file it was read from, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+    /// Digest of its manifest, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_digest: Option<String>,
+}
+
+impl Origin {
+    /// What a pod says of itself.
+    pub fn of(pod: &Pod) -> Self {
+        let text = |key: &str| pod.annotation(key).map(str::to_owned);
+        Self {
+            source: text(keys::CONFIG_SOURCE).unwrap_or_default(),
+            manifest: text(keys::MANIFEST),
+            spec_digest: text(keys::SPEC_DIGEST),
+        }
+    }
+
+    /// Whether a pod says this of itself.
+    pub fn is_of(&self, pod: &Pod) -> bool {
+        pod.annotation(keys::CONFIG_SOURCE).unwrap_or_default() == self.source
+            && pod.annotation(keys::MANIFEST) == self.manifest.as_deref()
+            && pod.annotation(keys::SPEC_DIGEST) == self.spec_digest.as_deref()
+    }
+
+    /// The source, if it is one that this kubelet knows.
+    pub fn source(&self) -> Option<PodSource> {
+        PodSource::parse(&self.source)
+    }
+}
+
 /// A condition of a pod's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,9 +104,6 @@ pub struct ConditionSince {
 pub struct Terminal {
     /// The pod's last API status, whole: phase, conditions and container states with exit codes.
     pub status: serde_json::Value,
-    /// Digest of the manifest of the pod that ended, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spec_digest: Option<String>,
     /// Sandboxes that have been stopped since, so that nothing of theirs is left to be given back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped_sandboxes: Vec<String>,

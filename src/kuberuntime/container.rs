@@ -21,8 +21,7 @@ use crate::{
     images::{ImageRequest, PullPolicy, ReadyImage},
     lifecycle::HookTarget,
     model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, is_other_manifest, keys,
-        reasons, reasons::event,
+        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, keys, reasons, reasons::event,
     },
     pod_cache::{ItemId, Owner},
 };
@@ -132,10 +131,7 @@ impl KubeGenericRuntimeManager {
     ) -> Result<(), Stopped> {
         let (pod, now) = (request.pod, Timestamp::now());
         let newest = self.newest(pod, &request.status, &container.name);
-        // How a container of another manifest ended says nothing of this one.
-        let digest = pod.annotation(keys::SPEC_DIGEST);
-        let ours = |c: &&ContainerStatus| !is_other_manifest(request.status.digest_of(c), digest);
-        let newest = newest.as_deref().filter(ours);
+        let newest = newest.as_deref();
         let running = newest.is_some_and(|c| c.state == ContainerState::Running);
         let admission = match why {
             // The picture is from before it was stopped, a moment ago.

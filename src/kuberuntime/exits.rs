@@ -4,14 +4,14 @@
 use super::KubeGenericRuntimeManager;
 use crate::{
     journal::{PodRecord, says_the_last_word},
-    model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, keys, runs_again},
+    model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, runs_again},
 };
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// Exit codes by name of containers whose last instance may be gone.
-pub(super) fn codes(record: &PodRecord, pod: &Pod) -> BTreeMap<Arc<str>, i32> {
+pub(super) fn codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
     record
-        .last_exits(pod.annotation(keys::SPEC_DIGEST))
+        .last_exits()
         .map(|(name, exit)| (name.into(), exit.exit_code))
         .collect()
 }
@@ -37,7 +37,7 @@ impl KubeGenericRuntimeManager {
             });
             if !known {
                 self.journal
-                    .update(&uid, |record| record.set_exit(status, ended, false));
+                    .update(&uid, |record| record.set_exit(ended, false));
             }
         }
     }
@@ -49,7 +49,7 @@ impl KubeGenericRuntimeManager {
         }
         let picture = self.cache.latest(uid);
         if let Some(followed) = says_the_last_word(&picture, container) {
-            let change = |record: &mut PodRecord| record.set_exit(&picture, container, followed);
+            let change = |record: &mut PodRecord| record.set_exit(container, followed);
             self.journal.record(uid, change).await;
         }
     }
@@ -65,7 +65,7 @@ impl KubeGenericRuntimeManager {
             return Some(Cow::Borrowed(newest));
         }
         self.journal.read(&pod.uid(), |record| {
-            let mut exits = record.last_exits(pod.annotation(keys::SPEC_DIGEST));
+            let mut exits = record.last_exits();
             let (_, exit) = exits.find(|(known, _)| *known == name)?;
             Some(Cow::Owned(exit.instance(name)))
         })

@@ -118,7 +118,7 @@ fn non_empty<'a>(map: &'a Map, key: &str) -> Option<&'a str> {
 }
 
 /// What a container's annotations tell about how to end it when its pod is no longer known. How long
-/// that may take is not among it: an orphan gets the least.
+/// that may take is in the runtime status ([`crate::model::ContainerStatus::grace_seconds`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OrphanRecord {
     /// preStop hook.

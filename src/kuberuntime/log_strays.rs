@@ -19,12 +19,6 @@ impl KubeGenericRuntimeManager {
         self.links.pods_with_logs().await
     }
 
-    /// Removes the logs of a pod whose UID another one has now.
-    pub async fn remove_logs_of_namesake(&self, owner: &Owner) {
-        let owner = owner.clone();
-        self.links.remove_logs(move |found| *found == owner).await;
-    }
-
     /// Removes the logs of a pod of which no more than the UID is known.
     pub async fn remove_logs_of(&self, uid: &PodUid) {
         let uid = uid.clone();

@@ -62,18 +62,15 @@ impl SandboxBackOff {
     }
 }
 
-/// A first sandbox replaces nothing, and a changed manifest is the user's own wish.
+/// A first sandbox replaces nothing.
 fn counts(change: SandboxChange) -> bool {
-    !matches!(
-        change,
-        SandboxChange::SpecChanged | SandboxChange::NoneKnown
-    )
+    change != SandboxChange::NoneKnown
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use SandboxChange::{LostIp, NoneKnown, NotReady, SpecChanged};
+    use SandboxChange::{LostIp, NoneKnown, NotReady};
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -106,17 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn a_first_sandbox_and_a_changed_manifest_neither_wait_nor_count() {
+    fn a_first_sandbox_neither_waits_nor_counts() {
         let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
-        for change in [NoneKnown, SpecChanged] {
-            back_off.replaced(uid.clone(), change, now);
-            assert_eq!(back_off.held(&uid, NotReady, now), None, "{change}");
-        }
+        back_off.replaced(uid.clone(), NoneKnown, now);
+        assert_eq!(back_off.held(&uid, NotReady, now), None);
         back_off.replaced(uid.clone(), NotReady, now);
         assert_eq!(back_off.held(&uid, NotReady, now), Some(S(1)));
-        for change in [NoneKnown, SpecChanged] {
-            assert_eq!(back_off.held(&uid, change, now), None, "{change}");
-        }
+        assert_eq!(back_off.held(&uid, NoneKnown, now), None);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl KubeGenericRuntimeManager {
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
             resetting: record.resetting(),
-            exits: codes(record, pod),
+            exits: codes(record),
         });
         let verdicts = |id: &_| self.results.get(id);
         compute_pod_actions(&Inputs {
@@ -169,11 +169,15 @@ impl KubeGenericRuntimeManager {
                         left.as_secs()
                     );
                 }
-                let text =
-                    format!("Pod sandbox changed, it will be killed and re-created. ({change})");
-                let object = ObjectRef::pod(pod);
-                self.events
-                    .normal(&object, reasons::event::SANDBOX_CHANGED, text);
+                // As upstream, whose event depends on there being a sandbox to name.
+                if actions.sandbox.is_some() {
+                    let text = format!(
+                        "Pod sandbox changed, it will be killed and re-created. ({change})"
+                    );
+                    let object = ObjectRef::pod(pod);
+                    self.events
+                        .normal(&object, reasons::event::SANDBOX_CHANGED, text);
+                }
             }
             report.acted = true;
             let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoneKnown);
@@ -193,11 +197,6 @@ impl KubeGenericRuntimeManager {
             };
             killed.context("cannot stop the pod")?;
             self.stops.over(&uid, &Scope::Pod);
-            if actions.sandbox_change == Some(SandboxChange::SpecChanged) {
-                // Also should the pod become again what it was before.
-                self.forget_exits(&uid, |_| true);
-                self.back_off.forget(&uid);
-            }
             if actions.create_sandbox {
                 let purged = self.purge_init_containers(pod, status);
                 let purged = request.cancel.run_until_cancelled(purged).await;

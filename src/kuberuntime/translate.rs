@@ -127,6 +127,7 @@ pub fn container_from_list(
         hash: hash(&container.annotations, strings),
         reason: strings.share(""),
         message: strings.share(""),
+        grace_seconds: grace_seconds(&container.annotations),
         ..ContainerStatus::default()
     };
     Owned::new(&container.labels, strings, object)
@@ -169,6 +170,7 @@ pub fn container_status(
         user: user(status),
         stop_signal: signal_name(status.stop_signal),
         resources: resources(status),
+        grace_seconds: grace_seconds(&status.annotations),
     };
     Owned::new(&status.labels, strings, object)
 }
@@ -223,6 +225,11 @@ fn image(image: Option<&v1::ImageSpec>, strings: &Strings) -> Arc<str> {
 fn hash(annotations: &labels::Map, strings: &Strings) -> Arc<str> {
     let hash = annotations.get(keys::CONTAINER_HASH);
     strings.share(hash.map_or("", |hash| cut(hash, 64)))
+}
+
+fn grace_seconds(annotations: &labels::Map) -> Option<u32> {
+    let seconds = annotations.get(keys::POD_TERMINATION_GRACE_PERIOD)?;
+    seconds.parse().ok()
 }
 
 fn source(annotations: &labels::Map) -> Option<PodSource> {

@@ -34,7 +34,7 @@ pub use status::{
     ContainerResources, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus,
     SandboxStatus, Seq,
 };
-pub use update::{PodOp, PodSource, PodUpdate, SourceSet};
+pub use update::{Completeness, PodOp, PodSource, PodUpdate, SourceSet};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! From complete lists to what changed. Pure.
 
-use crate::model::{Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate, keys};
+use crate::model::{
+    Completeness, Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate, keys,
+};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::{ops::Range, sync::Arc};
@@ -123,7 +125,7 @@ impl SourcePods {
             let pod = match old.remove(&uid) {
                 None => changes.add(stamped(pod, self.source, None, now)),
                 // A UID that the user chose now names another pod.
-                Some(old) if old.full_name() != pod.full_name() => {
+                Some(old) if self.is_another(&old, &pod) => {
                     changes.gone.push(old);
                     changes.add(stamped(pod, self.source, None, now))
                 }
@@ -132,6 +134,13 @@ impl SourcePods {
             self.pods.insert(uid, pod);
         }
     }
+
+    /// Whether two pods of one UID are not the same pod: the name differs, or the manifest of a static
+    /// pod was edited. Annotations of API pods are their users' own.
+    fn is_another(&self, old: &Pod, new: &Pod) -> bool {
+        let edited = || old.annotation(keys::SPEC_DIGEST) != new.annotation(keys::SPEC_DIGEST);
+        old.full_name() != new.full_name() || (self.source != PodSource::Api && edited())
+    }
 }
 
 fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
@@ -139,24 +148,24 @@ fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
         source,
         op,
         pods,
-        complete: false,
+        completeness: Completeness::Partial,
     }
 }
 
-/// The messages of one list with word of whether the list is complete. Only the last one may say so:
-/// before it has been taken in, there are pods that are wanted and not known to be. A list that changes
-/// nothing else is told by a message without pods, unless `told` was the same.
+/// The messages of one list with how complete the list is. Only the last one may say so: before it has
+/// been taken in, there are pods that are wanted and not known to be. A list that changes nothing else
+/// leads to a message without pods, unless its completeness is the `last` one that was sent.
 pub(super) fn with_completeness(
     source: PodSource,
     mut updates: Vec<PodUpdate>,
-    complete: bool,
-    told: Option<bool>,
+    completeness: Completeness,
+    last: Option<Completeness>,
 ) -> Vec<PodUpdate> {
-    if updates.is_empty() && told != Some(complete) {
+    if updates.is_empty() && last.as_ref() != Some(&completeness) {
         updates.push(message(source, PodOp::Add, Vec::new()));
     }
     if let Some(last) = updates.last_mut() {
-        last.complete = complete;
+        last.completeness = completeness;
     }
     updates
 }

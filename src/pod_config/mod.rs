@@ -16,9 +16,8 @@
 //! * Answers to upstream's `pkg/kubelet/config`.
 //!
 //! Where we differ from upstream: a file that turns bad keeps its last good pod (upstream drops the
-//! pod at the next re-list). The last good version lives in memory. A file that was never seen good
-//! since the kubelet started makes its source's list partial: what an earlier kubelet started from
-//! that source runs on until every file can be read.
+//! pod at the next re-list). The last good version lives in memory. What an earlier kubelet started from
+//! a file that was never seen good since the kubelet started runs on until the file can be read.
 
 mod file;
 mod http;
@@ -39,7 +38,7 @@ pub use static_pod::{InvalidPod, Origin, static_pod};
 
 use crate::base::Tasks;
 use crate::events::{EventRecorder, ObjectRef};
-use crate::model::{Pod, PodExt, PodSource, PodUpdate, reasons};
+use crate::model::{Completeness, Pod, PodExt, PodSource, PodUpdate, reasons};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc};
@@ -76,8 +75,8 @@ impl Config {
 struct SourceList {
     source: PodSource,
     pods: Vec<Arc<Pod>>,
-    /// There may be pods that could not be read: those that are missing here are not gone.
-    partial: bool,
+    /// Whether pods that are missing here are gone.
+    completeness: Completeness,
 }
 
 /// The sources and their merger; see the module.
@@ -133,12 +132,12 @@ async fn merge_all(
 ) -> anyhow::Result<()> {
     let work = async {
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
-        let mut told: HashMap<PodSource, bool> = HashMap::new();
+        let mut sent: HashMap<PodSource, Completeness> = HashMap::new();
         while let Some(list) = lists.recv().await {
             let SourceList {
                 source,
                 pods,
-                partial,
+                completeness,
             } = list;
             let known = sources
                 .entry(source)
@@ -153,8 +152,8 @@ async fn merge_all(
                 let reason = reasons::event::FAILED_VALIDATION;
                 recorder.warning(&ObjectRef::pod(pod), reason, text);
             }
-            let before = told.insert(source, !partial);
-            for update in with_completeness(source, merged.updates, !partial, before) {
+            let before = sent.insert(source, completeness.clone());
+            for update in with_completeness(source, merged.updates, completeness, before) {
                 updates
                     .send(update)
                     .await

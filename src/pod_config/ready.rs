@@ -1,11 +1,12 @@
 //! Which sources have delivered, and the proof that all have.
 
-use crate::model::{PodSource, SourceSet};
+use crate::model::{Completeness, PodSource, SourceSet};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 /// Proof that every configured source has delivered its list and that the sync loop has taken it
-/// in: what nobody claims now is nobody's. Only [`SourcesReady::all_ready`] makes one.
+/// in: only a manifest that cannot be read may want what nobody claims now. Only
+/// [`SourcesReady::all_ready`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub struct AllReady(());
 
@@ -20,9 +21,7 @@ pub struct SourcesReady {
 #[derive(Clone, Debug)]
 pub struct SourcesReadyReader {
     configured: SourceSet,
-    seen: Arc<Mutex<SourceSet>>,
-    /// Sources that may want pods which are not known: their list lacks some, or is still being told.
-    partial: Arc<Mutex<SourceSet>>,
+    delivered: Arc<Mutex<HashMap<PodSource, Completeness>>>,
 }
 
 impl SourcesReady {
@@ -30,8 +29,7 @@ impl SourcesReady {
     pub fn new(configured: SourceSet) -> Self {
         let reader = SourcesReadyReader {
             configured,
-            seen: Arc::default(),
-            partial: Arc::default(),
+            delivered: Arc::default(),
         };
         Self { reader }
     }
@@ -41,19 +39,15 @@ impl SourcesReady {
         self.reader.clone()
     }
 
-    /// Notes that a message of the source has been dealt with, and whether everything is known by now
-    /// that the source wants ([`crate::model::PodUpdate::complete`]).
-    pub fn mark_seen(&self, source: PodSource, complete: bool) {
-        match complete {
-            true => self.reader.partial.lock().remove(source),
-            false => self.reader.partial.lock().insert(source),
-        }
-        self.reader.seen.lock().insert(source);
+    /// Notes that a message of the source has been dealt with, and how much is known by now of what the
+    /// source wants.
+    pub fn mark_seen(&self, source: PodSource, completeness: Completeness) {
+        self.reader.delivered.lock().insert(source, completeness);
     }
 
     /// See [`SourcesReadyReader::ready`].
-    pub fn ready(&self, source: PodSource) -> bool {
-        self.reader.ready(source)
+    pub fn ready(&self, source: PodSource, manifest: Option<&str>) -> bool {
+        self.reader.ready(source, manifest)
     }
 
     /// Whether every configured source has delivered a list, complete or not.
@@ -68,69 +62,114 @@ impl SourcesReady {
 }
 
 impl SourcesReadyReader {
-    /// Whether a pod of this source that is in no list may be judged to be gone. A source that is
-    /// not configured delivers nothing: its pods are judged when all others have spoken.
-    pub fn ready(&self, source: PodSource) -> bool {
-        match self.configured.contains(source) {
-            true => self.seen.lock().contains(source) && !self.is_partial(source),
-            false => self.all_ready().is_some(),
+    /// Whether a pod of this source, made from this manifest if that is known, is gone when it is in no
+    /// list. Pods of the API server are never gone before the API server has said so. Any other source
+    /// that is not configured delivers nothing: its pods are judged when all others have delivered
+    /// everything.
+    pub fn ready(&self, source: PodSource, manifest: Option<&str>) -> bool {
+        if self.configured.contains(source) {
+            let delivered = self.delivered.lock();
+            return delivered
+                .get(&source)
+                .is_some_and(|completeness| completeness.covers(manifest));
         }
+        source != PodSource::Api && self.everything_known()
     }
 
-    /// The proof, once every configured source has delivered a list that is complete.
+    /// Whether every configured source has delivered, and nothing is missing from any list.
+    pub fn everything_known(&self) -> bool {
+        let complete = |known: &Completeness| *known == Completeness::Complete;
+        self.all_seen() && self.delivered.lock().values().all(complete)
+    }
+
+    /// The proof, once every configured source has delivered a list that lacks at most pods of
+    /// manifests that cannot be read.
     pub fn all_ready(&self) -> Option<AllReady> {
-        let complete = *self.partial.lock() == SourceSet::default();
-        (complete && self.all_seen()).then_some(AllReady(()))
+        let partial = |known: &Completeness| *known == Completeness::Partial;
+        let ready = self.all_seen() && !self.delivered.lock().values().any(partial);
+        ready.then_some(AllReady(()))
     }
 
     fn all_seen(&self) -> bool {
-        self.seen.lock().contains_all(self.configured)
-    }
-
-    fn is_partial(&self, source: PodSource) -> bool {
-        self.partial.lock().contains(source)
+        let seen: SourceSet = self.delivered.lock().keys().copied().collect();
+        seen.contains_all(self.configured)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Completeness::{Complete, Partial};
 
-    #[test]
-    fn all_are_ready_only_when_each_configured_source_was_seen() {
-        let board = SourcesReady::new([PodSource::File, PodSource::Http].into_iter().collect());
-        let reader = board.reader();
-        assert!(reader.all_ready().is_none());
-        board.mark_seen(PodSource::File, true);
-        assert!(reader.ready(PodSource::File));
-        assert!(!reader.ready(PodSource::Http));
-        assert!(
-            !reader.ready(PodSource::Api),
-            "not configured: judged when all have spoken"
-        );
-        assert!(board.all_ready().is_none());
-        board.mark_seen(PodSource::Http, true);
-        assert!(reader.all_ready().is_some());
-        assert!(board.ready(PodSource::Api));
+    fn board(sources: &[PodSource]) -> SourcesReady {
+        SourcesReady::new(sources.iter().copied().collect())
     }
 
     #[test]
-    fn a_partial_list_is_no_reason_to_judge_anything() {
-        let board = SourcesReady::new([PodSource::File].into_iter().collect());
-        board.mark_seen(PodSource::File, false);
-        assert!(board.all_seen() && !board.ready(PodSource::File));
+    fn all_are_ready_only_when_each_configured_source_was_seen() {
+        let board = board(&[PodSource::File, PodSource::Http]);
+        let reader = board.reader();
+        assert!(reader.all_ready().is_none());
+        board.mark_seen(PodSource::File, Complete);
+        assert!(reader.ready(PodSource::File, None));
+        assert!(!reader.ready(PodSource::Http, None));
+        assert!(
+            !reader.ready(PodSource::Posted, None),
+            "not configured: judged when all have delivered"
+        );
         assert!(board.all_ready().is_none());
-        board.mark_seen(PodSource::File, true);
-        assert!(board.ready(PodSource::File));
+        board.mark_seen(PodSource::Http, Complete);
+        assert!(reader.all_ready().is_some());
+        assert!(board.ready(PodSource::Posted, None));
+    }
+
+    #[test]
+    fn pods_of_the_api_server_are_judged_by_nobody_else() {
+        let alone = board(&[PodSource::File]);
+        alone.mark_seen(PodSource::File, Complete);
+        assert!(alone.all_ready().is_some());
+        assert!(!alone.ready(PodSource::Api, None));
+        assert!(!board(&[]).ready(PodSource::Api, None));
+        let joined = board(&[PodSource::File, PodSource::Api]);
+        joined.mark_seen(PodSource::File, Complete);
+        assert!(!joined.ready(PodSource::Api, None));
+        joined.mark_seen(PodSource::Api, Complete);
+        assert!(joined.ready(PodSource::Api, None));
+    }
+
+    #[test]
+    fn a_list_that_is_still_being_delivered_is_no_reason_to_judge_anything() {
+        let board = board(&[PodSource::File]);
+        board.mark_seen(PodSource::File, Partial);
+        assert!(board.all_seen() && !board.ready(PodSource::File, Some("/m/a")));
+        assert!(board.all_ready().is_none());
+        board.mark_seen(PodSource::File, Complete);
+        assert!(board.ready(PodSource::File, None));
         assert!(board.all_ready().is_some());
     }
 
     #[test]
+    fn a_manifest_that_cannot_be_read_holds_back_only_what_it_may_have_made() {
+        let board = board(&[PodSource::File, PodSource::Http]);
+        let unread = std::collections::BTreeSet::from(["/m/bad".to_string()]);
+        board.mark_seen(PodSource::File, unread.into());
+        board.mark_seen(PodSource::Http, Complete);
+        for (source, manifest, expected) in [
+            (PodSource::File, Some("/m/gone"), true),
+            (PodSource::File, Some("/m/bad"), false),
+            (PodSource::File, None, false),
+            (PodSource::Http, None, true),
+            (PodSource::Posted, Some("/p/gone"), false),
+        ] {
+            let ready = board.ready(source, manifest);
+            assert_eq!(ready, expected, "{source} {manifest:?}");
+        }
+        assert!(board.all_ready().is_some(), "clean-ups go on");
+        assert!(!board.reader().everything_known());
+    }
+
+    #[test]
     fn without_sources_everything_is_ready() {
-        assert!(
-            SourcesReady::new(SourceSet::default())
-                .all_ready()
-                .is_some()
-        );
+        assert!(board(&[]).all_ready().is_some());
     }
 }

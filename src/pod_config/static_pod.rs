@@ -88,6 +88,15 @@ fn identify(pod: &mut Pod, canonical: &str, origin: Origin<'_>, seen: Timestamp)
         annotations.insert(key.into(), value);
     }
     annotations.remove(keys::CONFIG_MIRROR);
+    match origin.source {
+        PodSource::File | PodSource::Posted => {
+            annotations.insert(keys::MANIFEST.into(), origin.location.into());
+        }
+        // A URL may have secrets in it.
+        PodSource::Http | PodSource::Api => {
+            annotations.remove(keys::MANIFEST);
+        }
+    }
     // What only an API server writes. A manifest made from `kubectl get -o yaml` has it all, and a
     // file cannot be "being deleted".
     meta.creation_timestamp = None;

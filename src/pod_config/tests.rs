@@ -1,6 +1,7 @@
 use super::*;
-use crate::model::PodOp;
+use crate::model::{Completeness, PodOp};
 use crate::validation::LocalObjects;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -37,7 +38,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
     assert!(ready.all_ready().is_none(), "the sync loop has not said so");
-    ready.mark_seen(PodSource::File, true);
+    ready.mark_seen(PodSource::File, Completeness::Complete);
     assert!(ready.all_ready().is_some());
     std::fs::write(&path, manifest("a", "1")).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
@@ -71,10 +72,10 @@ async fn a_given_uid_makes_an_edit_an_update() {
     let (mut updates, _ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
     std::fs::write(&path, with_uid("2")).unwrap();
-    assert_eq!(
-        next(&mut updates).await,
-        (PodOp::Update, vec!["a-n".into()])
-    );
+    // The same UID, and another pod.
+    for op in [PodOp::Remove, PodOp::Add] {
+        assert_eq!(next(&mut updates).await, (op, vec!["a-n".into()]));
+    }
     timeout(PATIENCE, tasks.stop()).await.unwrap();
 }
 
@@ -137,7 +138,7 @@ async fn pods_of_one_name_in_one_list_are_told_as_an_event() {
         .send(SourceList {
             source,
             pods,
-            partial: false,
+            completeness: Completeness::Complete,
         })
         .await
         .unwrap();
@@ -171,30 +172,36 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
     let mut next = async || timeout(PATIENCE, updates.recv()).await.unwrap().unwrap();
     let first = next().await;
     assert_eq!((first.op, first.pods.len()), (PodOp::Add, 1));
-    assert!(!first.complete, "one manifest cannot be read");
-    ready.mark_seen(first.source, first.complete);
+    let unread = |name: &str| BTreeSet::from([path(name).display().to_string()]);
+    assert_eq!(first.completeness, unread("bad.yaml").into());
+    ready.mark_seen(first.source, first.completeness);
     // What is missing can be read now.
     std::fs::write(path(".new"), manifest("b", "1")).unwrap();
     std::fs::rename(path(".new"), path("bad.yaml")).unwrap();
     let second = next().await;
     assert_eq!((second.op, second.pods.len()), (PodOp::Add, 1));
-    assert!(!ready.ready(PodSource::File), "it waits in the channel");
-    assert!(second.complete);
-    ready.mark_seen(second.source, second.complete);
-    assert!(ready.ready(PodSource::File));
+    assert!(
+        !ready.ready(PodSource::File, None),
+        "it waits in the channel"
+    );
+    assert_eq!(second.completeness, Completeness::Complete);
+    ready.mark_seen(second.source, second.completeness);
+    assert!(ready.ready(PodSource::File, None));
     // An edit is two messages; in between a pod is wanted that is not known.
     std::fs::write(path(".new"), manifest("a", "2")).unwrap();
     std::fs::rename(path(".new"), path("a.yaml")).unwrap();
     let (removed, added) = (next().await, next().await);
-    assert_eq!((removed.op, removed.complete), (PodOp::Remove, false));
-    assert_eq!((added.op, added.complete), (PodOp::Add, true));
+    let known = (removed.completeness, added.completeness);
+    assert_eq!((removed.op, added.op), (PodOp::Remove, PodOp::Add));
+    assert_eq!(known, (Completeness::Partial, Completeness::Complete));
     // Nothing but the completeness changes.
     std::fs::write(path("bad2.yaml"), "nonsense: [").unwrap();
     let worse = next().await;
     assert_eq!((worse.op, worse.pods.len()), (PodOp::Add, 0));
-    assert!(!worse.complete);
+    assert_eq!(worse.completeness, unread("bad2.yaml").into());
     std::fs::remove_file(path("bad2.yaml")).unwrap();
     let better = next().await;
-    assert_eq!((better.pods.len(), better.complete), (0, true));
+    assert_eq!(better.pods.len(), 0);
+    assert_eq!(better.completeness, Completeness::Complete);
     timeout(PATIENCE, tasks.stop()).await.unwrap();
 }

@@ -3,9 +3,9 @@
 use super::PodSync;
 use crate::{
     base::chain,
+    journal::Origin,
     model::PodUid,
     pod_cache::{Complete, Owner},
-    status::PodEntry,
 };
 use std::{collections::HashSet, time::Duration};
 
@@ -49,18 +49,25 @@ impl PodSync {
         self.probes.remove_pod(uid);
         self.statuses.forget(uid);
         self.runtime.forget_pod(uid);
-        // Also when something is left: a pod of the same UID that is wanted again must not inherit
-        // how this one ended.
-        self.journal.forget(uid);
+        if clean {
+            self.journal.forget(uid);
+        } else {
+            // A pod of the same UID that is wanted again must not inherit how this one ended.
+            let source = (!picture.is_empty()).then(|| picture.source());
+            self.journal.forget_but_origin(uid, source);
+        }
         clean
     }
 
     /// Pods that have a directory or a journal entry and that neither a source nor the runtime knows;
-    /// with `logs`, also those that have nothing but logs or links to them. Logs of a pod whose UID is
-    /// another pod's now are removed right here. Takes the proof that the runtime was listed in full.
+    /// with `logs`, also those that have nothing but logs or links to them. Only those are among them of
+    /// which is remembered that they came from here, and that are `gone` by what is remembered of their
+    /// origin: what is left of others may be of pods of the API server. Takes the proof that the runtime
+    /// was listed in full.
     pub async fn strays(
         &self,
         claimed: &HashSet<PodUid>,
+        gone: impl Fn(Option<&Origin>) -> bool,
         logs: bool,
         proof: Complete,
     ) -> HashSet<PodUid> {
@@ -75,13 +82,17 @@ impl PodSync {
             true => self.runtime.pods_with_logs(proof).await,
             false => HashSet::new(),
         };
-        for owner in with_logs.iter().filter(|owner| self.is_namesake(owner)) {
-            self.runtime.remove_logs_of_namesake(owner).await;
-        }
         let with_logs = with_logs.into_iter().map(|owner| owner.uid);
         let known = on_disk.into_iter().chain(self.journal.uids());
         let known = known.chain(with_logs);
-        known.filter(|uid| self.is_stray(uid, claimed)).collect()
+        let ours: HashSet<_> = self.journal.uids().into_iter().collect();
+        let is_gone = |uid: &PodUid| {
+            self.journal
+                .read(uid, |record| gone(record.origin.as_ref()))
+        };
+        known
+            .filter(|uid| ours.contains(uid) && is_gone(uid) && self.is_stray(uid, claimed))
+            .collect()
     }
 
     fn is_stray(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
@@ -91,17 +102,6 @@ impl PodSync {
                 .try_settled(uid)
                 .is_some_and(|picture| picture.is_empty())
             && self.statuses.statuses().get(uid).is_none()
-    }
-
-    /// Whether the UID is that of a pod of another name by now, and nothing of this one runs.
-    fn is_namesake(&self, owner: &Owner) -> bool {
-        let is_other = |entry: PodEntry| Owner::of(&entry.pod) != *owner;
-        let statuses = self.statuses.statuses();
-        statuses.entry(&owner.uid).is_some_and(is_other)
-            && self
-                .cache
-                .try_settled(&owner.uid)
-                .is_some_and(|p| p.is_empty() || Owner::of_status(&p) != *owner)
     }
 
     async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {

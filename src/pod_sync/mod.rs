@@ -19,9 +19,7 @@ use crate::{
     events::{EventRecorder, ObjectRef},
     journal::Journal,
     kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
-    model::{
-        GraceDeadline, Pod, PodExt, PodStatus, PodUid, is_other_manifest, keys, reasons::event,
-    },
+    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, reasons::event},
     pleg::RuntimeStateReader,
     pod_cache::{Owner, PodCache},
     prober::ProbeManager,
@@ -162,7 +160,8 @@ impl PodSync {
         }
     }
 
-    fn decide(&self, pod: &Pod, action: Action, why: String) {
+    /// Notes a decision about a pod in its history.
+    pub fn decide(&self, pod: &Pod, action: Action, why: String) {
         self.decisions
             .note(&pod.uid(), Decision::about_pod(action, why));
     }
@@ -286,15 +285,6 @@ impl PodSync {
     /// Whether the pod has ended for good, by what this or an earlier kubelet remembers.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
         self.journal.read(uid, |record| record.terminal.is_some())
-    }
-
-    /// Whether what is remembered is how another pod of this UID ended, by another manifest.
-    pub fn ended_as_another(&self, pod: &Pod) -> bool {
-        let digest = pod.annotation(keys::SPEC_DIGEST);
-        self.journal.read(&pod.uid(), |record| {
-            let terminal = record.terminal.as_ref();
-            terminal.is_some_and(|t| is_other_manifest(t.spec_digest.as_deref(), digest))
-        })
     }
 
     /// Fails a pod that the node refuses, before anything of it is set up. Its worker has nothing more to

@@ -3,12 +3,9 @@
 use super::metrics::{PodStartMetrics, Start};
 use crate::{
     cri::FeaturesReader,
-    journal::{ConditionSince, Journal, PodRecord, Terminal},
+    journal::{ConditionSince, Journal, Origin, PodRecord, Terminal},
     kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
-    model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, ProbeKind,
-        is_other_manifest, keys, reasons,
-    },
+    model::{ContainerId, ContainerState, Pod, PodExt, PodStatus, PodUid, ProbeKind, reasons},
     pod_cache::PodCache,
     probe_results::{ProbeResults, Verdicts},
     resources,
@@ -109,10 +106,10 @@ impl StatusPublisher {
         if notes.rejected && picture.is_empty() {
             return self.statuses().get(&uid);
         }
-        let old = self.old_status(pod);
-        let picture = of_this_manifest(pod, picture);
+        self.remember_origin(pod);
+        let old = self.old_status(&uid);
         let picture = self.without_pending_hooks(picture);
-        let picture = self.with_exits(pod, picture);
+        let picture = self.with_exits(picture);
         match self.generate(pod, &picture, old.as_deref(), notes) {
             Ok(status) => {
                 if let Some(starts) = &self.starts {
@@ -149,12 +146,22 @@ impl StatusPublisher {
     }
 
     /// What the runtime has, and how containers ended of which it has nothing (any more).
-    fn with_exits(&self, pod: &Pod, picture: Arc<PodStatus>) -> Arc<PodStatus> {
-        let digest = pod.annotation(keys::SPEC_DIGEST);
+    fn with_exits(&self, picture: Arc<PodStatus>) -> Arc<PodStatus> {
         let shown = self
             .journal
-            .read(&picture.uid, |record| record.with_exits(&picture, digest));
+            .read(&picture.uid, |record| record.with_exits(&picture));
         shown.map_or(picture, Arc::new)
+    }
+
+    /// Where the pod came from decides who may remove what is left of it.
+    fn remember_origin(&self, pod: &Pod) {
+        let uid = pod.uid();
+        let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));
+        if !self.journal.read(&uid, is_known) {
+            let origin = Origin::of(pod);
+            self.journal
+                .update(&uid, |record| record.origin = Some(origin));
+        }
     }
 
     /// Transition times survive a restart: a Ready that stayed True has not changed (P-26). So does the
@@ -231,18 +238,10 @@ impl StatusPublisher {
         })
     }
 
-    /// What was shown of the pod before. What was shown of another one, whose manifest had the same
-    /// UID, says nothing of this one.
-    fn old_status(&self, pod: &Pod) -> Option<Arc<api::PodStatus>> {
-        let uid = pod.uid();
-        let digest = pod.annotation(keys::SPEC_DIGEST);
-        match self.statuses().entry(&uid) {
-            Some(shown) => {
-                let before = shown.pod.annotation(keys::SPEC_DIGEST);
-                (!is_other_manifest(before, digest)).then_some(shown.status)
-            }
-            None => self.journal.read(&uid, remembered).map(Arc::new),
-        }
+    /// What was shown of the pod before.
+    fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
+        let remembered = || self.journal.read(uid, remembered).map(Arc::new);
+        self.statuses().get(uid).or_else(remembered)
     }
 
     /// Keeps what a turn said about containers that could not be started. What it said of a back-off is
@@ -291,7 +290,7 @@ impl StatusPublisher {
 
     /// Since when a pod has been active, as it is shown, or as an earlier kubelet showed it.
     pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
-        let status = self.old_status(pod)?;
+        let status = self.old_status(&pod.uid())?;
         status.start_time.as_ref().map(|start| start.0)
     }
 
@@ -313,7 +312,6 @@ impl StatusPublisher {
                     let known = record.terminal.take();
                     record.terminal = Some(Terminal {
                         status,
-                        spec_digest: pod.annotation(keys::SPEC_DIGEST).map(Into::into),
                         stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
                     });
                 };
@@ -343,19 +341,6 @@ impl StatusPublisher {
         self.notes.lock().remove(uid);
         self.manager.remove(uid);
     }
-}
-
-/// The picture without the containers that were made from another manifest of this UID: they are about
-/// to be replaced, and how they end is not how the pod ends.
-fn of_this_manifest(pod: &Pod, picture: Arc<PodStatus>) -> Arc<PodStatus> {
-    let digest = pod.annotation(keys::SPEC_DIGEST);
-    let is_other = |c: &ContainerStatus| is_other_manifest(picture.digest_of(c), digest);
-    if !picture.containers.iter().any(is_other) {
-        return picture;
-    }
-    let mut shown = PodStatus::clone(&picture);
-    shown.containers.retain(|c| !is_other(c));
-    Arc::new(shown)
 }
 
 fn qos_class(pod: &Pod) -> &'static str {

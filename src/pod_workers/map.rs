@@ -152,8 +152,7 @@ impl Map {
         let mut running = HashSet::new();
         for pod in pods.iter().filter(|pod| pod.is_active()) {
             running.insert(pod.uid.clone());
-            let source = pod.newest_sandbox().and_then(|sandbox| sandbox.source);
-            let is_static = source.is_some_and(|source| source != PodSource::Api);
+            let is_static = pod.source() != PodSource::Api;
             if is_static && !self.entries.contains_key(&pod.uid) {
                 let name = PodFullName::of(&pod.name, &pod.namespace);
                 self.gate.hold(&name, &pod.uid);

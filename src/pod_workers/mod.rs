@@ -138,6 +138,16 @@ impl PodWorkers {
         }
     }
 
+    /// The runtime status of a pod that no source wants any more changed: what is left to do for its end
+    /// is tried again, if its worker waits to do so.
+    pub fn status_changed(&self, uid: &PodUid) {
+        if !self.shared.shutdown.is_cancelled() {
+            let mut map = self.shared.map.lock();
+            self.shared
+                .input(&mut map, uid, Input::StatusChanged, Instant::now());
+        }
+    }
+
     /// Waits for pods that finished, left, or were added again after they finished, and takes them.
     /// For the sync loop, which answers with [`PodWorkers::collect`].
     pub async fn finished(&self) -> HashSet<PodUid> {

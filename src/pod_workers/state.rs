@@ -34,6 +34,9 @@ pub(super) enum Input {
     Ended(Outcome),
     /// No source wants the pod any more. Only to be said when every source has delivered.
     Unwanted,
+    /// The runtime status of a pod that no source wants any more changed: a stop that failed may succeed
+    /// now.
+    StatusChanged,
 }
 
 /// How a turn ended.
@@ -142,19 +145,25 @@ impl PodState {
     }
 
     fn first_orphan(options: UpdateOptions) -> Option<(Self, Vec<Effect>)> {
-        let Request::Kill { reason, .. } = options.request else {
+        let Request::Kill {
+            reason,
+            grace_seconds,
+        } = options.request
+        else {
             return None;
         };
+        let grace = Grace::new(grace_seconds.unwrap_or(1));
+        let work = Work::Kill(grace.seconds());
         let phase = Phase::Terminating {
             end: End {
                 reason,
                 deleted: true,
                 restart: false,
             },
-            grace: Grace::new(1),
+            grace,
         };
         let state = Self::new(Subject::Runtime(options.running?), phase);
-        Some((state, vec![Effect::Hold, Effect::Deliver(Work::Kill(1))]))
+        Some((state, vec![Effect::Hold, Effect::Deliver(work)]))
     }
 
     fn new(subject: Subject, phase: Phase) -> Self {
@@ -174,6 +183,7 @@ impl PodState {
             Input::Begin(work) => self.on_begin(work, now).into_iter().collect(),
             Input::Ended(outcome) => self.on_ended(outcome),
             Input::Unwanted => self.on_unwanted(),
+            Input::StatusChanged => self.try_again(),
         }
     }
 
@@ -283,7 +293,7 @@ impl PodState {
                 let by_api = pod.metadata.deletion_grace_period_seconds;
                 [within, by_api].into_iter().flatten().min()
             }
-            Subject::Runtime(_) => Some(1),
+            Subject::Runtime(_) => within,
         }
     }
 
@@ -408,11 +418,18 @@ impl PodState {
             Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing => {
                 self.terminate(TerminationReason::Deleted, None)
             }
-            Phase::Terminating { grace, .. } => {
-                vec![Effect::Deliver(Work::Kill(grace.seconds()))]
-            }
-            Phase::Terminated { .. } => vec![Effect::Deliver(Work::Kill(1))],
+            Phase::Terminating { .. } | Phase::Terminated { .. } => self.try_again(),
         }
+    }
+
+    /// Stopping or cleaning up is tried again at once, if it is not done.
+    fn try_again(&self) -> Vec<Effect> {
+        let grace = match &self.phase {
+            Phase::Terminating { grace, .. } => grace.seconds(),
+            Phase::Terminated { .. } => 1,
+            _ => return Vec::new(),
+        };
+        vec![Effect::Deliver(Work::Kill(grace))]
     }
 }
 

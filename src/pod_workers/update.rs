@@ -27,8 +27,7 @@ pub struct UpdateOptions {
     pub request: Request,
     /// The pod; `None` when only the runtime knows it, and then it can only be killed.
     pub pod: Option<Arc<Pod>>,
-    /// What the runtime shows of it, if a complete picture exists. Only looked at when the worker is
-    /// new.
+    /// Its runtime status, if all of it is known. Only looked at when the worker is new.
     pub running: Option<Arc<PodStatus>>,
 }
 
@@ -66,6 +65,17 @@ impl UpdateOptions {
         }
     }
 
+    /// Stop a pod of which only the runtime knows and that another one takes the place of: with the grace
+    /// that its containers were created with.
+    pub fn superseded(running: Arc<PodStatus>) -> Self {
+        let grace = running.grace_seconds();
+        let orphan = Self::orphan(running);
+        match grace {
+            Some(seconds) => orphan.within(seconds.into()),
+            None => orphan,
+        }
+    }
+
     /// Stop it within so many seconds; has no effect on anything but a kill.
     #[must_use]
     pub fn within(mut self, seconds: i64) -> Self {
@@ -75,10 +85,10 @@ impl UpdateOptions {
         self
     }
 
-    /// Adds what the runtime shows.
+    /// Adds the runtime status, if all of it is known.
     #[must_use]
-    pub fn seen(mut self, running: Arc<PodStatus>) -> Self {
-        self.running = Some(running);
+    pub fn seen(mut self, running: impl Into<Option<Arc<PodStatus>>>) -> Self {
+        self.running = running.into();
         self
     }
 

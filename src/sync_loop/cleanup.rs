@@ -2,12 +2,16 @@
 
 use super::{
     SyncLoop,
+    occupant::Occupant,
     orphans::{Claims, find},
 };
 use crate::{
     base::chain,
-    model::{Pod, PodExt, PodSource, PodStatus, PodUid},
+    events::ObjectRef,
+    journal::Origin,
+    model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
     pod_cache::Complete,
+    pod_config::SourcesReadyReader,
     pod_sync::syncer::TerminationReason,
     pod_workers::{Collected, UpdateOptions},
 };
@@ -31,7 +35,10 @@ impl SyncLoop {
     /// A source no longer has the pod. One that had ended before has only its remains left.
     pub(super) fn end(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
+        if self.held.remove(&uid) {
+            // Nothing of it was started; what has its UID is another pod's, or an orphan now.
+            self.audits.soon();
+        } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.clean(uid);
         } else {
             self.tell(&uid, UpdateOptions::kill(pod, TerminationReason::Deleted));
@@ -56,7 +63,12 @@ impl SyncLoop {
                 if knew {
                     self.metrics.restarted(&pod);
                 }
-                self.create(pod);
+                // What could not be removed is tried again by the audit, and not at once.
+                if !gone && self.occupant(&pod) != Occupant::Itself {
+                    self.held.insert(uid);
+                } else {
+                    self.create(pod);
+                }
             }
         }
         all_gone
@@ -69,17 +81,6 @@ impl SyncLoop {
             if manager.get(&uid).is_none() && !self.workers.knows(&uid) {
                 self.clean(uid);
             }
-        }
-    }
-
-    /// A pod that ended under an earlier kubelet, and whose manifest was edited since without getting
-    /// another UID, makes way like one that is replaced now: the new one starts when all of it is gone.
-    pub(super) fn make_way(&mut self, pod: &Pod) {
-        let uid = pod.uid();
-        let is_new = self.manager.reader().get(&uid).is_none() && !self.workers.knows(&uid);
-        if is_new && self.pod_sync.ended_as_another(pod) {
-            self.pod_sync.journal.forget(&uid);
-            self.clean(uid);
         }
     }
 
@@ -101,9 +102,27 @@ impl SyncLoop {
         });
     }
 
-    /// Looks for what nobody claims. Acts only on settled pictures from a complete list, and only on
-    /// pods whose source has delivered.
+    /// Whether a pod that is in no list is gone.
+    fn is_gone(&self, pod: &PodStatus) -> bool {
+        let source = pod.source();
+        self.pod_sync.journal.read(&pod.uid, |record| {
+            let origin = record.origin.as_ref();
+            let origin = origin.filter(|origin| origin.source() == Some(source));
+            let manifest = origin.and_then(|origin| origin.manifest.as_deref());
+            self.sources.ready(source, manifest)
+        })
+    }
+
+    /// Looks for what nobody claims. Acts only on settled runtime statuses from a complete list, and only
+    /// on pods whose source has delivered.
     pub(super) fn audit(&mut self, complete: Complete) {
+        let manager = self.manager.reader();
+        let held: Vec<_> = self
+            .held
+            .iter()
+            .filter_map(|uid| manager.get(uid))
+            .collect();
+        held.into_iter().for_each(|pod| self.create_held(pod));
         let pods = self.cache.pods();
         self.workers.observe_runtime(&pods);
         let (pods, unread): (Vec<_>, Vec<_>) = pods
@@ -115,8 +134,7 @@ impl SyncLoop {
         };
         let claims = Claims {
             claimed: &claimed,
-            delivered: &|source| self.sources.ready(source),
-            all_delivered: self.sources.all_ready().is_some(),
+            gone: &|pod| self.is_gone(pod),
         };
         let orphans = find(&pods, &claims);
         let unread_orphans = unread.iter().any(|pod| !claimed(&pod.uid));
@@ -153,7 +171,8 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in found.to_create {
             // Those that were forgotten just now are cleaned up after first.
-            if found.forgotten.contains(&uid) || self.cleaning.contains(&uid) {
+            let waits = self.cleaning.contains(&uid) || self.held.contains(&uid);
+            if found.forgotten.contains(&uid) || waits {
                 continue;
             }
             if let Some(pod) = manager.get(&uid) {
@@ -175,10 +194,11 @@ impl SyncLoop {
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
         let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
-        let metrics = self.metrics.clone();
+        let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.audits.start(async move {
             if all_delivered {
-                let found = pod_sync.strays(&claimed, whole, complete).await;
+                let gone = |origin: Option<&Origin>| is_gone(&sources, origin);
+                let found = pod_sync.strays(&claimed, gone, whole, complete).await;
                 metrics.swept(found.len());
                 strays.mark_all(found);
             }
@@ -188,37 +208,69 @@ impl SyncLoop {
         });
     }
 
-    /// Ends and removes what has the UID of a pod that is wanted, but not its name; that pod is created
-    /// after that. True when a worker is at it, which has to be told of the pod.
-    pub(super) fn end_namesake(&mut self, other: Arc<PodStatus>) -> bool {
-        let may_run = other.is_active() || self.cache.try_settled(&other.uid).is_none();
-        match may_run {
-            true => self.workers.update_pod(UpdateOptions::orphan(other)),
-            false => self.clean(other.uid.clone()),
+    /// Whether a desired pod without a worker may get one, as far as its UID goes. Another pod that has the
+    /// UID is stopped and removed first. While it is stopped it has a worker, which has to restart with the
+    /// desired pod (true); otherwise the desired pod waits until the UID is free (false).
+    pub(super) fn has_its_uid(&mut self, pod: &Pod) -> bool {
+        let uid = pod.uid();
+        match self.occupant(pod) {
+            Occupant::Itself => return true,
+            Occupant::Other => {
+                let other = self.cache.latest(&uid);
+                if other.is_active() {
+                    self.workers.update_pod(UpdateOptions::superseded(other));
+                    return true;
+                }
+                self.clean(uid);
+                return false;
+            }
+            Occupant::OfApi => {
+                let other = self.cache.latest(&uid);
+                let (namespace, name) = (&other.namespace, &other.name);
+                let why = format!(
+                    "UID {uid} is already in use by pod {namespace}/{name} of the API server"
+                );
+                let object = ObjectRef::pod(pod);
+                let events = &self.pod_sync.events;
+                events.warning(&object, event::FAILED_SYNC, why.as_str());
+                self.hold(pod, &why);
+            }
+            Occupant::Unread => self.hold(pod, "the runtime status of its UID is not known yet"),
         }
-        may_run
+        false
     }
 
     /// What an earlier kubelet ran under the same full name has to end before a new static pod starts
     /// (P-12): its worker holds the start gate of that name. One of another source that has not
-    /// delivered yet may still be wanted: it holds the name itself, until an audit judges it.
-    pub(super) fn end_predecessors(
-        &self,
-        pod: &Pod,
-        pods: &[Arc<PodStatus>],
-        delivering: PodSource,
-    ) {
+    /// delivered yet may still be wanted: it holds the name itself, until an audit judges it. False when
+    /// nothing is known yet of one of them: it may be one of the API server.
+    pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) -> bool {
         let (uid, manager) = (pod.uid(), self.manager.reader());
+        let mut all_read = true;
         for other in pods {
             let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
-            let source = other.newest_sandbox().and_then(|sandbox| sandbox.source);
-            let may_be_wanted =
-                source.is_some_and(|source| source != delivering && !self.sources.ready(source));
-            if same_name && !may_be_wanted && other.uid != uid && manager.get(&other.uid).is_none()
-            {
+            let replaced = same_name && other.uid != uid && manager.get(&other.uid).is_none();
+            if !replaced {
+                continue;
+            }
+            if self.is_unread(other) && !self.workers.knows(&other.uid) {
+                all_read = false;
+            } else if PodSource::of(pod) == Some(other.source()) || self.is_gone(other) {
                 self.workers
-                    .update_pod(UpdateOptions::orphan(other.clone()));
+                    .update_pod(UpdateOptions::superseded(other.clone()));
             }
         }
+        all_read
+    }
+}
+
+/// Whether a pod of which only a record is left, and perhaps files, is gone for good. Where it came from
+/// is not noted in records of earlier kubelets.
+fn is_gone(sources: &SourcesReadyReader, origin: Option<&Origin>) -> bool {
+    match origin {
+        Some(origin) => origin
+            .source()
+            .is_some_and(|source| sources.ready(source, origin.manifest.as_deref())),
+        None => sources.everything_known(),
     }
 }

@@ -1,6 +1,6 @@
 //! What a message from a source means: pure.
 
-use crate::model::{Pod, PodExt, PodOp, PodUid, PodUpdate, keys::SPEC_DIGEST};
+use crate::model::{Pod, PodExt, PodOp, PodUid, PodUpdate};
 use std::sync::Arc;
 
 /// One thing to do, in order.
@@ -14,8 +14,6 @@ pub enum Step {
     Create(Arc<Pod>),
     /// Tell the pod's worker that the pod was changed.
     Update(Arc<Pod>),
-    /// The pod of this UID is another one now, by its manifest: judge it anew, and tell its worker.
-    Replace(Arc<Pod>),
     /// Tell the pod's worker to end it: its source no longer has it.
     Kill(Arc<Pod>),
 }
@@ -35,9 +33,6 @@ pub fn dispatch(update: &PodUpdate, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>)
 fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
     match op {
         PodOp::Add => vec![Step::Set(pod.clone()), Step::Create(pod)],
-        PodOp::Update if is_another(&pod, known(&pod.uid()).as_deref()) => {
-            vec![Step::Set(pod.clone()), Step::Replace(pod)]
-        }
         PodOp::Update | PodOp::Delete => vec![Step::Set(pod.clone()), Step::Update(pod)],
         PodOp::Reconcile => vec![Step::Set(pod)],
         // The last desired version knows the grace period and the hooks better than the message may.
@@ -49,17 +44,10 @@ fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) 
     }
 }
 
-/// A manifest that gives its pod a UID keeps it over edits; the digest of what was written tells.
-fn is_another(pod: &Pod, known: Option<&Pod>) -> bool {
-    let written = |pod: &Pod| pod.annotation(SPEC_DIGEST).map(str::to_owned);
-    let before = known.and_then(written);
-    before.is_some() && before != written(pod)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::PodSource;
+    use crate::model::{Completeness, PodSource};
 
     fn pod(uid: &str, created: Option<&str>) -> Arc<Pod> {
         let mut pod = Pod::default();
@@ -74,7 +62,7 @@ mod tests {
             source: PodSource::File,
             op,
             pods,
-            complete: true,
+            completeness: Completeness::Complete,
         }
     }
 
@@ -114,27 +102,6 @@ mod tests {
         }
         let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None);
         assert_eq!(steps, [Step::Set(p)]);
-    }
-
-    #[test]
-    fn an_edited_manifest_with_a_uid_of_its_own_is_another_pod() {
-        let digest = |digest: Option<&str>| {
-            let mut pod = Pod::clone(&pod("u", None));
-            let annotations = digest.map(|digest| [(SPEC_DIGEST.into(), digest.into())].into());
-            pod.metadata.annotations = annotations;
-            Arc::new(pod)
-        };
-        let told = |before: Option<&str>, after: Option<&str>| {
-            let after = digest(after);
-            let steps = dispatch(&update(PodOp::Update, vec![after.clone()]), &|_| {
-                Some(digest(before))
-            });
-            assert_eq!(steps[0], Step::Set(after.clone()));
-            steps[1] == Step::Replace(after)
-        };
-        assert!(told(Some("a"), Some("b")));
-        assert!(!told(Some("a"), Some("a")));
-        assert!(!told(None, Some("b")), "nothing is known of before");
     }
 
     #[test]

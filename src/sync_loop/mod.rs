@@ -13,6 +13,7 @@ mod audit;
 mod cleanup;
 pub mod dispatch;
 mod metrics;
+pub mod occupant;
 pub mod orphans;
 
 pub use audit::{Audits, PERIOD as AUDIT_PERIOD};
@@ -21,6 +22,7 @@ pub use metrics::LoopMetrics;
 use crate::{
     base::DirtySet,
     cri::FeaturesReader,
+    decisions::Action,
     model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
     pod_cache::PodCache,
     pod_config::SourcesReady,
@@ -31,6 +33,7 @@ use crate::{
 };
 use admission::{NodeView, admit, sysctls::Allowlist};
 use dispatch::{Step, dispatch};
+use occupant::{Occupant, occupant};
 use std::{
     collections::HashSet,
     sync::{
@@ -120,6 +123,8 @@ pub struct SyncLoop {
     pub cleaning: HashSet<PodUid>,
     /// Pods whose remains have been looked after, and whether all of them are gone.
     pub cleaned: Arc<DirtySet<(PodUid, bool)>>,
+    /// Pods that are wanted and have no worker, because of what the runtime has under their UID.
+    pub held: HashSet<PodUid>,
     /// Pods of which an audit found something on disk, and nothing else.
     pub strays: Arc<DirtySet<PodUid>>,
     /// When to look for what nobody claims.
@@ -189,11 +194,13 @@ impl SyncLoop {
     fn on_update(&mut self, update: PodUpdate) {
         let manager = self.manager.reader();
         // Looked up once per message: pods of an earlier kubelet are there at the start, if at all.
-        let predecessors = self.predecessors(&update);
+        let predecessors = match update.op {
+            PodOp::Add => self.predecessors(&update.pods),
+            _ => Vec::new(),
+        };
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
                 Step::Set(pod) => {
-                    self.make_way(&pod);
                     self.show(&pod);
                     self.manager.set(pod);
                 }
@@ -201,18 +208,16 @@ impl SyncLoop {
                     self.manager.remove(&uid);
                 }
                 Step::Create(pod) => {
-                    self.end_predecessors(&pod, &predecessors, update.source);
-                    self.create(pod);
+                    self.create_after(&predecessors, pod);
                 }
                 Step::Update(pod) => {
                     let update = UpdateOptions::sync(UpdateKind::Update, pod);
                     self.workers.update_known_pod(update);
                 }
-                Step::Replace(pod) => self.replace(pod),
                 Step::Kill(pod) => self.end(pod),
             }
         }
-        self.sources.mark_seen(update.source, update.complete);
+        self.sources.mark_seen(update.source, update.completeness);
         if self.sources.all_seen() {
             self.heard.send_replace(true);
         }
@@ -223,56 +228,61 @@ impl SyncLoop {
     fn show(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let ending = self.workers.is_pod_termination_requested(&uid);
-        let another = self.runs_under_another_name(pod).is_some();
         if self.manager.reader().get(&uid).is_none()
             && !ending
-            && !another
             && !self.cleaning.contains(&uid)
+            && self.occupant(pod) == Occupant::Itself
         {
             self.pod_sync.statuses.publish(pod);
         }
     }
 
-    /// What the runtime has under a pod's UID and another name: a UID that the user chose, and gave
-    /// to another pod while no kubelet ran.
-    fn runs_under_another_name(&self, pod: &Pod) -> Option<Arc<PodStatus>> {
-        let seen = self.cache.latest(&pod.uid());
-        let same_name = *seen.name == *pod.name() && *seen.namespace == *pod.namespace();
-        (!seen.is_empty() && !same_name).then_some(seen)
+    /// Whose the UID of a pod is: another pod may have had it, or have been edited, while no kubelet ran.
+    fn occupant(&self, pod: &Pod) -> Occupant {
+        let uid = pod.uid();
+        let settled = self.cache.try_settled(&uid);
+        let status = settled.clone().unwrap_or_else(|| self.cache.latest(&uid));
+        self.pod_sync.journal.read(&uid, |record| {
+            let remembered = record
+                .origin
+                .as_ref()
+                .and_then(|o| o.spec_digest.as_deref());
+            occupant(pod, &status, settled.is_some(), remembered)
+        })
     }
 
-    /// Active pods that no source wants (any more), and whose successors the message may bring. One that
-    /// was listed and not read yet may be active.
-    fn predecessors(&self, update: &PodUpdate) -> Vec<Arc<PodStatus>> {
-        if update.op != PodOp::Add || update.source == PodSource::Api {
+    /// Active pods that no source wants (any more), and that have the name of one of these static pods.
+    /// One that was listed and not read yet may be active.
+    fn predecessors(&self, of: &[Arc<Pod>]) -> Vec<Arc<PodStatus>> {
+        let of = of.iter().filter(|pod| pod.is_static());
+        let names: HashSet<(&str, &str)> = of.map(|pod| (pod.namespace(), pod.name())).collect();
+        if names.is_empty() {
             return Vec::new();
         }
-        let names: HashSet<(&str, &str)> = update
-            .pods
-            .iter()
-            .map(|pod| (pod.namespace(), pod.name()))
-            .collect();
         let wanted = self.manager.reader();
         let mut pods = self.cache.pods();
         pods.retain(|pod| {
             let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
             names.contains(&(&*pod.namespace, &*pod.name))
+                && (pod.source() != PodSource::Api || self.is_unread(pod))
                 && !wanted.contains(&pod.uid)
                 && may_run()
         });
         pods
     }
 
-    /// The picture of these pods is another one: their probes, statuses and workers want to know.
+    /// The runtime status of these pods changed: their probes, statuses and workers want to know.
     /// True when one of them belongs to nobody.
-    fn on_changed(&self, uids: HashSet<PodUid>) -> bool {
+    fn on_changed(&mut self, uids: HashSet<PodUid>) -> bool {
         let manager = self.manager.reader();
         let mut strangers = false;
         for uid in uids {
             self.pod_sync.probes.pod_changed(&uid);
             match manager.get(&uid) {
+                Some(pod) if self.held.contains(&uid) => self.create_held(pod),
                 Some(pod) => self.look_at(pod),
-                None => strangers |= !self.workers.knows(&uid),
+                None if self.workers.knows(&uid) => self.workers.status_changed(&uid),
+                None => strangers = true,
             }
         }
         strangers
@@ -289,22 +299,52 @@ impl SyncLoop {
 
     fn look_at(&self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        // What is there may be of the pod before it, whose own worker tells of it.
-        if !self.workers.wants_restart(&uid) && !self.cleaning.contains(&uid) {
+        // What is there may be of the pod before it, whose own worker publishes its status.
+        let is_anothers = self.workers.wants_restart(&uid)
+            || self.cleaning.contains(&uid)
+            || self.held.contains(&uid);
+        if !is_anothers {
             self.pod_sync.statuses.publish(&pod);
         }
         let look = UpdateOptions::sync(UpdateKind::Sync, pod);
         self.workers.update_known_pod(look);
     }
 
+    /// Whether nothing is known yet of where a pod of the runtime came from.
+    fn is_unread(&self, pod: &PodStatus) -> bool {
+        pod.sandboxes.is_empty() && self.cache.try_settled(&pod.uid).is_none()
+    }
+
+    /// Gives a pod a worker once its predecessors end, or are known not to be its predecessors.
+    fn create_after(&mut self, predecessors: &[Arc<PodStatus>], pod: Arc<Pod>) {
+        if self.end_predecessors(&pod, predecessors) {
+            self.create(pod);
+        } else {
+            self.hold(
+                &pod,
+                "the runtime status of a pod of its name is not known yet",
+            );
+        }
+    }
+
+    /// Tries again to give a worker to a pod that was held.
+    fn create_held(&mut self, pod: Arc<Pod>) {
+        self.held.remove(&pod.uid());
+        let predecessors = self.predecessors(std::slice::from_ref(&pod));
+        self.create_after(&predecessors, pod);
+    }
+
+    /// A pod that is wanted gets no worker for now: it is tried again when something changes.
+    fn hold(&mut self, pod: &Pod, why: &str) {
+        self.pod_sync.decide(pod, Action::Hold, why.into());
+        self.held.insert(pod.uid());
+    }
+
     /// Gives a pod a worker, which ends it at once if the node refuses it. One whose predecessor of the
     /// same UID is still ending is judged when that is gone.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if let Some(other) = self.runs_under_another_name(&pod)
-            && !self.workers.knows(&uid)
-            && !self.end_namesake(other)
-        {
+        if !self.workers.knows(&uid) && !self.has_its_uid(&pod) {
             return;
         }
         if self.manager.reader().contains(&uid) && !self.workers.knows(&uid) {
@@ -314,21 +354,9 @@ impl SyncLoop {
         if !waits && !pod.is_terminal() && !self.pod_sync.has_ended(&uid) {
             self.judge(&pod);
         }
-        let seen = self.cache.latest(&uid);
+        let seen = self.cache.try_settled(&uid);
         let options = UpdateOptions::sync(UpdateKind::Create, pod).seen(seen);
         self.tell(&uid, options);
-    }
-
-    /// Another pod under the same UID: it takes the place of one that runs, and starts afresh after one
-    /// that has ended or is about to.
-    fn replace(&mut self, pod: Arc<Pod>) {
-        let uid = pod.uid();
-        if self.workers.is_pod_termination_requested(&uid) {
-            return self.create(pod);
-        }
-        self.judge(&pod);
-        let update = UpdateOptions::sync(UpdateKind::Update, pod);
-        self.workers.update_known_pod(update);
     }
 
     /// Shows the pod as failed if the node refuses it; its worker then ends it.

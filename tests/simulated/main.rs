@@ -23,10 +23,12 @@ mod scripted;
 mod collector;
 
 mod apart;
+mod api_pods;
 mod asking;
 mod checkpoint;
 mod collected;
 mod container_logs;
+mod edited;
 mod fake_runtime;
 mod families;
 mod faults;

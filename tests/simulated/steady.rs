@@ -106,7 +106,7 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
     node.fake.release(Rpc::StartContainer);
     node.wait_phase("web", "Running").await;
     // What somebody else makes is looked for.
-    let lost = Plant::of_a_kubelet("lost");
+    let lost = Plant::of_a_kubelet("lost").made_for_a_file();
     Planter::new(&node.fake).await.pod(&lost).await;
     let listed = |fake: &FakeRuntime| lists(fake) > before;
     node.fake.wait_until("it is looked for", SOON, listed).await;

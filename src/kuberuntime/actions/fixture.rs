@@ -4,7 +4,7 @@ use super::{Facts, Inputs, PodActions, compute_pod_actions};
 use crate::{
     model::{
         ContainerId, ContainerState, ContainerStatus, NetworkMode, Pod, PodStatus, ProbeVerdict,
-        SandboxStatus, container_hash, keys,
+        SandboxStatus, container_hash,
     },
     probe_results::Verdicts,
 };
@@ -44,7 +44,6 @@ pub(super) trait Build: Sized {
     fn rule(self, name: &str, action: &str, operator: &str, codes: &[i32]) -> Self;
     fn host_network(self) -> Self;
     fn deleted(self) -> Self;
-    fn digest(self, digest: &str) -> Self;
 }
 
 impl Build for Pod {
@@ -119,12 +118,6 @@ impl Build for Pod {
         let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
         self.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
-        self
-    }
-
-    fn digest(mut self, digest: &str) -> Self {
-        let annotations = self.metadata.annotations.get_or_insert_default();
-        annotations.insert(keys::SPEC_DIGEST.into(), digest.into());
         self
     }
 }

@@ -5,10 +5,9 @@
 //! * Woken by: every sync of a pod, which carries the plan out and asks again.
 //! * Publishes: [`PodActions`], every step with its reason.
 //! * Must never do anything itself, and never plan two instances of one container at a time.
-//! * Answers to upstream's `computePodActions` (`pkg/kubelet/kuberuntime`), with three deviations:
-//!   a sandbox made from another manifest is replaced whatever the UID says, "initialised" is a
-//!   journaled fact where there is one, and what was left behind by an earlier sandbox is told from
-//!   what belongs to the present one by the sandbox's id.
+//! * Answers to upstream's `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations:
+//!   "initialised" is a journaled fact where there is one, and what was left behind by an earlier
+//!   sandbox is told from what belongs to the present one by the sandbox's id.
 
 mod ahead;
 mod init;
@@ -48,8 +47,7 @@ pub struct Inputs<'a> {
     pub facts: &'a Facts,
 }
 
-/// Journaled facts about this incarnation of the pod (this UID made from this manifest). All of them
-/// may be absent; then the runtime's picture alone decides.
+/// Journaled facts about the pod. All of them may be absent; then the runtime status alone decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// All init containers were done in this sandbox.

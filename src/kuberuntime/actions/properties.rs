@@ -30,7 +30,6 @@ prop_compose! {
         own in prop::option::of(select(vec!["Always", "OnFailure", "Never"])),
         rule in prop::option::of(select(vec!["Restart", "RestartAllContainers"])),
         ruled in select(vec!["a", "i"]),
-        digest in prop::option::of(select(vec!["v1:x", "v1:y"])),
         deleted in prop::bool::weighted(0.1),
     ) -> Pod {
         let mut made = pod(policy, &REGULAR[..regular]);
@@ -45,9 +44,6 @@ prop_compose! {
         }
         if let Some(rule) = rule {
             made = made.rule(ruled, rule, "In", &[88]);
-        }
-        if let Some(digest) = digest {
-            made = made.digest(digest);
         }
         if deleted {
             made = made.deleted();
@@ -83,15 +79,14 @@ prop_compose! {
 
 prop_compose! {
     fn any_runtime()(
-        sandboxes in vec((any::<bool>(), any::<bool>(), prop::option::of(select(vec!["v1:x", "v1:y"]))), 0..3),
+        sandboxes in vec((any::<bool>(), any::<bool>()), 0..3),
         instances in vec(any_instance(), 0..8),
         initialized in prop::option::of(0u32..3),
     ) -> Runtime {
         let mut runtime = Runtime::default();
-        for (attempt, (ready, has_ip, digest)) in (0u32..).zip(sandboxes) {
+        for (attempt, (ready, has_ip)) in (0u32..).zip(sandboxes) {
             let ips = if has_ip { vec!["10.0.0.1".to_string()] } else { Vec::new() };
-            let spec_digest = digest.map(Into::into);
-            runtime.status.sandboxes.insert(0, SandboxStatus { ready, ips, spec_digest, ..sandbox(attempt) });
+            runtime.status.sandboxes.insert(0, SandboxStatus { ready, ips, ..sandbox(attempt) });
         }
         for (n, (mut instance, verdicts)) in instances.into_iter().enumerate() {
             instance.id = format!("{}-{n}", instance.name).into();
@@ -163,11 +158,7 @@ impl Model {
                 .status
                 .containers
                 .retain(|c| !INIT.contains(&&*c.name));
-            let digest = self.pod.annotation(crate::model::keys::SPEC_DIGEST);
-            let fresh = SandboxStatus {
-                spec_digest: digest.map(Into::into),
-                ..sandbox(plan.attempt)
-            };
+            let fresh = sandbox(plan.attempt);
             used = fresh.id.clone();
             self.runtime.status.sandboxes.insert(0, fresh);
         }

@@ -7,8 +7,6 @@ use std::fmt;
 pub enum SandboxChange {
     /// The runtime has no sandbox of the pod.
     NoneKnown,
-    /// The newest sandbox was made from another manifest (its digest differs).
-    SpecChanged,
     /// More than one sandbox is READY.
     SeveralReady,
     /// The newest sandbox is not READY.
@@ -23,7 +21,6 @@ impl fmt::Display for SandboxChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoneKnown => "the pod has no sandbox",
-            Self::SpecChanged => "the manifest changed",
             Self::SeveralReady => "several sandboxes are ready",
             Self::NotReady => "the sandbox is not ready",
             Self::NetworkModeDiffers => "the network mode differs",

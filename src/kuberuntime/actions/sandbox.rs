@@ -24,9 +24,7 @@ pub(super) fn check(view: &View<'_>) -> PodActions {
     let lost_ip = network == NetworkMode::Pod
         && newest.has_network_status
         && newest.ips.first().is_none_or(String::is_empty);
-    let change = if view.is_stale(newest) {
-        Some(SandboxChange::SpecChanged)
-    } else if status.ready_sandboxes().count() > 1 {
+    let change = if status.ready_sandboxes().count() > 1 {
         Some(SandboxChange::SeveralReady)
     } else if !newest.ready {
         Some(SandboxChange::NotReady)
@@ -51,7 +49,6 @@ pub(super) fn check(view: &View<'_>) -> PodActions {
 
 /// Everything is stopped; what is started again in a new sandbox, if anything may be.
 pub(super) fn replace(view: &View<'_>, change: SandboxChange, actions: &mut PodActions) {
-    let afresh = change == SandboxChange::SpecChanged;
     let pod = view.inputs.pod;
     actions.kill_pod = Some(KillPodReason::SandboxLost(change));
     // A container with a policy of its own may come back although the pod's policy is Never.
@@ -63,14 +60,14 @@ pub(super) fn replace(view: &View<'_>, change: SandboxChange, actions: &mut PodA
         && actions.attempt != 0
         && view.any_container()
         && !of_their_own.any(|container| comes_back(view, container));
-    if pod.is_being_deleted() || (never_again && !afresh) {
+    if pod.is_being_deleted() || never_again {
         return;
     }
     let candidates: Vec<ContainerStart> = pod
         .containers()
         .iter()
         .enumerate()
-        .filter(|(_, container)| afresh || comes_back(view, container))
+        .filter(|(_, container)| comes_back(view, container))
         .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NewSandbox))
         .collect();
     if candidates.is_empty() && view.any_regular_container() {

@@ -1,11 +1,8 @@
-//! The runtime's picture as the rules need it: what belongs to this incarnation of the pod, and
-//! what belongs to its present sandbox.
+//! The runtime status as the rules need it: what belongs to the pod, and what belongs to its present
+//! sandbox.
 
 use super::Inputs;
-use crate::model::{
-    ContainerState, ContainerStatus, PodExt, RestartPolicy, SandboxStatus, container_hash,
-    is_other_manifest, keys,
-};
+use crate::model::{ContainerState, ContainerStatus, PodExt, RestartPolicy, container_hash};
 use k8s_openapi::api::core::v1::Container;
 
 /// What is known of a regular container.
@@ -23,12 +20,9 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Newest instance of a container that was made from the present manifest.
+    /// Newest instance of a container.
     pub(super) fn newest(&self, name: &'a str) -> Option<&'a ContainerStatus> {
-        self.inputs
-            .status
-            .instances(name)
-            .find(|c| self.is_of_this_incarnation(c))
+        self.inputs.status.newest(name)
     }
 
     /// Newest instance of a container in the newest sandbox.
@@ -51,18 +45,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether any container of this incarnation was ever created.
+    /// Whether any container was ever created.
     pub(super) fn any_container(&self) -> bool {
-        !self.inputs.facts.exits.is_empty()
-            || self
-                .inputs
-                .status
-                .containers
-                .iter()
-                .any(|c| self.is_of_this_incarnation(c))
+        !self.inputs.facts.exits.is_empty() || !self.inputs.status.containers.is_empty()
     }
 
-    /// Whether any regular container of this incarnation was ever created.
+    /// Whether any regular container was ever created.
     pub(super) fn any_regular_container(&self) -> bool {
         self.inputs
             .pod
@@ -89,22 +77,6 @@ impl<'a> View<'a> {
     /// The container's own restart policy, else the pod's.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         RestartPolicy::of(self.inputs.pod, container)
-    }
-
-    /// Whether a sandbox was made from another manifest than the pod's. Only digests of one version
-    /// can be compared; anything else is adopted.
-    pub(super) fn is_stale(&self, sandbox: &SandboxStatus) -> bool {
-        let ours = self.inputs.pod.annotation(keys::SPEC_DIGEST);
-        is_other_manifest(sandbox.spec_digest.as_deref(), ours)
-    }
-
-    fn is_of_this_incarnation(&self, container: &ContainerStatus) -> bool {
-        self.inputs
-            .status
-            .sandboxes
-            .iter()
-            .find(|s| s.id == container.sandbox)
-            .is_none_or(|s| !self.is_stale(s))
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     plan::{self, ContainerRemoval, DeadContainer, Reason, Sandbox},
 };
 use crate::{
-    model::{ContainerId, ContainerState, Pod, PodExt as _, PodStatus, PodUid},
+    model::{ContainerId, ContainerState, Pod, PodExt as _, PodSource, PodStatus, PodUid},
     pod_cache::{Complete, ItemId, Owner, Read},
 };
 use jiff::Timestamp;
@@ -29,14 +29,16 @@ impl KubeGenericRuntimeManager {
     }
 
     /// The audit: superseded instances that no pod's own worker has removed. The proof says that the
-    /// pictures come from a complete list.
+    /// runtime statuses come from a complete list. Pods of the API server are left to it.
     pub async fn collect_superseded(
         &self,
         pods: &[Arc<PodStatus>],
         _proof: Complete,
     ) -> anyhow::Result<()> {
         self.back_off.collect(Timestamp::now());
-        self.collect(pods, false).await
+        let ours = |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api;
+        let ours: Vec<_> = pods.iter().filter(ours).cloned().collect();
+        self.collect(&ours, false).await
     }
 
     async fn collect(&self, pods: &[Arc<PodStatus>], content_goes: bool) -> anyhow::Result<()> {

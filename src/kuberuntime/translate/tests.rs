@@ -36,6 +36,7 @@ fn exited() -> v1::ContainerStatus {
         annotations: [
             (keys::CONTAINER_HASH.into(), "8e45cbd0".into()),
             (keys::CONTAINER_RESTART_COUNT.into(), "4".into()),
+            (keys::POD_TERMINATION_GRACE_PERIOD.into(), "45".into()),
         ]
         .into(),
         ..Default::default()
@@ -75,6 +76,7 @@ fn an_exited_container_is_told_in_full() {
             user: None,
             stop_signal: None,
             resources: None,
+            grace_seconds: Some(45),
         }
     );
 }

@@ -181,11 +181,13 @@ impl Book {
         names.collect()
     }
 
-    /// Whether there may be pods here that nobody can read: a manifest that was never seen good.
-    pub(super) fn is_partial(&self) -> bool {
-        self.files
-            .values()
-            .any(|record| record.good.is_none() && !record.no_manifest)
+    /// Files that may have pods which cannot be read: manifests that were never seen good.
+    pub(super) fn unread(&self) -> BTreeSet<String> {
+        let files = self.files.iter();
+        let unread = files.filter(|(_, record)| record.good.is_none() && !record.no_manifest);
+        unread
+            .map(|(path, _)| path.to_string_lossy().into_owned())
+            .collect()
     }
 
     /// The pods that should run, in order of their files' names, and what to tell people.

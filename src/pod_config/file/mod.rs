@@ -16,7 +16,7 @@ pub use scan::{ReadError, manifests_at, read_manifest};
 
 use super::SourceList;
 use crate::events::{EventRecorder, ObjectRef};
-use crate::model::{Pod, PodSource, reasons};
+use crate::model::{Completeness, Pod, PodSource, reasons};
 use crate::validation::LocalObjects;
 use anyhow::Context as _;
 use book::Notice;
@@ -71,7 +71,7 @@ pub(super) async fn run(
         };
         let node = ObjectRef::node(&node_name);
         let mut events = None;
-        let mut told: Option<(Vec<Arc<Pod>>, bool)> = None;
+        let mut told: Option<(Vec<Arc<Pod>>, Completeness)> = None;
         let mut scope = Scope::Everything;
         let mut relist = Instant::now() + config.check_period;
         loop {
@@ -91,13 +91,13 @@ pub(super) async fn run(
             if let Some(pods) = scan.pods
                 && !told
                     .as_ref()
-                    .is_some_and(|(told, partial)| same(told, &pods) && *partial == scan.partial)
+                    .is_some_and(|(told, known)| same(told, &pods) && *known == scan.completeness)
             {
-                told = Some((pods.clone(), scan.partial));
+                told = Some((pods.clone(), scan.completeness.clone()));
                 let list = SourceList {
                     source: config.source,
                     pods,
-                    partial: scan.partial,
+                    completeness: scan.completeness,
                 };
                 lists.send(list).await.context("nobody takes static pods")?;
             }

@@ -2,7 +2,7 @@
 
 use super::book::{Book, Digest, Freshness, Notice, Reading, Stamp};
 use super::watch::Hint;
-use crate::model::{Pod, PodSource};
+use crate::model::{Completeness, Pod, PodSource};
 use crate::pod_config::manifest::read_file;
 use crate::pod_config::static_pod::Origin;
 use crate::validation::{LocalObjects, MAX_MANIFEST_BYTES};
@@ -65,8 +65,8 @@ pub(super) struct Scan {
     pub(super) pods: Option<Vec<Arc<Pod>>>,
     /// What to tell people.
     pub(super) notices: Vec<Notice>,
-    /// Some manifest could not be read, now or ever: the pods are not all there are.
-    pub(super) partial: bool,
+    /// Whether the pods are all there are.
+    pub(super) completeness: Completeness,
     /// Names of files to look at again soon, event or not.
     pub(super) unsettled: BTreeSet<OsString>,
     /// Manifests that are symbolic links.
@@ -111,7 +111,7 @@ impl Scanner {
             Err(error) => Scan {
                 pods: None,
                 notices: self.root_notice(&error),
-                partial: true,
+                completeness: Completeness::Partial,
                 unsettled: BTreeSet::new(),
                 links: self.links.clone(),
             },
@@ -141,7 +141,7 @@ impl Scanner {
         Scan {
             pods: Some(pods),
             notices,
-            partial: self.book.is_partial(),
+            completeness: self.book.unread().into(),
             unsettled: self.book.unsettled(),
             links: self.links.clone(),
         }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::PodExt;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -346,18 +347,23 @@ fn bytes_read() -> u64 {
 }
 
 #[test]
-fn a_list_is_partial_while_a_file_was_never_seen_good() {
+fn a_list_lacks_the_pods_of_files_that_were_never_seen_good() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("directory.yaml")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("a", "1")).unwrap();
     let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
-    assert!(!scanner.scan().partial, "a directory is no manifest");
+    let complete = Completeness::Complete;
+    let found = scanner.scan().completeness;
+    assert_eq!(found, complete, "a directory is no manifest");
     fs::write(dir.path().join("good.yaml"), "{ broken").unwrap();
-    assert!(!scanner.scan().partial, "the last good version is known");
+    let found = scanner.scan().completeness;
+    assert_eq!(found, complete, "the last good version is known");
     fs::write(dir.path().join("never.yaml"), "{ broken").unwrap();
-    assert!(scanner.scan().partial);
+    let never = dir.path().join("never.yaml").display().to_string();
+    let found = scanner.scan().completeness;
+    assert_eq!(found, BTreeSet::from([never]).into());
     fs::write(dir.path().join("never.yaml"), manifest("b", "1")).unwrap();
-    assert!(!scanner.scan().partial);
+    assert_eq!(scanner.scan().completeness, complete);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::SourceList;
 use super::manifest::read_url;
 use super::static_pod::Origin;
 use crate::events::{EventRecorder, ObjectRef};
-use crate::model::{PodSource, reasons};
+use crate::model::{Completeness, PodSource, reasons};
 use crate::validation::LocalObjects;
 use anyhow::Context as _;
 use fetch::Fetcher;
@@ -200,7 +200,7 @@ impl HttpSource {
         let list = SourceList {
             source,
             pods,
-            partial: false,
+            completeness: Completeness::Complete,
         };
         self.lists
             .send(list)

@@ -76,6 +76,26 @@ fn a_given_uid_under_another_name_is_another_pod() {
 }
 
 #[test]
+fn an_edit_under_a_given_uid_is_another_pod_unless_an_api_server_says_so() {
+    let with = |digest: &str| {
+        changed(&pod("a", "1", digest), |p| {
+            p.metadata.annotations = Some([(keys::SPEC_DIGEST.into(), digest.into())].into());
+        })
+    };
+    for (kind, expected) in [
+        (PodSource::File, vec![PodOp::Remove, PodOp::Add]),
+        (PodSource::Http, vec![PodOp::Remove, PodOp::Add]),
+        (PodSource::Api, vec![PodOp::Update]),
+    ] {
+        let mut source = SourcePods::new(kind);
+        source.merge(vec![with("v1:a")], NOW);
+        let merged = source.merge(vec![with("v1:b")], NOW);
+        let ops: Vec<_> = merged.updates.iter().map(|u| u.op).collect();
+        assert_eq!(ops, expected, "{kind}");
+    }
+}
+
+#[test]
 fn only_what_the_user_wants_makes_an_update() {
     let base = pod("a", "1", "");
     let cases: [(&str, Arc<Pod>, Option<PodOp>); 7] = [

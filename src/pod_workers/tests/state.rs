@@ -4,7 +4,10 @@ use super::{
     super::{delay::Next, phase::*, state::*, update::*},
     *,
 };
-use crate::pod_sync::syncer::{RetryDelay, TerminationReason, UpdateKind};
+use crate::{
+    model::{ContainerState, ContainerStatus},
+    pod_sync::syncer::{RetryDelay, TerminationReason, UpdateKind},
+};
 use TerminationReason::{Deleted, Finished, Orphaned};
 use UpdateKind::{Create, Sync, Update};
 use std::time::Duration;
@@ -280,7 +283,7 @@ fn a_pod_of_which_only_the_runtime_knows_can_only_be_killed() {
     let mut wish = UpdateOptions::orphan(running.clone());
     wish.request = Request::Sync(Sync);
     assert!(PodState::first(wish.clone(), Instant::now()).is_none());
-    let (mut p, said) = first(UpdateOptions::orphan(running.clone()).within(20));
+    let (mut p, said) = first(UpdateOptions::orphan(running.clone()));
     assert_eq!(said, "hold kill:1");
     assert_eq!(p.update(wish), "");
     assert_eq!(p.begin(), "stop-runtime:1");
@@ -288,6 +291,46 @@ fn a_pod_of_which_only_the_runtime_knows_can_only_be_killed() {
     assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
     assert_eq!(p.begin(), "stop-runtime:1");
     assert_eq!(p.ended(Outcome::Done), "leave drop");
+}
+
+#[test]
+fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers() {
+    let with_grace = |grace_seconds| {
+        let running = ContainerStatus {
+            state: ContainerState::Running,
+            grace_seconds,
+            ..ContainerStatus::default()
+        };
+        let mut status = PodStatus::clone(&in_runtime("u", "web", true));
+        status.containers = vec![running];
+        UpdateOptions::superseded(Arc::new(status))
+    };
+    assert_eq!(first(with_grace(None)).1, "hold kill:1");
+    let (mut p, said) = first(with_grace(Some(20)));
+    assert_eq!(said, "hold kill:20");
+    assert_eq!(p.begin(), "stop-runtime:20");
+    assert_eq!(p.update(sync(Create, &fixed())), "");
+    assert_eq!(p.update(sync(Sync, &fixed())), "kill:20");
+    let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
+    assert_eq!(p.update(orphan), "kill:20");
+    assert_eq!(p.ended(Outcome::Done), "leave drop");
+}
+
+#[test]
+fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes() {
+    let pod = api();
+    let (mut starting, _) = first(sync(Create, &pod));
+    assert_eq!(starting.on(Input::StatusChanged), "");
+    let mut p = syncing(&pod);
+    assert_eq!(p.on(Input::StatusChanged), "");
+    p.update(kill(&pod));
+    p.begin();
+    assert_eq!(p.ended(Outcome::Failed), "rest:Error");
+    assert_eq!(p.on(Input::StatusChanged), "kill:30");
+    p.begin();
+    p.ended(Outcome::Done);
+    assert_eq!(p.on(Input::StatusChanged), "kill:1");
+    assert_eq!(finished(&pod).on(Input::StatusChanged), "");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What must be true of a kubelet on a real runtime.
 
+mod api_pods;
 mod broken_parts;
 mod containers;
 mod faults;
@@ -112,6 +113,7 @@ scenarios! {
     images::unused_images_go_until_there_is_space_and_used_ones_stay,
     images::a_private_image_is_pulled_once_the_login_is_right,
     logs::a_log_that_was_moved_away_is_reopened_and_followed_on,
+    api_pods::pods_of_an_api_server_live_on_whatever_the_flags,
     manifests::a_changed_manifest_replaces_the_pod,
     manifests::broken_manifests_stand_beside_good_ones,
     containers::init_containers_run_one_after_the_other_before_the_main_ones,

@@ -204,6 +204,17 @@ impl KubeGenericRuntimeManager {
             }
             return Ok(());
         }
+        self.kill_containers(request, actions, report).await
+    }
+
+    /// Step 3.
+    async fn kill_containers(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        report: &mut SyncReport,
+    ) -> anyhow::Result<()> {
+        let (pod, status) = (request.pod, &request.status);
         for kill in &actions.containers_to_kill {
             report.acted = true;
             let stop = Action::StopContainer;

@@ -7,7 +7,10 @@ use super::{
     local::{self, LocalPath},
     tls::Tls,
 };
-use crate::base::chain;
+use crate::base::{
+    chain,
+    panics::{Place, contain},
+};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
@@ -167,13 +170,13 @@ impl Listener {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some(ended) = open.join_next() => report(self.name, ended),
+                Some(_ended) = open.join_next() => {}
                 accepted = accept(&self.socket, &slots) => match accepted {
                     Ok((stream, slot)) => {
                         let slot = Slot::new(Mutex::new(Some(slot)));
                         let served = served(stream, slot.clone(), self.tls.clone(), handlers.clone(), self.limits, shutdown.clone());
                         open.spawn(async move {
-                            served.await;
+                            let _ = contain(Place::Connection, served).await;
                             drop(slot);
                         });
                     }
@@ -188,9 +191,7 @@ impl Listener {
             }
         }
         drop(self.socket);
-        while let Some(ended) = open.join_next().await {
-            report(self.name, ended);
-        }
+        while open.join_next().await.is_some() {}
         Ok(())
     }
 }
@@ -332,11 +333,5 @@ async fn connection(
     };
     if let Err(error) = ended {
         tracing::debug!(error = chain(&error), "connection ended early");
-    }
-}
-
-fn report(name: &'static str, ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(name, %error, "a connection's task failed");
     }
 }

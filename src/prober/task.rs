@@ -264,10 +264,7 @@ impl ProbeTask {
     fn forget(&self, id: &ContainerId) {
         let (uid, kind) = (&self.probes.uid, self.kind);
         self.show(|seen| *seen = Seen::default());
-        self.shared.parts.results.clear(id, kind);
-        self.shared.parts.journal.update(uid, |record| {
-            record.set_verdict(id, kind, ProbeVerdict::Unknown);
-        });
+        self.shared.forget(uid, id, kind);
     }
 
     fn end(mut self) {
@@ -295,12 +292,7 @@ impl ProbeTask {
         let remembered = container
             .as_ref()
             .filter(|seen| !self.state.knows(&seen.id))
-            .and_then(|seen| {
-                let journal = &self.shared.parts.journal;
-                journal.read(&self.probes.uid, |record| {
-                    record.verdict(&seen.id, self.kind)
-                })
-            });
+            .and_then(|seen| self.shared.parts.results.get(&seen.id, self.kind));
         Facts {
             pod_terminal: view.pod_terminal,
             deleting: view.deleting,

@@ -459,3 +459,23 @@ async fn a_probe_task_that_panics_goes_on_after_a_period() {
     let verdict = bench.verdict("c1", ProbeKind::Readiness);
     assert_eq!(verdict, Some(ProbeVerdict::Success));
 }
+
+#[tokio::test(start_paused = true)]
+async fn results_of_an_earlier_kubelet_hold_from_the_start() {
+    let bench = Bench::new(|c| {
+        c.readiness_probe = Some(probe("ready"));
+        c.startup_probe = Some(probe("up"));
+    });
+    bench.start("c1");
+    bench.pass(15 * S).await;
+    let success = Some(ProbeVerdict::Success);
+    // Before any task of the new one has run.
+    let second = bench.restarted();
+    assert_eq!(second.verdict("c1", ProbeKind::Startup), success);
+    assert_eq!(second.verdict("c1", ProbeKind::Readiness), success);
+    // What was replaced while no kubelet ran is forgotten.
+    bench.pass(S).await;
+    bench.world.lock().view.container.as_mut().unwrap().id = "c2".into();
+    let third = bench.restarted();
+    assert_eq!(third.results.len(), 0);
+}

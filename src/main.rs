@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use kubelet::{
     app::App,
-    base::chain,
+    base::{chain, panics},
     cli::{self, Command},
     config::{self, Flags, HostFacts},
     host::ServiceManager,
@@ -35,6 +35,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     };
     let config = config::load(flags, &facts)?;
     let log = config::logging::init(&config.logging)?;
+    panics::install_hook();
     let manager = service_manager()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

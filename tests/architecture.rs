@@ -447,3 +447,29 @@ fn comments_strings_and_characters_are_not_code() {
     assert_eq!(code.split_whitespace().collect::<String>(), "a(,,,,)+'aT+d");
     assert_eq!(code.matches('\n').count(), 2);
 }
+
+/// The profiles of a manifest in which a panic ends the process.
+fn aborting_profiles(manifest: &str) -> Vec<&str> {
+    let (mut section, mut found) = ("", Vec::new());
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line;
+        } else if let Some((key, value)) = line.split_once('=') {
+            let aborts = key.trim() == "panic" && value.contains("abort");
+            if aborts && section.starts_with("[profile.") {
+                found.push(section);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_panic_ends_the_process_in_no_profile() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    assert_eq!(aborting_profiles(&manifest), <[&str; 0]>::default());
+    let aborts =
+        "[profile.dev]\npanic = \"unwind\"\n[profile.release]\nlto = true\npanic = \"abort\"\n";
+    assert_eq!(aborting_profiles(aborts), ["[profile.release]"]);
+}

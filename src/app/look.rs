@@ -11,7 +11,7 @@ use crate::{
         KubeGenericRuntimeManager,
         preview::{KnownImages, Preview, read_pods},
     },
-    model::{AddressOrder, Pod, PodExt, PodStatus, ProbeKind},
+    model::{AddressOrder, Pod, PodExt, PodStatus},
     objects::Objects,
     probe_results::{self, ProbeResultsWriter},
     sync_loop::admission::{self, NodeView, sysctls::Allowlist},
@@ -171,25 +171,9 @@ impl Look {
         status: &PodStatus,
         images: &KnownImages,
     ) -> Preview {
-        self.remember_verdicts(pod, status);
-        self.manager.preview(pod, status, images).await
-    }
-
-    /// What an earlier kubelet wrote down of probes holds until one speaks.
-    fn remember_verdicts(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
-        let record = self.journal.get(&uid);
-        for container in &status.containers {
-            for kind in [
-                ProbeKind::Liveness,
-                ProbeKind::Readiness,
-                ProbeKind::Startup,
-            ] {
-                if let Some(verdict) = record.verdict(&container.id, kind) {
-                    self.results.set(&uid, &container.id, kind, verdict);
-                }
-            }
-        }
+        self.results.restore(&uid, &self.journal.get(&uid));
+        self.manager.preview(pod, status, images).await
     }
 }
 

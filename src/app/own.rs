@@ -2,6 +2,7 @@
 
 use super::Boards;
 use crate::{
+    base::panics,
     config::{BEHAVES_AS, KubeletConfig},
     host::proc::{OwnProcess, own_process},
     metrics::{AtScrape, Metrics},
@@ -46,6 +47,14 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
         "kubelet_cgroup_version",
         "cgroup version on the hosts.",
         AtScrape::number(move || version),
+    );
+    metrics.register(
+        "kubelet_panics_total",
+        "Number of panics by what they were part of. Each is a defect of this program that ended this one thing.",
+        AtScrape::counter(|| {
+            let sample = |(place, count)| (vec![("where", String::from(place))], count as f64);
+            panics::counts().map(sample).collect()
+        }),
     );
     process(metrics);
     start_time(&boards.probe_metrics);

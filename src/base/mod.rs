@@ -1,7 +1,7 @@
 //! Ground floor: small tools that know nothing of Kubernetes.
 //!
 //! * Owns: keyed back-off, coalescing dirty sets, atomic files, named tasks with one
-//!   shutdown, places for quick work on files, durations and quoted text as Go
+//!   shutdown, contained panics, places for quick work on files, durations and quoted text as Go
 //!   spells them.
 //! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
 //! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
@@ -15,6 +15,7 @@ mod own_files;
 mod go_duration;
 mod go_quote;
 mod hex;
+pub mod panics;
 mod strings;
 mod tasks;
 

@@ -2,7 +2,6 @@
 
 use super::{
     KubeGenericRuntimeManager,
-    actions::StartReason,
     image_volumes::image_failure,
     kill::Why,
     report::StartFailure,
@@ -27,6 +26,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
+use std::borrow::Cow;
 
 impl KubeGenericRuntimeManager {
     /// Starts a container in a sandbox. `Err(None)` when the turn was cancelled.
@@ -35,29 +35,23 @@ impl KubeGenericRuntimeManager {
         request: &SyncRequest<'_>,
         sandbox: &Sandbox,
         container: &Container,
-        why: &StartReason,
     ) -> Result<(), Stopped> {
         let pod = request.pod;
-        self.check_back_off(request, container, why)?;
+        self.check_back_off(request, container)?;
         let name = &container.name;
         let wanted = container.image.as_deref().unwrap_or_default();
         self.doing(pod, format!("getting image {wanted} for {name}"));
         let images = Box::pin(self.ensure_image_volumes(request, container, sandbox)).await?;
         let image = Box::pin(self.ensure_image(request, container, sandbox)).await?;
-        let newest = self.newest(pod, &request.status, &container.name);
-        let restart_count = match newest {
-            Some(newest) => newest.restart_count.saturating_add(1),
-            None if sandbox.fresh_logs => 0,
-            None => {
-                self.builder
-                    .restart_count_from_logs(pod, &container.name)
-                    .await
-            }
-        };
+        let newest = self.newest(pod, &request.status, name);
+        let logs = (!sandbox.fresh_logs).then_some(pod.as_ref());
+        let restart_count = self.next_restart_count(logs, name, newest.as_deref()).await;
+        let others = request.status.instances(name).map(|c| c.restart_count);
         let build = ContainerRequest {
             pod,
             container,
             restart_count,
+            others: &others.collect::<Vec<_>>(),
             image_ref: &image.reference,
             image_user: &ImageUser::of(&image),
             pod_ips: &sandbox.ips,
@@ -82,6 +76,26 @@ impl KubeGenericRuntimeManager {
         removed.ok_or(None)??;
         let id = Box::pin(self.create_and_start(pod, sandbox, container, config)).await?;
         Box::pin(self.run_post_start(request, container, &id)).await
+    }
+
+    /// The restart count of the next instance. One that never started is made again under its count. The
+    /// runtime may have forgotten instances, so no count is used whose log there is already; `logs` is whose
+    /// logs may be there.
+    pub(super) async fn next_restart_count(
+        &self,
+        logs: Option<&Pod>,
+        name: &str,
+        newest: Option<&ContainerStatus>,
+    ) -> u32 {
+        let next = match newest {
+            Some(newest) if newest.state == ContainerState::Created => return newest.restart_count,
+            Some(newest) => newest.restart_count.saturating_add(1),
+            None => 0,
+        };
+        match logs {
+            Some(pod) => next.max(self.builder.restart_count_from_logs(pod, name).await),
+            None => next,
+        }
     }
 
     async fn ensure_image(
@@ -127,19 +141,17 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         container: &Container,
-        why: &StartReason,
     ) -> Result<(), Stopped> {
-        let (pod, now) = (request.pod, Timestamp::now());
-        let newest = self.newest(pod, &request.status, &container.name);
-        let newest = newest.as_deref();
-        let running = newest.is_some_and(|c| c.state == ContainerState::Running);
-        let admission = match why {
-            // The picture is from before it was stopped, a moment ago.
-            StartReason::Killed(_) if running => {
-                self.back_off.admit_after(pod, container, now, now)
+        let (pod, status, now) = (request.pod, &request.status, Timestamp::now());
+        let counts = match self.newest(pod, status, &container.name) {
+            // It was killed a moment ago. Its delay counts from the end of the instance before, as upstream's
+            // does: a container that ran for longer than its delay is restarted at once.
+            Some(newest) if newest.state == ContainerState::Running => {
+                self.ended_before(pod, status, &newest.name)
             }
-            _ => self.back_off.admit(pod, container, newest, now),
+            newest => newest.map(Cow::into_owned),
         };
+        let admission = self.back_off.admit(pod, container, counts.as_ref(), now);
         let Admission::Wait { delay, left } = admission else {
             return Ok(());
         };
@@ -170,7 +182,11 @@ impl KubeGenericRuntimeManager {
         let id = match created {
             Ok(id) => ContainerId::from(id),
             Err(error) => {
-                Box::pin(self.adopt_containers(pod, sandbox, &container.name, &error)).await;
+                if may_exist(&error) {
+                    Box::pin(self.adopt_containers(pod, sandbox, &container.name)).await;
+                } else {
+                    self.links.remove_unused(pod, &log).await;
+                }
                 return Err(self.refused(
                     &object,
                     container,
@@ -201,6 +217,7 @@ impl KubeGenericRuntimeManager {
         self.cache
             .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
+            self.back_off.start_failed(&id, Timestamp::now());
             // It may run all the same, and then its hook is still to come (P-09).
             if !error.is_outcome_unknown() {
                 self.hook_done(pod, &id);
@@ -338,10 +355,7 @@ impl KubeGenericRuntimeManager {
 
     /// After a create whose outcome is unknown, or a name that is taken: the container may exist. It
     /// is looked up and adopted, so the next turn sees it instead of asking for a second one (P-10).
-    async fn adopt_containers(&self, pod: &Pod, sandbox: &Sandbox, name: &str, error: &CriError) {
-        if !may_exist(error) {
-            return;
-        }
+    async fn adopt_containers(&self, pod: &Pod, sandbox: &Sandbox, name: &str) {
         let filter = ContainerFilter {
             pod_sandbox_id: sandbox.id.to_string(),
             label_selector: [(keys::CONTAINER_NAME.to_string(), name.to_string())].into(),

@@ -71,6 +71,25 @@ impl KubeGenericRuntimeManager {
         })
     }
 
+    /// How a container ended last that runs, or ran a moment ago: of what the runtime has, else of what is
+    /// remembered.
+    pub(super) fn ended_before(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        name: &str,
+    ) -> Option<ContainerStatus> {
+        let exited = |status: &PodStatus| {
+            let mut instances = status.instances(name);
+            let exited = instances.find(|c| c.state == ContainerState::Exited);
+            exited.cloned()
+        };
+        exited(status).or_else(|| {
+            let record = |record: &PodRecord| record.with_exits(status);
+            exited(&self.journal.read(&pod.uid(), record)?)
+        })
+    }
+
     /// A container has been made anew: its last exit is not how it ended any more.
     pub(super) fn exit_is_past(&self, pod: &Pod, name: &str) {
         let uid = pod.uid();

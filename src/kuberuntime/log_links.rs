@@ -41,6 +41,17 @@ impl LogLinks {
         blocking("link a log", shown, move || link_log(&log, &link)).await;
     }
 
+    /// Removes the log of an instance that the runtime did not make after all, if nothing was written to it:
+    /// a log counts as an instance that there was.
+    pub(super) async fn remove_unused(&self, pod: &Pod, log_path: &str) {
+        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, &Owner::of(pod)) else {
+            return;
+        };
+        let log = directory.join(log_path);
+        let shown = log.display().to_string();
+        blocking("remove an unused log", shown, move || remove_empty(&log)).await;
+    }
+
     /// Removes the link alone.
     pub(super) async fn remove_link(&self, owner: &Owner, container: &ContainerStatus) {
         let Some(link) = self.link_of(owner, container) else {
@@ -125,6 +136,13 @@ fn remove_logs(directory: &Path, goes: impl Fn(u32) -> bool) -> io::Result<()> {
     Ok(())
 }
 
+fn remove_empty(log: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(log) {
+        Ok(found) if found.is_file() && found.len() == 0 => ignore_missing(fs::remove_file(log)),
+        found => ignore_missing(found.map(drop)),
+    }
+}
+
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -146,6 +164,18 @@ async fn blocking(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_nothing_was_written_to_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [empty, used] = ["0.log", "1.log"].map(|name| dir.path().join(name));
+        fs::write(&empty, "").unwrap();
+        fs::write(&used, "x").unwrap();
+        for log in [&empty, &used, &dir.path().join("2.log")] {
+            remove_empty(log).unwrap();
+        }
+        assert!(!empty.exists() && used.exists());
+    }
 
     #[test]
     fn an_instances_logs_go_with_their_rotated_files_and_no_others() {

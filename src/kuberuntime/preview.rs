@@ -107,13 +107,9 @@ impl KubeGenericRuntimeManager {
                 ImageUser::Name(String::new())
             }
         };
-        let restart_count = match status.newest(&container.name) {
-            Some(newest) => newest.restart_count.saturating_add(1),
-            None => {
-                let counted = self.builder.restart_count_from_logs(&pod, &container.name);
-                counted.await
-            }
-        };
+        let name = &container.name;
+        let newest = status.newest(name);
+        let restart_count = self.next_restart_count(Some(&pod), name, newest).await;
         let unknown = ["<pod IP>".to_string()];
         let pod_ips = match status.ips() {
             [] => &unknown,

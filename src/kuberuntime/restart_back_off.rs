@@ -6,12 +6,12 @@
 use crate::{
     base::backoff::{Backoff, Moment, Step},
     journal::{BackOffStep, Journal, PodRecord},
-    model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 /// First delay; the very first restart has none.
 const BASE: Duration = Duration::from_secs(10);
@@ -22,6 +22,8 @@ const RESET_AFTER: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct RestartBackOff {
     steps: Mutex<Backoff<u64, Timestamp>>,
+    /// When starts failed, by instance. Some runtimes leave such an instance as it was created.
+    failed_starts: Mutex<HashMap<ContainerId, Timestamp>>,
     cap: Duration,
     journal: Journal,
 }
@@ -44,9 +46,15 @@ impl RestartBackOff {
     pub(super) fn new(cap: Duration, journal: Journal) -> Self {
         Self {
             steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
+            failed_starts: Mutex::default(),
             cap,
             journal,
         }
+    }
+
+    /// The start of an instance failed.
+    pub(super) fn start_failed(&self, id: &ContainerId, at: Timestamp) {
+        self.failed_starts.lock().insert(id.clone(), at);
     }
 
     /// Whether a container may start at `now`, given its newest instance. A container that may start
@@ -58,7 +66,7 @@ impl RestartBackOff {
         newest: Option<&ContainerStatus>,
         now: Timestamp,
     ) -> Admission {
-        match newest.and_then(ended) {
+        match newest.and_then(|newest| self.ended(newest)) {
             Some(ended) => self.admit_after(pod, container, ended, now),
             None => Admission::Go,
         }
@@ -98,7 +106,7 @@ impl RestartBackOff {
         newest: &ContainerStatus,
         now: Timestamp,
     ) -> Option<(Duration, Duration)> {
-        self.held_after(pod, container, ended(newest)?, now)
+        self.held_after(pod, container, self.ended(newest)?, now)
     }
 
     /// The same, for a container whose last instance ended at a known time and may be gone.
@@ -141,9 +149,10 @@ impl RestartBackOff {
         container: &Container,
         newest: &ContainerStatus,
     ) -> bool {
+        let ended = self.ended(newest);
         let steps = self.steps.lock();
         let step = steps.step(&key_of(pod, container));
-        ended(newest).is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
+        ended.is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
     }
 
     /// How many steps are remembered.
@@ -172,24 +181,29 @@ impl RestartBackOff {
         self.steps
             .lock()
             .retain(|_, step| age(step) < 2 * RESET_AFTER);
+        let recent = |at: &Timestamp| Moment::since(now, *at) < 2 * RESET_AFTER;
+        self.failed_starts.lock().retain(|_, at| recent(at));
+    }
+
+    /// When an instance ended that does not run any more. Of one in a state that nobody knows, all that is
+    /// sure is when it was made; counting from there keeps its replacements from following each other
+    /// without a pause.
+    fn ended(&self, container: &ContainerStatus) -> Option<Timestamp> {
+        let nanoseconds = match container.state {
+            ContainerState::Exited => container.finished_at,
+            ContainerState::Unknown => container.created_at,
+            ContainerState::Created => {
+                return self.failed_starts.lock().get(&container.id).copied();
+            }
+            ContainerState::Running => return None,
+        };
+        let instant = Timestamp::from_nanosecond(i128::from(nanoseconds));
+        Some(instant.unwrap_or(Timestamp::UNIX_EPOCH))
     }
 }
 
 fn key_of(pod: &Pod, container: &Container) -> u64 {
     back_off_key(pod.name(), pod.namespace(), pod.uid().as_str(), container)
-}
-
-/// When an instance ended that does not run any more. Of one in a state that nobody knows, all that is
-/// sure is when it was made; counting from there keeps its replacements from following each other
-/// without a pause.
-fn ended(container: &ContainerStatus) -> Option<Timestamp> {
-    let nanoseconds = match container.state {
-        ContainerState::Exited => container.finished_at,
-        ContainerState::Unknown => container.created_at,
-        ContainerState::Created | ContainerState::Running => return None,
-    };
-    let instant = Timestamp::from_nanosecond(i128::from(nanoseconds));
-    Some(instant.unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 #[cfg(test)]
@@ -369,6 +383,35 @@ mod tests {
             .back_off
             .admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
         assert_eq!(admission, Admission::Go);
+    }
+
+    #[test]
+    fn a_start_that_failed_counts_as_an_end_also_when_the_runtime_leaves_it_created() {
+        let bed = bed();
+        let created = ContainerStatus {
+            id: "c1".into(),
+            state: ContainerState::Created,
+            ..Default::default()
+        };
+        let admit = |now| {
+            bed.back_off
+                .admit(&bed.pod, &bed.container, Some(&created), now)
+        };
+        let mut gaps = Vec::new();
+        let mut now = t(0);
+        for _ in 0..5 {
+            bed.back_off.start_failed(&created.id, now);
+            let left = match admit(now) {
+                Admission::Go => Duration::ZERO,
+                Admission::Wait { left, .. } => left,
+            };
+            now += left;
+            assert!(left.is_zero() || admit(now) == Admission::Go);
+            gaps.push(left.as_secs());
+        }
+        assert_eq!(gaps, [0, 10, 20, 40, 80]);
+        bed.back_off.collect(now + Duration::from_secs(3600));
+        assert_eq!(admit(now), Admission::Go, "it is forgotten with time");
     }
 
     #[test]

@@ -352,7 +352,7 @@ impl KubeGenericRuntimeManager {
             return false;
         }
         tracing::debug!(container = start.name, reason = ?start.reason, "Starting a container");
-        match Box::pin(self.start_container(request, sandbox, container, &start.reason)).await {
+        match Box::pin(self.start_container(request, sandbox, container)).await {
             Ok(()) => {
                 report.acted = true;
                 self.metrics.started_container(request.pod, container, None);

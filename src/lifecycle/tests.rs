@@ -65,35 +65,45 @@ async fn exec_output_is_cut_at_ten_kib_without_breaking_utf_8() {
     assert_eq!(output.len(), MAX_OUTPUT);
 }
 
-fn outcome_unknown() -> CriError {
+fn outcome_unknown(code: tonic::Code) -> CriError {
     CriError::OutcomeUnknown {
         rpc: Rpc::ExecSync,
-        code: tonic::Code::DeadlineExceeded,
-        message: "context deadline exceeded".into(),
+        code,
+        message: "said the runtime".into(),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_outlives_its_timeout_is_a_failure() {
-    let exec: ExecFn = Arc::new(|_, _, timeout| {
-        Box::pin(async move {
-            tokio::time::sleep(timeout).await;
-            Err(outcome_unknown())
-        })
-    });
-    assert_eq!(
-        run_command(exec, &["sh", "-c", "sleep 9"], 90 * SECOND).await,
-        ProbeOutcome::failure(r#"command timed out: "sh -c sleep 9" timed out after 1m30s"#)
-    );
+async fn a_command_that_outlived_its_timeout_is_a_failure_whenever_the_runtime_says_so() {
+    for early in [0, 1, 90].map(Duration::from_secs) {
+        let exec: ExecFn = Arc::new(move |_, _, timeout| {
+            Box::pin(async move {
+                tokio::time::sleep(timeout - early).await;
+                Err(outcome_unknown(tonic::Code::DeadlineExceeded))
+            })
+        });
+        assert_eq!(
+            run_command(exec, &["sh", "-c", "sleep 9"], 90 * SECOND).await,
+            ProbeOutcome::failure(r#"command timed out: "sh -c sleep 9" timed out after 1m30s"#)
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_connection_to_the_runtime_says_nothing_about_the_container() {
-    let outcome = run_command(exec_with(|_| Err(outcome_unknown())), &["x"], SECOND).await;
-    assert!(
-        matches!(outcome, ProbeOutcome::Unknown { .. }),
-        "{outcome:?}"
-    );
+    for late in [0, 9].map(Duration::from_secs) {
+        let exec: ExecFn = Arc::new(move |_, _, _| {
+            Box::pin(async move {
+                tokio::time::sleep(late).await;
+                Err(outcome_unknown(tonic::Code::Unavailable))
+            })
+        });
+        let outcome = run_command(exec, &["x"], SECOND).await;
+        assert!(
+            matches!(outcome, ProbeOutcome::Unknown { .. }),
+            "{outcome:?}"
+        );
+    }
     let gone = CriError::NotFound {
         rpc: Rpc::ExecSync,
         message: "no such container".into(),

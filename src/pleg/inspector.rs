@@ -2,16 +2,17 @@
 
 use super::{Watch, last_words};
 use crate::{
-    base::backoff::Backoff,
+    base::{
+        backoff::Backoff,
+        panics::{Panicked, Place, contain},
+    },
     cri::{CriError, v1::ContainerFilter},
     kuberuntime::translate,
     model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
     pod_cache::{ItemId, Owner, Read},
 };
-use futures::FutureExt as _;
 use std::{
     collections::{HashMap, VecDeque},
-    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
@@ -42,7 +43,7 @@ enum Outcome {
     Failed(CriError),
     Late,
     /// A bug; like a failure, so that the item does not stay unread for ever.
-    Panicked,
+    Panicked(Panicked),
 }
 
 impl InspectTask {
@@ -70,8 +71,9 @@ impl InspectTask {
                     if let Some(item) = self.queue.pop_front() {
                         let watch = self.watch.clone();
                         self.reads.spawn(async move {
-                            let read = AssertUnwindSafe(inspect(watch, item.clone(), place));
-                            (item, read.catch_unwind().await.unwrap_or(Outcome::Panicked))
+                            let read = inspect(watch, item.clone(), place);
+                            let read = contain(Place::Inspection, read).await;
+                            (item, read.unwrap_or_else(Outcome::Panicked))
                         });
                     }
                 }
@@ -105,7 +107,7 @@ impl InspectTask {
                 return;
             }
             Outcome::Failed(error) => error.to_string(),
-            Outcome::Panicked => "a bug: the read panicked".into(),
+            Outcome::Panicked(panicked) => panicked.to_string(),
             Outcome::Late => format!("no answer within {} s", DEADLINE.as_secs()),
         };
         let now = Instant::now();

@@ -5,9 +5,9 @@ use crate::{
     cri::FeaturesReader,
     journal::{ConditionSince, Journal, Origin, PodRecord, Terminal},
     kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
-    model::{ContainerId, ContainerState, Pod, PodExt, PodStatus, PodUid, ProbeKind, reasons},
+    model::{ContainerState, Pod, PodExt, PodStatus, PodUid, reasons},
     pod_cache::PodCache,
-    probe_results::{ProbeResults, Verdicts},
+    probe_results::ProbeResults,
     resources,
     status::{
         StatusManager, Statuses,
@@ -200,8 +200,7 @@ impl StatusPublisher {
             Some((failure.reason.to_string(), failure.message.clone()))
         };
         let back_off = |name: &str| self.runtime.back_off_message(pod, name, picture, now);
-        let uid = pod.uid();
-        let verdicts = |id: &_| self.verdicts(&uid, id);
+        let verdicts = |id: &_| self.results.get(id);
         let live = notes.stage == Stage::Live;
         let outlook = self.runtime.outlook(pod, picture);
         let mut inputs = Inputs {
@@ -222,20 +221,6 @@ impl StatusPublisher {
             inputs.back_off = &|_| None;
         }
         generate_api_pod_status(&inputs)
-    }
-
-    /// The verdicts on a container. Until its probes are set up anew after a restart of the kubelet,
-    /// what was settled before holds: a pod does not become unready in between.
-    fn verdicts(&self, uid: &PodUid, id: &ContainerId) -> Verdicts {
-        let known = self.results.get(id);
-        self.journal.read(uid, |record| {
-            let remembered = |kind| known.get(kind).or_else(|| record.verdict(id, kind));
-            Verdicts {
-                liveness: remembered(ProbeKind::Liveness),
-                readiness: remembered(ProbeKind::Readiness),
-                startup: remembered(ProbeKind::Startup),
-            }
-        })
     }
 
     /// What was shown of the pod before.

@@ -33,9 +33,9 @@ impl Default for Delays {
 /// What a turn said about the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Next {
-    /// This exact instant.
+    /// At this exact instant,
     pub(super) again: Option<Instant>,
-    /// Otherwise this soon.
+    /// or this soon, whichever is earlier.
     pub(super) delay: RetryDelay,
 }
 
@@ -47,23 +47,22 @@ impl Next {
     };
 }
 
-/// The instant of the next turn. The delays are stretched by up to a half, by `roll` from 0 to 1, so
-/// that pods that start together do not stay together. An exact instant is kept to the instant,
-/// except that the long resync is never put off by it.
+/// The instant of the next sync. The delays are stretched by up to a half, by `roll` from 0 to 1, so
+/// that pods that start together do not stay together. An exact instant is kept to the instant;
+/// neither a retry nor the next periodic sync waits for it.
 pub(super) fn due(next: Next, delays: &Delays, now: Instant, roll: f64) -> Instant {
-    let stretched = |delay: Duration| now + delay.mul_f64(1.0 + 0.5 * roll.clamp(0.0, 1.0));
-    let resync = stretched(delays.resync);
-    match (next.again, next.delay) {
-        (Some(again), _) => again.clamp(now, resync),
-        (None, RetryDelay::Resync) => resync,
-        (None, RetryDelay::Error) => stretched(delays.error),
-        (None, RetryDelay::Stop(failures)) => {
+    let delay = match next.delay {
+        RetryDelay::Resync => delays.resync,
+        RetryDelay::Error => delays.error,
+        RetryDelay::Stop(failures) => {
             let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
             let delay = delays.stop.saturating_mul(doubled.unwrap_or(u32::MAX));
-            stretched(delay.min(delays.error))
+            delay.min(delays.error)
         }
-        (None, RetryDelay::NetworkNotReady) => stretched(delays.network_not_ready),
-    }
+        RetryDelay::NetworkNotReady => delays.network_not_ready,
+    };
+    let latest = now + delay.mul_f64(1.0 + 0.5 * roll.clamp(0.0, 1.0));
+    next.again.map_or(latest, |again| again.clamp(now, latest))
 }
 
 #[cfg(test)]
@@ -93,17 +92,22 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_instant_is_exact_but_never_later_than_the_resync() {
+    fn an_exact_instant_is_exact_but_never_later_than_what_the_outcome_asks_for() {
         let now = Instant::now();
-        let at = |seconds| {
+        for (delay, seconds, millis) in [
+            (RetryDelay::Resync, 7, 7_000),
+            (RetryDelay::Resync, 300, 87_000),
+            (RetryDelay::Error, 7, 7_000),
+            (RetryDelay::Error, 3_600, 14_500),
+            (RetryDelay::NetworkNotReady, 3_600, 1_450),
+        ] {
             let next = Next {
                 again: Some(now + Duration::from_secs(seconds)),
-                delay: RetryDelay::Error,
+                delay,
             };
-            due(next, &Delays::default(), now, 0.9) - now
-        };
-        assert_eq!(at(7), Duration::from_secs(7));
-        assert_eq!(at(300), Duration::from_secs(87));
+            let at = due(next, &Delays::default(), now, 0.9) - now;
+            assert_eq!(at, Duration::from_millis(millis), "{delay:?} {seconds}");
+        }
         let past = Next {
             again: Some(now),
             delay: RetryDelay::Resync,

@@ -8,12 +8,14 @@ use super::{
     update::Work,
 };
 use crate::{
-    base::chain,
+    base::{
+        chain,
+        panics::{Place, contain},
+    },
     model::{PodExt, PodUid},
     pod_sync::syncer::{PodSyncer, RetryDelay, SyncTurn},
 };
-use futures::FutureExt as _;
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::sync::Arc;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -67,14 +69,9 @@ async fn take_turn(syncer: Arc<dyn PodSyncer>, job: Job) -> Outcome {
     let turn = match &job {
         Job::Sync(turn, _) | Job::Stop(turn, _) | Job::CleanUp(turn) => turn.clone(),
     };
-    let called = AssertUnwindSafe(async { call(syncer.as_ref(), job).await });
-    called.catch_unwind().await.unwrap_or_else(|panic| {
-        let text = panic
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_string())
-            .or_else(|| panic.downcast_ref::<String>().cloned());
-        let error = anyhow::anyhow!("a bug: {}", text.unwrap_or_default());
-        log_failure(&turn, &error);
+    let called = contain(Place::Sync, call(syncer.as_ref(), job)).await;
+    called.unwrap_or_else(|panicked| {
+        log_failure(&turn, &panicked.into());
         match turn {
             Turn::Sync(..) => Outcome::Synced {
                 terminal: false,

@@ -8,6 +8,7 @@
 
 use crate::{
     base::DirtySet,
+    journal::PodRecord,
     model::{ContainerId, PodUid, ProbeKind, ProbeVerdict},
 };
 use parking_lot::RwLock;
@@ -90,6 +91,27 @@ impl ProbeResultsWriter {
             self.changed.mark(uid.clone());
         }
         changed
+    }
+
+    /// What stands of one probe.
+    pub fn get(&self, container: &ContainerId, kind: ProbeKind) -> Option<ProbeVerdict> {
+        self.board.read().get(container)?.get(kind)
+    }
+
+    /// Sets what an earlier kubelet wrote down of a pod's probes; it holds until they are run again. Returns
+    /// the container instances.
+    pub fn restore(&self, uid: &PodUid, record: &PodRecord) -> Vec<ContainerId> {
+        let known = record.verdicts.keys();
+        let containers: Vec<ContainerId> = known.map(|id| id.as_str().into()).collect();
+        for (id, kind) in containers
+            .iter()
+            .flat_map(|id| ProbeKind::ALL.map(|kind| (id, kind)))
+        {
+            if let Some(verdict) = record.verdict(id, kind) {
+                self.set(uid, id, kind, verdict);
+            }
+        }
+        containers
     }
 
     /// Forgets one kind of verdict of a container instance.

@@ -81,6 +81,8 @@ pub struct Parts {
 pub struct ProbeManager {
     shared: Arc<Shared>,
     pods: Arc<Mutex<HashMap<PodUid, Arc<PodProbes>>>>,
+    /// Container instances with results of an earlier kubelet, by pods that no probes were started for yet.
+    restored: Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>,
 }
 
 /// What all probe tasks share.
@@ -156,13 +158,20 @@ enum SlotTask {
 }
 
 impl ProbeManager {
-    /// No probes yet; declares metric families: how probes go in `results`, which is shown by itself, the
-    /// rest in `metrics`.
+    /// No probes yet, but the results that an earlier kubelet wrote down. Declares metric families: how
+    /// probes go in `results`, which is shown by itself, the rest in `metrics`.
     pub fn new(parts: Parts, metrics: &Metrics, results: &Metrics) -> Self {
         let metrics = ProberMetrics::new(metrics, results);
+        let restore = |uid: PodUid| {
+            let restored = parts.results.restore(&uid, &parts.journal.get(&uid));
+            (!restored.is_empty()).then_some((uid, restored))
+        };
+        let uids = parts.journal.uids().into_iter();
+        let restored = uids.filter_map(restore).collect();
         Self {
             shared: Arc::new(Shared { parts, metrics }),
             pods: Arc::default(),
+            restored: Arc::new(Mutex::new(restored)),
         }
     }
 
@@ -176,6 +185,7 @@ impl ProbeManager {
             return self.shared.revive(known);
         }
         let slots = spec::probes_of(pod);
+        self.drop_restored(&uid, &slots);
         if slots.is_empty() {
             return;
         }
@@ -193,8 +203,28 @@ impl ProbeManager {
 
     /// Ends all probes of a pod and forgets their verdicts.
     pub fn remove_pod(&self, uid: &PodUid) {
+        self.drop_restored(uid, &[]);
         if let Some(probes) = self.pods.lock().remove(uid) {
             probes.signal.send_replace(Signal::Removed);
+        }
+    }
+
+    /// Forgets those of an earlier kubelet's results that none of these probes goes on from.
+    fn drop_restored(&self, uid: &PodUid, slots: &[Slot]) {
+        let Some(restored) = self.restored.lock().remove(uid) else {
+            return;
+        };
+        let probed = |slot: &Slot| {
+            let container = (self.shared.parts.view)(uid, &slot.container).container?;
+            Some((container.id, slot.kind))
+        };
+        let probed: Vec<_> = slots.iter().filter_map(probed).collect();
+        for id in restored {
+            for kind in ProbeKind::ALL {
+                if !probed.contains(&(id.clone(), kind)) {
+                    self.shared.forget(uid, &id, kind);
+                }
+            }
         }
     }
 
@@ -249,6 +279,14 @@ impl ProbeManager {
 }
 
 impl Shared {
+    /// Forgets a result, here and for the next kubelet.
+    fn forget(&self, uid: &PodUid, id: &ContainerId, kind: ProbeKind) {
+        self.parts.results.clear(id, kind);
+        self.parts.journal.update(uid, |record| {
+            record.set_verdict(id, kind, ProbeVerdict::Unknown);
+        });
+    }
+
     fn revive(self: &Arc<Self>, probes: &Arc<PodProbes>) {
         if *probes.signal.borrow() != Signal::Run {
             return;

@@ -144,6 +144,11 @@ impl State {
         }
     }
 
+    /// Time from one probe to the next; never zero.
+    pub(super) fn period(&self) -> Duration {
+        self.rules.period
+    }
+
     /// Whether this instance has been seen before. One that has not needs `remembered` in its facts.
     pub(super) fn knows(&self, id: &ContainerId) -> bool {
         self.current.as_ref().is_some_and(|c| c.id == *id)

@@ -7,6 +7,7 @@ use super::{
     state::{Facts, Instance, Life, Next, State},
 };
 use crate::{
+    base::panics::{Place, contain},
     events::ObjectRef,
     lifecycle::{ProbeOutcome, Target, run_handler},
     model::{
@@ -16,10 +17,10 @@ use crate::{
 use futures::future::{BoxFuture, pending};
 use jiff::Timestamp;
 use prometheus_client::metrics::gauge::Gauge;
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 /// How often a run that could not be carried out is tried before its tick is given up.
@@ -83,33 +84,47 @@ impl ProbeTask {
         })
     }
 
+    /// Probes until the probe ends. What panics outside of the handler leaves the probe as it was; it goes on
+    /// after a period.
     pub(super) async fn run(mut self) {
         loop {
-            let signal = *self.signal.borrow_and_update();
-            if stops(signal, self.kind) {
-                return self.end();
-            }
-            let facts = self.facts();
-            let turn = self.state.look(&facts, Instant::now());
-            if let Some(old) = &turn.forget {
-                self.overdue = None;
-                self.forget(old);
-            }
-            if let Some((id, verdict)) = turn.set {
-                self.settle(&id, verdict);
-            }
-            let due = match turn.next {
-                Next::Until(at) => Some(at),
-                Next::Run(_) | Next::Idle | Next::Exit => None,
-            };
-            self.show(|seen| seen.due = due);
-            match turn.next {
-                Next::Exit => return self.end(),
-                Next::Run(id) if self.overdue.is_none() => self.probe(id).await,
-                Next::Run(_) | Next::Idle => self.wait(None).await,
-                Next::Until(at) => self.wait(Some(at)).await,
+            match contain(Place::Probe, self.step()).await {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return self.end(),
+                Err(_) => {
+                    self.overdue = None;
+                    sleep(self.state.period()).await;
+                }
             }
         }
+    }
+
+    async fn step(&mut self) -> ControlFlow<()> {
+        let signal = *self.signal.borrow_and_update();
+        if stops(signal, self.kind) {
+            return ControlFlow::Break(());
+        }
+        let facts = self.facts();
+        let turn = self.state.look(&facts, Instant::now());
+        if let Some(old) = &turn.forget {
+            self.overdue = None;
+            self.forget(old);
+        }
+        if let Some((id, verdict)) = turn.set {
+            self.settle(&id, verdict);
+        }
+        let due = match turn.next {
+            Next::Until(at) => Some(at),
+            Next::Run(_) | Next::Idle | Next::Exit => None,
+        };
+        self.show(|seen| seen.due = due);
+        match turn.next {
+            Next::Exit => return ControlFlow::Break(()),
+            Next::Run(id) if self.overdue.is_none() => self.probe(id).await,
+            Next::Run(_) | Next::Idle => self.wait(None).await,
+            Next::Until(at) => self.wait(Some(at)).await,
+        }
+        ControlFlow::Continue(())
     }
 
     /// Waits for a change, for a time, or for the end of an overdue run.
@@ -196,7 +211,11 @@ impl ProbeTask {
                 pod_ip: pod_ip.as_deref(),
                 ports,
             };
-            run_handler(&exec, &handler, &target, timeout).await
+            let run = run_handler(&exec, &handler, &target, timeout);
+            let run = contain(Place::Probe, run).await;
+            run.unwrap_or_else(|panicked| ProbeOutcome::Unknown {
+                error: panicked.to_string(),
+            })
         })
     }
 
@@ -245,10 +264,7 @@ impl ProbeTask {
     fn forget(&self, id: &ContainerId) {
         let (uid, kind) = (&self.probes.uid, self.kind);
         self.show(|seen| *seen = Seen::default());
-        self.shared.parts.results.clear(id, kind);
-        self.shared.parts.journal.update(uid, |record| {
-            record.set_verdict(id, kind, ProbeVerdict::Unknown);
-        });
+        self.shared.forget(uid, id, kind);
     }
 
     fn end(mut self) {
@@ -276,12 +292,7 @@ impl ProbeTask {
         let remembered = container
             .as_ref()
             .filter(|seen| !self.state.knows(&seen.id))
-            .and_then(|seen| {
-                let journal = &self.shared.parts.journal;
-                journal.read(&self.probes.uid, |record| {
-                    record.verdict(&seen.id, self.kind)
-                })
-            });
+            .and_then(|seen| self.shared.parts.results.get(&seen.id, self.kind));
         Facts {
             pod_terminal: view.pod_terminal,
             deleting: view.deleting,

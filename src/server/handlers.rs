@@ -20,7 +20,11 @@ use super::{
     spans, stats,
     views::Views,
 };
-use crate::{metrics, traces::Tracer};
+use crate::{
+    base::panics::{Place, contain},
+    metrics,
+    traces::Tracer,
+};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
@@ -172,13 +176,22 @@ impl Handlers {
     {
         let (method, uri) = (request.method(), request.uri());
         let found = route(self.port, method, uri.path(), uri.query());
-        let Some(metrics) = &self.shared.metrics else {
-            return self.admit(request, found, stopping);
-        };
         let entry = found.as_ref().ok().map(|(entry, _)| *entry);
-        let underway = metrics.begin(self.port, method, entry);
-        let answer = self.admit(request, found, stopping);
-        Box::pin(async move { underway.until_sent(answer.await) })
+        let metrics = self.shared.metrics.as_ref();
+        let underway = metrics.map(|metrics| metrics.begin(self.port, method, entry));
+        let (handlers, stopping) = (self.clone(), stopping.clone());
+        Box::pin(async move {
+            let answer = async { handlers.admit(request, found, &stopping).await };
+            let answer = contain(Place::HttpRequest, answer).await;
+            let answer = answer.unwrap_or_else(|_| {
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                text(status, "internal error, see the log\n".to_owned())
+            });
+            match underway {
+                Some(underway) => underway.until_sent(answer),
+                None => answer,
+            }
+        })
     }
 
     /// Answers, once it is known that who asks may.

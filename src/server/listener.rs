@@ -9,7 +9,13 @@ use super::{
     reply::Lasting,
     tls::Tls,
 };
-use crate::{base::chain, host::shares_namespaces};
+use crate::{
+    base::{
+        chain,
+        panics::{self, contain},
+    },
+    host::shares_namespaces,
+};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
@@ -177,7 +183,7 @@ impl Listener {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some(ended) = open.join_next() => report(self.name, ended),
+                Some(_ended) = open.join_next() => {}
                 accepted = accept(&self.socket) => match accepted {
                     Ok((stream, source)) => {
                         let Ok(place) = connections.open(source) else {
@@ -190,7 +196,8 @@ impl Listener {
                             limits: self.limits,
                             shutdown: shutdown.clone(),
                         };
-                        open.spawn(serving.begin(stream, self.tls.clone()));
+                        let served = serving.begin(stream, self.tls.clone());
+                        open.spawn(contain(panics::Place::Connection, served));
                     }
                     Err(error) => {
                         tracing::warn!(name = self.name, %error, "cannot accept a connection");
@@ -203,9 +210,7 @@ impl Listener {
             }
         }
         drop(self.socket);
-        while let Some(ended) = open.join_next().await {
-            report(self.name, ended);
-        }
+        while open.join_next().await.is_some() {}
         Ok(())
     }
 }
@@ -370,10 +375,4 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     let shown = stream.get_ref().1.peer_certificates();
     let peer = Peer::new(shown.unwrap_or_default()).map(Arc::new);
     Ok((stream, peer))
-}
-
-fn report(name: &'static str, ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(name, %error, "a connection's task failed");
-    }
 }

@@ -1,5 +1,6 @@
 //! One answer for all who ask at about the same time, and none of them waits for ever.
 
+use crate::base::panics::{Place, contain};
 use futures::{
     FutureExt as _,
     future::{BoxFuture, Shared},
@@ -71,7 +72,10 @@ impl<T: Send + Sync + 'static> Source<T> {
             match &state.flight {
                 Some((number, flight)) => (*number, flight.clone()),
                 None => {
-                    let flight = ask().map(|answer| answer.map(Arc::new)).boxed().shared();
+                    // Those who share a future that panicked would all panic.
+                    let asked = contain(Place::Stats, ask());
+                    let answer = asked.map(|answer| answer.ok().flatten().map(Arc::new));
+                    let flight = answer.boxed().shared();
                     state.flights += 1;
                     state.flight = Some((state.flights, flight.clone()));
                     (state.flights, flight)
@@ -183,5 +187,14 @@ mod tests {
         assert!(source.get(|| slow.ask()).now_or_never().is_none());
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_panics_is_no_answer_and_is_asked_again() {
+        let source = Source::new(PACE);
+        let panics =
+            || -> BoxFuture<'static, Option<u32>> { Box::pin(async { panic!("as scripted") }) };
+        assert_eq!(source.get(panics).await, None);
+        assert_eq!(source.get(|| at_once(Some(1))).await.as_deref(), Some(&1));
     }
 }

@@ -1,9 +1,10 @@
 //! When to look for what nobody claims, and the one look at the runtime and the disk that is under
 //! way.
 
+use crate::base::panics::{Panicked, Place, contain};
 use std::time::Duration;
 use tokio::{
-    task::{JoinError, JoinHandle},
+    task::JoinHandle,
     time::{Instant, sleep_until},
 };
 
@@ -23,7 +24,7 @@ pub struct Audits {
     whole: Instant,
     /// What one of them started. It may take as long as the runtime hangs; a second one would only
     /// hang beside it.
-    running: Option<JoinHandle<()>>,
+    running: Option<JoinHandle<Result<(), Panicked>>>,
     /// One came while another was under way: what it would have found is looked for afterwards.
     missed: bool,
 }
@@ -58,12 +59,9 @@ impl Audits {
     /// Waits for the next one. Safe to cancel.
     pub(super) async fn due(&mut self) {
         loop {
-            let ended = tokio::select! {
+            tokio::select! {
                 () = sleep_until(self.next) => return,
-                ended = end_of(&mut self.running) => ended,
-            };
-            if let Err(error) = ended {
-                tracing::error!(err = %error, "An audit ended badly");
+                () = end_of(&mut self.running) => {}
             }
             self.running = None;
             if std::mem::take(&mut self.missed) {
@@ -88,14 +86,14 @@ impl Audits {
     pub(super) fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.missed = self.running.is_some();
         if !self.missed {
-            self.running = Some(tokio::spawn(work));
+            self.running = Some(tokio::spawn(contain(Place::Audit, work)));
         }
     }
 }
 
-async fn end_of(running: &mut Option<JoinHandle<()>>) -> Result<(), JoinError> {
+async fn end_of(running: &mut Option<JoinHandle<Result<(), Panicked>>>) {
     match running {
-        Some(running) => running.await,
+        Some(running) => drop(running.await),
         None => std::future::pending().await,
     }
 }

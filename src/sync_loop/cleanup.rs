@@ -6,7 +6,10 @@ use super::{
     orphans::{Claims, find},
 };
 use crate::{
-    base::chain,
+    base::{
+        chain,
+        panics::{Place, contain},
+    },
     events::ObjectRef,
     journal::Origin,
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
@@ -15,8 +18,7 @@ use crate::{
     pod_sync::syncer::TerminationReason,
     pod_workers::{Collected, UpdateOptions},
 };
-use futures::FutureExt as _;
-use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 impl SyncLoop {
     /// Workers that have nothing more to do. One whose pod is gone, or is wanted afresh under the same
@@ -92,13 +94,9 @@ impl SyncLoop {
         }
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
         tokio::spawn(async move {
-            // A bug in it must not keep the UID from ever being used again.
-            let removal = AssertUnwindSafe(pod_sync.remove_pod(&uid)).catch_unwind();
-            let gone = removal.await.unwrap_or_else(|_| {
-                tracing::error!(pod = %uid, "A bug: removing what is left of a pod panicked");
-                false
-            });
-            cleaned.mark((uid, gone));
+            // A panic must not keep the UID from ever being used again.
+            let removal = contain(Place::CleanUp, pod_sync.remove_pod(&uid)).await;
+            cleaned.mark((uid, removal.unwrap_or(false)));
         });
     }
 

@@ -50,6 +50,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_orphaned_runtime_pods_total",
         "what an earlier kubelet left in the runtime",
     ),
+    ("kubelet_panics_total", "a panic; tests of base::panics"),
     (
         "kubelet_prober_overdue_probes",
         "a probe that hangs; tests of prober",

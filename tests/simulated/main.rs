@@ -43,6 +43,7 @@ mod names;
 mod node;
 mod orphans;
 mod own_ids;
+mod panics;
 mod planted;
 mod pods;
 mod posted;

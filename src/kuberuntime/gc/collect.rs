@@ -2,10 +2,10 @@
 
 use super::{
     super::KubeGenericRuntimeManager,
-    plan::{self, ContainerRemoval, DeadContainer, Reason, Sandbox},
+    plan::{self, ContainerRemoval, Instance, Reason, Sandbox},
 };
 use crate::{
-    model::{ContainerId, ContainerState, Pod, PodExt as _, PodSource, PodStatus, PodUid},
+    model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid},
     pod_cache::{Complete, ItemId, Owner, Read},
 };
 use jiff::Timestamp;
@@ -44,7 +44,7 @@ impl KubeGenericRuntimeManager {
     async fn collect(&self, pods: &[Arc<PodStatus>], content_goes: bool) -> anyhow::Result<()> {
         let goes = |_: &PodUid| content_goes;
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-        let removals = plan::containers(dead_containers(pods), &self.gc_policy, Some(&goes), now);
+        let removals = plan::containers(instances(pods), &self.gc_policy, Some(&goes), now);
         let sandbox_removals =
             |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), Some(&goes));
         let early = sandbox_removals(pods);
@@ -216,11 +216,10 @@ fn plan_minimum() -> i64 {
     super::super::kill::plan::MINIMUM_STOP_SECONDS
 }
 
-fn dead_containers(pods: &[Arc<PodStatus>]) -> Vec<DeadContainer> {
+fn instances(pods: &[Arc<PodStatus>]) -> Vec<Instance> {
     pods.iter()
         .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
-        .filter(|(_, c)| c.state != ContainerState::Running)
-        .map(|(pod, c)| DeadContainer {
+        .map(|(pod, c)| Instance {
             id: c.id.clone(),
             pod: pod.uid.clone(),
             name: c.name.to_string(),

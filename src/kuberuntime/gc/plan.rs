@@ -29,9 +29,9 @@ impl Default for Policy {
     }
 }
 
-/// A container that does not run.
+/// A container instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadContainer {
+pub struct Instance {
     /// The instance.
     pub id: ContainerId,
     /// Its pod.
@@ -43,7 +43,7 @@ pub struct DeadContainer {
     pub restart_count: u32,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// Created, exited or unknown.
+    /// Running ones stay; they say whether there is a newer instance than a created one.
     pub state: ContainerState,
 }
 
@@ -106,30 +106,33 @@ pub struct SandboxRemoval {
 }
 
 /// Which of the node's dead containers go, of each container the oldest first: wherever this is broken
-/// off, the newest instance, which says how it ended, is still there. `content_goes` says whether nothing of a pod is to stay;
-/// it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
+/// off, the newest instance, which says how it ended, is still there. A created instance without a successor
+/// is about to start: it stays, and takes the place of no dead one. `content_goes` says whether nothing of a
+/// pod is to stay; it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
 pub fn containers(
-    dead: Vec<DeadContainer>,
+    instances: Vec<Instance>,
     policy: &Policy,
     content_goes: Option<&dyn Fn(&PodUid) -> bool>,
     now: i64,
 ) -> Vec<ContainerRemoval> {
     let min_age = i64::try_from(policy.min_age.as_nanos()).unwrap_or(i64::MAX);
     let newest_allowed = now.saturating_sub(min_age);
-    let mut groups: HashMap<(PodUid, String), Vec<DeadContainer>> = HashMap::new();
-    for container in dead {
-        let live = container.state == ContainerState::Running;
-        // Without a minimum any age will do, also that of what a clock set back has put into the future.
-        let old_enough = min_age == 0 || container.created_at <= newest_allowed;
-        if !live && old_enough {
-            let key = (container.pod.clone(), container.name.clone());
-            groups.entry(key).or_default().push(container);
-        }
+    // Without a minimum any age will do, also that of what a clock set back has put into the future.
+    let old_enough = |instance: &Instance| min_age == 0 || instance.created_at <= newest_allowed;
+    let mut groups: HashMap<(PodUid, String), Vec<Instance>> = HashMap::new();
+    for instance in instances {
+        let key = (instance.pod.clone(), instance.name.clone());
+        groups.entry(key).or_default().push(instance);
     }
     let mut removals = Vec::new();
     groups.retain(|(pod, _), group| {
         let goes = content_goes.is_some_and(|goes| goes(pod));
         group.sort_by(newest_instance_first);
+        let starts = |newest: &Instance| newest.state == ContainerState::Created;
+        if !goes && group.first().is_some_and(starts) {
+            group.remove(0);
+        }
+        group.retain(|instance| instance.state != ContainerState::Running && old_enough(instance));
         if goes {
             remove(group.drain(..).rev(), Reason::PodGone, &mut removals);
         } else if let Some(keep) = policy.max_per_container {
@@ -146,7 +149,7 @@ pub fn containers(
 
 /// First an equal share for every container name, at least one each; then the oldest go.
 fn enforce_total(
-    mut groups: HashMap<(PodUid, String), Vec<DeadContainer>>,
+    mut groups: HashMap<(PodUid, String), Vec<Instance>>,
     max: usize,
     removals: &mut Vec<ContainerRemoval>,
 ) {
@@ -159,24 +162,24 @@ fn enforce_total(
         let keep = share.min(group.len());
         remove(group.drain(keep..).rev(), Reason::TooMany, removals);
     }
-    let mut left: Vec<DeadContainer> = groups.into_values().flatten().collect();
+    let mut left: Vec<Instance> = groups.into_values().flatten().collect();
     left.sort_by(newest_first);
     let keep = max.min(left.len());
     remove(left.drain(keep..).rev(), Reason::TooMany, removals);
 }
 
 /// The order of the instances of one container.
-fn newest_instance_first(a: &DeadContainer, b: &DeadContainer) -> std::cmp::Ordering {
+fn newest_instance_first(a: &Instance, b: &Instance) -> std::cmp::Ordering {
     (b.restart_count, b.created_at, &b.id).cmp(&(a.restart_count, a.created_at, &a.id))
 }
 
 /// The order of containers of different names.
-fn newest_first(a: &DeadContainer, b: &DeadContainer) -> std::cmp::Ordering {
+fn newest_first(a: &Instance, b: &Instance) -> std::cmp::Ordering {
     (b.created_at, &b.id).cmp(&(a.created_at, &a.id))
 }
 
 fn remove(
-    containers: impl Iterator<Item = DeadContainer>,
+    containers: impl Iterator<Item = Instance>,
     reason: Reason,
     removals: &mut Vec<ContainerRemoval>,
 ) {

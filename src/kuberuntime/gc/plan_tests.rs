@@ -7,8 +7,8 @@ use proptest::prelude::*;
 const NOW: i64 = 1_000_000_000_000;
 
 /// An exited container `<pod>/<name>@<created>`.
-fn dead(pod: &str, name: &str, created_at: i64) -> DeadContainer {
-    DeadContainer {
+fn dead(pod: &str, name: &str, created_at: i64) -> Instance {
+    Instance {
         id: format!("{pod}/{name}@{created_at}").into(),
         pod: pod.into(),
         name: name.into(),
@@ -35,7 +35,7 @@ fn ids(removals: Vec<ContainerRemoval>) -> Vec<(String, Reason)> {
     ids
 }
 
-fn removed(list: Vec<DeadContainer>, policy: Policy) -> Vec<(String, Reason)> {
+fn removed(list: Vec<Instance>, policy: Policy) -> Vec<(String, Reason)> {
     ids(containers(list, &policy, None, NOW))
 }
 
@@ -69,6 +69,37 @@ fn the_newest_instances_of_each_name_stay() {
 }
 
 #[test]
+fn an_instance_that_is_about_to_start_takes_the_place_of_no_dead_one() {
+    let instance = |count, state| Instance {
+        restart_count: count,
+        state,
+        ..dead("p", "a", count.into())
+    };
+    use ContainerState::{Created, Exited, Running};
+    let starting = vec![
+        instance(2, Created),
+        instance(1, Exited),
+        instance(0, Exited),
+    ];
+    let one = policy(Some(1), None);
+    assert_eq!(
+        removed(starting.clone(), one),
+        gone(&[("p/a@0", Superseded)])
+    );
+    assert_eq!(removed(starting[..2].to_vec(), policy(None, Some(1))), []);
+    // One with a successor will never start.
+    let left = vec![
+        instance(3, Running),
+        instance(2, Created),
+        instance(1, Exited),
+    ];
+    assert_eq!(removed(left, one), gone(&[("p/a@1", Superseded)]));
+    let goes = |_: &PodUid| true;
+    let all = containers(starting, &one, Some(&goes), NOW);
+    assert_eq!(all.len(), 3, "nothing of a pod that is gone starts");
+}
+
+#[test]
 fn the_oldest_instance_goes_first_and_the_newest_last() {
     let list = || [1, 3, 2].map(|n| dead("p", "a", n)).to_vec();
     let goes = |_: &PodUid| true;
@@ -85,7 +116,7 @@ fn the_oldest_instance_goes_first_and_the_newest_last() {
 
 #[test]
 fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
-    let instance = |restart_count, created_at| DeadContainer {
+    let instance = |restart_count, created_at| Instance {
         restart_count,
         ..dead("p", "a", created_at)
     };
@@ -124,7 +155,7 @@ fn everything_of_a_pod_that_should_go_goes() {
 #[test]
 fn young_and_running_containers_are_not_looked_at() {
     let young = dead("p", "a", NOW - 5);
-    let running = DeadContainer {
+    let running = Instance {
         state: ContainerState::Running,
         ..dead("p", "a", 0)
     };
@@ -289,7 +320,7 @@ proptest! {
         let list: Vec<_> = list
             .into_iter()
             .enumerate()
-            .map(|(n, (pod, name, at))| DeadContainer {
+            .map(|(n, (pod, name, at))| Instance {
                 id: n.to_string().into(),
                 ..dead(&pod.to_string(), &name.to_string(), at)
             })
@@ -300,7 +331,7 @@ proptest! {
         let left: Vec<_> = list.iter().filter(|c| !gone.contains(&c.id)).collect();
         prop_assert!(total.is_none_or(|max| left.len() <= max));
         for c in &left {
-            let group = |d: &&&DeadContainer| d.pod == c.pod && d.name == c.name;
+            let group = |d: &&&Instance| d.pod == c.pod && d.name == c.name;
             prop_assert!(per_container.is_none_or(|max| left.iter().filter(group).count() <= max));
             // What stays is never older than what went of the same name.
             let older_stays = list.iter().any(|d| {

@@ -25,7 +25,7 @@ use crate::{
     model::{Pod, PodExt as _, PodUid},
     objects::Found,
     pod_cache::Owner,
-    volumes::{VolumeManager, VolumePaths},
+    volumes::{VolumeManager, VolumePaths, pod_dirs::TerminationLog},
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
@@ -46,6 +46,8 @@ pub(in crate::kuberuntime) struct ContainerRequest<'a> {
     pub(in crate::kuberuntime) pod: &'a Arc<Pod>,
     pub(in crate::kuberuntime) container: &'a Container,
     pub(in crate::kuberuntime) restart_count: u32,
+    /// Those of the instances that there are.
+    pub(in crate::kuberuntime) others: &'a [u32],
     pub(in crate::kuberuntime) image_ref: &'a str,
     pub(in crate::kuberuntime) image_user: &'a ImageUser,
     pub(in crate::kuberuntime) pod_ips: &'a [String],
@@ -188,6 +190,10 @@ impl Builder {
             volumes,
             images,
             environment: &environment,
+            instance: TerminationLog {
+                restart_count: request.restart_count,
+                others: request.others,
+            },
         };
         let files = make_container_files(&self.volumes, &self.settings, wanted, cancel).await?;
         let inputs = ContainerInputs {
@@ -253,6 +259,10 @@ impl Builder {
             volumes: &volumes,
             images: request.images,
             environment: &environment,
+            instance: TerminationLog {
+                restart_count: request.restart_count,
+                ..TerminationLog::default()
+            },
         };
         let features = *self.features.borrow();
         let inputs = ContainerInputs {

@@ -18,6 +18,7 @@ use crate::kuberuntime::log_paths;
 use crate::kuberuntime::termination::{FileRead, LastWords, MAX_MESSAGE};
 use crate::model::{Pod, PodExt};
 use crate::pod_cache::Owner;
+use crate::volumes::pod_dirs::TerminationLog;
 use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
 use k8s_openapi::api::core::v1::Container;
 use std::{
@@ -105,6 +106,8 @@ pub struct FilesRequest<'a> {
     pub images: &'a ImageVolumes,
     /// Its variables.
     pub environment: &'a Environment,
+    /// The instance.
+    pub instance: TerminationLog<'a>,
 }
 
 /// Makes what one container needs before it is created: log directory, sub-paths, hosts file and a
@@ -135,8 +138,16 @@ pub async fn make_container_files(
             .map_err(ConfigError::from)?;
     let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
     let name = container.name.clone();
+    let (restart_count, others) = (
+        request.instance.restart_count,
+        request.instance.others.to_vec(),
+    );
     let pod = pod.clone();
     let make = move || {
+        let instance = TerminationLog {
+            restart_count,
+            others: &others,
+        };
         make_log_dir(&logs)?;
         pod_dirs::create(&directory)?;
         let content = hosts.content(&pod)?;
@@ -146,7 +157,7 @@ pub async fn make_container_files(
                 .map(|content| pod_dirs::write_hosts_file(&directory, &content))
                 .transpose()?,
             termination_log: wants_log
-                .then(|| pod_dirs::create_termination_log(&directory, &name))
+                .then(|| pod_dirs::create_termination_log(&directory, &name, &instance))
                 .transpose()?,
         })
     };
@@ -176,7 +187,7 @@ pub fn planned_container_files(
     let message_path = container.termination_message_path.as_deref();
     if message_path.is_some_and(|path| !path.is_empty()) {
         let own = directory.container(&container.name)?;
-        files.termination_log = Some(own.join("<8 hex digits>"));
+        files.termination_log = Some(own.join(request.instance.file_name()));
     }
     Ok(files)
 }
@@ -323,7 +334,7 @@ mod tests {
         ]})));
         let container = &pod.containers()[0];
         let ips = ["10.1.0.5".to_string()];
-        let make = async || {
+        let make = async |restart_count| {
             let paths = VolumePaths::new();
             let environment = Environment::new();
             let request = FilesRequest {
@@ -333,13 +344,17 @@ mod tests {
                 volumes: &paths,
                 images: &ImageVolumes::new(),
                 environment: &environment,
+                instance: TerminationLog {
+                    restart_count,
+                    ..TerminationLog::default()
+                },
             };
             make_container_files(&volumes, &settings, request, &CancellationToken::new())
                 .await
                 .unwrap()
         };
-        let first = make().await;
-        let second = make().await;
+        let first = make(0).await;
+        let second = make(1).await;
         assert!(dir.path().join("logs/shop_web_u-1/c").is_dir());
         let hosts = fs::read_to_string(first.hosts_file.unwrap()).unwrap();
         assert!(hosts.contains("10.1.0.5\tweb\n"));
@@ -348,7 +363,7 @@ mod tests {
             second.termination_log.unwrap(),
         );
         assert_ne!(old, new, "an instance does not inherit last words");
-        assert!(new.is_file());
+        assert!(new.is_file() && !old.exists());
     }
 
     #[test]

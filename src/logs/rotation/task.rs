@@ -5,7 +5,10 @@ use super::{
     rotate::{Job, rotate},
 };
 use crate::{
-    base::chain,
+    base::{
+        chain,
+        panics::{Place, contain},
+    },
     cri::RuntimeClient,
     logs::{LogPath, files::found},
     model::{ContainerId, ContainerState},
@@ -194,20 +197,20 @@ impl Rotation {
                     shutdown: shutdown.clone(),
                 };
                 let workers = self.workers.clone();
-                self.jobs.spawn(async move {
+                self.jobs.spawn(contained(id.clone(), async move {
                     let result = rotate(job, &workers).await;
                     Done {
                         id,
                         path: None,
                         result,
                     }
-                });
+                }));
             }
             Ok(None) => {
                 log.busy = true;
                 log.missing = log.missing.saturating_add(1);
-                self.jobs
-                    .spawn(recover(self.runtime.clone(), id, log.path.clone()));
+                let recovered = recover(self.runtime.clone(), id.clone(), log.path.clone());
+                self.jobs.spawn(contained(id, recovered));
             }
             Err(error) => tracing::warn!(
                 container = %id,
@@ -250,6 +253,16 @@ impl Rotation {
     }
 }
 
+/// Work on one log; a panic in it is a failure of that log.
+async fn contained(id: ContainerId, work: impl Future<Output = Done>) -> Done {
+    let done = contain(Place::LogRotation, work).await;
+    done.unwrap_or_else(|panicked| Done {
+        id,
+        path: None,
+        result: Err(panicked.into()),
+    })
+}
+
 /// The log of a running container is not where it should be. Either it is elsewhere, or it was taken
 /// away: by somebody, or by a kubelet that died between renaming it and having it reopened.
 async fn recover(runtime: RuntimeClient, id: ContainerId, expected: PathBuf) -> Done {
@@ -280,4 +293,19 @@ async fn recover(runtime: RuntimeClient, id: ContainerId, expected: PathBuf) -> 
 fn is_not_found(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<crate::cri::CriError>();
     error.is_some_and(crate::cri::CriError::is_not_found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_rotation_that_panics_is_a_failure_of_that_log() {
+        let done = contained("c".into(), async { panic!("as scripted") }).await;
+        assert_eq!(done.id.as_str(), "c");
+        assert_eq!(
+            done.result.unwrap_err().to_string(),
+            "panicked: as scripted"
+        );
+    }
 }

@@ -415,3 +415,25 @@ async fn a_resting_worker_is_small() {
     let size = std::mem::size_of_val(&task);
     assert!(size <= 512, "{size} bytes");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_that_panics_is_retried_and_no_other_pod_notices() {
+    let node = node();
+    let (pod, other) = (api_pod("u", "web"), api_pod("v", "db"));
+    node.create(&pod).await;
+    node.create(&other).await;
+    let before = panics();
+    node.end("u", How::Panic).await;
+    assert!(panics() > before, "it is counted");
+    node.end("v", How::Well).await;
+    let rest = node.time_to_turn("u").await;
+    assert!((S(10)..S(16)).contains(&rest), "{rest:?}");
+    node.end("u", How::Well).await;
+    node.kill(&other).await;
+    assert_eq!(node.turn("v"), "stop");
+}
+
+fn panics() -> u64 {
+    let syncs = crate::base::panics::counts().find(|(place, _)| *place == "sync");
+    syncs.unwrap().1
+}

@@ -25,6 +25,7 @@ pub(super) enum Does {
     Exit(i32),
     Take(Duration),
     Fail(CriError),
+    Panic,
 }
 
 pub(super) struct World {
@@ -32,6 +33,8 @@ pub(super) struct World {
     /// Timeout of the last command.
     pub(super) timeout: Duration,
     looks: usize,
+    /// Whether looking at a container panics.
+    pub(super) blind: bool,
     script: HashMap<String, Does>,
     calls: Vec<(String, Instant)>,
     at_once: usize,
@@ -87,6 +90,7 @@ impl Bench {
             view: View::default(),
             timeout: Duration::ZERO,
             looks: 0,
+            blind: false,
             script: HashMap::new(),
             calls: Vec::new(),
             at_once: 0,
@@ -228,6 +232,7 @@ fn view(world: Arc<Mutex<World>>) -> ContainerView {
     Arc::new(move |_, _| {
         let mut world = world.lock();
         world.looks += 1;
+        assert!(!world.blind, "as scripted");
         world.view.clone()
     })
 }
@@ -255,6 +260,7 @@ fn exec(world: Arc<Mutex<World>>) -> ExecFn {
                     said(&command[0], 0)
                 }
                 Does::Fail(error) => Err(error),
+                Does::Panic => panic!("as scripted"),
             };
             world.lock().at_once -= 1;
             result

@@ -421,3 +421,61 @@ async fn a_kubelet_that_was_held_up_does_not_blame_the_container() {
         "{event:?}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_panics_is_an_error_of_that_probe_alone() {
+    let bench = Bench::new(|c| {
+        c.readiness_probe = Some(probe("ready"));
+        c.liveness_probe = Some(probe("live"));
+    });
+    bench.set("live", Does::Panic);
+    bench.start("c1");
+    bench.pass(100 * S).await;
+    assert_eq!(bench.calls("ready").len(), 11, "the other probe goes on");
+    assert_eq!(bench.calls("live").len(), 30, "as one that cannot be run");
+    let event = bench.events.recent().pop().unwrap();
+    assert_eq!(
+        event.message,
+        "Liveness probe errored and resulted in unknown state: panicked: as scripted"
+    );
+    let verdict = bench.verdict("c1", ProbeKind::Liveness);
+    assert_eq!(verdict, Some(ProbeVerdict::Success));
+    bench.set("live", Does::Exit(1));
+    bench.pass(30 * S).await;
+    let verdict = bench.verdict("c1", ProbeKind::Liveness);
+    assert_eq!(verdict, Some(ProbeVerdict::Failure));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_task_that_panics_goes_on_after_a_period() {
+    let bench = Bench::new(|c| c.readiness_probe = Some(probe("ready")));
+    bench.world.lock().blind = true;
+    bench.start("c1");
+    bench.pass(35 * S).await;
+    assert!((3..10).contains(&bench.looks()), "{}", bench.looks());
+    bench.world.lock().blind = false;
+    bench.pass(20 * S).await;
+    assert!(bench.calls("ready").len() >= 2);
+    let verdict = bench.verdict("c1", ProbeKind::Readiness);
+    assert_eq!(verdict, Some(ProbeVerdict::Success));
+}
+
+#[tokio::test(start_paused = true)]
+async fn results_of_an_earlier_kubelet_hold_from_the_start() {
+    let bench = Bench::new(|c| {
+        c.readiness_probe = Some(probe("ready"));
+        c.startup_probe = Some(probe("up"));
+    });
+    bench.start("c1");
+    bench.pass(15 * S).await;
+    let success = Some(ProbeVerdict::Success);
+    // Before any task of the new one has run.
+    let second = bench.restarted();
+    assert_eq!(second.verdict("c1", ProbeKind::Startup), success);
+    assert_eq!(second.verdict("c1", ProbeKind::Readiness), success);
+    // What was replaced while no kubelet ran is forgotten.
+    bench.pass(S).await;
+    bench.world.lock().view.container.as_mut().unwrap().id = "c2".into();
+    let third = bench.restarted();
+    assert_eq!(third.results.len(), 0);
+}

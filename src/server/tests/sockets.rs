@@ -395,3 +395,21 @@ async fn an_answer_may_be_waited_for_longer_than_a_client_may_be_silent() {
     assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
     served.stop().await;
 }
+
+#[tokio::test]
+async fn a_request_that_panics_is_answered_with_500_and_its_connection_goes_on() {
+    let views = Views {
+        overview: Arc::new(|| panic!("as scripted")),
+        ..views(vec![])
+    };
+    let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
+    let served = serve(handlers, Limits::default()).await;
+    let requests = "GET /explain HTTP/1.1\r\nHost: n\r\n\r\n".repeat(2)
+        + "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
+    let text = served.send(requests.as_bytes()).await;
+    let failed = "HTTP/1.1 500 Internal Server Error";
+    assert_eq!(text.matches(failed).count(), 2, "{text}");
+    assert!(text.ends_with("up 1\n"), "{text}");
+    assert!(!text.contains("scripted"), "{text}");
+    served.stop().await;
+}

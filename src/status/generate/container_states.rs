@@ -281,7 +281,8 @@ fn why_waiting(
     if newest.is_none() && exit_code(&shown.state).is_some_and(done) {
         return None;
     }
-    let ended = newest.is_none_or(|newest| newest.state == model::ContainerState::Exited);
+    use model::ContainerState::{Created, Exited};
+    let ended = newest.is_none_or(|newest| matches!(newest.state, Exited | Created));
     let (reason, message) = (inputs.start_failure)(&container.name).or_else(|| {
         let message = (inputs.back_off)(&container.name).filter(|_| ended)?;
         Some((reasons::CRASH_LOOP_BACK_OFF.to_string(), message))

@@ -27,6 +27,7 @@ mod asking;
 mod checkpoint;
 mod collected;
 mod container_logs;
+mod deep_volumes;
 mod fake_runtime;
 mod families;
 mod kubelet_restarts;

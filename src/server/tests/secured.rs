@@ -304,6 +304,16 @@ async fn who_is_known_and_allowed_is_let_in_and_nobody_else() {
 }
 
 #[tokio::test]
+async fn a_certificate_without_an_end_is_shown_and_counts() {
+    let setting = Setting::alone();
+    setting.show(&setting.cluster.endless("n1"));
+    let served = setting.serve().await;
+    let client = setting.client(Some(&setting.clients.endless("ops")));
+    let (status, body) = get(&served, &client, "/healthz/ping", "").await;
+    assert_eq!((status, body.as_str()), (200, "ok"));
+}
+
+#[tokio::test]
 async fn client_certificates_count_where_their_authority_does() {
     let api = Scripted::start(cluster).await;
     let setting = Setting::asking(&api).await;

@@ -18,6 +18,7 @@ mod go_quote;
 mod hex;
 mod strings;
 mod tasks;
+mod url;
 
 pub use chain::chain;
 pub use dirty::DirtySet;
@@ -28,3 +29,4 @@ pub use own_files::with_own_files;
 pub use percent::percent_decoded;
 pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};
+pub use url::SecretUrl;

@@ -157,7 +157,8 @@ impl ApiServer {
             .header(header::ACCEPT, "application/json")
             .body(Body::from(question.to_vec()))
             .map_err(|error| ReviewError::Unreadable(error.into()))?;
-        let answer = self.client.send(request).await;
+        let client = self.connection.current().await.client.clone();
+        let answer = client.send(request).await;
         let answer = answer.map_err(|error| ReviewError::Unreachable(error.into()))?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;

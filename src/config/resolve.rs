@@ -220,7 +220,7 @@ pub(super) fn some_text(value: &Option<String>) -> Option<String> {
     value.clone().filter(|text| !text.is_empty())
 }
 
-fn count(value: Option<i32>) -> u32 {
+pub(super) fn count(value: Option<i32>) -> u32 {
     u32::try_from(value.unwrap_or_default()).unwrap_or(0)
 }
 

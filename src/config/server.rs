@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::defaults;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
-use super::resolve::{some_text, time};
+use super::resolve::{count, some_text, time};
 use super::resolved::ServerConfig;
 use crate::server::Switch;
 use crate::server::auth::{AuthSettings, Authorization};
@@ -72,6 +72,8 @@ fn auth(config: &KubeletConfiguration) -> AuthSettings {
                 denied: time(rights.cache_unauthorized_ttl),
             },
         },
+        review_qps: count(config.kube_api_qps),
+        review_burst: count(config.kube_api_burst),
     }
 }
 

@@ -52,6 +52,8 @@ impl Setting {
                 client_ca_file: Some(dir.path().join("clients.crt")),
                 anonymous: false,
                 token_ttl: None,
+                review_qps: 0,
+                review_burst: 0,
                 authorization: Authorization::AlwaysAllow,
             },
             terms: Terms::default(),

@@ -670,6 +670,30 @@ tlsPrivateKeyFile: /c.key
 }
 
 #[test]
+fn authorities_of_a_cluster_that_let_everybody_do_everything_are_warned_of() {
+    let said = |ca: &str, mode: &str| {
+        let file = format!(
+            "authentication: {{x509: {{clientCAFile: {ca}}}, webhook: {{enabled: false}}}}\n\
+             authorization: {{mode: {mode}}}\n"
+        );
+        resolved(&[], &[&file]).unwrap().warnings.join("\n")
+    };
+    for ca in [
+        "/etc/kubernetes/pki/ca.crt",
+        "/etc/kubernetes/pki/../pki/ca.crt",
+        "/etc/kubernetes/ca.pem",
+        "/var/lib/kubernetes/ca.pem",
+        "/srv/kubernetes/ca.crt",
+    ] {
+        let text = said(ca, "AlwaysAllow");
+        assert!(text.contains("IS ROOT HERE"), "{ca}: {text}");
+        assert!(text.contains(ca), "{ca}: {text}");
+        assert_eq!(said(ca, "Webhook"), "", "{ca}");
+    }
+    assert_eq!(said("/etc/kubelet/admins.crt", "AlwaysAllow"), "");
+}
+
+#[test]
 fn traces_are_on_with_their_section_even_an_empty_one() {
     use crate::traces::{Collector, TracingSettings};
     let settings = |collector: &str, rate| {

@@ -64,7 +64,7 @@ fn lines(known: bool) -> String {
     let who = match known {
         true => "",
         false => {
-            "  x509:\n    clientCAFile: /etc/kubernetes/pki/ca.crt   # or anonymous: {enabled: true}, which lets everybody in\n"
+            "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # authorities of your own: their clients are root here; or anonymous: {enabled: true}, which lets everybody in\n"
         }
     };
     format!(
@@ -155,6 +155,8 @@ mod tests {
         };
         let text = unknown.check(false).unwrap_err().to_string();
         assert!(text.contains("\n  x509:\n    clientCAFile: "), "{text}");
+        // Those authorities vouch for every user of the cluster.
+        assert!(!text.contains("/etc/kubernetes"), "{text}");
         assert!(text.ends_with("\nenableServer: false"), "{text}");
     }
 }

@@ -60,5 +60,6 @@ mod stopping;
 mod streaming;
 mod streaming_server;
 mod traces;
+mod unread_log;
 mod vanished;
 mod web;

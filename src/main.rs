@@ -34,7 +34,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         hostname: kubelet::host::Machine::read()?.hostname,
     };
     let config = config::load(flags, &facts)?;
-    let log = config::logging::init(&config.logging)?;
+    let (log, _flushed) = config::logging::init(&config.logging)?;
     panics::install_hook();
     let manager = service_manager()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -116,7 +116,8 @@ impl Drop for Observed<'_> {
     fn drop(&mut self) {
         if let Some(metrics) = &self.api.metrics {
             let took = self.begun.elapsed();
-            metrics.observe(&self.api.host, self.review, self.status, took);
+            let host = &self.api.connection.latest().host;
+            metrics.observe(host, self.review, self.status, took);
         }
     }
 }
@@ -196,7 +197,8 @@ impl ApiServer {
             .header(header::ACCEPT, "application/json")
             .body(Body::from(question.to_vec()))
             .map_err(|error| ReviewError::Unreadable(error.into()))?;
-        let answer = self.client.send(request).await;
+        let client = self.connection.current().await.client.clone();
+        let answer = client.send(request).await;
         let answer = answer.map_err(|error| ReviewError::Unreachable(error.into()))?;
         let status = answer.status();
         observed.status = Some(status.as_u16());

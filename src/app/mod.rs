@@ -185,6 +185,7 @@ impl App {
         mut self,
         asked: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
+        own::log(&self.boards.metrics, self.log.clone());
         let mut tasks = Tasks::new();
         let tracer = self.boards.tracer.clone();
         if tracer.is_on() {

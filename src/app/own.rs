@@ -3,7 +3,7 @@
 use super::Boards;
 use crate::{
     base::panics,
-    config::{BEHAVES_AS, KubeletConfig},
+    config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
     host::proc::{OwnProcess, own_process},
     metrics::{AtScrape, Metrics},
 };
@@ -59,6 +59,19 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
     process(metrics);
     start_time(&boards.probe_metrics);
     start_time(&boards.sli_metrics);
+}
+
+/// Declares what is counted about the kubelet's own log.
+pub(super) fn log(metrics: &Metrics, log: LogControl) {
+    metrics.register(
+        "kubelet_log_lines_dropped_total",
+        "Number of lines of the kubelet's log that were dropped because they were not read in time.",
+        AtScrape::counter(move || {
+            #[expect(clippy::cast_precision_loss, reason = "a count of lines")]
+            let dropped = log.dropped() as f64;
+            vec![(Vec::new(), dropped)]
+        }),
+    );
 }
 
 fn go_architecture() -> &'static str {

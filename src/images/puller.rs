@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::error::pull_text;
 use super::flight::Flights;
-use super::rate::Rate;
 use super::records::PullRecords;
+use crate::base::Rate;
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 

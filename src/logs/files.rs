@@ -1,6 +1,7 @@
 //! Log files on disk: finding and opening them. Everything here blocks.
 
 use super::names::{self, Rotated};
+use crate::host::files::{TO_REOPEN, reopen};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, openat2},
     io::Errno,
@@ -32,19 +33,11 @@ impl FileId {
 /// administrator's, who may have put links there; these and the log are not.
 const OWN: usize = 3;
 
-/// Opens without waiting for the other end of a pipe, and refuses all but regular files. A link in place of
+/// Opens a regular file, and nothing else, not even to see what it is. A link in place of
 /// a log or of one of its directories is refused too, wherever it leads: who can write there (a container
 /// with the node's logs mounted, say) could have any file of the node read out.
 pub(super) fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    let file = File::from(open_own(path, OFlags::RDONLY)?);
-    let metadata = file.metadata()?;
-    match metadata.is_file() {
-        true => Ok((file, metadata)),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        )),
-    }
+    reopen(open_below(path, OWN, TO_REOPEN)?)
 }
 
 /// Whether the directory of a log is there. A link on the way to it is an error.
@@ -52,10 +45,6 @@ pub(super) fn has_directory(log: &Path) -> io::Result<bool> {
     let directory = log.parent().unwrap_or(Path::new("/"));
     let opened = open_below(directory, OWN - 1, OFlags::PATH | OFlags::DIRECTORY);
     Ok(found(opened)?.is_some())
-}
-
-fn open_own(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    open_below(path, OWN, flags | OFlags::NONBLOCK | OFlags::NOCTTY)
 }
 
 /// Opens something; its last `own` names are no links.

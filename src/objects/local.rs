@@ -5,13 +5,14 @@
 //! out of its namespace.
 
 use super::object::{Object, ObjectError, ObjectKey, ObjectKind};
+use crate::host::files::{TO_REOPEN, reopen};
 use bytes::Bytes;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat},
     io::Errno,
 };
-use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
+use std::{collections::BTreeMap, io::Read, path::Path};
 
 /// The most that all values of one object may take together, bytes; the API's own limit.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
@@ -115,15 +116,12 @@ fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)
     let mut left = MAX_OBJECT_BYTES as u64;
     let mut entries = Vec::with_capacity(keys.len());
     for key in keys.keys() {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = match open_beneath(object, key, flags) {
+        let found = match open_beneath(object, key, TO_REOPEN) {
             Err(Errno::NOENT) => continue,
-            opened => File::from(opened.map_err(|error| in_words(key, error))?),
+            opened => opened.map_err(|error| in_words(key, error))?,
         };
         let failed = |error: std::io::Error| format!("{key}: {error}");
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(format!("{key} is not a regular file"));
-        }
+        let (file, _) = reopen(found).map_err(failed)?;
         let mut bytes = Vec::new();
         file.take(left + 1)
             .read_to_end(&mut bytes)

@@ -192,7 +192,7 @@ async fn what_cannot_be_a_key_is_passed_over_and_what_is_no_file_is_named() {
     rustix::fs::mknodat(rustix::fs::CWD, pipe, fifo, mode, 0).unwrap();
     assert_eq!(
         secret(dir.path(), "s").await.unwrap_err(),
-        "secret \"s\" cannot be read: pipe is not a regular file"
+        "secret \"s\" cannot be read: pipe: not a regular file"
     );
     put(dir.path(), "secrets/shop/file", "v");
     assert!(secret(dir.path(), "file").await.is_err());

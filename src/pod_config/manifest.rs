@@ -25,7 +25,7 @@ pub struct Manifest {
 /// Something about a good manifest. Displays its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// Path of the field that it is about; empty when it is about no single one.
+    /// Path of the unknown field that it is about; empty when it is about something else.
     pub field: String,
     /// For people.
     pub text: String,
@@ -160,7 +160,7 @@ impl Manifest {
     fn unknown(&mut self, fields: &[String]) {
         let remark = |field: &String| Remark {
             field: field.clone(),
-            text: format!("unknown field {field} is ignored"),
+            text: format!("unknown field {field:?} is ignored"),
         };
         self.remark(fields.iter().map(remark));
     }

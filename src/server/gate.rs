@@ -1,12 +1,15 @@
 //! A request before the gate: it comes out with nothing in it that could let somebody else in, or not at all.
 
 use super::{
-    auth::{Gate, Peer},
+    auth::{Gate, Peer, Refusal},
     connections::Place,
     reply::{Body, closing, text},
     routes::{Port, subresources},
 };
-use hyper::{Request, Response, StatusCode, header};
+use hyper::{
+    Request, Response, StatusCode,
+    header::{self, HeaderValue},
+};
 use std::sync::Arc;
 
 /// Lets a request through whose sender is known and may ask for this.
@@ -35,7 +38,11 @@ pub(super) async fn admit<B>(
             Ok(Request::from_parts(head, body))
         }
         Err(refusal) => {
-            let answer = text(refusal.status(), refusal.text() + "\n");
+            let mut answer = text(refusal.status(), refusal.text() + "\n");
+            if refusal == Refusal::TooMany {
+                let seconds = HeaderValue::from_static("1");
+                answer.headers_mut().insert(header::RETRY_AFTER, seconds);
+            }
             Err(Box::new(closing(answer)))
         }
     }

@@ -38,7 +38,6 @@ mod posted;
 pub mod pprof;
 mod process;
 mod profile;
-mod reload;
 mod reply;
 mod routes;
 mod spans;

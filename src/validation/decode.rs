@@ -268,11 +268,11 @@ fn message(error: &serde_yaml::Error) -> String {
         E::MultipleDocuments { .. } => "a second document: a manifest holds one".into(),
         E::DuplicateMappingKey { key: Some(key), .. } => {
             format!(
-                "key {:?} is there twice",
+                "duplicate key {:?}",
                 key.chars().take(100).collect::<String>()
             )
         }
-        E::DuplicateMappingKey { key: None, .. } => "a key is there twice".into(),
+        E::DuplicateMappingKey { key: None, .. } => "duplicate key".into(),
         E::SerdeInvalidType {
             unexpected,
             expected,

@@ -156,11 +156,11 @@ fn wrong_values_name_line_and_field() {
         ),
         (
             pod("spec:\n  a: 1\n  a: 2\n"),
-            "line 7, column 3: spec: key \"a\" is there twice",
+            "line 7, column 3: spec: duplicate key \"a\"",
         ),
         (
             pod("  name: b\n"),
-            "line 5, column 3: metadata: key \"name\" is there twice",
+            "line 5, column 3: metadata: duplicate key \"name\"",
         ),
         (pod("spec:\n\tcontainers: []\n"), "line 6"),
         (pod("spec: {containers: [}\n"), "line 5"),

@@ -127,6 +127,8 @@ fn gate(anonymous: bool) -> Gate {
         client_ca_file: Some(FILE.into()),
         anonymous,
         token_ttl: None,
+        review_qps: 0,
+        review_burst: 0,
         authorization: Authorization::AlwaysAllow,
     };
     Gate::new(settings, "n1", None, None).unwrap()

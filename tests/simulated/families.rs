@@ -41,6 +41,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_lifecycle_handler_http_fallbacks_total",
         "a hook over https; tests of lifecycle",
     ),
+    ("kubelet_log_lines_dropped_total", "a log that is not read"),
     ("kubelet_managed_ephemeral_containers", "an API server"),
     (
         "kubelet_orphan_pod_cleaned_volumes",

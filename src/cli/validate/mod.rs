@@ -75,6 +75,15 @@ struct Problem {
 }
 
 impl Problem {
+    /// The message after the field, unless it names the field itself.
+    fn text(&self) -> String {
+        if self.field.is_empty() || self.message.contains(&format!("{:?}", self.field)) {
+            self.message.clone()
+        } else {
+            format!("{}: {}", self.field, self.message)
+        }
+    }
+
     fn whole(severity: Severity, message: String) -> Self {
         Self {
             severity,
@@ -150,11 +159,7 @@ impl Report {
 impl FileReport {
     /// What is to be said of a file that can be used.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let text = |problem: &Problem| match problem.field.is_empty() {
-            true => problem.message.clone(),
-            false => format!("{}: {}", problem.field, problem.message),
-        };
-        self.problems.iter().map(text).collect()
+        self.problems.iter().map(Problem::text).collect()
     }
 }
 

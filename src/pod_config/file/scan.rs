@@ -2,6 +2,7 @@
 
 use super::book::{Book, Digest, Freshness, Notice, Reading, Stamp};
 use super::watch::Hint;
+use crate::host::files::{TO_REOPEN, reopen};
 use crate::model::{Completeness, Pod, PodSource};
 use crate::pod_config::manifest::read_file;
 use crate::pod_config::static_pod::Origin;
@@ -10,9 +11,9 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _, fs::OpenOptionsExt as _};
+use std::os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -298,20 +299,18 @@ enum Opened {
     Other(String),
 }
 
-/// Opens a manifest. Never waits, as opening a pipe would.
+/// Opens a manifest, and nothing that is none.
 fn open(path: &Path) -> io::Result<Opened> {
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)?;
-    let meta = file.metadata()?;
-    if meta.is_file() {
+    let found = rustix::fs::open(path, TO_REOPEN, rustix::fs::Mode::empty())?;
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+    if kind.is_file() {
+        let (file, meta) = reopen(found)?;
         return Ok(Opened::File(file, meta));
     }
-    let what = match meta.is_dir() {
-        true => "is a directory; manifests are read from one level only",
-        false => "is not a regular file",
+    let what = if kind.is_dir() {
+        "is a directory; manifests are read from one level only"
+    } else {
+        "is not a regular file"
     };
     Ok(Opened::Other(what.into()))
 }

@@ -11,6 +11,7 @@ mod tests;
 use super::SourceList;
 use super::manifest::read_url;
 use super::static_pod::Origin;
+use crate::base::SecretUrl;
 use crate::events::{EventRecorder, ObjectRef};
 use crate::model::{Completeness, PodSource, reasons};
 use crate::validation::LocalObjects;
@@ -33,7 +34,7 @@ const LOUD_FAILURES: u32 = 3;
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpConfig {
     /// `staticPodURL`, http or https.
-    pub url: String,
+    pub url: SecretUrl,
     /// `staticPodURLHeader`, one entry per value.
     pub headers: Vec<(String, String)>,
     /// `httpCheckFrequency`.
@@ -46,7 +47,7 @@ pub struct HttpConfig {
 impl fmt::Debug for HttpConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpConfig")
-            .field("url", &request::shown(&self.url))
+            .field("url", &self.url)
             .field("check_period", &self.check_period)
             .finish_non_exhaustive()
     }
@@ -100,7 +101,7 @@ pub(super) async fn run(
 
 struct HttpSource {
     fetcher: Fetcher,
-    url: String,
+    url: SecretUrl,
     /// The bytes last judged.
     last: Option<Bytes>,
     /// Failures in a row.
@@ -131,13 +132,13 @@ impl HttpSource {
 
     fn fetched(&mut self) {
         if std::mem::take(&mut self.failures) > 0 {
-            tracing::info!(url = %request::shown(&self.url), "Static pod URL answers again");
+            tracing::info!(url = %self.url, "Static pod URL answers again");
         }
     }
 
     fn failed(&mut self, error: &anyhow::Error) {
         self.failures = self.failures.saturating_add(1);
-        let url = request::shown(&self.url);
+        let url = self.url.to_string();
         let error = format!("{error:#}");
         if self.failures <= LOUD_FAILURES {
             let failures = self.failures;
@@ -166,18 +167,18 @@ impl HttpSource {
         if bytes.is_empty() {
             return self.deliver(Vec::new()).await;
         }
-        let (url, node_name) = (self.url.clone(), self.node_name.clone());
+        let url = self.url.to_string();
+        let (location, node_name) = (self.url.clone(), self.node_name.clone());
         let objects = self.objects;
         let judged = tokio::task::spawn_blocking(move || {
             let origin = Origin {
                 node_name: &node_name,
                 source: PodSource::Http,
-                location: &url,
+                location: &location,
                 objects,
             };
             read_url(&bytes, origin, Timestamp::now())
         });
-        let url = request::shown(&self.url);
         match judged.await.context("reading pods from a URL")? {
             Ok(manifest) => {
                 for remark in &manifest.remarks {

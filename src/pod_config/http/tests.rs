@@ -181,6 +181,21 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 #[tokio::test]
+async fn uids_are_made_of_the_url_as_it_is_configured() {
+    let mut uids = Vec::new();
+    let (_script, url) = Script::serve(&[(200, pod("a"))]).await;
+    for user in ["", "u:p@", "u:q@"] {
+        let mut source = Source::start(&url.replace("http://", &format!("http://{user}")));
+        let list = timeout(PATIENCE, source.lists.recv()).await;
+        uids.push(list.unwrap().unwrap().pods[0].uid().to_string());
+        source.stop().await;
+    }
+    uids.sort();
+    uids.dedup();
+    assert_eq!(uids.len(), 3, "{uids:?}");
+}
+
+#[tokio::test]
 async fn only_what_changed_and_is_good_is_handed_on() {
     let list = "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n  spec: {containers: [{name: c, image: i}]}\n- metadata: {name: b}\n  spec: {containers: [{name: c, image: i}]}\n";
     let (script, url) = Script::serve(&[
@@ -279,7 +294,7 @@ async fn a_server_that_never_answers_costs_ten_seconds() {
     let (sender, _lists) = mpsc::channel(1);
     let mut source = HttpSource {
         fetcher: Fetcher::new(Target::new(&url, &[]).unwrap()),
-        url,
+        url: url.into(),
         last: None,
         failures: 0,
         objects: LocalObjects::None,

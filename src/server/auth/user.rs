@@ -54,7 +54,7 @@ impl User {
     /// The same in the group of everybody who is known; upstream's `AuthenticatedGroupAdder`.
     fn authenticated(mut self) -> Self {
         let in_one = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
-        if self.name != ANONYMOUS && !self.groups.iter().any(in_one) {
+        if !self.is_anonymous() && !self.groups.iter().any(in_one) {
             self.groups.push(AUTHENTICATED.into());
         }
         self

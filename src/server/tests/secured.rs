@@ -54,6 +54,8 @@ impl Setting {
                 client_ca_file: Some(dir.path().join("clients.crt")),
                 anonymous: false,
                 token_ttl: None,
+                review_qps: 0,
+                review_burst: 0,
                 authorization: Authorization::AlwaysAllow,
             },
             terms: Terms::default(),
@@ -398,6 +400,16 @@ async fn a_certificates_holder_loses_no_place_to_strangers_and_shares_those_of_t
     assert_eq!(read_all(&mut first).await, "", "the longest idle one");
     assert_eq!(ask(&mut second, "/pods").await, 200);
     served.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_without_an_end_is_shown_and_counts() {
+    let setting = Setting::alone();
+    setting.show(&setting.cluster.endless("n1"));
+    let served = setting.serve().await;
+    let client = setting.client(Some(&setting.clients.endless("ops")));
+    let (status, body) = get(&served, &client, "/healthz/ping", "").await;
+    assert_eq!((status, body.as_str()), (200, "ok"));
 }
 
 #[tokio::test]

@@ -31,6 +31,8 @@ fn gate(anonymous: bool) -> Gate {
         client_ca_file: Some("/nonexistent".into()),
         anonymous,
         token_ttl: None,
+        review_qps: 0,
+        review_burst: 0,
         authorization: Authorization::AlwaysAllow,
     };
     let nobody = tempfile::NamedTempFile::new().unwrap();

@@ -67,6 +67,16 @@ async fn a_link_in_place_of_a_log_or_its_directories_is_not_read_through() {
 }
 
 #[tokio::test]
+async fn what_is_no_file_in_place_of_a_log_is_not_even_opened() {
+    let (_dir, log, _) = bed();
+    fs::remove_file(&log).unwrap();
+    // To open it is an error of its own, as to open a device without a driver is.
+    let _socket = std::os::unix::net::UnixListener::bind(&log).unwrap();
+    let refused = read(&log, false).await.unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{refused}");
+}
+
+#[tokio::test]
 async fn a_link_in_place_of_a_rotated_file_is_left_out() {
     let (_dir, log, host) = bed();
     symlink(&host, log.with_file_name("0.log.20260101-000000")).unwrap();

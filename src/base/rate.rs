@@ -1,4 +1,4 @@
-//! How often pulls may begin: `qps` on average, `burst` at once. Pure.
+//! How often something may begin: `qps` on average, `burst` at once. Pure.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// A token bucket. Tokens may be taken in advance: the taker waits.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub struct Rate {
     /// Time per token; `None` for no limit.
     interval: Option<Duration>,
     burst: u32,
@@ -16,7 +16,7 @@ pub(super) struct Rate {
 
 impl Rate {
     /// `qps` of zero (or less) is no limit.
-    pub(super) fn new(qps: f64, burst: u32) -> Rate {
+    pub fn new(qps: f64, burst: u32) -> Rate {
         let interval = (qps > 0.0)
             .then(|| Duration::try_from_secs_f64(1.0 / qps).ok())
             .flatten();
@@ -29,7 +29,7 @@ impl Rate {
 
     /// Takes a token; how long to wait before using it. `None`, and nothing taken, if that were
     /// longer than `most`.
-    pub(super) fn take(&mut self, now: Instant, most: Duration) -> Option<Duration> {
+    pub fn take(&mut self, now: Instant, most: Duration) -> Option<Duration> {
         let Some(interval) = self.interval else {
             return Some(Duration::ZERO);
         };

@@ -325,7 +325,7 @@ fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes(
     assert_eq!(p.on(Input::StatusChanged), "");
     p.update(kill(&pod));
     p.begin();
-    assert_eq!(p.ended(Outcome::Failed), "rest:Error");
+    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
     assert_eq!(p.on(Input::StatusChanged), "kill:30");
     p.begin();
     p.ended(Outcome::Done);

@@ -1,7 +1,7 @@
 //! The metric families of requests to the API server, named as upstream names them.
 
 use super::review::Review;
-use crate::metrics::Metrics;
+use crate::base::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},

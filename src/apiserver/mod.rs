@@ -7,6 +7,7 @@
 //! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to the clients of `TokenReview` and
 //!   `SubjectAccessReview` in `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
+pub mod configmap_secret;
 mod kubeconfig;
 mod metrics;
 mod review;
@@ -16,7 +17,7 @@ pub(crate) mod tests;
 pub use review::{PATIENCE, ReviewError};
 
 use self::metrics::RequestMetrics;
-use crate::{base::Reloaded, metrics::Metrics};
+use crate::{base::Reloaded, base::metrics::Metrics};
 use kubeconfig::Connection;
 use std::{fmt, path::Path, sync::Arc};
 

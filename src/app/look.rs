@@ -2,19 +2,19 @@
 
 use super::build::{self, Boards, Shared};
 use crate::{
+    apiserver::configmap_secret::Objects,
     config::KubeletConfig,
     cri::{CriError, ImageClient, RuntimeClient, RuntimeFeatures, features_board, v1},
     host::Machine,
     images::{ImageName, ReadyImage},
-    journal::Journal,
-    kuberuntime::{
+    model::{AddressOrder, Pod, PodExt, PodStatus},
+    pods::sync_loop::admission::{self, NodeView, sysctls::Allowlist},
+    runtime::kuberuntime::{
         KubeGenericRuntimeManager,
         preview::{KnownImages, Preview, read_pods},
     },
-    model::{AddressOrder, Pod, PodExt, PodStatus},
-    objects::Objects,
-    probe_results::{self, ProbeResultsWriter},
-    sync_loop::admission::{self, NodeView, sysctls::Allowlist},
+    state::pod_state_store::Journal,
+    state::probe_results::{self, ProbeResultsWriter},
     volumes::{HostMounter, VolumeManager},
 };
 use std::{sync::Arc, time::Duration};

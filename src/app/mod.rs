@@ -27,6 +27,7 @@ mod user_ids;
 mod views;
 
 use crate::{
+    base::metrics::Metrics,
     base::{TaskEnd, Tasks, chain},
     config::{
         KubeletConfig,
@@ -34,13 +35,12 @@ use crate::{
     },
     cri,
     host::{Machine, ServiceManager},
-    journal::Journal,
-    metrics::Metrics,
-    pleg,
-    pod_workers::PodWorkers,
+    node::stats::Stats,
+    pods::pleg,
+    pods::pod_workers::PodWorkers,
+    pods::sync_loop::AUDIT_PERIOD,
     server::{CheckMetrics, Handlers, HealthChecks, Listener},
-    stats::Stats,
-    sync_loop::AUDIT_PERIOD,
+    state::pod_state_store::Journal,
 };
 use anyhow::Context as _;
 use secured::Secured;

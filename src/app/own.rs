@@ -2,10 +2,10 @@
 
 use super::Boards;
 use crate::{
+    base::metrics::{AtScrape, Metrics},
     base::panics,
     config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
     host::proc::{OwnProcess, own_process},
-    metrics::{AtScrape, Metrics},
 };
 use parking_lot::Mutex;
 use std::{

@@ -2,9 +2,9 @@
 
 use crate::{
     apiserver::ApiServer,
+    base::metrics::Metrics,
     config::KubeletConfig,
     host::own_address,
-    metrics::Metrics,
     server::{
         Listener,
         auth::Gate,

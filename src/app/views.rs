@@ -3,17 +3,17 @@
 use super::{Boards, build, live::Live};
 use crate::{
     config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
-    explain::{Overview, row},
-    journal::Journal,
-    logs::ContainerLogs,
     model::{Pod, PodExt, PodUid},
-    pod_manager::PodManager,
-    pod_sync::remembered,
+    pods::pod_sync::remembered,
+    pods::status::Statuses,
+    runtime::logs::ContainerLogs,
+    server::explain::{Overview, row},
     server::{
         Checkpoints, ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView,
         Process, StatsViews, StreamMetrics, StreamParts, Streams, Views,
     },
-    status::Statuses,
+    state::pod_manager::PodManager,
+    state::pod_state_store::Journal,
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -224,7 +224,7 @@ impl Teller {
     }
 
     /// Of several pods of the name, one that a source wants comes before one that is on its way out.
-    fn explain(&self, query: &ExplainQuery) -> Option<crate::explain::Explanation> {
+    fn explain(&self, query: &ExplainQuery) -> Option<crate::server::explain::Explanation> {
         let mut pods = self.board.shown().into_iter();
         let (pod, status) = pods.find(|(pod, _)| {
             pod.namespace() == query.namespace

@@ -7,6 +7,8 @@
 //! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
 //!   kubelet leans on.
 
+pub mod metrics;
+pub mod otel;
 pub mod atomic_file;
 pub mod backoff;
 mod chain;

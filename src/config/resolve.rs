@@ -17,10 +17,10 @@ use super::shown;
 use super::supported::unsupported;
 use super::validate::validate;
 use crate::base::GoDuration;
+use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::model::Quantity;
-use crate::traces::TracingSettings;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
 /// checks everything, and converts to concrete types.

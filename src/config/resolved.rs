@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
 use crate::base::SecretUrl;
+use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::server::{Switch, auth::AuthSettings, tls::TlsSettings};
-use crate::traces::TracingSettings;
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
 #[derive(Debug, Clone)]

@@ -695,7 +695,7 @@ fn authorities_of_a_cluster_that_let_everybody_do_everything_are_warned_of() {
 
 #[test]
 fn traces_are_on_with_their_section_even_an_empty_one() {
-    use crate::traces::{Collector, TracingSettings};
+    use crate::base::otel::{Collector, TracingSettings};
     let settings = |collector: &str, rate| {
         Some(TracingSettings {
             collector: collector.parse().unwrap(),

@@ -18,11 +18,11 @@ use tokio::time::Instant;
 use super::error::ImageError;
 use super::manager::{ImageManager, Verdict};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
+use crate::base::otel::carried;
 use crate::base::panics::{Place, contain};
 use crate::cri::v1::PodSandboxConfig;
-use crate::events::ObjectRef;
 use crate::model::{Pod, PodExt, PodUid};
-use crate::traces::carried;
+use crate::state::events::ObjectRef;
 
 /// For how long what was learnt ahead is believed. After that somebody may have removed the image,
 /// and `Always` means a look at the registry when the container starts.

@@ -5,6 +5,7 @@
 //! * Woken by nothing, publishes nothing; it must never do I/O.
 //! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 
+pub mod validation;
 mod addresses;
 mod amount;
 mod field_path;

@@ -21,9 +21,9 @@ use super::{
     views::Views,
 };
 use crate::{
+    base::metrics,
+    base::otel::Tracer,
     base::panics::{Place, contain},
-    metrics,
-    traces::Tracer,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;

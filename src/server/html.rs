@@ -1,6 +1,6 @@
 //! Text as HTML. Pure.
 
-use crate::{base::is_printable, explain::times::clock};
+use crate::{base::is_printable, server::explain::times::clock};
 use jiff::{Timestamp, tz::TimeZone};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write as _;

@@ -5,7 +5,7 @@ use super::{
     reply::Body,
     routes::{Entry, Port},
 };
-use crate::metrics::{DEFAULT_BUCKETS, Metrics};
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
 use hyper::{Method, Response};
 use prometheus_client::{
     encoding::EncodeLabelSet,

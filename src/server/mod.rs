@@ -12,6 +12,7 @@
 //!   idle time are bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
+pub mod explain;
 pub mod auth;
 mod bearer_protocol;
 mod checkpoint;

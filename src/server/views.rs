@@ -5,11 +5,11 @@ use super::{
     routes::ExplainQuery, stats::StatsViews, streaming::Streams,
 };
 use crate::{
-    events::EventRecorder,
-    explain::{Explanation, Overview},
     host::Machine,
     model::{Pod, PodStatus},
-    pod_config::PostedPods,
+    pods::pod_config::PostedPods,
+    server::explain::{Explanation, Overview},
+    state::events::EventRecorder,
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1;

@@ -31,8 +31,8 @@ pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
+use crate::apiserver::configmap_secret::{Found, ObjectKey, Objects};
 use crate::model::{Pod, PodExt, PodUid};
-use crate::objects::{Found, ObjectKey, Objects};
 use crate::resources::NodeFacts;
 use content::Digest;
 use detached::{DetachedWork, NotDone, Permit};

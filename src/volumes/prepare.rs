@@ -9,7 +9,7 @@ use super::{
     plan::{PlannedVolume, VolumeKind},
     pod_dirs, record, sub_path,
 };
-use crate::{base::with_own_files, model::PodUid, objects::Found};
+use crate::{apiserver::configmap_secret::Found, base::with_own_files, model::PodUid};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -5,19 +5,19 @@ use crate::engine::{Target, fuzz, path};
 use crate::routes::log_root;
 use crate::spoken::{SEEDS, WORDS};
 use k8s_openapi::api::core::v1;
+use kubelet::base::metrics::Metrics;
 use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
-use kubelet::events::{EventRecorder, ObjectRef};
-use kubelet::explain::{Explanation, Overview};
-use kubelet::logs::ContainerLogs;
-use kubelet::metrics::Metrics;
 use kubelet::model::Pod;
-use kubelet::pod_cache::PodCache;
+use kubelet::node::stats::api::Summary;
+use kubelet::runtime::logs::ContainerLogs;
 use kubelet::server::auth::{AuthSettings, Authorization, Gate};
+use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
     Checkpoints, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders, Process,
     StatsViews, StreamMetrics, StreamParts, Streams, Switch, TextPieces, Views,
 };
-use kubelet::stats::api::Summary;
+use kubelet::state::events::{EventRecorder, ObjectRef};
+use kubelet::state::pod_cache::PodCache;
 use std::future::ready;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

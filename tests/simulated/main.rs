@@ -19,7 +19,7 @@ mod pki;
 mod scripted;
 
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../src/traces/tests/collector.rs"]
+#[path = "../../src/base/otel/tests/collector.rs"]
 mod collector;
 
 mod apart;

@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     config::document::{self, Node},
+    model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list},
     model::{Pod, PodExt, PodSource},
-    pod_config::{BadManifest, Manifest, Origin, read_file, read_url},
-    validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list},
+    pods::pod_config::{BadManifest, Manifest, Origin, read_file, read_url},
 };
 use jiff::Timestamp;
 use std::sync::Arc;

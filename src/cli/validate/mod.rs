@@ -1,6 +1,6 @@
 //! `kubelet validate`: judges manifests as the running kubelet would.
 //!
-//! The judgement is that of the file and URL sources themselves ([`crate::pod_config`]). What is added
+//! The judgement is that of the file and URL sources themselves ([`crate::pods::pod_config`]). What is added
 //! here is where in the file a field is, and what else is wrong behind the first thing that is.
 
 mod blank;
@@ -16,9 +16,9 @@ use super::{
 use crate::{
     config::{HostFacts, name_of_node},
     host::Machine,
+    model::validation::{LocalObjects, MAX_MANIFEST_BYTES},
     model::{Pod, PodSource},
-    pod_config::{ReadError, SourcePods, manifests_at, one_of_each_name, read_manifest},
-    validation::{LocalObjects, MAX_MANIFEST_BYTES},
+    pods::pod_config::{ReadError, SourcePods, manifests_at, one_of_each_name, read_manifest},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;

@@ -102,13 +102,14 @@ fn the_first_error_is_the_one_that_the_source_gives() {
         "a: 1\n---\nb: 2\n",
         "apiVersion: v1\nkind: PodList\nitems: []\n",
     ] {
-        let origin = crate::pod_config::Origin {
+        let origin = crate::pods::pod_config::Origin {
             node_name: "n1",
             source: PodSource::File,
             location: "web.yaml",
             objects: LocalObjects::None,
         };
-        let theirs = crate::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
+        let theirs =
+            crate::pods::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
         let theirs = theirs.unwrap_err().to_string();
         let first = &judged(PodSource::File, text).0.problems[0];
         assert_eq!(first.severity, Severity::Error);

@@ -1,6 +1,6 @@
 //! The metric families of the cache of tokens, named as upstream names them.
 
-use crate::metrics::{DEFAULT_BUCKETS, Metrics};
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},

@@ -32,7 +32,7 @@ use super::{bearer_protocol, tls::ClientAuthorities};
 use crate::{
     apiserver::{ApiServer, PATIENCE, ReviewError},
     base::chain,
-    metrics::Metrics,
+    base::metrics::Metrics,
 };
 use http::{HeaderMap, Method, StatusCode};
 use sha2::{Digest as _, Sha256};

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     base::chain,
-    logs::{ContainerLogs, LogError, LogStream, Streams},
     model::PodExt as _,
+    runtime::logs::{ContainerLogs, LogError, LogStream, Streams},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, stream};

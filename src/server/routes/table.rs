@@ -2,8 +2,8 @@
 //! the entry, and `docs/routes.md` is written from it.
 
 use super::route::{self, Parse};
+use crate::model::validation::MAX_MANIFEST_BYTES;
 use crate::server::container_info;
-use crate::validation::MAX_MANIFEST_BYTES;
 use std::fmt::Write as _;
 
 /// Which port a request came in on.

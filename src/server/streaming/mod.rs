@@ -26,7 +26,7 @@ use crate::{
     base::chain,
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
-    pod_cache::PodCache,
+    state::pod_cache::PodCache,
 };
 use hyper::{
     Request, Response, StatusCode,

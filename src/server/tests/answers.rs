@@ -161,7 +161,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 
 #[tokio::test]
 async fn an_answer_of_known_length_says_so_also_while_it_is_counted() {
-    let metrics = crate::metrics::Metrics::new();
+    let metrics = crate::base::metrics::Metrics::new();
     let views = Views {
         http: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])

@@ -294,7 +294,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 
 #[tokio::test]
 async fn requests_are_counted_by_paths_of_the_table_until_the_answer_is_sent() {
-    let metrics = crate::metrics::Metrics::new();
+    let metrics = crate::base::metrics::Metrics::new();
     let views = Views {
         http: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])

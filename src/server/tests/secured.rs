@@ -12,13 +12,13 @@ use crate::{
             scripted::{Answer, Scripted},
         },
     },
-    logs::ContainerLogs,
     model::ContainerId,
-    pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
+    runtime::logs::ContainerLogs,
     server::{
         auth::{AuthSettings, Authorization, Gate},
         tls::{ClientAuthorities, ServingCertificate, Terms, Tls, TlsSettings},
     },
+    state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use serde_json::{Value, json};

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::{
-    server::auth::{AuthSettings, Authorization, Gate},
-    traces::tests::{
+    base::otel::tests::{
         collector::{TestCollector, attribute, ids},
         tracer,
     },
+    server::auth::{AuthSettings, Authorization, Gate},
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use kubelet::base::metrics::Metrics;
 use kubelet::cri::v1::{StreamContainersRequest, StreamPodSandboxesRequest};
 use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
-use kubelet::metrics::Metrics;
 
 use crate::flavour::Flavour;
 use crate::node::{Node, SOON, manifest, restarts};

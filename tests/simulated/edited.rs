@@ -9,7 +9,6 @@ use crate::node::{Node, SOON, full, is_ready, status_of};
 use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, ExecOutcome, FakeRuntime, Fault, Rpc};
-use crate::support::wait::{holds, wait_for};
 
 const UID: &str = "my-own-uid";
 
@@ -309,27 +308,6 @@ async fn a_rename_whose_remains_cannot_be_removed_is_no_flood() {
     node.fake.clear_faults();
     node.wait_runs("two").await;
     node.wait_removed("one").await;
-}
-
-#[tokio::test]
-async fn a_stop_whose_end_is_read_late_goes_on_when_it_is_read() {
-    let node = Node::started().await;
-    node.put(&simple("web"));
-    node.wait_runs("web").await;
-    node.wait_phase("web", "Running").await;
-    node.fake.inject(Fault::hang(Rpc::ContainerStatus));
-    node.remove("web");
-    wait_for("the stop fails", SOON, async || {
-        let events = node.events().await;
-        holds(events.contains("error killing pod"), events)
-    })
-    .await;
-    let begun = Instant::now();
-    node.fake.clear_faults();
-    node.wait_removed("web").await;
-    let took = begun.elapsed();
-    // By itself its worker waits ten seconds or more after the stop that failed.
-    assert!(took < Duration::from_secs(8), "it took {took:?}");
 }
 
 #[tokio::test]

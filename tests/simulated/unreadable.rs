@@ -115,8 +115,6 @@ async fn a_successor_does_not_start_beside_a_container_that_was_never_read() {
     let word = format!("{}/other", full("web"));
     node.fake
         .inject(Fault::hang(Rpc::ContainerStatus).only(&word));
-    node.fake
-        .inject(Fault::hang(Rpc::PodSandboxStatus).only(&old.id));
     let twins = Twins::watch(&node.fake, "web");
     node.put(&two("v2"));
     node.start().await;
@@ -212,7 +210,9 @@ async fn a_pod_whose_end_cannot_be_read_makes_way_for_its_successor() {
 async fn a_runtime_that_reads_slowly_costs_an_orphan_no_hook() {
     let mut node = Node::new().await;
     let hook = r#"{"exec":{"command":["bye"]}}"#;
-    let plant = Plant::of_a_kubelet("lost").noting("io.kubernetes.container.preStopHandler", hook);
+    let plant = Plant::of_a_kubelet("lost")
+        .made_for_a_file()
+        .noting("io.kubernetes.container.preStopHandler", hook);
     Planter::new(&node.fake).await.pod(&plant).await;
     node.fake
         .inject(Fault::delay(Rpc::ContainerStatus, Duration::from_secs(2)));

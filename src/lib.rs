@@ -1,7 +1,7 @@
 //! A kubelet: the node agent that makes a container runtime run the pods it is given.
 //!
 //! The crate is a list of areas, declared bottom to top. An area uses only areas declared above its own
-//! line, and so do the modules inside an area; `tests/architecture.rs` holds both tables. Calls go down;
+//! line, and so do the modules inside an area; `tests/architecture` holds both tables. Calls go down;
 //! facts come back up through stores and dirty sets:
 //!
 //! ```text

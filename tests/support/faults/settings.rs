@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::findings::Goal;
+
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
@@ -78,6 +80,8 @@ pub struct Settings {
     pub lanes: usize,
     /// Somebody wants figures and not only a test.
     pub is_measured: bool,
+    /// What cannot be counted on this runtime.
+    pub uncounted: &'static [Goal],
 }
 
 impl Settings {
@@ -101,6 +105,7 @@ impl Settings {
             only: variable("FAULTS_EPISODE"),
             lanes: variable("FAULTS_LANES").unwrap_or(3),
             is_measured: given.is_some(),
+            uncounted: &[],
         }
     }
 

@@ -16,7 +16,13 @@ pub fn summarize(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>
         missed.map(|goal| format!("{}: {} {}", fault.text(), sum.count(goal), goal.text()))
     });
     let missed: Vec<_> = missed.collect();
-    let tables = || [counts(runtime, sums), times(sums), machine(settings)];
+    let tables = || {
+        [
+            counts(runtime, settings, sums),
+            times(sums),
+            machine(settings),
+        ]
+    };
     if settings.is_measured {
         report::write("faults", &format!("{runtime}.md"), &tables());
     } else if !missed.is_empty() {
@@ -35,7 +41,7 @@ fn row(first: &[&str], sums: &BTreeMap<Fault, Sum>, cell: impl Fn(&Sum) -> Strin
     first.chain(sums.values().map(cell)).collect()
 }
 
-fn counts(runtime: &str, sums: &BTreeMap<Fault, Sum>) -> Table {
+fn counts(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>) -> Table {
     let title = format!("Faults on {runtime}");
     let mut table = Table::new(&title, &head(&["counted", "goal"], sums));
     table.row(row(&["faults", ""], sums, |sum| sum.faults.to_string()));
@@ -48,7 +54,11 @@ fn counts(runtime: &str, sums: &BTreeMap<Fault, Sum>) -> Table {
     }));
     for goal in Goal::ALL {
         let wanted = if goal.is_informational() { "" } else { "0" };
-        let count = |sum: &Sum| sum.count(*goal).to_string();
+        let is_counted = !settings.uncounted.contains(goal);
+        let count = |sum: &Sum| match is_counted {
+            true => sum.count(*goal).to_string(),
+            false => "-".to_owned(),
+        };
         table.row(row(&[goal.text(), wanted], sums, count));
     }
     table

@@ -293,7 +293,7 @@ pub async fn what_is_mounted_in_an_orphans_directory_is_left_alone() {
     let records = node.root().join("journal");
     for number in 1..=3 {
         let record = records.join(format!("6a1f0000-0000-4000-8000-00000000000{number}.json"));
-        std::fs::write(record, r#"{"origin":{"source":"file"}}"#).unwrap();
+        std::fs::write(record, r#"{"version":1,"origin":{"source":"file"}}"#).unwrap();
     }
     for mounted in [&export, &stray] {
         let at = mounted.to_str().unwrap();

@@ -357,7 +357,15 @@ fn judge(kind: &str, answer: &[u8]) -> (u16, usize) {
             .find(|(known, _)| known == name)
             .map(|(_, value)| *value)
     };
-    let body = String::from_utf8_lossy(&answer[head.len() + 4..]);
+    let sent = &answer[head.len() + 4..];
+    let mut plain = Vec::new();
+    if header("content-encoding") == Some("gzip") && !sent.is_empty() {
+        let read = flate2::read::GzDecoder::new(sent).read_to_end(&mut plain);
+        read.unwrap_or_else(|error| panic!("{error}: {shown}"));
+    } else {
+        plain.extend_from_slice(sent);
+    }
+    let body = String::from_utf8_lossy(&plain);
     let kind = header("content-type").unwrap_or_default();
     if !kind.is_empty() {
         assert_eq!(header("x-content-type-options"), Some("nosniff"), "{shown}");

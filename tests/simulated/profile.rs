@@ -75,15 +75,19 @@ async fn a_busy_kubelet_shows_what_keeps_it_busy_and_to_one_at_a_time() {
     for name in ["a", "b", "c"] {
         node.wait_phase(name, "Running").await;
     }
-    let mut busy = JoinSet::new();
     let port = node.read_only_port();
-    for _ in 0..4 {
-        busy.spawn(async move {
-            loop {
-                assert_eq!(http::get(port, "/pods").await.expect("/pods").0, 200);
-            }
-        });
-    }
+    let load = || {
+        let mut busy = JoinSet::new();
+        for _ in 0..4 {
+            busy.spawn(async move {
+                loop {
+                    assert_eq!(http::get(port, "/pods").await.expect("/pods").0, 200);
+                }
+            });
+        }
+        busy
+    };
+    let mut busy = load();
     let socket = node.path("root/kubelet.sock");
     let message = wait_seen(&socket, "kubelet::server").await;
     let types: Vec<_> = message
@@ -100,7 +104,8 @@ async fn a_busy_kubelet_shows_what_keeps_it_busy_and_to_one_at_a_time() {
         assert!(sample.location_id.iter().all(known));
     }
 
-    // While somebody looks on, nobody else can.
+    // One profile at a time. Without the load, which would only make the attempts take longer.
+    busy.shutdown().await;
     let mut long = tokio::spawn(profile(socket.clone(), 300));
     let refused = async {
         loop {
@@ -119,6 +124,7 @@ async fn a_busy_kubelet_shows_what_keeps_it_busy_and_to_one_at_a_time() {
     assert!(String::from_utf8_lossy(&body).contains("one at a time"));
     // A client that goes away makes room.
     long.abort();
+    let _busy = load();
     wait_seen(&socket, "kubelet::").await;
 }
 

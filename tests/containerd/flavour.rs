@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 
-use crate::runtime;
+use crate::support::runner;
+use crate::support::scripts;
 
 /// One of the containerds that a scenario is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,21 +21,6 @@ thread_local! {
 }
 
 impl Flavour {
-    pub const ALL: &[Flavour] = &[Flavour::Containerd, Flavour::Containerd2];
-
-    /// The first part of a test's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Flavour::Containerd => "containerd",
-            Flavour::Containerd2 => "containerd2",
-        }
-    }
-
-    /// Makes this the one of the scenario of this thread.
-    pub fn make_current(self) {
-        CURRENT.set(self);
-    }
-
     /// The one that the scenario of this thread runs on.
     pub fn current() -> Flavour {
         CURRENT.get()
@@ -44,15 +30,30 @@ impl Flavour {
     pub fn programs(self) -> Option<PathBuf> {
         match self {
             Flavour::Containerd => None,
-            Flavour::Containerd2 => Some(runtime::target().join("tools/containerd2")),
+            Flavour::Containerd2 => Some(scripts::target().join("tools/containerd2")),
+        }
+    }
+}
+
+impl runner::Flavour for Flavour {
+    const ALL: &'static [Flavour] = &[Flavour::Containerd, Flavour::Containerd2];
+
+    fn name(self) -> &'static str {
+        match self {
+            Flavour::Containerd => "containerd",
+            Flavour::Containerd2 => "containerd2",
         }
     }
 
-    /// Why it cannot be used on this machine. That of the machine itself is looked at before.
-    pub fn missing(self) -> Option<String> {
+    fn make_current(self) {
+        CURRENT.set(self);
+    }
+
+    /// That of the machine itself is looked at before.
+    fn missing(self) -> Option<String> {
         match self {
             Flavour::Containerd => None,
-            Flavour::Containerd2 => runtime::check("build-containerd2.sh").err(),
+            Flavour::Containerd2 => scripts::check("build-containerd2.sh", &[]).err(),
         }
     }
 }

@@ -23,27 +23,12 @@ mod verbs;
 mod volumes;
 
 use crate::flavour::Flavour;
-use crate::runner::{Scenario, Test};
-
-macro_rules! scenarios {
-    ($list:ident: $($module:ident::$name:ident),* $(,)?) => {
-        const $list: &[Scenario] = &[$((stringify!($name), || Box::pin($module::$name()))),*];
-    };
-}
+use crate::support::runner::{Flavour as _, Test, on, scenarios};
 
 /// Every scenario on every flavour that it is for.
-pub fn tests() -> Vec<Test> {
-    let on = |scenarios: &[Scenario], flavours: &[Flavour]| {
-        let pairs = scenarios.iter().flat_map(|scenario| {
-            let tests = flavours
-                .iter()
-                .map(|flavour| Test::new(*flavour, *scenario));
-            tests.collect::<Vec<_>>()
-        });
-        pairs.collect::<Vec<_>>()
-    };
-    let mut tests = on(EVERYWHERE, Flavour::ALL);
-    tests.extend(on(ON_CONTAINERD2, &[Flavour::Containerd2]));
+pub fn tests() -> Vec<Test<Flavour>> {
+    let mut tests = on(Flavour::ALL, EVERYWHERE);
+    tests.extend(on(&[Flavour::Containerd2], ON_CONTAINERD2));
     tests
 }
 

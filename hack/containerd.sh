@@ -343,12 +343,7 @@ start() {
     trap stop ERR INT TERM
     launch
     import_images
-    if [[ -n $owner ]]; then
-        # shellcheck disable=SC2016
-        setsid bash -c 'tail --pid="$1" -f /dev/null; "$2" stop "$3"' guardian "$owner" "$repo_root/hack/containerd.sh" "$dir" \
-            >/dev/null 2>&1 </dev/null &
-        printf '%s\n' "$!" >"$dir/guardian.pid"
-    fi
+    [[ -z $owner ]] || start_guardian "$owner" containerd.sh "$dir"
     trap - ERR INT TERM
     say "containerd listens on unix://$(socket)"
 }
@@ -370,20 +365,10 @@ stop() {
     remove_shared
     rm -rf "$(runtime_dir)" "$dir"/{root,state,runc,cni,opt,config.toml,ip_forward,binaries}
     rm -f "$slot_file"
-    stop_guardian
+    stop_guardian "$dir"
     set -e
     ((${#failures[@]} == 0)) || die "containerd of $dir: ${failures[*]}"
     say "containerd of $dir is gone"
-}
-
-stop_guardian() {
-    local pid
-    pid=$(cat "$dir/guardian.pid" 2>/dev/null) || return 0
-    rm -f "$dir/guardian.pid"
-    # The guardian itself may be the one that stops.
-    if [[ $PPID != "$pid" ]] && grep -qzxF guardian "/proc/$pid/cmdline" 2>/dev/null; then
-        kill -TERM -- "-$pid" 2>/dev/null
-    fi
 }
 
 case $command in

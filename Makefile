@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run test soak measured-kubelet bench bench-load bench-go bench-containerd lint fmt clean
+.PHONY: demo run test soak faults measured-kubelet bench bench-load bench-go bench-containerd lint fmt clean
 
 # Runs the example pods on a private containerd and takes them down again.
 demo:
@@ -16,6 +16,7 @@ test:
 	@hack/install-deps.sh || echo "going on without what could not be installed"
 	@hack/build-images.sh || echo "going on without the images"
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
+	@hack/build-crio.sh || echo "going on without CRI-O"
 	@hack/build-kubernetes.sh --control-plane --kubelet || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
 
@@ -36,6 +37,19 @@ measured-kubelet:
 	cargo build --release --bin kubelet
 	mkdir -p $(dir $(MEASURED))
 	cp $(TARGET)/release/kubelet $(MEASURED)
+
+# The kubelet is killed at random moments while pods churn, and more goes wrong: on a simulated runtime and on
+# private containerds. Prints what it counts, into target/faults, and fails when a goal is missed; the story of
+# each episode that failed is there too. FAULTS_SEED and FAULTS_EPISODE repeat one.
+faults: measured-kubelet
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	@hack/build-containerd2.sh || echo "going on without containerd 2"
+	KUBELET_UNDER_TEST=$(MEASURED) FAULTS_KILLS=$${FAULTS_KILLS:-1000} FAULTS_OTHERS=$${FAULTS_OTHERS:-100} \
+		FAULTS_CONTAINERD_KILLS=$${FAULTS_CONTAINERD_KILLS:-100} \
+		FAULTS_CONTAINERD_OTHERS=$${FAULTS_CONTAINERD_OTHERS:-20} \
+		SCENARIO_SECONDS=$${SCENARIO_SECONDS:-7200} RUST_TEST_THREADS=1 \
+		cargo test --no-fail-fast --test simulated --test containerd faults_under_churn -- --nocapture
 
 # Costs of a node on a simulated runtime, into target/bench/node.md.
 bench: measured-kubelet

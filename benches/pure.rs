@@ -14,18 +14,18 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
 use kubelet::cri::{Relist, RelistMemory, v1};
-use kubelet::kuberuntime::actions::{Facts, Inputs as ActionInputs, compute_pod_actions};
-use kubelet::kuberuntime::labels;
+use kubelet::model::validation::{LocalObjects, decode_pod};
 use kubelet::model::{
     ContainerState, ContainerStatus, Pod, PodExt, PodSource, PodStatus, SandboxStatus,
     container_hash, keys,
 };
-use kubelet::pod_cache::{self, Listed, Owner};
-use kubelet::pod_config::{Origin, SourcePods, static_pod};
-use kubelet::probe_results::Verdicts;
-use kubelet::status::generate::Inputs as StatusInputs;
-use kubelet::status::generate_api_pod_status;
-use kubelet::validation::{LocalObjects, decode_pod};
+use kubelet::pods::pod_config::{Origin, SourcePods, static_pod};
+use kubelet::pods::status::generate::Inputs as StatusInputs;
+use kubelet::pods::status::generate_api_pod_status;
+use kubelet::runtime::kuberuntime::actions::{Facts, Inputs as ActionInputs, compute_pod_actions};
+use kubelet::runtime::kuberuntime::labels;
+use kubelet::state::pod_cache::{self, Listed, Owner};
+use kubelet::state::probe_results::Verdicts;
 use prost::Message;
 
 const MANY: usize = 1000;

@@ -12,12 +12,12 @@
 )]
 
 use kubelet::{
+    base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
     host::Machine,
-    metrics::Metrics,
     model::{ContainerState, ContainerStatus, SandboxStatus},
-    pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
-    stats::{Parts, Stats},
+    node::stats::{Parts, Stats},
+    state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
 };
 use std::{
     fs,

@@ -10,12 +10,14 @@
 
 use anyhow::Context as _;
 use kubelet::{
-    kuberuntime::actions::{ContainerStart, Facts, Inputs, PodActions, compute_pod_actions},
     model::{
         ContainerState, ContainerStatus, NetworkMode, Pod, PodExt, PodStatus, ProbeVerdict,
         SandboxStatus, container_hash,
     },
-    probe_results::Verdicts,
+    runtime::kuberuntime::actions::{
+        ContainerStart, Facts, Inputs, PodActions, compute_pod_actions,
+    },
+    state::probe_results::Verdicts,
 };
 use serde::Deserialize;
 use std::{collections::HashMap, env, fs};

@@ -5,11 +5,12 @@
 # these versions are there.
 #
 #   hack/build-containerd2.sh            build them if they are missing (a few minutes, once)
-#   hack/build-containerd2.sh --check    only say whether they are there; exit 1 if not
+#   hack/build-containerd2.sh --check    only say whether they are there; exit 1 if not, 2 if this machine's Go
+#                                        cannot build them
 #
 # It needs the Go that the versions ask for. Where they cannot be built, the tests on them are skipped and
-# say so. runc also needs a C compiler and libseccomp's headers (Debian's libseccomp-dev); without them the
-# machine's runc is used, and that is said as well.
+# say so; where CI=true they fail, unless the Go is too old. runc also needs a C compiler and libseccomp's
+# headers, which hack/install-deps.sh installs; without them the machine's runc is used, and that is said as well.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -43,7 +44,6 @@ build() {
         loudly "it needs Go $needs_go and its modules, and this is $(go version 2>&1 || true); all of the log is in $log"
         return 1
     fi
-    seccomp_headers
     if ! CGO_ENABLED=1 install -tags seccomp -ldflags "-s -w" "$runc_module@$runc_version"; then
         printf '\n!!!! runc %s is not built (%s): containerd 2 is tested with %s\n\n' "$runc_version" "$log" \
             "$(runc --version 2>&1 | head -n 1)" >&2
@@ -54,20 +54,13 @@ build() {
     say "built $("$containerd2_dir/containerd" --version)"
 }
 
-seccomp_headers() {
-    [[ -e /usr/include/seccomp.h ]] && return
-    have apt-get || return 0
-    say "installing libseccomp-dev to build runc"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libseccomp-dev >&2 || true
-}
-
 is_built && exit
+if ! go_can_build "$needs_go"; then
+    loudly "it needs Go $needs_go, and this is $(go version 2>&1 || true)"
+    exit 2
+fi
 if [[ ${1:-} == --check ]]; then
     die "containerd $version is not built; hack/build-containerd2.sh builds it"
-fi
-if ! have go; then
-    loudly "there is no Go on PATH; it needs $needs_go"
-    exit 1
 fi
 mkdir -p "$tools_dir"
 # Who comes second finds it built.

@@ -65,6 +65,22 @@ install_packages() {
     apt_install "${packages[@]}"
 }
 
+# What only CRI-O and a new runc need; the tests on them say what is missing.
+runtime_packages() {
+    have conmon || echo conmon
+    have skopeo || echo skopeo
+    have pkg-config || echo pkg-config
+    [[ -e /usr/include/seccomp.h ]] || echo libseccomp-dev
+}
+
+install_runtime_packages() {
+    local packages
+    mapfile -t packages < <(runtime_packages)
+    ((${#packages[@]})) || return 0
+    $check_only && return 0
+    (apt_install "${packages[@]}") || say "going on without ${packages[*]}: not every runtime is tested"
+}
+
 # What only one check needs; the others go on without it.
 install_promtool() {
     have promtool && return 0
@@ -107,6 +123,7 @@ exec 9<"${BASH_SOURCE[0]}"
 flock 9
 check_rust
 install_packages
+install_runtime_packages
 install_crictl
 install_promtool
 say "all that is needed is installed"

@@ -11,6 +11,8 @@ images_dir=$target_dir/images
 # shellcheck disable=SC2034
 containerd2_dir=$tools_dir/containerd2
 # shellcheck disable=SC2034
+crio_dir=$tools_dir/crio
+# shellcheck disable=SC2034
 kubernetes_dir=$tools_dir/kubernetes
 
 say() { printf '==> %s\n' "$*" >&2; }
@@ -19,6 +21,19 @@ die() {
     exit 1
 }
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# go_can_build VERSION: whether the Go on PATH builds what asks for Go VERSION. One from 1.21 on fetches a
+# newer one as a module, if it may.
+go_can_build() {
+    have go || return 1
+    local own minor
+    own=$(go env GOVERSION)
+    own=${own#go}
+    [[ $(printf '%s\n' "$1" "$own" | sort -V | head -n 1) != "$1" ]] || return 0
+    minor=${own#1.}
+    minor=${minor%%.*}
+    [[ ${GOTOOLCHAIN:-auto} != local ]] && ((minor >= 21))
+}
 
 need_root() {
     [[ $(id -u) == 0 ]] || die "$(basename "$0") needs root: containers, mounts and network namespaces do"

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use kubelet::{
     app::App,
-    base::chain,
+    base::{chain, panics},
     cli::{self, Command},
     config::{self, Flags, HostFacts},
     host::ServiceManager,
@@ -34,7 +34,8 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         hostname: kubelet::host::Machine::read()?.hostname,
     };
     let config = config::load(flags, &facts)?;
-    let log = config::logging::init(&config.logging)?;
+    let (log, _flushed) = config::logging::init(&config.logging)?;
+    panics::install_hook();
     let manager = service_manager()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

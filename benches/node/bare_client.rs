@@ -1,30 +1,9 @@
 //! The least that anybody must do to run a pod: three calls, in order, without a kubelet.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-
-use hyper_util::rt::TokioIo;
 use kubelet::cri::v1;
-use kubelet::cri::v1::runtime_service_client::RuntimeServiceClient;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint};
+use std::collections::HashMap;
 
-pub type Client = RuntimeServiceClient<Channel>;
-
-/// Connects to `unix://...`.
-pub async fn connect(endpoint: &str) -> Client {
-    let socket = PathBuf::from(endpoint.strip_prefix("unix://").expect("a unix endpoint"));
-    let connect = tower::service_fn(move |_| {
-        let socket = socket.clone();
-        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-    });
-    Client::new(
-        Endpoint::from_static("http://cri")
-            .connect_with_connector(connect)
-            .await
-            .unwrap(),
-    )
-}
+pub use crate::support::cri_client::{Client, connect};
 
 /// Runs one pod of one container and returns its sandbox.
 pub async fn run_pod(client: &mut Client, name: &str, cgroup_parent: &str) -> String {

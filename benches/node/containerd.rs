@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use crate::bare_client::{self, Client};
 use crate::process::{middle_and_worst, wall_now};
-use crate::report::{self, Table};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
+use crate::support::report::{self, Table};
 
 const PODS: usize = 50;
 const SAMPLES: usize = 5;
@@ -95,7 +95,7 @@ pub async fn measure() {
     let many = kubelet_run(&kubelet, &mut client, "many", PODS, false).await;
     table.row(row("kubelet: rename to running", singles, many));
     drop(kubelet);
-    report::write("containerd.md", &[table]);
+    report::write("bench", "containerd.md", &[table]);
 }
 
 fn row(who: &str, singles: Vec<f64>, mut many: Vec<f64>) -> Vec<String> {

@@ -6,9 +6,9 @@ use crate::fake_process::FakeProcess;
 use crate::generator::{Load, Tally};
 use crate::probed::Probed;
 use crate::process::{CpuMeter, memory, middle_and_worst};
-use crate::report::{self, Table};
 use crate::simulated::{SAMPLES, setting, single_starts, until_healthy, until_true};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
+use crate::support::report::{self, Table};
 
 /// Pods with a probe each.
 const PODS: usize = 200;
@@ -171,5 +171,5 @@ fn report(pods: usize, rate: u32, seen: &[(&str, Seen)], tally: &[(&'static str,
             spread(tally.latencies.clone()),
         ]);
     }
-    report::write("load.md", &[harm, answers]);
+    report::write("bench", "load.md", &[harm, answers]);
 }

@@ -20,7 +20,6 @@ mod generator;
 mod load;
 mod probed;
 mod process;
-mod report;
 mod simulated;
 
 #[allow(dead_code, unused_imports)]

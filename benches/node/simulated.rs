@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::fake_process::FakeProcess;
 use crate::process::{CpuMeter, memory, middle_and_worst, wall_now};
-use crate::report::{self, Table};
 use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings};
+use crate::support::report::{self, Table};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -108,7 +108,7 @@ pub async fn measure() {
         "kubelet".to_owned(),
         format!("{:.1}", size as f64 / 1048576.0),
     ]);
-    report::write("node.md", &[costs, times, binary]);
+    report::write("bench", "node.md", &[costs, times, binary]);
 }
 
 struct Round {

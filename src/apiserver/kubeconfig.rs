@@ -1,70 +1,72 @@
-//! From a kubeconfig file to a client.
+//! From a kubeconfig file to a client, which is made again when the file, or one that it names, changes.
 
+use crate::base::{FileVersion, Reloaded, SecretUrl};
+use anyhow::Context as _;
 use hyper_util::{client::legacy, rt::TokioExecutor};
 use kube::{
     Client,
     client::ConfigExt as _,
-    config::{Config, KubeConfigOptions, Kubeconfig},
+    config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig},
 };
 use std::{
-    error::Error,
     path::{Path, PathBuf},
+    sync::Arc,
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::spawn_blocking};
 use tower::{BoxError, ServiceBuilder};
 
-/// Why a kubeconfig file is of no use.
-#[derive(Debug, thiserror::Error)]
-pub enum KubeconfigError {
-    /// It, or a file it names, cannot be read, or it makes no sense.
-    #[error("cannot use kubeconfig {}", path.display())]
-    Unusable {
-        /// The kubeconfig file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-    /// It asks for a proxy.
-    #[error("kubeconfig {}: proxy-url of the cluster is not supported", path.display())]
-    Proxy {
-        /// The kubeconfig file.
-        path: PathBuf,
-    },
+/// A client with connections of its own, and the files that its credentials are from.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    /// Where the API server is.
+    pub(super) url: SecretUrl,
+    /// Host and port, as metrics have them.
+    pub(super) host: Arc<str>,
+    /// Files that the kubeconfig names: certificate, key, token and authorities.
+    named: Vec<(PathBuf, FileVersion)>,
 }
 
-/// Reads the file and the certificates it names, of which relative names are beside it, and makes a client of
-/// them with the address of its server.
-pub(super) async fn client(path: &Path) -> Result<(Client, String), KubeconfigError> {
-    let own = path.to_owned();
-    // Files are read in several places of this, and the system's certificates where the file names none.
-    let handle = Handle::current();
-    let read = tokio::task::spawn_blocking(move || handle.block_on(read(own)));
-    let read = read.await.unwrap_or_else(|error| Err(error.into()));
-    read.map_err(|source| match source.is::<WantsProxy>() {
-        true => KubeconfigError::Proxy {
-            path: path.to_owned(),
-        },
-        false => KubeconfigError::Unusable {
-            path: path.to_owned(),
-            source,
-        },
-    })
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("it wants a proxy")]
-struct WantsProxy;
-
-async fn read(path: PathBuf) -> Result<(Client, String), Box<dyn Error + Send + Sync>> {
-    let file = Kubeconfig::read_from(path)?;
-    if wants_proxy(&file) {
-        return Err(WantsProxy.into());
+impl Connection {
+    /// Whether a file that the kubeconfig names has changed. Blocking.
+    fn is_stale(&self) -> bool {
+        let mut named = self.named.iter();
+        named.any(|(path, version)| FileVersion::of(path) != *version)
     }
+}
+
+/// Reads the kubeconfig and the files that it names, of which relative names are beside it. A new version of
+/// any of them makes a new client, so that no connection goes on with the old credentials.
+///
+/// # Errors
+/// What cannot be read or used, with the name of the kubeconfig.
+pub(super) async fn open(path: &Path) -> anyhow::Result<Reloaded<Connection>> {
+    let own = path.to_owned();
+    let handle = Handle::current();
+    let read = move || {
+        let read = handle.block_on(read(&own));
+        read.with_context(|| format!("cannot use kubeconfig {}", own.display()))
+    };
+    let files = vec![path.to_owned()];
+    let open = move || Reloaded::open("the kubeconfig", files, read, Connection::is_stale);
+    spawn_blocking(open).await?
+}
+
+async fn read(path: &Path) -> anyhow::Result<Connection> {
+    let file = Kubeconfig::read_from(path)?;
+    let (cluster, user) = current(&file);
+    let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
+    anyhow::ensure!(
+        proxy.is_none_or(str::is_empty),
+        "proxy-url of the cluster is not supported"
+    );
+    // Before they are read: what changes meanwhile is read again.
+    let named = named(cluster, user);
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    let url = config.cluster_url.to_string();
+    let url = SecretUrl::from(config.cluster_url.to_string());
+    let host = config.cluster_url.authority().map_or("", |at| at.as_str());
+    let host = host.rsplit('@').next().unwrap_or_default().into();
     // Not kube's own stack: that logs every failure, tries again by itself, and takes its proxy from the
-    // environment. Whoever asks here does the first two.
+    // environment. The caller does the first two.
     let connector = config.rustls_https_connector()?;
     let pool = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = ServiceBuilder::new()
@@ -72,18 +74,38 @@ async fn read(path: PathBuf) -> Result<(Client, String), Box<dyn Error + Send + 
         .option_layer(config.auth_layer()?)
         .map_err(BoxError::from)
         .service(pool);
-    Ok((Client::new(service, config.default_namespace), url))
+    Ok(Connection {
+        client: Client::new(service, config.default_namespace),
+        url,
+        host,
+        named,
+    })
 }
 
-/// Whether the cluster of the current context is behind a proxy.
-fn wants_proxy(file: &Kubeconfig) -> bool {
-    let current = file.current_context.as_deref();
-    let mut contexts = file.contexts.iter();
-    let context = contexts.find(|context| Some(context.name.as_str()) == current);
-    let name = context.and_then(|context| context.context.as_ref().map(|inner| &inner.cluster));
+/// The cluster and the user of the current context.
+fn current(file: &Kubeconfig) -> (Option<&Cluster>, Option<&AuthInfo>) {
+    let name = file.current_context.as_ref();
+    let context = file.contexts.iter().find(|one| Some(&one.name) == name);
+    let Some(context) = context.and_then(|context| context.context.as_ref()) else {
+        return (None, None);
+    };
     let mut clusters = file.clusters.iter();
-    let cluster = clusters.find(|cluster| Some(&cluster.name) == name);
-    let cluster = cluster.and_then(|cluster| cluster.cluster.as_ref());
-    let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
-    proxy.is_some_and(|proxy| !proxy.is_empty())
+    let cluster = clusters.find(|one| one.name == context.cluster);
+    let mut users = file.auth_infos.iter();
+    let user = users.find(|one| Some(&one.name) == context.user.as_ref());
+    (
+        cluster.and_then(|one| one.cluster.as_ref()),
+        user.and_then(|one| one.auth_info.as_ref()),
+    )
+}
+
+fn named(cluster: Option<&Cluster>, user: Option<&AuthInfo>) -> Vec<(PathBuf, FileVersion)> {
+    let authorities = cluster.map(|cluster| &cluster.certificate_authority);
+    let user = user.map(|user| [&user.client_certificate, &user.client_key, &user.token_file]);
+    let paths = authorities.into_iter().chain(user.into_iter().flatten());
+    paths
+        .flatten()
+        .map(PathBuf::from)
+        .map(|path| (path.clone(), FileVersion::of(&path)))
+        .collect()
 }

@@ -1,44 +1,57 @@
 //! The API server, as far as the kubelet's own port asks it about those who call.
 //!
-//! * Owns: the client that `--kubeconfig` describes, its deadlines and its second tries.
+//! * Owns: the client that `--kubeconfig` describes, its credentials, its deadlines and its second tries.
 //! * Woken by its callers; publishes nothing.
 //! * Must never take pods or write anything, log what a token is, or keep a caller waiting for longer than
 //!   [`PATIENCE`].
-//! * Answers to `k8s.io/client-go/tools/clientcmd` and to the clients of `TokenReview` and
+//! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to the clients of `TokenReview` and
 //!   `SubjectAccessReview` in `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
+pub mod configmap_secret;
 mod kubeconfig;
+mod metrics;
 mod review;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use kubeconfig::KubeconfigError;
 pub use review::{PATIENCE, ReviewError};
 
-use kube::Client;
-use std::{fmt, path::Path};
+use self::metrics::RequestMetrics;
+use crate::{base::Reloaded, base::metrics::Metrics};
+use kubeconfig::Connection;
+use std::{fmt, path::Path, sync::Arc};
 
 /// A client of the API server; clones share its connections.
 #[derive(Clone)]
 pub struct ApiServer {
-    client: Client,
-    /// Where it is, for people.
-    url: String,
+    connection: Arc<Reloaded<Connection>>,
+    metrics: Option<RequestMetrics>,
 }
 
 impl fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ApiServer").field(&self.url).finish()
+        let url = &self.connection.latest().url;
+        f.debug_tuple("ApiServer").field(url).finish()
     }
 }
 
 impl ApiServer {
-    /// Reads the file and all that it refers to. Nothing is asked yet.
+    /// Reads the file and all that it refers to, and reads them again when they change. Sends no request.
     ///
     /// # Errors
-    /// What cannot be read or makes no sense, with the name of the file.
-    pub async fn of_kubeconfig(path: &Path) -> Result<Self, KubeconfigError> {
-        let (client, url) = kubeconfig::client(path).await?;
-        Ok(Self { client, url })
+    /// What cannot be read or used, with the name of the file.
+    pub async fn of_kubeconfig(path: &Path) -> anyhow::Result<Self> {
+        let connection = Arc::new(kubeconfig::open(path).await?);
+        Ok(Self {
+            connection,
+            metrics: None,
+        })
+    }
+
+    /// The same, and its requests are counted.
+    #[must_use]
+    pub fn measured(self, metrics: &Metrics) -> Self {
+        let metrics = Some(RequestMetrics::new(metrics));
+        Self { metrics, ..self }
     }
 }

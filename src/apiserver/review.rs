@@ -86,6 +86,42 @@ fn is_lost(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
+/// What the API server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Review {
+    /// Whose token it is.
+    Token,
+    /// Whether somebody may do something.
+    Access,
+}
+
+impl Review {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Token => "/apis/authentication.k8s.io/v1/tokenreviews",
+            Self::Access => "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+        }
+    }
+}
+
+/// A request that is counted when it ends, also by its deadline.
+struct Observed<'a> {
+    api: &'a ApiServer,
+    review: Review,
+    status: Option<u16>,
+    begun: Instant,
+}
+
+impl Drop for Observed<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = &self.api.metrics {
+            let took = self.begun.elapsed();
+            let host = &self.api.connection.latest().host;
+            metrics.observe(host, self.review, self.status, took);
+        }
+    }
+}
+
 impl ApiServer {
     /// Asks whose token this is.
     ///
@@ -99,8 +135,7 @@ impl ApiServer {
             },
             ..TokenReview::default()
         };
-        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
-        let answer: TokenReview = self.ask(path, &question).await?;
+        let answer: TokenReview = self.ask(Review::Token, &question).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
@@ -116,12 +151,11 @@ impl ApiServer {
             spec: spec.clone(),
             ..SubjectAccessReview::default()
         };
-        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        let answer: SubjectAccessReview = self.ask(path, &question).await?;
+        let answer: SubjectAccessReview = self.ask(Review::Access, &question).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
-    async fn ask<Q>(&self, path: &'static str, question: &Q) -> Result<Q, ReviewError>
+    async fn ask<Q>(&self, review: Review, question: &Q) -> Result<Q, ReviewError>
     where
         Q: Serialize + DeserializeOwned,
     {
@@ -130,7 +164,7 @@ impl ApiServer {
         let question = question.map_err(|error| ReviewError::Unreadable(error.into()))?;
         let mut wait = FIRST_WAIT;
         for again in (0..TRIES).rev() {
-            let error = match timeout_at(deadline, self.ask_once(path, &question)).await {
+            let error = match timeout_at(deadline, self.ask_once(review, &question)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
                 Err(_) => return Err(ReviewError::Late),
@@ -147,19 +181,27 @@ impl ApiServer {
 
     async fn ask_once<Q: DeserializeOwned>(
         &self,
-        path: &'static str,
+        review: Review,
         question: &[u8],
     ) -> Result<Q, ReviewError> {
+        let mut observed = Observed {
+            api: self,
+            review,
+            status: None,
+            begun: Instant::now(),
+        };
         let request = Request::builder()
             .method(Method::POST)
-            .uri(path)
+            .uri(review.path())
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json")
             .body(Body::from(question.to_vec()))
             .map_err(|error| ReviewError::Unreadable(error.into()))?;
-        let answer = self.client.send(request).await;
+        let client = self.connection.current().await.client.clone();
+        let answer = client.send(request).await;
         let answer = answer.map_err(|error| ReviewError::Unreachable(error.into()))?;
         let status = answer.status();
+        observed.status = Some(status.as_u16());
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(
             |error| match error.is::<http_body_util::LengthLimitError>() {

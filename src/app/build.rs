@@ -2,7 +2,10 @@
 
 use super::{Periods, images, live::Live, memory, probes, reclaim, sources};
 use crate::{
+    apiserver::configmap_secret::Objects,
     base::Tasks,
+    base::metrics::Metrics,
+    base::otel::{Tracer, TracingSettings},
     config::KubeletConfig,
     cri::{
         CriConnection, CriMetrics, Endpoint, FeaturesReader, ImageClient, RuntimeClient,
@@ -10,35 +13,32 @@ use crate::{
         events::{EventMetrics, event_stream},
         features_board,
     },
-    decisions::Decisions,
-    events::EventRecorder,
     host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
-    journal::Journal,
-    kuberuntime::{
+    model::AddressOrder,
+    pods::pleg::{self, Pleg, PlegMetrics},
+    pods::pod_config::{PodConfig, PostedPods},
+    pods::pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
+    pods::pod_workers::{self, Delays, PodWorkers, metrics::Timed, spans::traced},
+    pods::prober::{self, ProbeManager},
+    pods::status::StatusManager,
+    pods::sync_loop::{
+        Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
+    },
+    resources::{CpuEnforcement, NodeFacts},
+    runtime::handlers::{Hooks, runtime_exec},
+    runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
         log_paths,
     },
-    lifecycle::{Hooks, runtime_exec},
-    logs::{LogPath, rotation},
-    metrics::Metrics,
-    model::AddressOrder,
-    objects::Objects,
-    pleg::{self, Pleg, PlegMetrics},
-    pod_cache::{self, PodCache, PodCacheWriter},
-    pod_config::{PodConfig, PostedPods},
-    pod_manager::PodManagerWriter,
-    pod_sync::{PodStartMetrics, PodSync, StatusPublisher, Unfinished},
-    pod_workers::{self, Delays, PodWorkers, metrics::Timed, spans::traced},
-    probe_results::{self, ProbeResults},
-    prober::{self, ProbeManager},
-    resources::{CpuEnforcement, NodeFacts},
+    runtime::logs::{LogPath, rotation},
     server::HealthChecks,
-    status::StatusManager,
-    sync_loop::{
-        Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
-    },
-    traces::{Tracer, TracingSettings},
+    state::events::EventRecorder,
+    state::pod_cache::{self, PodCache, PodCacheWriter},
+    state::pod_history::Decisions,
+    state::pod_manager::PodManagerWriter,
+    state::pod_state_store::Journal,
+    state::probe_results::{self, ProbeResults},
     volumes::{HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
@@ -60,6 +60,8 @@ pub struct Boards {
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
     pub(super) probe_metrics: Metrics,
+    /// Families of health checks, which have a page of their own.
+    pub(super) sli_metrics: Metrics,
     pub(super) events: EventRecorder,
     pub(super) decisions: Decisions,
     pub(super) runtime: RuntimeClient,
@@ -84,8 +86,12 @@ pub struct Boards {
 }
 
 impl Boards {
-    /// Reads what is on disk and prepares connections.
-    pub(super) fn open(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
+    /// Reads what is on disk and prepares connections. Families of metrics go to `metrics`.
+    pub(super) fn open(
+        config: &KubeletConfig,
+        machine: Machine,
+        metrics: Metrics,
+    ) -> anyhow::Result<Self> {
         let root = KubeletRoot::create(&config.root_dir)
             .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
         let journal = Journal::open(journal_dir(config))?;
@@ -95,7 +101,7 @@ impl Boards {
             .then(|| sources::posted_pods(config));
         let posted = posted.transpose().context("cannot keep posted pods")?;
         let tracing = config.tracing.as_ref();
-        let boards = Self::of(config, machine, (root, journal, records), tracing)?;
+        let boards = Self::of(config, machine, (root, journal, records), tracing, metrics)?;
         Ok(Self { posted, ..boards })
     }
 
@@ -105,7 +111,8 @@ impl Boards {
             .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
         let journal = Journal::look(journal_dir(config))?;
         // Whoever opens the records makes their directories and tidies up what writing them left.
-        Self::of(config, machine, (root, journal, PullRecords::off()), None)
+        let kept = (root, journal, PullRecords::off());
+        Self::of(config, machine, kept, None, Metrics::new())
     }
 
     fn of(
@@ -113,8 +120,8 @@ impl Boards {
         machine: Machine,
         (root, journal, records): (KubeletRoot, Journal, PullRecords),
         tracing: Option<&TracingSettings>,
+        metrics: Metrics,
     ) -> anyhow::Result<Self> {
-        let metrics = Metrics::new();
         let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
         let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
         let cri_metrics = CriMetrics::new(&metrics);
@@ -139,6 +146,7 @@ impl Boards {
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
+            sli_metrics: Metrics::new(),
             events: EventRecorder::new(),
             decisions: Decisions::new(),
             runtime: RuntimeClient::new(connection),
@@ -194,12 +202,7 @@ pub(super) async fn start(
     let (features_writer, features) = features_board(RuntimeFeatures::of(&info.status));
     let user_namespaces = user_namespaces(config, &boards.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone());
-    let volumes = VolumeManager::new(
-        boards.root.clone(),
-        node.clone(),
-        objects.clone(),
-        HostMounter,
-    );
+    let volumes = VolumeManager::new(boards.root.clone(), node.clone(), objects, HostMounter);
     let (results_writer, results) = probe_results::board();
     let admission = Admission {
         sysctls: Allowlist::new(
@@ -213,7 +216,6 @@ pub(super) async fn start(
     let shared = Shared {
         node: node.clone(),
         volumes: volumes.clone(),
-        objects,
         results: results.clone(),
         features,
         user_namespaces,
@@ -273,7 +275,6 @@ pub(super) async fn start(
         events: boards.events.clone(),
         decisions: boards.decisions.clone(),
         state: state.clone(),
-        unfinished: Unfinished::default(),
     });
     let rotation = log_rotation(config, &boards.runtime, &boards.cache);
     let delays = Delays {
@@ -312,6 +313,7 @@ pub(super) async fn start(
         heartbeat: boards.heartbeat,
         metrics: loop_metrics,
         cleaning: HashSet::new(),
+        held: HashSet::new(),
         cleaned: Arc::default(),
         strays: Arc::default(),
         audits: Audits::every(periods.audit),
@@ -368,7 +370,6 @@ pub(super) async fn user_namespaces(
 pub(super) struct Shared {
     pub(super) node: Arc<NodeFacts>,
     pub(super) volumes: VolumeManager,
-    pub(super) objects: Objects,
     pub(super) results: ProbeResults,
     pub(super) features: FeaturesReader,
     pub(super) user_namespaces: UserNamespaces,
@@ -396,7 +397,6 @@ pub(super) fn runtime_manager(
             &boards.metrics,
         ),
         volumes: shared.volumes,
-        objects: shared.objects,
         user_namespaces: shared.user_namespaces,
         features: shared.features,
         metrics: StartMetrics::new(&boards.metrics),

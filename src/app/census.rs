@@ -3,8 +3,8 @@
 
 use super::{Boards, live::Live};
 use crate::{
-    journal::Journal, metrics::Metrics, pod_cache::PodCache, pod_manager::PodManager, stats::Stats,
-    status::Statuses,
+    base::metrics::Metrics, node::stats::Stats, pods::status::Statuses, state::pod_cache::PodCache,
+    state::pod_manager::PodManager, state::pod_state_store::Journal,
 };
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder},

@@ -2,6 +2,7 @@
 
 use super::Boards;
 use crate::{
+    base::metrics::Metrics,
     config::KubeletConfig,
     images::{
         ImageManager, ImageManagerParts, PullConfig, PullMetrics,
@@ -9,7 +10,6 @@ use crate::{
         gc::{CollectorParts, ImageCollector},
         records::PullRecords,
     },
-    metrics::Metrics,
 };
 use anyhow::Context as _;
 use std::path::PathBuf;

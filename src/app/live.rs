@@ -1,17 +1,17 @@
 //! What can be asked of the parts that exist once the runtime has answered.
 
 use crate::{
-    decisions::Decisions,
-    events::{Event, EventRecorder},
-    explain::{EventReport, Explanation, ProbeReport, explain, generate::Inputs},
-    kuberuntime::KubeGenericRuntimeManager,
     model::{Pod, PodExt, PodUid, ProbeVerdict},
-    pleg::RuntimeStateReader,
-    pod_cache::PodCache,
-    pod_sync::StatusPublisher,
-    pod_workers::{Look, Phase, PodWorkers},
-    probe_results::ProbeResults,
-    prober::{ProbeLook, ProbeManager},
+    pods::pleg::RuntimeStateReader,
+    pods::pod_sync::StatusPublisher,
+    pods::pod_workers::{Look, Phase, PodWorkers},
+    pods::prober::{ProbeLook, ProbeManager},
+    runtime::kuberuntime::KubeGenericRuntimeManager,
+    server::explain::{EventReport, Explanation, ProbeReport, explain, generate::Inputs},
+    state::events::{Event, EventRecorder},
+    state::pod_cache::PodCache,
+    state::pod_history::Decisions,
+    state::probe_results::ProbeResults,
     volumes::VolumeManager,
 };
 use jiff::Timestamp;

@@ -2,19 +2,19 @@
 
 use super::build::{self, Boards, Shared};
 use crate::{
+    apiserver::configmap_secret::Objects,
     config::KubeletConfig,
     cri::{CriError, ImageClient, RuntimeClient, RuntimeFeatures, features_board, v1},
     host::Machine,
     images::{ImageName, ReadyImage},
-    journal::Journal,
-    kuberuntime::{
+    model::{AddressOrder, Pod, PodExt, PodStatus},
+    pods::sync_loop::admission::{self, NodeView, sysctls::Allowlist},
+    runtime::kuberuntime::{
         KubeGenericRuntimeManager,
         preview::{KnownImages, Preview, read_pods},
     },
-    model::{AddressOrder, Pod, PodExt, PodStatus, ProbeKind},
-    objects::Objects,
-    probe_results::{self, ProbeResultsWriter},
-    sync_loop::admission::{self, NodeView, sysctls::Allowlist},
+    state::pod_state_store::Journal,
+    state::probe_results::{self, ProbeResultsWriter},
     volumes::{HostMounter, VolumeManager},
 };
 use std::{sync::Arc, time::Duration};
@@ -84,12 +84,7 @@ impl Runtime {
         let node = Arc::new(build::node_facts(config, &boards.machine)?);
         let user_namespaces = build::user_namespaces(config, &boards.root).await?;
         let objects = Objects::new(config.local_objects_dir.clone());
-        let volumes = VolumeManager::new(
-            boards.root.clone(),
-            node.clone(),
-            objects.clone(),
-            HostMounter,
-        );
+        let volumes = VolumeManager::new(boards.root.clone(), node.clone(), objects, HostMounter);
         let (results, verdicts) = probe_results::board();
         let (_, features) = features_board(word.features);
         let sysctls = Allowlist::new(
@@ -99,7 +94,6 @@ impl Runtime {
         let shared = Shared {
             node,
             volumes,
-            objects,
             results: verdicts,
             features,
             user_namespaces,
@@ -177,25 +171,9 @@ impl Look {
         status: &PodStatus,
         images: &KnownImages,
     ) -> Preview {
-        self.remember_verdicts(pod, status);
-        self.manager.preview(pod, status, images).await
-    }
-
-    /// What an earlier kubelet wrote down of probes holds until one speaks.
-    fn remember_verdicts(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
-        let record = self.journal.get(&uid);
-        for container in &status.containers {
-            for kind in [
-                ProbeKind::Liveness,
-                ProbeKind::Readiness,
-                ProbeKind::Startup,
-            ] {
-                if let Some(verdict) = record.verdict(&container.id, kind) {
-                    self.results.set(&uid, &container.id, kind, verdict);
-                }
-            }
-        }
+        self.results.restore(&uid, &self.journal.get(&uid));
+        self.manager.preview(pod, status, images).await
     }
 }
 

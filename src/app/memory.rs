@@ -1,7 +1,7 @@
 //! Gives memory back after bursts. Hundreds of pods that start together need a lot for a moment, and
 //! the C library keeps what it once had.
 
-use crate::{host::memory, status::Statuses};
+use crate::{host::memory, pods::status::Statuses};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 

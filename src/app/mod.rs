@@ -27,6 +27,7 @@ mod user_ids;
 mod views;
 
 use crate::{
+    base::metrics::Metrics,
     base::{TaskEnd, Tasks, chain},
     config::{
         KubeletConfig,
@@ -34,12 +35,12 @@ use crate::{
     },
     cri,
     host::{Machine, ServiceManager},
-    journal::Journal,
-    pleg,
-    pod_workers::PodWorkers,
+    node::stats::Stats,
+    pods::pleg,
+    pods::pod_workers::PodWorkers,
+    pods::sync_loop::AUDIT_PERIOD,
     server::{CheckMetrics, Handlers, HealthChecks, Listener},
-    stats::Stats,
-    sync_loop::AUDIT_PERIOD,
+    state::pod_state_store::Journal,
 };
 use anyhow::Context as _;
 use secured::Secured;
@@ -103,7 +104,8 @@ impl App {
         node::allow_open_files(config.max_open_files);
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
-        let secured = secured::open(&config).await?;
+        let metrics = Metrics::new();
+        let secured = secured::open(&config, &metrics).await?;
         if let Some(missing) = config
             .local_objects_dir
             .as_ref()
@@ -114,7 +116,7 @@ impl App {
                 "The directory of local objects is not there; until it is, no ConfigMap or Secret is found"
             );
         }
-        let boards = Boards::open(&config, machine)?;
+        let boards = Boards::open(&config, machine, metrics)?;
         let stats = stats::of(&config, &boards);
         own::register(&config, &boards);
         census::register(&boards, stats.clone(), &boards.metrics);
@@ -183,6 +185,7 @@ impl App {
         mut self,
         asked: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
+        own::log(&self.boards.metrics, self.log.clone());
         let mut tasks = Tasks::new();
         let tracer = self.boards.tracer.clone();
         if tracer.is_on() {
@@ -257,7 +260,7 @@ impl App {
     }
 
     fn serve(&mut self, tasks: &mut Tasks) {
-        let counted = CheckMetrics::new(&self.boards.metrics);
+        let counted = CheckMetrics::new(&self.boards.sli_metrics);
         if let Some(listener) = self.healthz.take() {
             let checks = HealthChecks::ping().with("log", || Ok(()));
             let checks = checks.counted(counted.clone());

@@ -2,9 +2,10 @@
 
 use super::Boards;
 use crate::{
-    config::{BEHAVES_AS, KubeletConfig},
+    base::metrics::{AtScrape, Metrics},
+    base::panics,
+    config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
     host::proc::{OwnProcess, own_process},
-    metrics::{AtScrape, Metrics},
 };
 use parking_lot::Mutex;
 use std::{
@@ -47,8 +48,30 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
         "cgroup version on the hosts.",
         AtScrape::number(move || version),
     );
+    metrics.register(
+        "kubelet_panics_total",
+        "Number of panics by what they were part of. Each is a defect of this program that ended this one thing.",
+        AtScrape::counter(|| {
+            let sample = |(place, count)| (vec![("where", String::from(place))], count as f64);
+            panics::counts().map(sample).collect()
+        }),
+    );
     process(metrics);
     start_time(&boards.probe_metrics);
+    start_time(&boards.sli_metrics);
+}
+
+/// Declares what is counted about the kubelet's own log.
+pub(super) fn log(metrics: &Metrics, log: LogControl) {
+    metrics.register(
+        "kubelet_log_lines_dropped_total",
+        "Number of lines of the kubelet's log that were dropped because they were not read in time.",
+        AtScrape::counter(move || {
+            #[expect(clippy::cast_precision_loss, reason = "a count of lines")]
+            let dropped = log.dropped() as f64;
+            vec![(Vec::new(), dropped)]
+        }),
+    );
 }
 
 fn go_architecture() -> &'static str {

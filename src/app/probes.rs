@@ -2,10 +2,10 @@
 
 use crate::{
     model::{Pod, PodExt, PodUid},
-    pod_cache::PodCache,
-    pod_manager::PodManager,
-    prober::{ContainerView, View},
-    status::Statuses,
+    pods::prober::{ContainerView, View},
+    pods::status::Statuses,
+    state::pod_cache::PodCache,
+    state::pod_manager::PodManager,
 };
 use std::sync::Arc;
 

@@ -2,13 +2,13 @@
 
 use crate::{
     base::chain,
-    events::{EventRecorder, ObjectRef},
+    base::otel::{Kind, Parent, Tracer, traced},
     images::gc::ImageCollector,
-    kuberuntime::KubeGenericRuntimeManager,
     model::reasons::event,
-    pod_cache::PodCache,
-    pod_config::SourcesReadyReader,
-    traces::{Kind, Parent, Tracer, traced},
+    pods::pod_config::SourcesReadyReader,
+    runtime::kuberuntime::KubeGenericRuntimeManager,
+    state::events::{EventRecorder, ObjectRef},
+    state::pod_cache::PodCache,
 };
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};

@@ -2,6 +2,7 @@
 
 use crate::{
     apiserver::ApiServer,
+    base::metrics::Metrics,
     config::KubeletConfig,
     host::own_address,
     server::{
@@ -23,9 +24,12 @@ pub(super) struct Secured {
 ///
 /// # Errors
 /// A file that is of no use, settings by which nobody can be judged, a port that is taken.
-pub(super) async fn open(config: &KubeletConfig) -> anyhow::Result<Option<Secured>> {
+pub(super) async fn open(
+    config: &KubeletConfig,
+    metrics: &Metrics,
+) -> anyhow::Result<Option<Secured>> {
     let api = match &config.kubeconfig {
-        Some(path) => Some(ApiServer::of_kubeconfig(path).await?),
+        Some(path) => Some(ApiServer::of_kubeconfig(path).await?.measured(metrics)),
         None => None,
     };
     let server = config.server.clone();
@@ -50,6 +54,6 @@ pub(super) async fn open(config: &KubeletConfig) -> anyhow::Result<Option<Secure
     let listener = Listener::bind("the kubelet API", config.server.address).await?;
     Ok(Some(Secured {
         listener: listener.tls(tls),
-        gate,
+        gate: gate.measured(metrics),
     }))
 }

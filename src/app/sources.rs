@@ -3,8 +3,8 @@
 use crate::{
     config::{KubeletConfig, StaticPodSources},
     model::PodSource,
-    pod_config::{self, FileConfig, HttpConfig, PostedPods},
-    validation::LocalObjects,
+    model::validation::LocalObjects,
+    pods::pod_config::{self, FileConfig, HttpConfig, PostedPods},
 };
 use std::path::PathBuf;
 

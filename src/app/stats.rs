@@ -5,8 +5,8 @@ use crate::{
     base::GoDuration,
     config::KubeletConfig,
     model::PodUid,
+    node::stats::{Parts, Stats},
     server::{StatsViews, TextPieces},
-    stats::{Parts, Stats},
 };
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
 //! Which ids of the node pods' user namespaces may have: those set aside for the user `kubelet`, or
 //! all that the node's own users are not expected in.
 
-use crate::{config::UserNamespacesConfig, kuberuntime::spec::user_namespaces::ranges::IdSpace};
+use crate::{
+    config::UserNamespacesConfig, runtime::kuberuntime::generate::user_namespaces::ranges::IdSpace,
+};
 use anyhow::{Context as _, bail, ensure};
 use std::{
     io,

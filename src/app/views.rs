@@ -3,17 +3,17 @@
 use super::{Boards, build, live::Live};
 use crate::{
     config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
-    explain::{Overview, row},
-    journal::Journal,
-    logs::ContainerLogs,
     model::{Pod, PodExt, PodUid},
-    pod_manager::PodManager,
-    pod_sync::remembered,
+    pods::pod_sync::remembered,
+    pods::status::Statuses,
+    runtime::logs::ContainerLogs,
+    server::explain::{Overview, row},
     server::{
         Checkpoints, ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView,
-        Process, StatsViews, StreamParts, Streams, Views,
+        Process, StatsViews, StreamMetrics, StreamParts, Streams, Views,
     },
-    status::Statuses,
+    state::pod_manager::PodManager,
+    state::pod_state_store::Journal,
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -50,7 +50,7 @@ pub(super) fn of(
         pods.retain(|pod| pod.is_active());
         pods
     };
-    let metrics = boards.metrics.clone();
+    let (metrics, sli_metrics) = (boards.metrics.clone(), boards.sli_metrics.clone());
     let journal = boards.journal.clone();
     let recorded = move || -> BoxFuture<'static, ()> {
         let journal = journal.clone();
@@ -74,6 +74,7 @@ pub(super) fn of(
     let stream_idle = config.server.stream_idle;
     let streams = StreamParts {
         runtime: boards.runtime.clone(),
+        metrics: StreamMetrics::new(&boards.metrics),
         cache: boards.cache.clone(),
         pods: pods.clone(),
         known: known.clone(),
@@ -93,6 +94,7 @@ pub(super) fn of(
         logs: LogReaders::new(logs),
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
+        sli_metrics: Arc::new(move || sli_metrics.text()),
         http: Some(HttpMetrics::new(&boards.metrics)),
         stats,
         overview: Arc::new(move || overview.overview()),
@@ -222,7 +224,7 @@ impl Teller {
     }
 
     /// Of several pods of the name, one that a source wants comes before one that is on its way out.
-    fn explain(&self, query: &ExplainQuery) -> Option<crate::explain::Explanation> {
+    fn explain(&self, query: &ExplainQuery) -> Option<crate::server::explain::Explanation> {
         let mut pods = self.board.shown().into_iter();
         let (pod, status) = pods.find(|(pod, _)| {
             pod.namespace() == query.namespace

@@ -1,22 +1,29 @@
 //! Ground floor: small tools that know nothing of Kubernetes.
 //!
-//! * Owns: keyed back-off, coalescing dirty sets, atomic files, named tasks with one
-//!   shutdown, places for quick work on files, durations and quoted text as Go
-//!   spells them.
+//! * Owns: keyed back-off, rates, coalescing dirty sets, atomic files, files that are read again when they
+//!   change, named tasks with one shutdown, contained panics, places for quick work on files, URLs that hold
+//!   credentials, durations and quoted text as Go spells them.
 //! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
 //! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
 //!   kubelet leans on.
 
+pub mod metrics;
+pub mod otel;
 pub mod atomic_file;
 pub mod backoff;
 mod chain;
 mod dirty;
 mod own_files;
+mod percent;
 mod go_duration;
 mod go_quote;
 mod hex;
+pub mod panics;
+mod rate;
+mod reload;
 mod strings;
 mod tasks;
+mod url;
 
 pub use chain::chain;
 pub use dirty::DirtySet;
@@ -24,5 +31,9 @@ pub use go_duration::{GoDuration, ParseDurationError};
 pub use go_quote::{go_quote, is_printable, push_go_escaped};
 pub use hex::hex;
 pub use own_files::with_own_files;
+pub use percent::percent_decoded;
+pub use rate::Rate;
+pub use reload::{FileVersion, Reloaded};
 pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};
+pub use url::SecretUrl;

@@ -1,5 +1,6 @@
 //! Named tasks and the one shutdown they share.
 
+use super::panics::{Place, contain};
 use std::future::Future;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -38,9 +39,10 @@ impl Tasks {
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         self.set.spawn(async move {
+            let result = contain(Place::Task(name), future).await;
             TaskEnd {
                 name,
-                result: future.await,
+                result: result.unwrap_or_else(|panicked| Err(panicked.into())),
             }
         });
     }
@@ -81,5 +83,14 @@ mod tests {
         assert!(end.result.is_err());
         tasks.stop().await;
         assert!(tasks.first_end().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_ends_with_an_error_that_names_it() {
+        let mut tasks = Tasks::new();
+        tasks.spawn("unlucky", async { panic!("as scripted") });
+        let end = tasks.first_end().await.unwrap();
+        assert_eq!(end.name, "unlucky");
+        assert_eq!(end.result.unwrap_err().to_string(), "panicked: as scripted");
     }
 }

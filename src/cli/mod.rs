@@ -8,7 +8,7 @@
 //! * Upstream has no counterpart; columns and words of `pods` are those of `kubectl get pods`.
 //!
 //! What is printed is made by pure functions from data (`render.rs` of each verb, [`table`],
-//! [`crate::explain::times`]); the rest fetches the data and writes.
+//! [`crate::server::explain::times`]); the rest fetches the data and writes.
 
 mod args;
 mod ask;

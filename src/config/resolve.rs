@@ -17,10 +17,10 @@ use super::shown;
 use super::supported::unsupported;
 use super::validate::validate;
 use crate::base::GoDuration;
+use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::model::Quantity;
-use crate::traces::TracingSettings;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
 /// checks everything, and converts to concrete types.
@@ -220,7 +220,7 @@ pub(super) fn some_text(value: &Option<String>) -> Option<String> {
     value.clone().filter(|text| !text.is_empty())
 }
 
-fn count(value: Option<i32>) -> u32 {
+pub(super) fn count(value: Option<i32>) -> u32 {
     u32::try_from(value.unwrap_or_default()).unwrap_or(0)
 }
 
@@ -228,7 +228,7 @@ fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {
     StaticPodSources {
         path: some_text(&config.static_pod_path).map(PathBuf::from),
         file_check_frequency: time(config.file_check_frequency),
-        url: some_text(&config.static_pod_url),
+        url: config.static_pod_url.clone().filter(|url| !url.is_empty()),
         url_headers: config.static_pod_url_header.clone().unwrap_or_default(),
         http_check_frequency: time(config.http_check_frequency),
     }

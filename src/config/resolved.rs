@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
+use crate::base::SecretUrl;
+use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::server::{Switch, auth::AuthSettings, tls::TlsSettings};
-use crate::traces::TracingSettings;
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
 #[derive(Debug, Clone)]
@@ -85,7 +86,7 @@ pub struct StaticPodSources {
     /// Re-list interval of `path`.
     pub file_check_frequency: Duration,
     /// URL of manifests.
-    pub url: Option<String>,
+    pub url: Option<SecretUrl>,
     /// Headers sent with requests to `url`.
     pub url_headers: BTreeMap<String, HeaderValues>,
     /// Poll interval of `url`.

@@ -1,12 +1,13 @@
 //! The kubelet's ports: where they are, who may ask what there, and what is said of that in the log. Pure.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use super::defaults;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
-use super::resolve::{some_text, time};
+use super::resolve::{count, some_text, time};
 use super::resolved::ServerConfig;
 use crate::server::Switch;
 use crate::server::auth::{AuthSettings, Authorization};
@@ -72,6 +73,8 @@ fn auth(config: &KubeletConfiguration) -> AuthSettings {
                 denied: time(rights.cache_unauthorized_ttl),
             },
         },
+        review_qps: count(config.kube_api_qps),
+        review_burst: count(config.kube_api_burst),
     }
 }
 
@@ -125,5 +128,30 @@ pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
         let text = "anonymous requests are let in and everything is allowed: WHOEVER REACHES THE KUBELET'S PORT IS ROOT HERE";
         warnings.push(text.to_owned());
     }
+    let authorities = auth.client_ca_file.as_deref();
+    if let Some(file) = authorities.filter(|file| is_of_cluster(file))
+        && auth.authorization == Authorization::AlwaysAllow
+    {
+        warnings.push(format!(
+            "clientCAFile {} seems to hold the authorities of a cluster, and everything is allowed: EVERY CLIENT WITH A \
+             CERTIFICATE OF THE CLUSTER IS ROOT HERE. Use authorities of your own",
+            file.display()
+        ));
+    }
     warnings
+}
+
+/// Whether clusters keep their own authorities in such a file, by what kubeadm and other installers do.
+fn is_of_cluster(file: &Path) -> bool {
+    let is_authority = matches!(
+        file.file_stem().and_then(OsStr::to_str),
+        Some("ca" | "client-ca")
+    );
+    let names = |part: Component<'_>| {
+        matches!(
+            part.as_os_str().to_str(),
+            Some("kubernetes" | "k8s" | "k3s" | "rke2")
+        )
+    };
+    is_authority && file.components().any(names)
 }

@@ -4,13 +4,18 @@ use serde_json::Value;
 
 use super::flags::{Flags, in_force};
 use super::kubelet_configuration::KubeletConfiguration;
+use crate::base::SecretUrl;
 
 /// Stands for a value that may be a credential.
 const MASKED: &str = "<masked>";
 
-/// The configuration as JSON. Header values of `staticPodURL` may be credentials and are masked.
+/// The configuration as JSON. Credentials in `staticPodURL` and its headers are masked.
 pub(super) fn configuration(effective: &KubeletConfiguration) -> Value {
     let mut shown = serde_json::to_value(effective).unwrap_or_default();
+    if let Some(url) = shown.get_mut("staticPodURL") {
+        let masked = effective.static_pod_url.as_ref().map(SecretUrl::to_string);
+        *url = masked.unwrap_or_default().into();
+    }
     let headers = shown.get_mut("staticPodURLHeader");
     for values in headers.and_then(Value::as_object_mut).into_iter().flatten() {
         *values.1 = Value::from(vec![MASKED]);

@@ -42,6 +42,8 @@ const SUPPORTED: &[&str] = &[
     "enableSystemLogHandler",
     "enableProfilingHandler",
     "enableDebugFlagsHandler",
+    "kubeAPIQPS",
+    "kubeAPIBurst",
     "registryPullQPS",
     "registryBurst",
     "serializeImagePulls",

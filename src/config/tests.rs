@@ -522,6 +522,24 @@ fn header_values_stay_out_of_debug_output_and_errors() {
 }
 
 #[test]
+fn credentials_of_a_url_are_shown_nowhere() {
+    let url = "https://user:hunter2@host:81/pods?token=hunter3";
+    let file = format!("staticPodURL: \"{url}\"\n");
+    let given = format!("--manifest-url={url}");
+    for config in [
+        resolved(&[], &[&file]).unwrap(),
+        resolved(&[&given], &[]).unwrap(),
+    ] {
+        let shown = format!("{} {:?} {config:?}", config.shown, config.flags_shown);
+        assert!(shown.contains("host:81/pods"), "{shown}");
+        assert!(!shown.contains("hunter"), "{shown}");
+        // What is fetched is the URL as it was given.
+        assert_eq!(config.static_pods.url.as_deref(), Some(url));
+    }
+    assert!(!format!("{:?}", flags(&[&given])).contains("hunter"));
+}
+
+#[test]
 fn the_effective_configuration_reads_back_the_same() {
     let config = resolved(&[], &["maxPods: 7\nclusterDNS: [::1]\n"]).unwrap();
     let json = serde_json::to_string(&config.effective).unwrap();
@@ -652,8 +670,32 @@ tlsPrivateKeyFile: /c.key
 }
 
 #[test]
+fn authorities_of_a_cluster_that_let_everybody_do_everything_are_warned_of() {
+    let said = |ca: &str, mode: &str| {
+        let file = format!(
+            "authentication: {{x509: {{clientCAFile: {ca}}}, webhook: {{enabled: false}}}}\n\
+             authorization: {{mode: {mode}}}\n"
+        );
+        resolved(&[], &[&file]).unwrap().warnings.join("\n")
+    };
+    for ca in [
+        "/etc/kubernetes/pki/ca.crt",
+        "/etc/kubernetes/pki/../pki/ca.crt",
+        "/etc/kubernetes/ca.pem",
+        "/var/lib/kubernetes/ca.pem",
+        "/srv/kubernetes/ca.crt",
+    ] {
+        let text = said(ca, "AlwaysAllow");
+        assert!(text.contains("IS ROOT HERE"), "{ca}: {text}");
+        assert!(text.contains(ca), "{ca}: {text}");
+        assert_eq!(said(ca, "Webhook"), "", "{ca}");
+    }
+    assert_eq!(said("/etc/kubelet/admins.crt", "AlwaysAllow"), "");
+}
+
+#[test]
 fn traces_are_on_with_their_section_even_an_empty_one() {
-    use crate::traces::{Collector, TracingSettings};
+    use crate::base::otel::{Collector, TracingSettings};
     let settings = |collector: &str, rate| {
         Some(TracingSettings {
             collector: collector.parse().unwrap(),

@@ -14,7 +14,7 @@ use super::metrics::CriMetrics;
 use super::raw::RawReply;
 use super::rpc::{Lane, Rpc};
 use super::transport::{self, CallDeadline, CriService};
-use crate::traces::Tracer;
+use crate::base::otel::Tracer;
 
 /// The largest reply that is read. Runtimes commonly refuse to send more than 16 MiB themselves.
 pub(super) const MAX_REPLY: usize = 64 * 1024 * 1024;

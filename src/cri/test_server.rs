@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
+use crate::base::metrics::Metrics;
 use crate::cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient};
-use crate::metrics::Metrics;
 
 /// What a method does.
 pub(crate) enum Reply {

@@ -1,19 +1,20 @@
 //! How much a directory takes up. Blocking; a large tree takes long.
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
-use std::{
-    collections::HashSet,
-    ffi::OsStr,
-    io,
-    os::{fd::AsFd, unix::ffi::OsStrExt},
-    path::{Path, PathBuf},
-    time::Duration,
+use super::remove::open_beneath;
+use rustix::{
+    fd::OwnedFd,
+    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat},
 };
+use std::{collections::HashSet, io, path::Path, time::Duration};
 
 /// Entries between two rests.
 const STRETCH: u64 = 1000;
 /// How long a rest is. Together: at most 200,000 entries a second, so that others get at the disk.
 const REST: Duration = Duration::from_millis(5);
+/// Directories nested deeper than this are not entered: each level costs a descriptor and 24 KiB.
+const MAX_DEPTH: usize = 128;
+/// Files with several names that are remembered: some 30 MiB.
+const MAX_LINKED: usize = 1_000_000;
 
 /// What a directory takes up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,84 +29,93 @@ pub struct DiskUsage {
 /// followed, other file systems are left out. What goes meanwhile is left out as well.
 ///
 /// # Errors
-/// The directory cannot be looked at, or there are more than `most` entries (`FileTooLarge`).
+/// The directory cannot be opened; `FileTooLarge` when there are more than `most` entries, a million files
+/// with several names, or directories nested more than 128 deep: memory must not grow with what a container
+/// puts into a volume.
 pub fn disk_usage(directory: &Path, most: u64) -> io::Result<DiskUsage> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::openat(CWD, directory, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&top)?;
     let mut sum = Sum {
         usage: DiskUsage::default(),
-        several_names: HashSet::new(),
+        device: stat.st_dev,
+        entries: 0,
+        linked: HashSet::new(),
         most,
     };
-    sum.add(&stat)?;
-    let mut waiting = vec![PathBuf::from(".")];
-    while let Some(path) = waiting.pop() {
-        sum.children(top.as_fd(), &path, &mut waiting)?;
+    if sum.add(&stat) && sum.below(top) {
+        Ok(sum.usage)
+    } else {
+        Err(io::ErrorKind::FileTooLarge.into())
     }
-    Ok(sum.usage)
 }
 
 struct Sum {
     usage: DiskUsage,
-    several_names: HashSet<(u64, u64)>,
+    device: u64,
+    /// Names, of which a file may have several.
+    entries: u64,
+    /// Inodes of files with several names.
+    linked: HashSet<u64>,
     most: u64,
 }
 
 impl Sum {
+    /// Adds everything below a directory, which belongs to a pod that may exchange its parts at any moment.
+    /// False when that is too much.
+    fn below(&mut self, top: OwnedFd) -> bool {
+        // Only the directories between `top` and the present entry are held: names of those that wait to be
+        // visited would add up to as much as the pod likes.
+        let mut open: Vec<Dir> = Dir::new(top).into_iter().collect();
+        loop {
+            let depth = open.len();
+            let Some(directory) = open.last_mut() else {
+                return true;
+            };
+            let Some(Ok(entry)) = directory.read() else {
+                open.pop();
+                continue;
+            };
+            let (Ok(parent), name) = (directory.fd(), entry.file_name()) else {
+                continue;
+            };
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            let stat = match rustix::fs::statat(parent, name, flags) {
+                Ok(stat) if !matches!(name.to_bytes(), b"." | b"..") => stat,
+                _ => continue,
+            };
+            if !self.add(&stat) {
+                return false;
+            }
+            let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            if is_directory && stat.st_dev == self.device {
+                if depth > MAX_DEPTH {
+                    return false;
+                }
+                let below = open_beneath(parent, name).and_then(Dir::new);
+                open.extend(below);
+            }
+        }
+    }
+
+    /// False when that is too much.
     #[expect(
         clippy::disallowed_methods,
         reason = "walking blocks anyway, and this thread is there for it"
     )]
-    fn add(&mut self, stat: &rustix::fs::Stat) -> io::Result<()> {
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let file = (stat.st_dev, stat.st_ino);
-        if !is_directory && stat.st_nlink > 1 && !self.several_names.insert(file) {
-            return Ok(());
-        }
-        let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
-        self.usage.bytes = self.usage.bytes.saturating_add(blocks.saturating_mul(512));
-        self.usage.inodes += 1;
-        if self.usage.inodes > self.most {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        if self.usage.inodes.is_multiple_of(STRETCH) {
+    fn add(&mut self, stat: &Stat) -> bool {
+        self.entries += 1;
+        if self.entries.is_multiple_of(STRETCH) {
             std::thread::sleep(REST);
         }
-        Ok(())
-    }
-
-    /// The entries of one directory, which is below `top` and stays there: the tree belongs to a pod that
-    /// may exchange its parts at any moment.
-    fn children(
-        &mut self,
-        top: std::os::fd::BorrowedFd<'_>,
-        path: &Path,
-        waiting: &mut Vec<PathBuf>,
-    ) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        let opened = rustix::fs::openat2(top, path, flags, Mode::empty(), resolve);
-        let Ok(opened) = opened else { return Ok(()) };
-        let Ok(entries) = Dir::read_from(&opened) else {
-            return Ok(());
-        };
-        for entry in entries {
-            let Ok(entry) = entry else { break };
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let look = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            let Ok(stat) = rustix::fs::statat(&opened, name, look) else {
-                continue;
-            };
-            self.add(&stat)?;
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                waiting.push(path.join(OsStr::from_bytes(name.to_bytes())));
-            }
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let mut is_new = || is_directory || stat.st_nlink == 1 || self.linked.insert(stat.st_ino);
+        if stat.st_dev == self.device && is_new() {
+            let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
+            self.usage.bytes = self.usage.bytes.saturating_add(blocks.saturating_mul(512));
+            self.usage.inodes += 1;
         }
-        Ok(())
+        self.entries <= self.most && self.linked.len() <= MAX_LINKED
     }
 }
 
@@ -128,6 +138,34 @@ mod tests {
         assert_eq!(usage.inodes, 4);
         let added = usage.bytes - empty.bytes;
         assert!((98_304..200_000).contains(&added), "{added}");
+    }
+
+    #[test]
+    fn directories_are_entered_down_to_a_depth_and_no_further() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |depth| directory.path().join(vec!["d"; depth].join("/"));
+        fs::create_dir_all(at(MAX_DEPTH + 1)).unwrap();
+        let whole = u64::try_from(MAX_DEPTH).unwrap() + 2;
+        let error = disk_usage(directory.path(), 1000).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        fs::remove_dir(at(MAX_DEPTH + 1)).unwrap();
+        assert_eq!(
+            disk_usage(directory.path(), 1000).unwrap().inodes,
+            whole - 1
+        );
+    }
+
+    #[test]
+    fn every_name_of_a_file_counts_towards_the_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "").unwrap();
+        for name in 0..4 {
+            let name = directory.path().join(name.to_string());
+            fs::hard_link(directory.path().join("file"), name).unwrap();
+        }
+        let error = disk_usage(directory.path(), 5).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(disk_usage(directory.path(), 6).unwrap().inodes, 2);
     }
 
     #[test]

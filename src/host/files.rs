@@ -2,28 +2,43 @@
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::{
-    fs::File,
+    fs::{File, Metadata},
     io::{self, Read, Seek, SeekFrom, Write},
+    os::fd::{AsRawFd as _, OwnedFd},
     path::Path,
 };
 
+/// How to open what is to be reopened with [`reopen`].
+pub const TO_REOPEN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// Opens for reading what was opened with [`TO_REOPEN`], if it is a regular file; `InvalidInput` otherwise. So
+/// no pipe or device is ever opened, which may have an effect or take for ever.
+pub fn reopen(found: OwnedFd) -> io::Result<(File, Metadata)> {
+    let metadata = File::from(found.try_clone()?).metadata()?;
+    if metadata.is_file() {
+        Ok((File::from(open_again(&found)?), metadata))
+    } else {
+        let text = "not a regular file";
+        Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+    }
+}
+
+/// Opens for reading what an `O_PATH` descriptor refers to.
+pub(super) fn open_again(found: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    // Neither flag has an effect on regular files but the first on some network file systems.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
 /// Opens a regular file for reading; a link, a pipe or a device is `InvalidInput`.
 fn open_regular(path: &Path, follow_links: bool) -> io::Result<File> {
-    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let mut flags = TO_REOPEN;
     if !follow_links {
         flags |= OFlags::NOFOLLOW;
     }
-    regular(File::from(rustix::fs::open(path, flags, Mode::empty())?))
-}
-
-fn regular(file: File) -> io::Result<File> {
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ));
-    }
-    Ok(file)
+    let found = rustix::fs::open(path, flags, Mode::empty())?;
+    reopen(found).map(|(file, _)| file)
 }
 
 /// The last `limit` bytes of a regular file that others may be writing. Links are not followed.
@@ -54,10 +69,9 @@ pub fn read_head_or_empty(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
 pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(directory, flags, Mode::empty())?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let opened = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)?;
-    let file = regular(File::from(opened))?;
+    let found = rustix::fs::openat2(root, path, TO_REOPEN, Mode::empty(), resolve)?;
+    let (file, _) = reopen(found)?;
     let mut bytes = Vec::new();
     file.take(u64::try_from(limit).unwrap_or(u64::MAX))
         .read_to_end(&mut bytes)?;

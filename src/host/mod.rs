@@ -16,6 +16,7 @@ mod machine;
 pub mod memory;
 pub mod mount;
 mod mountinfo;
+mod peer;
 pub mod proc;
 pub mod profile;
 pub mod remove;
@@ -30,6 +31,7 @@ pub use machine::{
     filesystem_usage, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
+pub use peer::shares_namespaces;
 pub use service_manager::ServiceManager;
 pub use shown::{Shown, open_shown};
 

@@ -122,7 +122,7 @@ fn ignore_missing(result: Result<(), Errno>) -> Result<(), Errno> {
 }
 
 /// Opens a subdirectory for reading: not a link (`LOOP`/`NOTDIR`), not a mount point (`XDEV`).
-fn open_beneath(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+pub(super) fn open_beneath(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(dir, name, flags, Mode::empty(), resolve) {

@@ -1,7 +1,8 @@
 //! A tree that is shown to others: what lies in it may be looked at, and nothing outside of it.
 
+use super::files::{TO_REOPEN, open_again, reopen};
 use rustix::{
-    fs::{Dir, Mode, OFlags, ResolveFlags},
+    fs::{Dir, FileType, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 use std::{
@@ -26,7 +27,7 @@ pub enum Shown {
 ///
 /// # Errors
 /// `NotFound` also for what is outside; `InvalidInput` for what is neither file nor directory, such as a
-/// pipe or a device, which is not opened for reading.
+/// pipe or a device, which is never opened.
 pub fn open_shown(root: &Path, path: &Path, most: usize) -> io::Result<Shown> {
     let root = root.canonicalize()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -51,28 +52,22 @@ pub fn open_shown(root: &Path, path: &Path, most: usize) -> io::Result<Shown> {
         }
         opened => opened?,
     };
-    let file = File::from(opened);
-    let meta = file.metadata()?;
-    match (meta.is_file(), meta.is_dir()) {
-        (true, _) => Ok(Shown::File(file, meta)),
-        (_, true) => Ok(Shown::Directory(names(file, most)?)),
-        _ => {
-            let text = "neither a file nor a directory";
-            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
-        }
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode);
+    if kind.is_dir() {
+        return Ok(Shown::Directory(names(open_again(&opened)?, most)?));
     }
+    let (file, meta) = reopen(opened)?;
+    Ok(Shown::File(file, meta))
 }
 
 fn open_beneath(top: &OwnedFd, path: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
-    // A pipe is opened without its other end, a terminal does not become ours.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let resolve = resolve | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(top, path, flags, Mode::empty(), resolve)
+    rustix::fs::openat2(top, path, TO_REOPEN, Mode::empty(), resolve)
 }
 
-fn names(directory: File, most: usize) -> io::Result<Vec<(String, bool)>> {
+fn names(directory: OwnedFd, most: usize) -> io::Result<Vec<(String, bool)>> {
     let mut names = Vec::new();
-    for entry in Dir::new(OwnedFd::from(directory))? {
+    for entry in Dir::new(directory)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().to_str() else {
             continue;
@@ -174,6 +169,15 @@ mod tests {
         )
         .unwrap();
         let kind = text(&log, "pipe").unwrap_err().kind();
+        assert_eq!(kind, io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_even_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        // To open it is an error of its own, as to open a device without a driver is.
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        let kind = text(dir.path(), "socket").unwrap_err().kind();
         assert_eq!(kind, io::ErrorKind::InvalidInput);
     }
 

@@ -71,6 +71,22 @@ fn this_machine_has_memory_cpus_and_a_name() {
 }
 
 #[test]
+fn what_is_no_file_is_not_even_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    // To open it is an error of its own, as to open a device without a driver is.
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let within = files::read_within(dir.path(), Path::new("socket"), 9);
+    for read in [
+        files::read_tail(&path, 9),
+        files::read_head_or_empty(&path, 9),
+        within,
+    ] {
+        assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
 fn only_the_end_of_a_file_is_read_and_links_are_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("log");

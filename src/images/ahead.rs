@@ -18,10 +18,11 @@ use tokio::time::Instant;
 use super::error::ImageError;
 use super::manager::{ImageManager, Verdict};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
+use crate::base::otel::carried;
+use crate::base::panics::{Place, contain};
 use crate::cri::v1::PodSandboxConfig;
-use crate::events::ObjectRef;
 use crate::model::{Pod, PodExt, PodUid};
-use crate::traces::carried;
+use crate::state::events::ObjectRef;
 
 /// For how long what was learnt ahead is believed. After that somebody may have removed the image,
 /// and `Always` means a look at the registry when the container starts.
@@ -165,8 +166,7 @@ impl ImageManager {
                 wanted: wanted.clone(),
                 sandbox: sandbox.clone(),
             };
-            let work = carried(work.run(before.replace(next), queued));
-            let done = work.boxed().shared();
+            let done = done(work.run(before.replace(next), queued));
             let task = tokio::spawn(done.clone().map(drop)).abort_handle();
             jobs.push(Job { wanted, done, task });
         }
@@ -181,6 +181,18 @@ impl ImageManager {
     }
 }
 
+/// What several may wait for. A panic of the work is not theirs.
+fn done(work: impl Future<Output = Outcome> + Send + 'static) -> Shared<BoxFuture<'static, Done>> {
+    let done = async {
+        let outcome = contain(Place::ImagePrefetch, work).await;
+        Done {
+            at: Instant::now(),
+            outcome: outcome.unwrap_or(Outcome::Unknown),
+        }
+    };
+    carried(done).boxed().shared()
+}
+
 /// The image of one container.
 struct Work {
     manager: ImageManager,
@@ -192,16 +204,16 @@ struct Work {
 impl Work {
     /// Looks once the container before has its place in the queue, so that pulls queue in the order
     /// in which their containers start, and says when it has its own.
-    async fn run(self, before: Option<oneshot::Receiver<()>>, queued: oneshot::Sender<()>) -> Done {
+    async fn run(
+        self,
+        before: Option<oneshot::Receiver<()>>,
+        queued: oneshot::Sender<()>,
+    ) -> Outcome {
         if let Some(before) = before {
             // An error says that the one before needs no place, or has been given up.
             let _ = before.await;
         }
-        let outcome = self.outcome(queued).await;
-        Done {
-            at: Instant::now(),
-            outcome,
-        }
+        self.outcome(queued).await
     }
 
     async fn outcome(&self, queued: oneshot::Sender<()>) -> Outcome {
@@ -229,6 +241,20 @@ impl Work {
             }
             // The container's own turn says what is wrong.
             Err(_) => Outcome::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pull_ahead_that_panics_tells_its_container_nothing() {
+        let done = done(async { panic!("as scripted") });
+        let both = tokio::join!(done.clone(), done);
+        for done in [both.0, both.1] {
+            assert!(matches!(done.outcome, Outcome::Unknown), "{done:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::hash::Hash;
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use parking_lot::Mutex;
 
-use crate::traces::carried;
+use crate::base::otel::carried;
 
 /// Work under way by key. Nothing is kept once it is done. The work is dropped when the last of
 /// those who wait for it is.

@@ -19,8 +19,8 @@ use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::base::GoDuration;
 use crate::cri::v1::{AuthConfig, Image, ImageSpec};
 use crate::cri::{CriError, ImageClient};
-use crate::events::EventRecorder;
 use crate::model::{PodExt, PodUid, reasons};
+use crate::state::events::EventRecorder;
 
 /// For how long a failed pull is shown as such. Asking again after that says that the next one waits,
 /// and until when.

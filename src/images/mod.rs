@@ -19,7 +19,6 @@ mod image_name;
 mod manager;
 mod pull_metrics;
 mod puller;
-mod rate;
 pub mod records;
 mod request;
 

@@ -1,6 +1,6 @@
 //! How long pulls take: by the size of the image, and for each pod that is about to start.
 
-use crate::metrics::Metrics;
+use crate::base::metrics::Metrics;
 use crate::model::PodUid;
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;

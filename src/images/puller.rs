@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::error::pull_text;
 use super::flight::Flights;
-use super::rate::Rate;
 use super::records::PullRecords;
+use crate::base::Rate;
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
@@ -164,12 +164,15 @@ impl Pull {
             }
         };
         let took = begin.elapsed();
-        intent.pulled(&image_ref).await;
-        let known = self.images.image_status(self.spec).await;
+        let image = self.images.image_status(self.spec).await.ok().flatten();
+        // Records are looked up by id, and CRI-O answers a pull with the digest of the manifest.
+        let id = image.as_ref().map(|image| image.id.as_str());
+        let id = id.filter(|id| !id.is_empty()).unwrap_or(&image_ref);
+        intent.pulled(id).await;
         Ok(Pulled {
             image_ref,
             took,
-            image: known.ok().flatten(),
+            image,
         })
     }
 

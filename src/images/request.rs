@@ -1,8 +1,8 @@
 //! What a container asks for, and what it gets.
 
 use crate::cri::v1::{Image, PodSandboxConfig};
-use crate::events::ObjectRef;
 use crate::model::Pod;
+use crate::state::events::ObjectRef;
 
 /// `imagePullPolicy` of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -37,8 +37,10 @@ pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// Pod annotation: marks an API pod as the mirror of a static one.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// Pod annotation of ours: version-tagged digest of the manifest as the user wrote it. A static pod
-/// with a UID of its own is a new incarnation when only this differs.
+/// with a UID of its own is another pod when only this differs.
 pub const SPEC_DIGEST: &str = "kubelet.rs/spec-digest";
+/// Pod annotation of ours: path of the manifest file that a static pod was read from.
+pub const MANIFEST: &str = "kubelet.rs/manifest";
 
 /// Pod annotation of ours: the longest delay between restarts of the pod's containers, in place of the
 /// node's (`crashLoopBackOff.maxContainerRestartPeriod`).

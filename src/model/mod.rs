@@ -5,6 +5,7 @@
 //! * Woken by nothing, publishes nothing; it must never do I/O.
 //! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 
+pub mod validation;
 mod addresses;
 mod amount;
 mod field_path;
@@ -34,7 +35,7 @@ pub use status::{
     ContainerResources, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus,
     SandboxStatus, Seq,
 };
-pub use update::{PodOp, PodSource, PodUpdate, SourceSet};
+pub use update::{Completeness, PodOp, PodSource, PodUpdate, SourceSet};
 
 #[cfg(test)]
 mod tests;

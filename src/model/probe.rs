@@ -13,6 +13,11 @@ pub enum ProbeKind {
     Startup,
 }
 
+impl ProbeKind {
+    /// All three.
+    pub const ALL: [Self; 3] = [Self::Liveness, Self::Readiness, Self::Startup];
+}
+
 impl fmt::Display for ProbeKind {
     /// As events spell it: `Liveness`, `Readiness`, `Startup`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

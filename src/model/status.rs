@@ -1,6 +1,6 @@
 //! The runtime's picture of a pod, free of CRI types.
 
-use super::{ContainerId, PodUid, SandboxId};
+use super::{ContainerId, PodSource, PodUid, SandboxId};
 use std::sync::Arc;
 
 /// Position of a read in the kubelet's own order of reads of the runtime. It is taken *before* the
@@ -53,7 +53,7 @@ pub struct SandboxStatus {
     /// Primary address first; empty for host network or when the network was lost.
     pub ips: Vec<String>,
     /// `kubernetes.io/config.source` of the pod it was made for, if it says so.
-    pub source: Option<super::PodSource>,
+    pub source: Option<PodSource>,
     /// Digest annotation of the manifest it was made from, if it has one.
     pub spec_digest: Option<Arc<str>>,
 }
@@ -107,6 +107,8 @@ pub struct ContainerStatus {
     pub user: Option<Arc<ContainerUser>>,
     /// The signal that ends it, by its API name, by a runtime that tells.
     pub stop_signal: Option<&'static str>,
+    /// Its pod's `terminationGracePeriodSeconds` when it was created, from the annotation.
+    pub grace_seconds: Option<u32>,
     /// What it may use, by a runtime that tells.
     pub resources: Option<Arc<ContainerResources>>,
 }
@@ -149,13 +151,6 @@ impl PodStatus {
         self.containers.iter().find(|c| c.id == *id)
     }
 
-    /// The digest of the manifest that an instance was made from, if its sandbox tells.
-    pub fn digest_of(&self, container: &ContainerStatus) -> Option<&str> {
-        let mut sandboxes = self.sandboxes.iter();
-        let sandbox = sandboxes.find(|s| s.id == container.sandbox)?;
-        sandbox.spec_digest.as_deref()
-    }
-
     /// Instances that run, or may run (state unknown).
     pub fn maybe_running(&self) -> impl Iterator<Item = &ContainerStatus> {
         self.containers
@@ -181,6 +176,22 @@ impl PodStatus {
         }
     }
 
+    /// Where the pod came from. Every kubelet notes it in the sandbox, so a pod that has no such note, or
+    /// no sandbox that could tell, counts as one of the API server: nothing of it is this kubelet's to
+    /// stop or to remove. The same if only an older sandbox says so.
+    pub fn source(&self) -> PodSource {
+        let of_api = |s: &SandboxStatus| matches!(s.source, None | Some(PodSource::Api));
+        match self.newest_sandbox().and_then(|newest| newest.source) {
+            Some(source) if !self.sandboxes.iter().any(of_api) => source,
+            _ => PodSource::Api,
+        }
+    }
+
+    /// The longest grace in seconds that containers which run were created with, if one of them says.
+    pub fn grace_seconds(&self) -> Option<u32> {
+        self.maybe_running().filter_map(|c| c.grace_seconds).max()
+    }
+
     /// Nothing of the pod is left in the runtime.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
@@ -203,6 +214,23 @@ impl PodStatus {
 }
 
 impl ContainerStatus {
+    /// What is known of an instance that a list shows as not running and that cannot be read (any more):
+    /// how it ended is what was read before, or unknown.
+    #[must_use]
+    pub fn with_unknown_end(self, read: Option<&Self>) -> Self {
+        match read {
+            Some(read) if read.state == ContainerState::Exited => read.clone(),
+            _ if self.state == ContainerState::Created => self,
+            read => Self {
+                state: ContainerState::Exited,
+                exit_code: 137,
+                reason: super::reasons::CONTAINER_STATUS_UNKNOWN.into(),
+                message: "The container has exited and its status cannot be read".into(),
+                ..read.cloned().unwrap_or(self)
+            },
+        }
+    }
+
     /// Exited with code 0 and not killed for memory.
     pub fn succeeded(&self) -> bool {
         self.state == ContainerState::Exited

@@ -1,7 +1,7 @@
 //! What sources ask for.
 
 use super::{Pod, keys};
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 /// Where a pod came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,9 +77,43 @@ pub struct PodUpdate {
     pub op: PodOp,
     /// To which pods.
     pub pods: Vec<Arc<Pod>>,
-    /// With this message everything is known that the source wants: it is the last one of a list from
-    /// which nothing is missing. Only from then on a pod that was not in any list may be judged.
-    pub complete: bool,
+    /// Whether everything that the source wants is known with this message.
+    pub completeness: Completeness,
+}
+
+/// How much of what a source wants is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Completeness {
+    /// More is to come.
+    #[default]
+    Partial,
+    /// All but the pods of these manifest files, which could not be read.
+    Except(Arc<BTreeSet<String>>),
+    /// All of it.
+    Complete,
+}
+
+impl Completeness {
+    /// Whether a pod that is in no list is gone from its source. `manifest` is the file that it was made
+    /// from, if that is known.
+    pub fn covers(&self, manifest: Option<&str>) -> bool {
+        match self {
+            Self::Partial => false,
+            Self::Except(unread) => manifest.is_some_and(|path| !unread.contains(path)),
+            Self::Complete => true,
+        }
+    }
+}
+
+impl From<BTreeSet<String>> for Completeness {
+    /// All but these.
+    fn from(unread: BTreeSet<String>) -> Self {
+        if unread.is_empty() {
+            Self::Complete
+        } else {
+            Self::Except(Arc::new(unread))
+        }
+    }
 }
 
 /// A small set of sources: which are configured, or which have delivered.
@@ -99,11 +133,6 @@ impl SourceSet {
     /// Adds a source.
     pub fn insert(&mut self, source: PodSource) {
         self.0 |= Self::bit(source);
-    }
-
-    /// Takes a source out.
-    pub fn remove(&mut self, source: PodSource) {
-        self.0 &= !Self::bit(source);
     }
 
     /// Whether the source is in the set.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     model::PodExt,
-    stats::{ContainerInfo, InfoOf},
+    node::stats::{ContainerInfo, InfoOf},
 };
 use hyper::Response;
 use jiff::Timestamp;

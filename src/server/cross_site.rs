@@ -1,31 +1,53 @@
 //! Requests that a page of another site makes a browser send. Pure.
 //!
-//! A browser that has a client certificate shows it for whatever page asks. What only reads tells such a page
-//! nothing, because the answer is kept from it; what runs something has happened by then. Browsers say where
-//! a request comes from; other clients do not, and are not concerned.
+//! A browser that has a client certificate shows it for every page that sends a request here. A request that only
+//! reads is harmless, because the browser keeps the answer from the page, unless it opens a WebSocket: those
+//! have no such rule. Browsers say where a request comes from: in `Sec-Fetch-Site`, which Chromium leaves out
+//! of WebSocket handshakes, and in `Origin`, which every browser sends with those. Other clients send neither.
 
 use super::streaming::is_upgrade;
-use hyper::{HeaderMap, Method};
+use hyper::{HeaderMap, Method, header};
 
-/// Whether the request comes from another site and would do more than read. A site under the same domain is
-/// none here: an API server passes on what browsers say to it, and dashboards are often its neighbours.
+/// Whether the request comes from a page of another site and would do more than read.
+///
+/// A site under the same domain is not another site, and what a proxy forwards is never refused: API servers
+/// forward what browsers send them, dashboards above all, and have authenticated the user themselves. A proxy
+/// shows by `X-Forwarded-For` that it is one; a page cannot set that header on a WebSocket, and on another
+/// request only with this server's consent.
 pub(super) fn is_abuse(method: &Method, headers: &HeaderMap) -> bool {
     let only_reads = matches!(*method, Method::GET | Method::HEAD) && !is_upgrade(headers);
-    let from = headers.get("sec-fetch-site");
-    let foreign = from.is_some_and(|from| from == "cross-site");
-    foreign && !only_reads
+    if only_reads || headers.contains_key("x-forwarded-for") {
+        return false;
+    }
+    match headers.get("sec-fetch-site") {
+        Some(site) => site == "cross-site",
+        None => is_upgrade(headers) && !is_own_origin(headers),
+    }
+}
+
+/// Whether the page, if there is one, came from this server.
+fn is_own_origin(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return true;
+    };
+    let host = headers.get(header::HOST).map(|host| host.as_bytes());
+    let authority = origin.to_str().ok().and_then(|text| text.split_once("://"));
+    authority.is_some_and(|(_, authority)| {
+        host.is_some_and(|host| host.eq_ignore_ascii_case(authority.as_bytes()))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
+    use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE};
 
-    fn judged(method: Method, site: Option<&'static str>, upgrade: bool) -> bool {
-        let mut headers = HeaderMap::new();
-        if let Some(site) = site {
-            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
-        }
+    fn judged(method: Method, lines: &[(&'static str, &'static str)], upgrade: bool) -> bool {
+        let line = |(name, value): &(&'static str, &'static str)| {
+            let name = HeaderName::from_static(name);
+            (name, HeaderValue::from_static(value))
+        };
+        let mut headers: HeaderMap = lines.iter().map(line).collect();
         if upgrade {
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -35,15 +57,60 @@ mod tests {
 
     #[test]
     fn pages_of_other_sites_may_not_make_a_browser_run_anything() {
-        let foreign = Some("cross-site");
+        let foreign = &[("sec-fetch-site", "cross-site")];
         assert!(judged(Method::POST, foreign, false));
         assert!(judged(Method::PUT, foreign, false));
         assert!(judged(Method::GET, foreign, true));
         let link = judged(Method::GET, foreign, false);
         assert!(!link, "a link may lead here");
-        for ours in [None, Some("same-origin"), Some("same-site"), Some("none")] {
+        for ours in ["same-origin", "same-site", "none"] {
+            let ours = &[("sec-fetch-site", ours)];
             assert!(!judged(Method::POST, ours, false), "{ours:?}");
             assert!(!judged(Method::GET, ours, true), "{ours:?}");
         }
+        assert!(!judged(Method::POST, &[], false));
+        assert!(!judged(Method::GET, &[], true));
+    }
+
+    #[test]
+    fn a_websocket_of_a_browser_that_does_not_say_its_site_comes_from_a_page_of_this_server() {
+        // Origin, host, whether it is refused.
+        let rows = [
+            ("https://node:10250", "node:10250", false),
+            ("https://NODE:10250", "node:10250", false),
+            ("https://node", "node", false),
+            ("https://node:10250", "node", true),
+            ("https://evil.example", "node:10250", true),
+            ("https://node:10250.evil.example", "node:10250", true),
+            ("https://node:10250@evil.example", "node:10250", true),
+            ("http://node", "node:10250", true),
+            ("null", "node:10250", true),
+            ("", "node:10250", true),
+        ];
+        for (origin, host, refused) in rows {
+            let lines = &[("origin", origin), ("host", host)];
+            assert_eq!(judged(Method::GET, lines, true), refused, "{lines:?}");
+            assert!(
+                !judged(Method::GET, lines, false),
+                "it only reads: {lines:?}"
+            );
+        }
+        assert!(judged(Method::GET, &[("origin", "https://node")], true));
+    }
+
+    #[test]
+    fn what_a_proxy_forwards_is_the_proxys_to_judge() {
+        let dashboard = [
+            ("origin", "https://dashboard.example"),
+            ("host", "node:10250"),
+            ("x-forwarded-for", "10.0.0.7"),
+        ];
+        assert!(!judged(Method::GET, &dashboard, true));
+        let firefox = [
+            ("sec-fetch-site", "cross-site"),
+            ("x-forwarded-for", "10.0.0.7"),
+        ];
+        assert!(!judged(Method::GET, &firefox, true));
+        assert!(!judged(Method::POST, &firefox, false));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::routes::EventsQuery;
 use crate::{
-    events::Event,
     model::{PodUid, fnv64a},
+    state::events::Event,
 };
 use k8s_openapi::{
     api::core::v1::{Event as ApiEvent, EventSource, ObjectReference},

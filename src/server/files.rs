@@ -13,6 +13,7 @@ use hyper::{
     body::Frame,
     header::{self, HeaderName, HeaderValue},
 };
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
@@ -37,10 +38,7 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     if path.contains('\0') {
         return not_found("there is no such file");
     }
-    let wanted = headers
-        .get(header::RANGE)
-        .and_then(|range| range.to_str().ok());
-    let wanted = wanted.map(ToOwned::to_owned);
+    let asked = Conditions::of(headers);
     let name = path.clone();
     let opened = spawn_blocking(move || open_shown(&root, path.as_ref(), MOST_NAMES)).await;
     match opened.map_err(io::Error::other).and_then(|opened| opened) {
@@ -64,7 +62,7 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
                 true => BINARY,
                 false => PLAIN,
             };
-            file_answer(file, meta.len(), modified, kind, wanted.as_deref())
+            file_answer(file, meta.len(), modified, kind, &asked)
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => text(
             StatusCode::FORBIDDEN,
@@ -77,13 +75,50 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     }
 }
 
+/// What the client says about the file that it wants.
+#[derive(Default)]
+struct Conditions {
+    range: Option<String>,
+    /// What it has, it has from that time.
+    since: Option<Timestamp>,
+}
+
+impl Conditions {
+    fn of(headers: &HeaderMap) -> Self {
+        let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        Self {
+            range: text(header::RANGE).map(ToOwned::to_owned),
+            // There are no tags of files here, so a client that names one has no right copy.
+            since: text(header::IF_MODIFIED_SINCE)
+                .filter(|_| !headers.contains_key(header::IF_NONE_MATCH))
+                .and_then(read_http_date),
+        }
+    }
+
+    /// Whether the client has this already; dates of HTTP are whole seconds.
+    fn has(&self, modified: SystemTime) -> bool {
+        let modified = Timestamp::try_from(modified).map(|time| time.as_second());
+        let since = self.since.map(|time| time.as_second());
+        matches!((modified, since), (Ok(modified), Some(since)) if modified <= since)
+    }
+}
+
 fn file_answer(
     file: File,
     length: u64,
     modified: SystemTime,
     kind: HeaderValue,
-    wanted: Option<&str>,
+    asked: &Conditions,
 ) -> Response<Body> {
+    if asked.has(modified) {
+        let mut response = Response::new(Body::default());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        if let Some(date) = http_date(modified) {
+            set(&mut response, header::LAST_MODIFIED, date);
+        }
+        return response;
+    }
+    let wanted = asked.range.as_deref();
     let (status, range) = match wanted.map(|wanted| byte_range(wanted, length)) {
         None | Some(Asked::Everything) => (StatusCode::OK, 0..length),
         Some(Asked::Part(range)) => (StatusCode::PARTIAL_CONTENT, range),
@@ -189,9 +224,16 @@ fn listing(names: &[(String, bool)]) -> String {
     page.own("</pre>\n").as_str().to_owned()
 }
 
+const HTTP_DATE: &str = "%a, %d %b %Y %H:%M:%S GMT";
+
 fn http_date(time: SystemTime) -> Option<String> {
-    let time = jiff::Timestamp::try_from(time).ok()?;
-    Some(time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
+    let time = Timestamp::try_from(time).ok()?;
+    Some(time.strftime(HTTP_DATE).to_string())
+}
+
+fn read_http_date(text: &str) -> Option<Timestamp> {
+    let time = DateTime::strptime(HTTP_DATE, text).ok()?;
+    Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
 #[cfg(test)]
@@ -267,6 +309,20 @@ mod tests {
         let (status, headers, body) = ask(dir.path(), "pods/long.log", Some("bytes=-5")).await;
         assert_eq!((status, body.as_str()), (206, "56789"));
         assert_eq!(headers[header::CONTENT_RANGE], "bytes 199995-199999/200000");
+        let modified = headers[header::LAST_MODIFIED].to_str().unwrap().to_owned();
+        let since = |since: &str| {
+            let since = HeaderValue::from_str(since).unwrap();
+            HeaderMap::from_iter([(header::IF_MODIFIED_SINCE, since)])
+        };
+        let again = |since| {
+            let path = "pods/long.log".to_owned();
+            let dir = dir.path().to_path_buf();
+            async move { serve(dir, path, &since).await.status().as_u16() }
+        };
+        assert_eq!(again(since(&modified)).await, 304);
+        assert_eq!(again(since("Tue, 31 Dec 2999 23:59:59 GMT")).await, 304);
+        assert_eq!(again(since("Sun, 06 Nov 1994 08:49:37 GMT")).await, 200);
+        assert_eq!(again(since("yesterday")).await, 200);
         let (status, ..) = ask(dir.path(), "pods/long.log", Some("bytes=200000-")).await;
         assert_eq!(status, 416);
         let (status, _, body) = ask(dir.path(), "", None).await;

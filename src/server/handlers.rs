@@ -5,6 +5,7 @@ use super::{
     coalesced::Coalesced,
     container_info, cross_site, events, files,
     gate::admit,
+    gzip,
     health::HealthChecks,
     list,
     metrics::HttpMetrics,
@@ -12,14 +13,18 @@ use super::{
     pods::{machine, pod_info, pods, running_pods},
     posted, profile,
     reply::{
-        Body, BodyError, Request, closing, full_bytes, json, not_found, one, read_body, refuse,
-        text,
+        Body, BodyError, Request, closing, full, full_bytes, json, not_found, one, read_body,
+        refuse, text,
     },
     routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch, route},
     spans, stats,
     views::Views,
 };
-use crate::{metrics, traces::Tracer};
+use crate::{
+    base::metrics,
+    base::otel::Tracer,
+    base::panics::{Place, contain},
+};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
@@ -45,9 +50,20 @@ type Found = Result<(&'static Entry, Route), RouteError>;
 #[derive(Clone)]
 pub struct Handlers {
     port: Port,
-    gate: Option<Gate>,
+    access: Access,
     tracer: Tracer,
     shared: Arc<Shared>,
+}
+
+/// Who is answered.
+#[derive(Clone)]
+enum Access {
+    /// Everybody who reaches the port.
+    Open,
+    /// Those whom the gate lets in.
+    Gate(Gate),
+    /// Nobody, with this reason.
+    Refused(&'static str),
 }
 
 /// What all ports but the health port share.
@@ -79,7 +95,7 @@ impl Handlers {
         };
         Self {
             port: Port::Health,
-            gate: None,
+            access: Access::Open,
             tracer: Tracer::off(),
             shared: Arc::new(shared),
         }
@@ -96,7 +112,7 @@ impl Handlers {
         };
         Self {
             port: Port::ReadOnly,
-            gate: None,
+            access: Access::Open,
             tracer: Tracer::off(),
             shared: Arc::new(shared),
         }
@@ -113,7 +129,7 @@ impl Handlers {
     pub fn local(&self) -> Self {
         Self {
             port: Port::Local,
-            gate: None,
+            access: Access::Open,
             tracer: self.tracer.clone(),
             shared: self.shared.clone(),
         }
@@ -124,9 +140,20 @@ impl Handlers {
     pub fn guarded(&self, gate: Gate) -> Self {
         Self {
             port: Port::Main,
-            gate: Some(gate),
+            access: Access::Gate(gate),
             tracer: self.tracer.clone(),
             shared: self.shared.clone(),
+        }
+    }
+
+    /// Of a local socket, for a client that has to be refused.
+    #[must_use]
+    pub(super) fn refusing(&self) -> Self {
+        let why =
+            "403 only processes in the mount and pid namespaces of the kubelet are answered here\n";
+        Self {
+            access: Access::Refused(why),
+            ..self.clone()
         }
     }
 
@@ -149,13 +176,22 @@ impl Handlers {
     {
         let (method, uri) = (request.method(), request.uri());
         let found = route(self.port, method, uri.path(), uri.query());
-        let Some(metrics) = &self.shared.metrics else {
-            return self.admit(request, found, stopping);
-        };
         let entry = found.as_ref().ok().map(|(entry, _)| *entry);
-        let underway = metrics.begin(self.port, method, entry);
-        let answer = self.admit(request, found, stopping);
-        Box::pin(async move { underway.until_sent(answer.await) })
+        let metrics = self.shared.metrics.as_ref();
+        let underway = metrics.map(|metrics| metrics.begin(self.port, method, entry));
+        let (handlers, stopping) = (self.clone(), stopping.clone());
+        Box::pin(async move {
+            let answer = async { handlers.admit(request, found, &stopping).await };
+            let answer = contain(Place::HttpRequest, answer).await;
+            let answer = answer.unwrap_or_else(|_| {
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                text(status, "internal error, see the log\n".to_owned())
+            });
+            match underway {
+                Some(underway) => underway.until_sent(answer),
+                None => answer,
+            }
+        })
     }
 
     /// Answers, once it is known that who asks may.
@@ -168,8 +204,13 @@ impl Handlers {
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
     {
-        let Some(gate) = self.gate.clone() else {
-            return self.dispatch(request, found, stopping);
+        let gate = match self.access.clone() {
+            Access::Open => return self.dispatch(request, found, stopping),
+            Access::Refused(why) => {
+                let refused = closing(text(StatusCode::FORBIDDEN, why.into()));
+                return Box::pin(ready(refused));
+            }
+            Access::Gate(gate) => gate,
         };
         let (handlers, stopping) = (self.clone(), stopping.clone());
         Box::pin(async move {
@@ -217,17 +258,25 @@ impl Handlers {
             Ok(found) => found,
             Err(error) => return refused(refuse(&error)),
         };
-        let switches = [entry.switch, entry.switch.and_then(Switch::wider)];
-        let mut switches = switches.into_iter().flatten();
-        if let Some(switch) = switches.find(|switch| self.shared.off.contains(switch)) {
-            return refused(disabled(switch));
+        let refusal = entry
+            .switch
+            .and_then(|switch| switch.refusal(&self.shared.off));
+        if let Some(text) = refusal {
+            return refused(disabled(text));
         }
         if entry.body.is_none() && has_body(request.body()) {
             return refused(unexpected_body());
         }
+        let gzip = route.is_for_prometheus() && gzip::is_accepted(request.headers());
         let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
         let (handlers, stopping) = (self.clone(), stopping.clone());
-        Box::pin(async move { handlers.serve(entry, route, request, &stopping).await })
+        Box::pin(async move {
+            let response = handlers.serve(entry, route, request, &stopping).await;
+            match gzip {
+                true => gzip::compressed(response).await,
+                false => response,
+            }
+        })
     }
 
     async fn serve(
@@ -257,6 +306,7 @@ impl Handlers {
                     Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
                 }
             }
+            Route::SliMetrics => full(StatusCode::OK, METRICS, (views.sli_metrics)()),
             Route::Summary(only_cpu_and_memory) => {
                 stats::summary(&views.stats, only_cpu_and_memory).await
             }
@@ -322,7 +372,7 @@ impl Handlers {
             Route::ContainerLogs(name, query) => views.logs.answer(&name, &query, stopping).await,
             Route::PostPods(how) => {
                 let Some(store) = views.posted.clone() else {
-                    return disabled(Switch::PostedPods);
+                    return disabled(Switch::PostedPods.refusal(&[Switch::PostedPods]).flatten());
                 };
                 match read_body(request, entry.body.unwrap_or(0)).await {
                     Ok(body) => posted::take(store, how, body).await,
@@ -377,9 +427,12 @@ fn unexpected_body() -> Response<Body> {
     closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
 }
 
-fn disabled(switch: Switch) -> Response<Body> {
-    let body = format!("405 switched off by {}\n", switch.field());
-    text(StatusCode::METHOD_NOT_ALLOWED, body)
+/// Without a text, there is no such page.
+fn disabled(why: Option<&str>) -> Response<Body> {
+    match why {
+        Some(why) => text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")),
+        None => refuse(&RouteError::NotFound),
+    }
 }
 
 /// Waits for something, but not while the server stops.

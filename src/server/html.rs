@@ -1,8 +1,12 @@
 //! Text as HTML. Pure.
 
-use crate::{base::is_printable, explain::times::clock};
+use crate::{base::is_printable, server::explain::times::clock};
 use jiff::{Timestamp, tz::TimeZone};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write as _;
+
+/// What is encoded in links: all but letters, digits and what means nothing in a URL.
+const NOT_PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
 /// Longest text of others where there is room for it, in characters.
 pub(super) const LONG: usize = 2000;
@@ -62,16 +66,9 @@ impl Html {
 
     /// A segment of a path, or a value in a query, of a link. No name is as long as where it is cut.
     pub(super) fn segment(mut self, text: &str) -> Self {
-        for byte in text.bytes().take(LONG) {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
-                    self.0.push(char::from(byte));
-                }
-                byte => {
-                    let _ = write!(self.0, "%{byte:02X}");
-                }
-            }
-        }
+        let bytes = text.as_bytes();
+        let bytes = bytes.get(..LONG).unwrap_or(bytes);
+        self.0.extend(percent_encode(bytes, NOT_PLAIN));
         self
     }
 

@@ -2,15 +2,22 @@
 
 use super::{
     auth::Peer,
+    connections::{Connections, Place, Progress, Source, Watched},
     handlers::Handlers,
-    lasting::Lasting,
+    held::until_sent,
     local::{self, LocalPath},
+    reply::Lasting,
     tls::Tls,
 };
-use crate::base::chain;
+use crate::{
+    base::{
+        chain,
+        panics::{self, contain},
+    },
+    host::shares_namespaces,
+};
 use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
 use std::{
     convert::Infallible, fmt, io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration,
@@ -18,8 +25,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -47,23 +53,33 @@ pub struct BindError {
 /// What one client, and all together, may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections open at once; further ones wait in the system's queue.
-    pub connections: usize,
-    /// From the opening of a connection, or the end of a request, to the end of the next one's head; also for
-    /// a TLS handshake.
+    /// Connections open at once whose client is not authenticated: all of a port that asks for no credentials,
+    /// and on the main port those before their first request that is let in.
+    pub unauthenticated: usize,
+    /// Of them, those of one IPv4 address or IPv6 network that may be silent at once.
+    pub per_source: usize,
+    /// Connections of authenticated clients open at once.
+    pub authenticated: usize,
+    /// For a TLS handshake, and for a request's head from its first byte (the first one of a connection: from
+    /// the opening).
     pub head: Duration,
-    /// Age at which a connection is asked to close, whatever it does.
-    pub age: Duration,
-    /// Time left to finish an answer, once asked to close.
+    /// Between two requests of a connection; upstream's.
+    pub idle: Duration,
+    /// How long a client may take nothing of an answer.
+    pub stall: Duration,
+    /// Time left to finish an answer at shutdown.
     pub drain: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 256,
+            unauthenticated: 512,
+            per_source: 16,
+            authenticated: 1024,
             head: Duration::from_secs(10),
-            age: Duration::from_secs(120),
+            idle: Duration::from_secs(90),
+            stall: Duration::from_secs(60),
             drain: Duration::from_secs(5),
         }
     }
@@ -161,21 +177,27 @@ impl Listener {
         handlers: Handlers,
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
-        let slots = Arc::new(Semaphore::new(self.limits.connections));
+        let connections = Connections::new(self.limits);
         let mut open = JoinSet::new();
         tracing::info!(name = self.name, address = %self.socket, "serving");
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some(ended) = open.join_next() => report(self.name, ended),
-                accepted = accept(&self.socket, &slots) => match accepted {
-                    Ok((stream, slot)) => {
-                        let slot = Slot::new(Mutex::new(Some(slot)));
-                        let served = served(stream, slot.clone(), self.tls.clone(), handlers.clone(), self.limits, shutdown.clone());
-                        open.spawn(async move {
-                            served.await;
-                            drop(slot);
-                        });
+                Some(_ended) = open.join_next() => {}
+                accepted = accept(&self.socket) => match accepted {
+                    Ok((stream, source)) => {
+                        let Ok(place) = connections.open(source) else {
+                            tracing::warn!(name = self.name, "Connection refused: every connection has a request in progress");
+                            continue;
+                        };
+                        let serving = Serving {
+                            place: Arc::new(place),
+                            handlers: handlers.clone(),
+                            limits: self.limits,
+                            shutdown: shutdown.clone(),
+                        };
+                        let served = serving.begin(stream, self.tls.clone());
+                        open.spawn(contain(panics::Place::Connection, served));
                     }
                     Err(error) => {
                         tracing::warn!(name = self.name, %error, "cannot accept a connection");
@@ -188,37 +210,23 @@ impl Listener {
             }
         }
         drop(self.socket);
-        while let Some(ended) = open.join_next().await {
-            report(self.name, ended);
-        }
+        while open.join_next().await.is_some() {}
         Ok(())
     }
 }
 
-/// The next connection, once there is room for it. Safe to cancel.
-async fn accept(
-    socket: &Socket,
-    slots: &Arc<Semaphore>,
-) -> io::Result<(Either<TcpStream, UnixStream>, OwnedSemaphorePermit)> {
-    let slot = slots
-        .clone()
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
-    let stream = match socket {
+/// The next connection. Safe to cancel.
+async fn accept(socket: &Socket) -> io::Result<(Either<TcpStream, UnixStream>, Source)> {
+    Ok(match socket {
         Socket::Tcp(socket, _) => {
-            let (stream, _) = socket.accept().await?;
+            let (stream, client) = socket.accept().await?;
             let _ = stream.set_nodelay(true);
             keep_alive(&stream);
-            Either::Left(stream)
+            (Either::Left(stream), client.ip().into())
         }
-        Socket::Local(socket, _) => Either::Right(socket.accept().await?.0),
-    };
-    Ok((stream, slot))
+        Socket::Local(socket, _) => (Either::Right(socket.accept().await?.0), Source::Local),
+    })
 }
-
-/// The place of a connection among those that may be open.
-type Slot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 /// Lets the kernel notice clients that are gone. A connection where that cannot be had is served all the same.
 fn keep_alive(stream: &TcpStream) {
@@ -229,26 +237,132 @@ fn keep_alive(stream: &TcpStream) {
     let _ = sockopt::set_tcp_keepcnt(stream, times);
 }
 
-/// Serves one client, once hands have been shaken where that is to be done.
-async fn served(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    slot: Slot,
-    tls: Option<Arc<Tls>>,
+/// What serving one connection needs.
+struct Serving {
+    place: Arc<Place>,
     handlers: Handlers,
     limits: Limits,
     shutdown: CancellationToken,
-) {
-    let Some(tls) = tls else {
-        return connection(stream, slot, None, handlers, limits, shutdown).await;
-    };
-    let shaken = tokio::select! {
-        shaken = timeout(limits.head, handshake(&tls, stream)) => shaken,
-        () = shutdown.cancelled() => return,
-    };
-    match shaken {
-        Ok(Ok((stream, peer))) => connection(stream, slot, peer, handlers, limits, shutdown).await,
-        Ok(Err(error)) => tracing::debug!(error = chain(&error), "TLS handshake failed"),
-        Err(_) => tracing::debug!("connection cut: the TLS handshake took too long"),
+}
+
+/// A request in progress; dropped when its answer is out or is not sent any further.
+struct InProgress {
+    place: Arc<Place>,
+    progress: Progress,
+}
+
+impl InProgress {
+    fn begin(place: &Arc<Place>, progress: &Progress) -> Self {
+        place.begin();
+        progress.begin();
+        Self {
+            place: place.clone(),
+            progress: progress.clone(),
+        }
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.progress.end();
+        self.place.end();
+    }
+}
+
+impl Serving {
+    /// Serves one client, after its TLS handshake where there is one.
+    async fn begin(self, stream: Either<TcpStream, UnixStream>, tls: Option<Arc<Tls>>) {
+        let stream = match stream {
+            Either::Left(stream) => stream,
+            Either::Right(stream) => return self.local(stream).await,
+        };
+        let Some(tls) = tls else {
+            return self.connection(stream, None).await;
+        };
+        let shaken = tokio::select! {
+            shaken = timeout(self.limits.head, handshake(&tls, stream)) => shaken,
+            () = self.place.taken() => return,
+            () = self.shutdown.cancelled() => return,
+        };
+        match shaken {
+            Ok(Ok((stream, peer))) => self.connection(stream, peer).await,
+            Ok(Err(error)) => tracing::debug!(err = chain(&error), "TLS handshake failed"),
+            Err(_) => tracing::debug!("TLS handshake timed out"),
+        }
+    }
+
+    /// The mode of the socket keeps out everybody but root; this keeps out root in a container, which needs no
+    /// more than a mount of the root directory to see the socket.
+    async fn local(mut self, stream: UnixStream) {
+        let checked = spawn_blocking(move || {
+            let shares = shares_namespaces(&stream);
+            (stream, shares)
+        });
+        let (stream, shares) = match checked.await {
+            Ok(checked) => checked,
+            Err(error) => return tracing::error!(%error, "a connection's task failed"),
+        };
+        if !matches!(shares, Ok(true)) {
+            let err = shares.err().map(|error| chain(&error));
+            tracing::warn!(
+                err,
+                "Refused a process in other namespaces on the local socket"
+            );
+            self.handlers = self.handlers.refusing();
+        }
+        self.connection(stream, None).await;
+    }
+
+    /// Serves one connection to its end. What it is upgraded to is not this one's any more.
+    async fn connection(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: Option<Arc<Peer>>,
+    ) {
+        let progress = Progress::new(self.limits);
+        let (handlers, stopping, place) = (&self.handlers, &self.shutdown, &self.place);
+        let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
+            let in_progress = InProgress::begin(place, &progress);
+            if let Some(peer) = &peer {
+                request.extensions_mut().insert(peer.clone());
+            }
+            request.extensions_mut().insert(place.clone());
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let answer = handlers.answer(request, stopping);
+            async move {
+                let response = answer.await;
+                if let Some(Lasting { stall }) = response.extensions().get() {
+                    in_progress.progress.allow_stall(*stall);
+                    in_progress.place.leave();
+                }
+                let status = response.status().as_u16();
+                tracing::debug!(%method, path, status, "answered");
+                Ok::<_, Infallible>(until_sent(response, in_progress))
+            }
+        });
+        let stream = TokioIo::new(Watched::new(stream, progress.clone()));
+        let served = http1::Builder::new()
+            // `Progress` knows when a head is due.
+            .header_read_timeout(None)
+            .max_buf_size(handlers.longest_head())
+            .serve_connection(stream, service)
+            .with_upgrades();
+        let mut served = pin!(served);
+        let ended = tokio::select! {
+            ended = served.as_mut() => ended,
+            () = place.taken() => return tracing::debug!("Connection closed for another one"),
+            () = progress.overdue() => return tracing::debug!("Connection closed: the client timed out"),
+            () = stopping.cancelled() => {
+                served.as_mut().graceful_shutdown();
+                match timeout(self.limits.drain, served).await {
+                    Ok(ended) => ended,
+                    Err(_) => return tracing::debug!("Connection closed at shutdown before its answer was out"),
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(err = chain(&error), "Connection failed");
+        }
     }
 }
 
@@ -261,82 +375,4 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     let shown = stream.get_ref().1.peer_certificates();
     let peer = Peer::new(shown.unwrap_or_default()).map(Arc::new);
     Ok((stream, peer))
-}
-
-/// Serves one connection to its end, which comes at the latest `age` and `drain` after its start, unless an
-/// answer goes on for longer: that one has a place of another kind. So has what the connection is upgraded to,
-/// which is not this one's any more.
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    slot: Slot,
-    peer: Option<Arc<Peer>>,
-    handlers: Handlers,
-    limits: Limits,
-    shutdown: CancellationToken,
-) {
-    let stopping = shutdown.clone();
-    let longest_head = handlers.longest_head();
-    let lasting = Arc::new(Mutex::new(None::<Lasting>));
-    let (busy, mut answered) = watch::channel(false);
-    let answer = lasting.clone();
-    let old = async {
-        sleep(limits.age).await;
-        // Answers are made in bounded time, but for one that waits for a command to end.
-        let _ = answered.wait_for(|busy| !busy).await;
-        let answer = answer.lock().take();
-        if let Some(answer) = answer {
-            answer.over().await;
-        }
-    };
-    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        if let Some(peer) = &peer {
-            request.extensions_mut().insert(peer.clone());
-        }
-        let (handlers, stopping) = (handlers.clone(), stopping.clone());
-        let (slot, lasting, busy) = (slot.clone(), lasting.clone(), busy.clone());
-        async move {
-            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            busy.send_replace(true);
-            let mut response = handlers.answer(request, &stopping).await;
-            if let Some(answer) = response.extensions_mut().remove::<Lasting>() {
-                *lasting.lock() = Some(answer);
-                slot.lock().take();
-            }
-            busy.send_replace(false);
-            let status = response.status().as_u16();
-            tracing::debug!(%method, path, status, "answered");
-            Ok::<_, Infallible>(response)
-        }
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .max_buf_size(longest_head)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    let mut served = pin!(served);
-    let ended = tokio::select! {
-        ended = served.as_mut() => Some(ended),
-        () = shutdown.cancelled() => None,
-        () = old => None,
-    };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            served.as_mut().graceful_shutdown();
-            match timeout(limits.drain, served).await {
-                Ok(ended) => ended,
-                Err(_) => return tracing::debug!("connection cut: the client took too long"),
-            }
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = chain(&error), "connection ended early");
-    }
-}
-
-fn report(name: &'static str, ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(name, %error, "a connection's task failed");
-    }
 }

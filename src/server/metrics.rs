@@ -5,7 +5,7 @@ use super::{
     reply::Body,
     routes::{Entry, Port},
 };
-use crate::metrics::{DEFAULT_BUCKETS, Metrics};
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
 use hyper::{Method, Response};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -130,9 +130,40 @@ fn method_label(method: &Method) -> &'static str {
 fn bucket(pattern: &str) -> String {
     let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
     match (segments.next(), segments.next()) {
+        (Some("metrics"), Some("slis")) => "other".to_owned(),
         (Some("metrics"), Some(page)) => format!("metrics/{page}"),
         (Some(first), _) if !first.starts_with('{') => first.to_owned(),
         _ => String::new(),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Subresource {
+    subresource: &'static str,
+}
+
+/// Handles to the families of streams. Clones share them.
+#[derive(Clone)]
+pub struct StreamMetrics {
+    websockets: Family<Subresource, Counter>,
+}
+
+impl StreamMetrics {
+    /// Declares the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            websockets: metrics.register(
+                "kubelet_websocket_streaming_requests_total",
+                "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// There is a stream for a request over WebSocket.
+    pub(super) fn websocket(&self, subresource: &'static str) {
+        let subresource = Subresource { subresource };
+        self.websockets.get_or_create_owned(&subresource).inc();
     }
 }
 
@@ -186,6 +217,7 @@ mod tests {
             ("/healthz/{check}", "healthz"),
             ("/metrics", "metrics"),
             ("/metrics/cadvisor", "metrics/cadvisor"),
+            ("/metrics/slis", "other"),
             ("/stats/summary", "stats"),
             ("/debug/flags/v", "debug"),
             ("/", ""),

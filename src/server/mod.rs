@@ -12,20 +12,23 @@
 //!   idle time are bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 
+pub mod explain;
 pub mod auth;
+mod bearer_protocol;
 mod checkpoint;
 mod coalesced;
+mod connections;
 mod container_info;
 mod container_logs;
 mod cross_site;
 mod events;
 mod files;
 mod gate;
+mod gzip;
 mod handlers;
 mod health;
 mod held;
 mod html;
-mod lasting;
 mod list;
 mod listener;
 mod local;
@@ -36,7 +39,6 @@ mod posted;
 pub mod pprof;
 mod process;
 mod profile;
-mod reload;
 mod reply;
 mod routes;
 mod spans;
@@ -54,7 +56,7 @@ pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use handlers::Handlers;
 pub use health::HealthChecks;
 pub use listener::{BindError, Limits, Listener};
-pub use metrics::{CheckMetrics, HttpMetrics};
+pub use metrics::{CheckMetrics, HttpMetrics, StreamMetrics};
 pub use process::Process;
 pub use routes::{
     ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Post, Route,

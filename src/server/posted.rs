@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     model::PodExt,
-    pod_config::{PostError, PostedPods},
+    pods::pod_config::{PostError, PostedPods},
 };
 use bytes::Bytes;
 use hyper::{Response, StatusCode};

@@ -20,6 +20,14 @@ pub(super) type Body = UnsyncBoxBody<Bytes, BodyError>;
 /// A request whose body has not been read.
 pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 
+/// Extension of an answer that goes on for as long as there is something to say: the places for those are limited
+/// where they are made, so its connection gives back its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lasting {
+    /// How long the client may take nothing; zero is no limit.
+    pub(super) stall: Duration,
+}
+
 /// How long a body that is read may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 

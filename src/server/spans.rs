@@ -6,7 +6,7 @@ use super::{
     reply::Body,
     routes::{Entry, Port},
 };
-use crate::traces::{Kind, Parent, Span, SpanContext, Tracer};
+use crate::base::otel::{Kind, Parent, Span, SpanContext, Tracer};
 use hyper::{Method, Request, Response};
 
 /// A span of a request that is going to be answered. Who needs no credentials does not decide what is

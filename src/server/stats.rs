@@ -5,8 +5,8 @@ use super::{
     reply::{Body, full, json, respond, text},
 };
 use crate::{
-    metrics,
-    stats::{
+    base::metrics,
+    node::stats::{
         ContainerInfo, InfoOf,
         api::{PodStats, Summary},
     },

@@ -8,14 +8,14 @@ mod spans;
 
 use super::*;
 use crate::{
+    base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient},
-    events::{EventRecorder, ObjectRef},
-    explain::{Explanation, Overview},
-    logs::ContainerLogs,
-    metrics::Metrics,
     model::{ContainerState, ContainerStatus, Pod, PodStatus},
-    pod_cache::PodCache,
-    stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
+    node::stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
+    runtime::logs::ContainerLogs,
+    server::explain::{Explanation, Overview},
+    state::events::{EventRecorder, ObjectRef},
+    state::pod_cache::PodCache,
 };
 use k8s_openapi::{
     api::core::v1::{self, PodSpec},
@@ -96,6 +96,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         running_pods: Arc::new(runtime),
         known: Arc::new(|| Box::pin(std::future::ready(()))),
         metrics: Arc::new(|| "up 1\n".to_owned()),
+        sli_metrics: Arc::new(|| "kubernetes_healthcheck 1\n".to_owned()),
         http: None,
         stats: stats(),
         overview: Arc::new(|| Overview {
@@ -133,6 +134,7 @@ fn streams() -> Streams {
     let connection = CriConnection::new(endpoint, PATIENCE, &metrics);
     let parts = StreamParts {
         runtime: RuntimeClient::new(connection),
+        metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(Vec::new),
         known: Arc::new(|| Box::pin(std::future::ready(()))),
@@ -180,7 +182,7 @@ pub(super) fn stats() -> StatsViews {
         }),
         resource: Arc::new(|| Box::pin(std::future::ready("r 1\n".to_owned()))),
         infos: Arc::new(|of| {
-            let of = crate::stats::ContainerInfo::example(&of);
+            let of = crate::node::stats::ContainerInfo::example(&of);
             Box::pin(std::future::ready(Some(of.into_iter().collect())))
         }),
         probes: Arc::new(|| "p 1\n".to_owned()),

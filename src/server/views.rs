@@ -5,11 +5,11 @@ use super::{
     routes::ExplainQuery, stats::StatsViews, streaming::Streams,
 };
 use crate::{
-    events::EventRecorder,
-    explain::{Explanation, Overview},
     host::Machine,
     model::{Pod, PodStatus},
-    pod_config::PostedPods,
+    pods::pod_config::PostedPods,
+    server::explain::{Explanation, Overview},
+    state::events::EventRecorder,
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1;
@@ -46,6 +46,8 @@ pub struct Views {
     pub known: Known,
     /// For `/metrics`.
     pub metrics: MetricsView,
+    /// For `/metrics/slis`.
+    pub sli_metrics: MetricsView,
     /// Counts requests, if they are counted.
     pub http: Option<HttpMetrics>,
     /// For `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.

@@ -144,7 +144,8 @@ fn time(tag: u8, text: &[u8]) -> Option<Timestamp> {
     let (month, day) = (part(0)?, part(2)?);
     let (hour, minute, second) = (part(4)?, part(6)?, part(8)?);
     let at = civil::DateTime::new(year, month, day, hour, minute, second, 0).ok()?;
-    Some(at.to_zoned(TimeZone::UTC).ok()?.timestamp())
+    // 9999-12-31 23:59:59, which says that there is no end, is later than any timestamp here.
+    Some(TimeZone::UTC.to_timestamp(at).unwrap_or(Timestamp::MAX))
 }
 
 #[cfg(test)]
@@ -216,6 +217,12 @@ mod tests {
                 GENERALIZED_TIME,
                 "20500630235959Z",
                 Some("2050-06-30T23:59:59Z"),
+            ),
+            // The end of a certificate without an end (RFC 5280, 4.1.2.5).
+            (
+                GENERALIZED_TIME,
+                "99991231235959Z",
+                Some("9999-12-30T22:00:00.999999999Z"),
             ),
             (GENERALIZED_TIME, "20500631235959Z", None),
             (GENERALIZED_TIME, "20500630235959", None),

@@ -60,6 +60,12 @@ pub enum VolumeError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The pod is to stop, or to be synced again, before its files are there.
+    #[error("the pod no longer waits for its files")]
+    Cancelled,
+    /// Its files are not there after so many seconds; a file system may hang.
+    #[error("volumes are not ready after {0} s")]
+    TimedOut(u64),
     /// The blocking task was lost.
     #[error("the volume task did not finish")]
     Task(#[from] tokio::task::JoinError),

@@ -13,6 +13,7 @@
 //!   `pkg/kubelet/kubelet_volumes.go`.
 
 pub mod content;
+mod detached;
 mod empty_dir;
 mod error;
 mod host_path;
@@ -20,6 +21,7 @@ mod mounter;
 mod paths;
 pub mod plan;
 pub mod pod_dirs;
+mod prepare;
 mod record;
 mod sub_path;
 mod teardown;
@@ -29,18 +31,23 @@ pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
-use crate::base::with_own_files;
+use crate::apiserver::configmap_secret::{Found, ObjectKey, Objects};
 use crate::model::{Pod, PodExt, PodUid};
-use crate::objects::{Found, Objects};
 use crate::resources::NodeFacts;
-use content::{ContentVolume, Digest};
+use content::Digest;
+use detached::{DetachedWork, NotDone, Permit};
 use parking_lot::Mutex;
 use plan::{PlannedVolume, VolumeKind};
 use std::{
-    collections::{BTreeMap, HashMap},
-    path::{Path, PathBuf},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
+use tokio_util::sync::CancellationToken;
+
+/// How long a sync waits for files that may hang (upstream's `podAttachAndMountTimeout`).
+const TIMEOUT: Duration = Duration::from_secs(123);
 
 /// Where one volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +86,7 @@ struct Shared {
     objects: Objects,
     mounter: Box<dyn Mounter>,
     prepared: Mutex<HashMap<PodUid, Known>>,
+    detached: DetachedWork,
 }
 
 /// What a pod has been given, and for which wishes.
@@ -116,6 +124,7 @@ impl VolumeManager {
                 objects,
                 mounter: Box::new(mounter),
                 prepared: Mutex::default(),
+                detached: DetachedWork::default(),
             }),
         }
     }
@@ -158,8 +167,13 @@ impl VolumeManager {
     ///
     /// # Errors
     /// The first volume that cannot be made. One that was made before and cannot be brought up to
-    /// date is no error.
-    pub async fn prepare(&self, pod: &Pod) -> Result<Prepared, VolumeError> {
+    /// date is no error. [`VolumeError::Cancelled`] when `cancel` fires first, and
+    /// [`VolumeError::TimedOut`] after 123 s; what hangs is left behind then.
+    pub async fn prepare(
+        &self,
+        pod: &Pod,
+        cancel: &CancellationToken,
+    ) -> Result<Prepared, VolumeError> {
         let plan = plan::plan(pod, &self.shared.node)?;
         let uid = pod.uid();
         let known = self.shared.prepared.lock().get(&uid).cloned();
@@ -184,28 +198,46 @@ impl VolumeManager {
                 stale: Vec::new(),
             });
         }
-        let mut found = self.shared.objects.get(keys).await;
-        if let Some(known) = &known {
-            found.extend(
-                known
-                    .fixed
-                    .iter()
-                    .map(|(key, it)| (key.clone(), it.clone())),
-            );
-        }
         let shared = self.shared.clone();
-        // What a host path leads to may hang.
-        let foreign = plan
-            .iter()
-            .any(|volume| matches!(volume.kind, VolumeKind::HostPath { .. }));
-        let prepare = move || match known {
-            Some(known) => shared.refresh(uid, known, &found),
-            None => shared.prepare(uid, plan, &found),
+        let of = uid.clone();
+        let work = |permit| async move {
+            let found = shared.objects.get(keys).await;
+            shared.make(of, plan, known, found, permit).await
         };
-        match foreign {
-            true => tokio::task::spawn_blocking(prepare).await?,
-            false => with_own_files(prepare).await?,
+        self.detached(&uid, work, cancel).await?
+    }
+
+    /// Config maps and secrets for a pod's variables. They may be on a file system that hangs: errors
+    /// are those of [`Self::prepare`].
+    pub async fn objects(
+        &self,
+        uid: &PodUid,
+        keys: BTreeSet<ObjectKey>,
+        cancel: &CancellationToken,
+    ) -> Result<Found, VolumeError> {
+        if keys.is_empty() {
+            return Ok(Found::new());
         }
+        let objects = self.shared.objects.clone();
+        let work = |_| async move { objects.get(keys).await };
+        self.detached(uid, work, cancel).await
+    }
+
+    async fn detached<T, F>(
+        &self,
+        uid: &PodUid,
+        work: impl FnOnce(Permit) -> F,
+        cancel: &CancellationToken,
+    ) -> Result<T, VolumeError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let done = self.shared.detached.run(uid, work, TIMEOUT, cancel).await;
+        done.map_err(|why| match why {
+            NotDone::Cancelled => VolumeError::Cancelled,
+            NotDone::TimedOut => VolumeError::TimedOut(TIMEOUT.as_secs()),
+        })
     }
 
     /// Where the pod's volumes would be. Nothing is made or looked at.
@@ -236,12 +268,14 @@ impl VolumeManager {
     }
 
     /// Binds the sub-paths one container wants; returns where each is, by mount index. To be done
-    /// before every start of the container.
+    /// before every start of the container. What they lead to may hang: `cancel` and errors as with
+    /// [`Self::prepare`].
     pub async fn prepare_sub_paths(
         &self,
         uid: &PodUid,
         container: &str,
         requests: Vec<SubPathRequest>,
+        cancel: &CancellationToken,
     ) -> Result<BTreeMap<usize, PathBuf>, VolumeError> {
         if requests.is_empty() {
             return Ok(BTreeMap::new());
@@ -249,28 +283,23 @@ impl VolumeManager {
         let shared = self.shared.clone();
         let pod = shared.root.pod(uid)?;
         let container = container.to_string();
-        let bind = move || {
-            requests
-                .iter()
-                .map(|request| {
-                    let target = pod.sub_path(&request.volume, &container, request.mount_index)?;
-                    match sub_path::set_up(request, &target, shared.mounter.as_ref()) {
-                        Ok(()) => Ok((request.mount_index, target)),
-                        Err(source) => Err(VolumeError::SubPath {
-                            volume: request.volume.clone(),
-                            container: container.clone(),
-                            source,
-                        }),
-                    }
-                })
-                .collect()
+        let work = |permit: Permit| async move {
+            let bind = move || {
+                requests
+                    .iter()
+                    .map(|request| shared.bind_sub_path(&pod, &container, request, &permit))
+                    .collect()
+            };
+            tokio::task::spawn_blocking(bind).await?
         };
-        tokio::task::spawn_blocking(bind).await?
+        self.detached(uid, work, cancel).await?
     }
 
     /// Unmounts the pod's volumes and deletes its scratch data. To be called when none of its
-    /// containers runs any more; doing it again is fine.
+    /// containers runs any more; doing it again is fine. Waits for what a sync left behind, as long as
+    /// that makes something.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.shared.detached.idle(uid).await;
         let shared = self.shared.clone();
         let uid = uid.clone();
         tokio::task::spawn_blocking(move || {
@@ -297,180 +326,6 @@ impl VolumeManager {
     pub async fn pods_on_disk(&self) -> Result<Vec<PodUid>, VolumeError> {
         let shared = self.shared.clone();
         tokio::task::spawn_blocking(move || pod_dirs::list(&shared.root)).await?
-    }
-}
-
-impl Shared {
-    fn prepare(
-        &self,
-        uid: PodUid,
-        plan: Vec<PlannedVolume>,
-        found: &Found,
-    ) -> Result<Prepared, VolumeError> {
-        let pod = self.root.pod(&uid)?;
-        pod_dirs::create(&pod)?;
-        let records: Vec<_> = plan.iter().filter_map(PlannedVolume::record).collect();
-        if !records.is_empty() {
-            record::write(&pod, records)?;
-        }
-        let mut made = Making::default();
-        for volume in &plan {
-            let path = self.set_up(&pod, volume, found, &mut made);
-            let path = path.map_err(|source| of_volume(&volume.name, source))?;
-            made.paths.insert(volume.name.clone(), path);
-        }
-        let paths = Arc::new(made.paths);
-        let known = Known {
-            plan: Arc::new(plan),
-            paths: paths.clone(),
-            shown: Arc::new(made.shown),
-            fixed: Arc::new(immutable(found)),
-        };
-        self.prepared.lock().insert(uid, known);
-        let stale = made.stale;
-        Ok(Prepared { paths, stale })
-    }
-
-    /// Brings volumes up to date whose objects changed.
-    fn refresh(&self, uid: PodUid, known: Known, found: &Found) -> Result<Prepared, VolumeError> {
-        let mut shown = known.shown.clone();
-        let mut stale = Vec::new();
-        for volume in known.plan.iter() {
-            let (Some(content), Some(path)) = (volume.content(), known.paths.get(&volume.name))
-            else {
-                continue;
-            };
-            let mut keys = content::object_keys(&content.sources).into_iter();
-            if keys.all(|key| known.fixed.contains_key(&key)) {
-                continue;
-            }
-            let before = shown.get(&volume.name).copied();
-            match update(&path.host_path, content, found, before) {
-                Ok(now) if Some(now) == before => {}
-                Ok(now) => {
-                    Arc::make_mut(&mut shown).insert(volume.name.clone(), now);
-                }
-                Err(error) => stale.push(of_volume(&volume.name, error)),
-            }
-        }
-        let paths = known.paths.clone();
-        let mut fixed = known.fixed.clone();
-        if immutable(found).len() > fixed.len() {
-            fixed = Arc::new(immutable(found));
-        }
-        if !Arc::ptr_eq(&shown, &known.shown) || !Arc::ptr_eq(&fixed, &known.fixed) {
-            let known = Known {
-                shown,
-                fixed,
-                ..known
-            };
-            self.prepared.lock().insert(uid, known);
-        }
-        Ok(Prepared { paths, stale })
-    }
-
-    fn set_up(
-        &self,
-        pod: &PodDir,
-        volume: &PlannedVolume,
-        found: &Found,
-        made: &mut Making,
-    ) -> Result<VolumePath, SetUpError> {
-        let (name, mounter) = (&volume.name, self.mounter.as_ref());
-        match &volume.kind {
-            VolumeKind::EmptyDir { medium, group } => {
-                let host_path = empty_dir::set_up(pod, name, *medium, *group, mounter)?;
-                Ok(VolumePath {
-                    host_path,
-                    managed: true,
-                    read_only: false,
-                })
-            }
-            VolumeKind::HostPath { path, check } => {
-                let host_path = host_path::set_up(path, *check)?;
-                Ok(VolumePath {
-                    host_path,
-                    managed: false,
-                    read_only: false,
-                })
-            }
-            VolumeKind::Content(content) => {
-                let host_path = self.set_up_content(pod, name, content, found, made)?;
-                Ok(VolumePath {
-                    host_path,
-                    managed: true,
-                    read_only: true,
-                })
-            }
-        }
-    }
-
-    /// One whose objects are missing now, or immutable, stays as an earlier kubelet left it: a restart
-    /// of the kubelet is no event for its pods.
-    fn set_up_content(
-        &self,
-        pod: &PodDir,
-        name: &str,
-        volume: &ContentVolume,
-        found: &Found,
-        made: &mut Making,
-    ) -> Result<PathBuf, SetUpError> {
-        let mounter = self.mounter.as_ref();
-        if content::is_fixed(&volume.sources, found)
-            && let Some(path) = content::made_before(pod, name, volume, mounter)
-        {
-            return Ok(path);
-        }
-        let payload = match content::content_of(volume, found) {
-            Ok(payload) => payload,
-            Err(error) => {
-                let Some(path) = content::made_before(pod, name, volume, mounter) else {
-                    return Err(error);
-                };
-                made.stale.push(of_volume(name, error));
-                return Ok(path);
-            }
-        };
-        let path = content::set_up(pod, name, volume, &payload, mounter)?;
-        made.shown.insert(name.into(), content::digest(&payload));
-        Ok(path)
-    }
-}
-
-/// The objects that stay as they are.
-fn immutable(found: &Found) -> Found {
-    let fixed = found
-        .iter()
-        .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));
-    fixed.map(|(key, it)| (key.clone(), it.clone())).collect()
-}
-
-/// What has been made of a pod's volumes.
-#[derive(Default)]
-struct Making {
-    paths: VolumePaths,
-    shown: BTreeMap<String, Digest>,
-    stale: Vec<VolumeError>,
-}
-
-fn update(
-    directory: &Path,
-    volume: &ContentVolume,
-    found: &Found,
-    before: Option<Digest>,
-) -> Result<Digest, SetUpError> {
-    let payload = content::content_of(volume, found)?;
-    let now = content::digest(&payload);
-    if Some(now) != before {
-        content::write(directory, volume, &payload)?;
-    }
-    Ok(now)
-}
-
-fn of_volume(name: &str, source: SetUpError) -> VolumeError {
-    VolumeError::SetUp {
-        volume: name.to_string(),
-        source,
     }
 }
 

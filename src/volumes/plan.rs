@@ -2,8 +2,8 @@
 
 use super::content::{self, ContentVolume, Group};
 use super::{SetUpError, VolumeError, paths::Plugin, record::Record};
+use crate::apiserver::configmap_secret::ObjectKey;
 use crate::model::{Pod, PodExt, Quantity};
-use crate::objects::ObjectKey;
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;

@@ -22,15 +22,50 @@ pub fn write_hosts_file(pod: &PodDir, content: &[u8]) -> Result<PathBuf, VolumeE
     Ok(path)
 }
 
+/// Which instance of a container a termination log is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TerminationLog<'a> {
+    /// The restart count of the instance.
+    pub restart_count: u32,
+    /// Those of the other instances that there are.
+    pub others: &'a [u32],
+}
+
+impl TerminationLog<'_> {
+    /// The name of its file: the restart count, as of the container's log.
+    pub fn file_name(&self) -> String {
+        self.restart_count.to_string()
+    }
+
+    /// Whether a file is the termination log of an instance that is gone. Names of eight digits are the
+    /// Go kubelet's, which do not tell whose they are.
+    fn is_of_none(&self, file_name: &str) -> bool {
+        let count = file_name.parse().ok().filter(|_| file_name.len() < 8);
+        count.is_some_and(|count: u32| count != self.restart_count && !self.others.contains(&count))
+    }
+}
+
 /// Makes a fresh, empty file (0666) for one container instance to leave its last words in:
-/// `containers/<name>/<8 hex digits>`.
-pub fn create_termination_log(pod: &PodDir, container: &str) -> Result<PathBuf, VolumeError> {
+/// `containers/<name>/<restart count>`. Those of instances that are gone are removed.
+pub fn create_termination_log(
+    pod: &PodDir,
+    container: &str,
+    of: &TerminationLog<'_>,
+) -> Result<PathBuf, VolumeError> {
     let directory = pod.container(container)?;
     if let Some(parent) = directory.parent() {
         make(parent)?;
     }
     make(&directory)?;
-    let path = directory.join(format!("{:08x}", fastrand::u32(..)));
+    let files = fs::read_dir(&directory).map_err(io_error("list", &directory))?;
+    for file in files.flatten() {
+        let name = file.file_name().into_string().unwrap_or_default();
+        // One that cannot be removed now is, when the next instance is made.
+        let _ = of.is_of_none(&name).then(|| fs::remove_file(file.path()));
+    }
+    let path = directory.join(of.file_name());
+    // An instance of the same count that was never started may have one; nothing of it is to show.
+    let _ = fs::remove_file(&path);
     files::write_in_place(&path, b"", 0o666).map_err(io_error("make", &path))?;
     Ok(path)
 }

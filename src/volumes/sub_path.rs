@@ -4,7 +4,7 @@
 //! is swapped for what meanwhile. What is bound is the opened descriptor, so that a swap afterwards
 //! changes nothing.
 
-use super::{Mounter, SetUpError, error::io_error};
+use super::{Mounter, SetUpError, detached::Permit, error::io_error};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     fs::{Mode, OFlags, ResolveFlags},
@@ -44,13 +44,18 @@ pub fn components(sub_path: &str) -> Result<Vec<&str>, SetUpError> {
 }
 
 /// Opens the part, making missing directories with the volume's own mode, and binds it on `target`.
+/// `None` when the pod no longer waited for it once it was open.
 pub(super) fn set_up(
     request: &SubPathRequest,
     target: &Path,
     mounter: &dyn Mounter,
-) -> Result<(), SetUpError> {
+    permit: &Permit,
+) -> Result<Option<()>, SetUpError> {
     let names = components(&request.sub_path)?;
     let part = open_part(&request.volume_path, &names, &request.sub_path)?;
+    let Some(_making) = permit.begin() else {
+        return Ok(None);
+    };
     take_down(target, mounter)?;
     let is_directory = rustix::fs::fstat(&part)
         .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
@@ -70,7 +75,8 @@ pub(super) fn set_up(
     let source = PathBuf::from(format!("/proc/self/fd/{}", part.as_raw_fd()));
     mounter
         .bind(&source, target)
-        .map_err(io_error("bind onto", target))
+        .map_err(io_error("bind onto", target))?;
+    Ok(Some(()))
 }
 
 /// Removes an earlier binding; instances that still run keep their own view of it.

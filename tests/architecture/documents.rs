@@ -34,6 +34,8 @@ impl Known {
             Some(("containerd", _)) => &["containerd"],
             Some(("containerd2", _)) => &["containerd2"],
             Some(("containerd{,2}", _)) => &["containerd", "containerd2"],
+            Some(("crio", _)) => &["crio"],
+            Some(("crio_events", _)) => &["crio_events"],
             Some(_) => return Some(format!("{name}: nothing is called so")),
             None => &[],
         };
@@ -76,18 +78,26 @@ fn function(line: &str) -> Option<&str> {
 
 /// The lists of scenarios.
 fn scenarios(text: &str) -> BTreeMap<String, Vec<&'static str>> {
-    let mut found = BTreeMap::new();
+    let mut found = BTreeMap::<String, Vec<&'static str>>::new();
     let mut flavours: &[&'static str] = &[];
+    let left_out = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","))
+        .collect::<BTreeSet<_>>();
     for line in text.lines().map(str::trim) {
         match line {
-            "EVERYWHERE:" => flavours = &["containerd", "containerd2"],
+            "EVERYWHERE:" => flavours = &["containerd", "containerd2", "crio"],
             "ON_CONTAINERD2:" => flavours = &["containerd2"],
+            "ON_CRIO:" => flavours = &["crio"],
+            "ON_CRIO_EVENTS:" => flavours = &["crio_events"],
             "}" => flavours = &[],
             _ => {
                 if let Some((_, name)) = line.trim_end_matches(',').split_once("::")
                     && !flavours.is_empty()
                 {
-                    found.insert(name.to_owned(), flavours.to_vec());
+                    let here = flavours.iter();
+                    let here = here.filter(|on| **on != "crio" || !left_out.contains(name));
+                    found.entry(name.to_owned()).or_default().extend(here);
                 }
             }
         }
@@ -229,6 +239,8 @@ fn names_are_found_as_documents_write_them() {
 
 /// The first parts of names of metric families.
 const FAMILIES: &[&str] = &[
+    "apiserver_",
+    "authentication_",
     "cadvisor_",
     "container_",
     "kubelet_",
@@ -239,6 +251,7 @@ const FAMILIES: &[&str] = &[
     "prober_",
     "process_",
     "resource_",
+    "rest_client_",
 ];
 
 #[test]

@@ -1,18 +1,22 @@
 //! The runtimes that scenarios run on.
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::ffi::OsString;
 
 use crate::support::runner;
-use crate::support::scripts;
+use crate::support::scripts::{self, Missing};
 
-/// One of the containerds that a scenario is run on.
+/// One of the runtimes that a scenario is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
-    /// The machine's own. Debian's is 1.6: no CRI events, no streamed lists.
+    /// The machine's own containerd. Debian's is 1.6: no CRI events, no streamed lists.
     Containerd,
     /// The one that `hack/build-containerd2.sh` builds.
     Containerd2,
+    /// CRI-O, which `hack/build-crio.sh` builds, as it is by default: without events.
+    Crio,
+    /// The same CRI-O with `enable_pod_events`.
+    CrioEvents,
 }
 
 thread_local! {
@@ -21,27 +25,58 @@ thread_local! {
 }
 
 impl Flavour {
+    /// Those that every scenario is run on, unless it is left out by name.
+    pub const MAIN: &[Flavour] = &[Flavour::Containerd, Flavour::Containerd2, Flavour::Crio];
+
     /// The one that the scenario of this thread runs on.
     pub fn current() -> Flavour {
         CURRENT.get()
     }
 
-    /// Where its programs are; `None` is on PATH.
-    pub fn programs(self) -> Option<PathBuf> {
+    pub fn is_crio(self) -> bool {
+        matches!(self, Flavour::Crio | Flavour::CrioEvents)
+    }
+
+    /// Whether it sends events of its own CRI.
+    pub fn has_cri_events(self) -> bool {
+        matches!(self, Flavour::Containerd2 | Flavour::CrioEvents)
+    }
+
+    /// What starts and stops it.
+    pub fn script(self) -> &'static str {
+        if self.is_crio() {
+            "crio.sh"
+        } else {
+            "containerd.sh"
+        }
+    }
+
+    /// What its script needs to know.
+    pub fn environment(self) -> Vec<(&'static str, OsString)> {
+        let tools = |name: &str| scripts::target().join("tools").join(name).into();
         match self {
-            Flavour::Containerd => None,
-            Flavour::Containerd2 => Some(scripts::target().join("tools/containerd2")),
+            Flavour::Containerd => vec![],
+            Flavour::Containerd2 => vec![("CONTAINERD_DIR", tools("containerd2"))],
+            Flavour::Crio => vec![("CRIO_DIR", tools("crio"))],
+            Flavour::CrioEvents => vec![("CRIO_DIR", tools("crio")), ("POD_EVENTS", "true".into())],
         }
     }
 }
 
 impl runner::Flavour for Flavour {
-    const ALL: &'static [Flavour] = &[Flavour::Containerd, Flavour::Containerd2];
+    const ALL: &'static [Flavour] = &[
+        Flavour::Containerd,
+        Flavour::Containerd2,
+        Flavour::Crio,
+        Flavour::CrioEvents,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Flavour::Containerd => "containerd",
             Flavour::Containerd2 => "containerd2",
+            Flavour::Crio => "crio",
+            Flavour::CrioEvents => "crio_events",
         }
     }
 
@@ -49,11 +84,12 @@ impl runner::Flavour for Flavour {
         CURRENT.set(self);
     }
 
-    /// That of the machine itself is looked at before.
-    fn missing(self) -> Option<String> {
+    /// What all flavours need is checked before.
+    fn missing(self) -> Option<Missing> {
         match self {
             Flavour::Containerd => None,
-            Flavour::Containerd2 => scripts::check("build-containerd2.sh", &[]).err(),
+            Flavour::Containerd2 => scripts::installed("build-containerd2.sh", &[]).err(),
+            Flavour::Crio | Flavour::CrioEvents => scripts::installed("build-crio.sh", &[]).err(),
         }
     }
 }

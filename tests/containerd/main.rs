@@ -1,8 +1,10 @@
-//! The built kubelet against a real containerd, looked at from outside with crictl and `/pods`.
+//! The built kubelet against real runtimes (containerd 1.6, containerd 2, CRI-O), observed from outside with
+//! crictl and `/pods`.
 //!
-//! Each scenario gets a containerd and a kubelet of its own, so they run beside one another, and runs once
-//! on each flavour of containerd. Without root, containerd or crictl they are skipped with a loud line,
-//! unless `CI=true`: there they fail. Those on containerd 2 are skipped, as loudly, where it is not built.
+//! Each scenario gets a runtime and a kubelet of its own, so they run beside one another, and runs once on each
+//! flavour of runtime. Without root, containerd or crictl they are skipped with a loud line, unless `CI=true`:
+//! there they fail. The same holds for a flavour that is not built; a machine whose Go is too old to build it is
+//! excused.
 //! `KUBELET_UNDER_TEST` runs them against another kubelet with the same flags.
 #![allow(
     clippy::unwrap_used,
@@ -30,9 +32,9 @@ use support::scripts;
 
 fn main() -> ExitCode {
     runner::run(Suite {
-        needs: "a real containerd",
+        needs: "real runtimes",
         prepare: scripts::prepare,
-        // They mostly wait. Each is a containerd, and more of them keep one another from making progress.
+        // They mostly wait. Each is a runtime, and more of them keep one another from making progress.
         lanes: 5,
         tests: scenarios::tests(),
     })

@@ -1,4 +1,4 @@
-//! One kubelet on one containerd, and the questions that scenarios ask about them.
+//! One kubelet on one runtime, and the questions that scenarios ask about them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use crate::runtime::{Container, Containerd, Sandbox};
+use crate::runtime::{Container, Runtime, Sandbox};
 use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings};
 use crate::support::wait::{holds, wait_for};
@@ -18,7 +18,7 @@ pub const SOON: Duration = Duration::from_secs(45);
 /// Fields are dropped in this order: the kubelet first, the directory last.
 pub struct Node {
     pub kubelet: KubeletProcess,
-    pub runtime: Containerd,
+    pub runtime: Runtime,
     dir: tempfile::TempDir,
 }
 
@@ -61,8 +61,8 @@ impl Node {
         args: &[String],
         message_limit: Option<usize>,
     ) -> Node {
-        // The kubelet's directory lies within, so that its mounts go when containerd is stopped.
-        let runtime = Containerd::start(dir.path(), message_limit);
+        // The kubelet's directory lies within, so that its mounts go when the runtime is stopped.
+        let runtime = Runtime::start(dir.path(), message_limit);
         let mut settings = Settings::new(&dir.path().join("kubelet"), runtime.endpoint());
         std::fs::create_dir_all(&settings.dir).unwrap();
         settings.config = format!("cgroupRoot: /{}\n{config}", runtime.name());

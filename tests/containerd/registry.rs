@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::runtime::Containerd;
+use crate::runtime::Runtime;
 use crate::support::http;
 use crate::support::kubelet_process::free_ports;
 use crate::support::wait::wait_for;
@@ -84,15 +84,10 @@ impl Registry {
     }
 
     /// Puts an image of the runtime into the registry under another name; the name to pull it by.
-    pub fn push(&self, runtime: &Containerd, image: &str, name: &str) -> String {
+    pub fn push(&self, runtime: &Runtime, image: &str, name: &str) -> String {
         let remote = format!("{}/{name}", self.host());
         let login = format!("{USER}:{PASSWORD}");
-        let mut args = vec!["images", "push", "--plain-http"];
-        if self.private {
-            args.extend(["--user", &login]);
-        }
-        args.extend([remote.as_str(), image]);
-        runtime.ctr(&args);
+        runtime.push(image, &remote, self.private.then_some(&login));
         remote
     }
 }

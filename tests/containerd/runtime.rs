@@ -1,4 +1,4 @@
-//! A private containerd, started and stopped by `hack/containerd.sh`, and crictl to look into it.
+//! A private runtime, started and stopped by a script of `hack`, and crictl to look into it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,24 +20,24 @@ fn crictl_path() -> PathBuf {
         .unwrap_or_else(|| target().join("tools/crictl"))
 }
 
-/// A running private containerd. Dropping it stops it; if this process dies, it stops by itself.
-pub struct Containerd {
+/// A running private runtime of the current flavour. Dropping it stops it; if this process dies, it stops by itself.
+pub struct Runtime {
     dir: PathBuf,
     endpoint: String,
 }
 
-impl Containerd {
+impl Runtime {
     /// `message_limit`: the largest reply in bytes that it sends, if not its own limit.
-    pub fn start(dir: &Path, message_limit: Option<usize>) -> Containerd {
-        let mut containerd = Containerd {
+    pub fn start(dir: &Path, message_limit: Option<usize>) -> Runtime {
+        let mut runtime = Runtime {
             dir: dir.to_owned(),
             endpoint: String::new(),
         };
         let own_pid = std::process::id().to_string();
         let limit = message_limit.map(|limit| ("MESSAGE_LIMIT", limit.to_string()));
-        containerd.command_with("start", &[&own_pid], limit);
-        containerd.endpoint = containerd.command("endpoint", &[]).trim().to_owned();
-        containerd
+        runtime.command_with("start", &[&own_pid], limit);
+        runtime.endpoint = runtime.command("endpoint", &[]).trim().to_owned();
+        runtime
     }
 
     fn command(&self, word: &str, args: &[&str]) -> String {
@@ -45,20 +45,33 @@ impl Containerd {
     }
 
     fn command_with(&self, word: &str, args: &[&str], env: Option<(&str, String)>) -> String {
-        let mut command = script("containerd.sh");
-        command.arg(word).arg(&self.dir).args(args).envs(env);
-        if let Some(programs) = Flavour::current().programs() {
-            command.env("CONTAINERD_DIR", programs);
-        }
+        let flavour = Flavour::current();
+        let mut command = script(flavour.script());
+        command.arg(word).arg(&self.dir).args(args);
+        command.envs(env).envs(flavour.environment());
         let output = run(&mut command);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "containerd.sh {word}: {errors}");
+        assert!(output.status.success(), "{command:?}: {errors}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Kills the daemon; its containers run on.
     pub fn halt(&self) {
         self.command("halt", &[]);
+    }
+
+    /// From now on no container can be started: CRI-O's runc creates them and refuses to start them.
+    pub fn break_starts(&self) {
+        assert!(Flavour::current().is_crio());
+        let runc = self.dir.join("opt/runc");
+        let script = std::fs::read_to_string(&runc).unwrap();
+        let broken = "#!/bin/bash\nif [[ \" $* \" == *\" start \"* ]]; then echo starts are broken >&2; exit 1; fi\n";
+        let script = script.replacen("#!/bin/bash\n", broken, 1);
+        let new = self.dir.join("opt/runc.new");
+        std::fs::write(&new, script).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&new, executable).unwrap();
+        std::fs::rename(new, runc).unwrap();
     }
 
     /// Starts the daemon again.
@@ -71,20 +84,29 @@ impl Containerd {
         &self.endpoint
     }
 
-    /// The name that is this containerd's alone, for cgroups: `ktN` in `unix:///run/ktN/...`.
+    /// The name that is this runtime's alone, for cgroups: `ktN` in `unix:///run/ktN/...`.
     pub fn name(&self) -> &str {
         self.endpoint.split('/').rev().nth(1).unwrap()
     }
 
     /// Runs ctr on the namespace of Kubernetes.
-    pub fn ctr(&self, args: &[&str]) -> String {
+    fn ctr(&self, args: &[&str]) {
         let socket = self.endpoint.trim_start_matches("unix://");
         let mut command = Command::new("ctr");
         command.args(["-a", socket, "-n", "k8s.io"]).args(args);
         let output = run(command.stdin(Stdio::null()));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "ctr {args:?}: {errors}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Gives it the image in an OCI archive, whose name the archive has as well.
+    fn import(&self, tar: &Path, name: &str) {
+        let tar = tar.to_str().unwrap();
+        if Flavour::current().is_crio() {
+            self.command("import", &[tar, name]);
+        } else {
+            self.ctr(&["images", "import", tar]);
+        }
     }
 
     /// Makes an image of one file with so many random bytes; nothing can be run in it.
@@ -95,8 +117,33 @@ impl Containerd {
         let output = run(&mut build);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "build-images.sh: {errors}");
-        self.ctr(&["images", "import", tar.to_str().unwrap()]);
+        self.import(&tar, name);
         std::fs::remove_file(&tar).unwrap();
+    }
+
+    /// Gives an image that it has another name as well.
+    pub fn tag(&self, image: &str, name: &str) {
+        if Flavour::current().is_crio() {
+            self.command("tag", &[image, name]);
+        } else {
+            self.ctr(&["images", "tag", image, name]);
+        }
+    }
+
+    /// Puts an image that it has into a registry on loopback. `login`: `USER:PASSWORD`.
+    pub fn push(&self, image: &str, remote: &str, login: Option<&String>) {
+        if Flavour::current().is_crio() {
+            let login = login.map(String::as_str);
+            self.command("push", &[&[image, remote], login.as_slice()].concat());
+        } else {
+            let login = login.map_or(vec![], |login| vec!["--user", login]);
+            let args = [
+                vec!["images", "push", "--plain-http"],
+                login,
+                vec![remote, image],
+            ];
+            self.ctr(&args.concat());
+        }
     }
 
     /// What crictl prints.
@@ -146,13 +193,13 @@ impl Containerd {
     }
 
     fn containers_where(&self, filter: &[&str]) -> Result<Vec<Container>, String> {
-        let items = self.list(
+        let mut items = self.list(
             &[&["ps", "-a", "-o", "json"], filter].concat(),
             "containers",
         )?;
-        let mut containers = items.iter().map(Container::read).collect::<Vec<_>>();
-        containers.sort_by_key(|container| container.created);
-        Ok(containers)
+        let created = |item: &Value| item["createdAt"].as_str()?.parse::<i64>().ok();
+        items.sort_by_key(|item| created(item).unwrap_or(0));
+        Ok(items.iter().map(Container::read).collect())
     }
 
     /// The containers that run, the oldest first.
@@ -207,15 +254,18 @@ impl Containerd {
             .unwrap_or_default();
         let can = |what: &str| default["features"][what] == true;
         let version = self.crictl(&["version"]);
-        let version = version
-            .lines()
-            .find_map(|line| line.strip_prefix("RuntimeVersion:"))
-            .unwrap_or_default();
+        let value = |name: &str| {
+            let line = version.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim().to_owned()
+        };
         Features {
             recursive_read_only_mounts: can("recursive_read_only_mounts"),
             user_namespaces: can("user_namespaces"),
             supplemental_groups_policy: info["features"]["supplemental_groups_policy"] == true,
-            version_1: version.trim().trim_start_matches('v').starts_with("1."),
+            version_1: value("RuntimeName:") == "containerd"
+                && value("RuntimeVersion:")
+                    .trim_start_matches('v')
+                    .starts_with("1."),
         }
     }
 
@@ -237,7 +287,7 @@ impl Containerd {
     }
 }
 
-impl Drop for Containerd {
+impl Drop for Runtime {
     fn drop(&mut self) {
         if self.endpoint.is_empty() {
             return;
@@ -251,13 +301,14 @@ impl Drop for Containerd {
                 );
             }
         }
-        let output = run(script("containerd.sh").arg("stop").arg(&self.dir));
+        let mut command = script(Flavour::current().script());
+        let output = run(command.arg("stop").arg(&self.dir));
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             if std::thread::panicking() {
                 eprintln!("{text}");
             } else {
-                panic!("containerd.sh stop: {text}");
+                panic!("{command:?}: {text}");
             }
         }
     }
@@ -269,7 +320,7 @@ pub struct Features {
     pub recursive_read_only_mounts: bool,
     pub user_namespaces: bool,
     pub supplemental_groups_policy: bool,
-    /// It is older than image volumes and stop signals.
+    /// It is a containerd older than image volumes and stop signals.
     pub version_1: bool,
 }
 
@@ -301,7 +352,6 @@ pub struct Container {
     pub namespace: String,
     pub attempt: u64,
     pub running: bool,
-    pub created: i64,
 }
 
 impl Container {
@@ -314,7 +364,6 @@ impl Container {
             namespace: text(&item["labels"]["io.kubernetes.pod.namespace"]),
             attempt: item["metadata"]["attempt"].as_u64().unwrap_or(0),
             running: item["state"] == "CONTAINER_RUNNING",
-            created: text(&item["createdAt"]).parse().unwrap_or(0),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::engine::{Target, fuzz, path};
 use flate2::{Compression, write::GzEncoder};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use kubelet::logs::{Decoder, LogLine, LogOptions, Logs, Streams, tail};
+use kubelet::runtime::logs::{Decoder, LogLine, LogOptions, Logs, Streams, tail};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -68,8 +68,8 @@ fn decode_simply(options: &LogOptions, log: &[u8]) -> Vec<u8> {
         };
         let stream = match options.streams {
             Streams::All => true,
-            Streams::Stdout => parsed.stream == kubelet::logs::Stream::Stdout,
-            Streams::Stderr => parsed.stream == kubelet::logs::Stream::Stderr,
+            Streams::Stdout => parsed.stream == kubelet::runtime::logs::Stream::Stdout,
+            Streams::Stderr => parsed.stream == kubelet::runtime::logs::Stream::Stderr,
         };
         // A head that may yet become another one is not given.
         let spaces = line.iter().filter(|byte| **byte == b' ').count();

@@ -3,7 +3,7 @@
 use crate::engine::{Target, fuzz, path};
 use jiff::Timestamp;
 use kubelet::model::Pod;
-use kubelet::validation::{
+use kubelet::model::validation::{
     FieldError, LocalObjects, decode_pod, decode_pod_or_list, default_pod, static_pod_references,
     unsupported_fields, unsupported_warnings, validate_pod,
 };
@@ -144,14 +144,14 @@ fn run(input: &[u8]) -> u64 {
             let now = Timestamp::UNIX_EPOCH;
             let mut led = Vec::new();
             for pod in decoded.value {
-                let origin = kubelet::pod_config::Origin {
+                let origin = kubelet::pods::pod_config::Origin {
                     node_name: "node1",
                     source: kubelet::model::PodSource::File,
                     location: "/manifests/a.yaml",
                     objects: LocalObjects::None,
                 };
                 // Refusing it is fine; what is wrong with it is listed below.
-                let _ = kubelet::pod_config::static_pod(pod.clone(), origin, now);
+                let _ = kubelet::pods::pod_config::static_pod(pod.clone(), origin, now);
                 let plain = |path: String| path.split(['[', '"']).next().unwrap_or("").to_owned();
                 led.extend(judge(pod).into_iter().map(|error| plain(error.path)));
             }

@@ -5,19 +5,19 @@ use crate::engine::{Target, fuzz, path};
 use crate::routes::log_root;
 use crate::spoken::{SEEDS, WORDS};
 use k8s_openapi::api::core::v1;
+use kubelet::base::metrics::Metrics;
 use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
-use kubelet::events::{EventRecorder, ObjectRef};
-use kubelet::explain::{Explanation, Overview};
-use kubelet::logs::ContainerLogs;
-use kubelet::metrics::Metrics;
 use kubelet::model::Pod;
-use kubelet::pod_cache::PodCache;
+use kubelet::node::stats::api::Summary;
+use kubelet::runtime::logs::ContainerLogs;
 use kubelet::server::auth::{AuthSettings, Authorization, Gate};
+use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
     Checkpoints, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders, Process,
-    StatsViews, StreamParts, Streams, Switch, TextPieces, Views,
+    StatsViews, StreamMetrics, StreamParts, Streams, Switch, TextPieces, Views,
 };
-use kubelet::stats::api::Summary;
+use kubelet::state::events::{EventRecorder, ObjectRef};
+use kubelet::state::pod_cache::PodCache;
 use std::future::ready;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -96,7 +96,7 @@ impl Ports {
             };
             let limits = Limits {
                 head: HOUR,
-                age: HOUR,
+                idle: HOUR,
                 ..Limits::default()
             };
             let listener = Listener::bind_local("fuzzed", &dir.path().join(kind)).unwrap();
@@ -127,6 +127,8 @@ fn gate(anonymous: bool) -> Gate {
         client_ca_file: Some(FILE.into()),
         anonymous,
         token_ttl: None,
+        review_qps: 0,
+        review_burst: 0,
         authorization: Authorization::AlwaysAllow,
     };
     Gate::new(settings, "n1", None, None).unwrap()
@@ -161,6 +163,7 @@ fn views() -> Views {
         running_pods: Arc::new(Vec::new),
         known: known(),
         metrics: Arc::new(|| "up 1\n".to_owned()),
+        sli_metrics: Arc::new(String::new),
         http: None,
         stats: StatsViews {
             summary: Arc::new(|_| Box::pin(ready(Some(Summary::default())))),
@@ -224,6 +227,7 @@ fn streams(known: kubelet::server::Known) -> Streams {
     let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::new(&Metrics::new()));
     let parts = StreamParts {
         runtime: RuntimeClient::new(connection),
+        metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(pods),
         known,

@@ -1,6 +1,6 @@
 //! Routes written down as requests again.
 
-use kubelet::logs::Streams;
+use kubelet::runtime::logs::Streams;
 use kubelet::server::{
     ContainerName, EventsQuery, ExplainQuery, HealthQuery, InfoQuery, InfoTarget, LogQuery,
     OverviewQuery, PodName, Post, Route,
@@ -28,6 +28,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
         Route::Pods
         | Route::RunningPods
         | Route::Metrics
+        | Route::SliMetrics
         | Route::CadvisorMetrics
         | Route::ResourceMetrics
         | Route::ProbeMetrics

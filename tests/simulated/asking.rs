@@ -49,7 +49,12 @@ impl Node {
     }
 
     /// The explanation of a pod, once `fact` holds of it.
-    async fn explained(&self, name: &str, what: &str, fact: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn explained(
+        &self,
+        name: &str,
+        what: &str,
+        fact: impl Fn(&Value) -> bool,
+    ) -> Value {
         wait_for(what, SOON, async || {
             let output = self.ask(&["explain", name, "-o", "json"]).await;
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -111,6 +116,27 @@ async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
     let shown = node.shown_pods().await;
     let shown_as_pods = node.pod("web").await.unwrap().status.unwrap();
     assert_eq!(shown[0]["ip"].as_str(), shown_as_pods.pod_ip.as_deref());
+}
+
+#[tokio::test]
+async fn a_process_in_other_namespaces_is_refused_on_the_socket() {
+    let node = Node::started().await;
+    for namespace in [&["--mount"][..], &["--pid", "--fork"]] {
+        let verb = node.verb(&["pods"]);
+        let mut unshared = Command::new("unshare");
+        unshared.args(namespace).arg(verb.as_std().get_program());
+        let output = unshared.args(verb.as_std().get_args()).output().await;
+        let output = output.expect("run unshare");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if errors.contains("unshare") {
+            assert!(std::env::var("CI").is_err(), "{errors}");
+            eprintln!("NOT TESTED: a process in other namespaces: {errors}");
+            return;
+        }
+        assert!(!output.status.success(), "{namespace:?}");
+        assert!(errors.contains("mount and pid namespaces"), "{errors}");
+    }
+    node.told(&["pods"]).await;
 }
 
 #[tokio::test]

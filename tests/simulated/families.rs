@@ -13,6 +13,19 @@ use crate::support::wait::{holds, wait_for};
 /// What does not happen here: by the first part of their names, and what would write them.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
+        "apiserver_delegated_auth",
+        "an API server; tests of the secured port",
+    ),
+    (
+        "authentication_token_cache_",
+        "an API server; tests of the secured port",
+    ),
+    ("rest_client_", "an API server; tests of the secured port"),
+    (
+        "kubelet_websocket_streaming_requests_total",
+        "a stream over WebSocket; tests of streams",
+    ),
+    (
         "kubelet_evented_pleg_",
         "the stream of events; tests of cri::events",
     ),
@@ -28,6 +41,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_lifecycle_handler_http_fallbacks_total",
         "a hook over https; tests of lifecycle",
     ),
+    ("kubelet_log_lines_dropped_total", "a log that is not read"),
     ("kubelet_managed_ephemeral_containers", "an API server"),
     (
         "kubelet_orphan_pod_cleaned_volumes",
@@ -37,6 +51,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_orphaned_runtime_pods_total",
         "what an earlier kubelet left in the runtime",
     ),
+    ("kubelet_panics_total", "a panic; tests of base::panics"),
     (
         "kubelet_prober_overdue_probes",
         "a probe that hangs; tests of prober",
@@ -111,7 +126,7 @@ async fn each_family_is_written_by_what_happens_to_a_node() {
     node.get("/healthz").await;
     wait_for("every family is written", SOON, || async {
         let mut missing = Vec::new();
-        for page in ["/metrics", "/metrics/probes"] {
+        for page in ["/metrics", "/metrics/probes", "/metrics/slis"] {
             let (_, text) = node.get(page).await;
             let written = written(&text);
             let elsewhere =

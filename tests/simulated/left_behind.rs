@@ -23,12 +23,14 @@ fn logs_of(name: &str) -> String {
 
 #[tokio::test]
 async fn logs_of_a_pod_go_also_when_another_one_took_over_its_uid() {
-    let mut node = Node::new().await;
-    let old = node.path("logs").join(logs_of("old"));
-    std::fs::create_dir_all(old.join("main")).unwrap();
-    std::fs::create_dir_all(node.path("containers")).unwrap();
-    let dead = old.join("main/0.log");
-    symlink(dead, node.path("containers").join("old")).unwrap();
+    let mut node = Node::started().await;
+    node.put(&known("old"));
+    node.wait_runs("old").await;
+    node.wait_phase("old", "Running").await;
+    node.stop().await;
+    node.fake.forget_everything();
+    assert!(node.path("logs").join(logs_of("old")).is_dir());
+    node.remove("old");
     node.put(&with_metadata(simple("new"), json!({"uid": "uid-of-old"})));
     node.start().await;
     node.wait_runs("new").await;

@@ -19,16 +19,21 @@ mod pki;
 mod scripted;
 
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../src/traces/tests/collector.rs"]
+#[path = "../../src/base/otel/tests/collector.rs"]
 mod collector;
 
 mod apart;
+mod api_pods;
 mod asking;
 mod checkpoint;
 mod collected;
 mod container_logs;
+mod deep_volumes;
+mod edited;
 mod fake_runtime;
 mod families;
+mod faults;
+mod hurried;
 mod kubelet_restarts;
 mod left_behind;
 mod log;
@@ -39,6 +44,7 @@ mod names;
 mod node;
 mod orphans;
 mod own_ids;
+mod panics;
 mod planted;
 mod pods;
 mod posted;
@@ -59,5 +65,7 @@ mod stopping;
 mod streaming;
 mod streaming_server;
 mod traces;
+mod unread_log;
+mod unreadable;
 mod vanished;
 mod web;

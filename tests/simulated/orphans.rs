@@ -37,6 +37,7 @@ async fn an_orphan_is_stopped_quickly_with_the_hook_of_its_annotations() {
     let mut node = Node::new().await;
     let hook = r#"{"exec":{"command":["bye"]}}"#;
     let plant = Plant::of_a_kubelet("lost")
+        .made_for_a_file()
         .noting("io.kubernetes.container.preStopHandler", hook)
         .noting("io.kubernetes.pod.terminationGracePeriod", "30");
     Planter::new(&node.fake).await.pod(&plant).await;
@@ -61,7 +62,9 @@ async fn what_carries_no_labels_of_a_kubelet_is_never_touched() {
     let mut node = Node::new().await;
     let mut planter = Planter::new(&node.fake).await;
     planter.pod(&Plant::of_a_stranger("stranger")).await;
-    planter.pod(&Plant::of_a_kubelet("lost")).await;
+    planter
+        .pod(&Plant::of_a_kubelet("lost").made_for_a_file())
+        .await;
     node.start().await;
     let one_left = |fake: &FakeRuntime| fake.pods().len() == 1;
     node.fake
@@ -99,14 +102,16 @@ async fn a_pod_is_judged_when_its_own_source_has_delivered_and_no_sooner() {
     planter
         .pod(&Plant::of_a_kubelet("from-a-file").made_for_a_file())
         .await;
-    planter.pod(&Plant::of_a_kubelet("from-anywhere")).await;
+    planter
+        .pod(&Plant::of_a_kubelet("from-a-url").made_for("http"))
+        .await;
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pod("from-a-file").is_none();
     node.fake
         .wait_until("the file's orphan is removed", SOON, gone)
         .await;
     let touched = |fake: &FakeRuntime| {
-        let other = fake.pod("from-anywhere");
+        let other = fake.pod("from-a-url");
         other.is_none_or(|pod| !pod.ready || !pod.containers[0].is_running())
     };
     assert!(node.never(Duration::from_millis(500), touched).await);
@@ -141,22 +146,6 @@ async fn a_name_that_another_source_may_still_want_is_not_taken_before_that_has_
         .await;
     node.wait_runs("web").await;
     twins.assert_never();
-}
-
-#[tokio::test]
-async fn an_audit_tries_again_to_stop_what_nobody_wants() {
-    let mut node = Node::new().await;
-    node.periods().audit = Duration::from_secs(1);
-    node.start().await;
-    node.put(&simple("web"));
-    node.wait_runs("web").await;
-    node.wait_phase("web", "Running").await;
-    node.fake
-        .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no").times(3));
-    node.remove("web");
-    // By itself its worker waits ten seconds or more after each of them.
-    node.wait_removed("web").await;
-    assert_eq!(node.fake.count(Rpc::StopContainer), 4);
 }
 
 #[tokio::test]
@@ -198,7 +187,7 @@ async fn nothing_is_touched_while_the_runtime_cannot_be_listed() {
     let mut node = Node::new().await;
     Planter::new(&node.fake)
         .await
-        .pod(&Plant::of_a_kubelet("lost"))
+        .pod(&Plant::of_a_kubelet("lost").made_for_a_file())
         .await;
     node.fake.clear_calls();
     for rpc in [Rpc::ListPodSandbox, Rpc::StreamPodSandboxes] {

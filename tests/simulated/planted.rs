@@ -22,6 +22,10 @@ pub(crate) struct Plant {
     pub(crate) labelled: bool,
     pub(crate) sandbox_annotations: HashMap<String, String>,
     pub(crate) container_annotations: HashMap<String, String>,
+    /// Number of its sandbox.
+    pub(crate) attempt: u32,
+    /// `uid-of-` and its name without one.
+    uid: Option<String>,
 }
 
 impl Plant {
@@ -60,11 +64,27 @@ impl Plant {
         self
     }
 
+    /// Another pod of the same name.
+    pub(crate) fn uid(self, uid: &str) -> Plant {
+        let uid = Some(uid.to_owned());
+        Plant { uid, ..self }
+    }
+
+    fn own_uid(&self) -> String {
+        let of_name = || format!("uid-of-{}", self.name);
+        self.uid.clone().unwrap_or_else(of_name)
+    }
+
+    /// The same pod with another sandbox.
+    pub(crate) fn attempt(self, attempt: u32) -> Plant {
+        Plant { attempt, ..self }
+    }
+
     fn labels(&self) -> HashMap<String, String> {
         if !self.labelled {
             return HashMap::new();
         }
-        let uid = format!("uid-of-{}", self.name);
+        let uid = self.own_uid();
         let pairs = [
             ("io.kubernetes.pod.uid", uid.as_str()),
             ("io.kubernetes.pod.name", &self.name),
@@ -99,6 +119,17 @@ impl Planter {
         self.0.remove_container(request).await.expect("it is gone");
     }
 
+    /// Removes a sandbox with all that is in it.
+    pub(crate) async fn remove_sandbox(&mut self, id: &str) {
+        let request = v1::RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        self.0
+            .remove_pod_sandbox(request)
+            .await
+            .expect("it is gone");
+    }
+
     /// Makes a sandbox without containers.
     pub(crate) async fn sandbox(&mut self, plant: &Plant) -> (String, v1::PodSandboxConfig) {
         let mut labels = plant.labels();
@@ -106,9 +137,9 @@ impl Planter {
         let config = v1::PodSandboxConfig {
             metadata: Some(v1::PodSandboxMetadata {
                 name: plant.name.clone(),
-                uid: format!("uid-of-{}", plant.name),
+                uid: plant.own_uid(),
                 namespace: "default".to_owned(),
-                attempt: 0,
+                attempt: plant.attempt,
             }),
             labels,
             annotations: plant.sandbox_annotations.clone(),
@@ -128,7 +159,7 @@ impl Planter {
         let config = v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata {
                 name: "main".to_owned(),
-                attempt: 0,
+                attempt: plant.attempt,
             }),
             image: Some(v1::ImageSpec {
                 image: IMAGE.to_owned(),

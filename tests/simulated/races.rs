@@ -226,18 +226,7 @@ impl History {
 
     /// Whether the runtime has what is wanted, running, and nothing else.
     fn what_is_wrong(&self) -> Option<String> {
-        let all = self.node.fake.pods();
-        // An edit that keeps its UID replaces the sandbox; the last dead instance is kept, as of any
-        // container, and its sandbox with it.
-        let is_kept = |pod: &&PodView| {
-            let newer = |other: &PodView| other.uid == pod.uid && other.attempt > pod.attempt;
-            let dead = |c: &ContainerView| !c.is_running();
-            !pod.ready
-                && pod.containers.len() == 1
-                && pod.containers.iter().all(dead)
-                && all.iter().any(newer)
-        };
-        let pods: Vec<PodView> = all.iter().filter(|pod| !is_kept(pod)).cloned().collect();
+        let pods = self.node.fake.pods();
         if pods.len() != self.wanted.len() {
             return Some(format!("{} sandboxes: {}", pods.len(), told(&pods)));
         }

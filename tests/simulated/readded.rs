@@ -18,7 +18,7 @@ fn successor(of: &str) -> serde_json::Value {
 async fn with_orphan(fault: Fault) -> Node {
     let mut node = Node::new().await;
     node.fake.inject(fault);
-    let orphan = Plant::of_a_kubelet("lost");
+    let orphan = Plant::of_a_kubelet("lost").made_for_a_file();
     Planter::new(&node.fake).await.pod(&orphan).await;
     node.start().await;
     node

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::node::{Node, SOON, backs_off_for, full, is_ready, phase, runs, status_of, waits_for};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
-use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Rpc};
+use crate::support::fake_runtime::{
+    Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Options, Rpc,
+};
 
 fn once(node: &Node, name: &str, code: i32) {
     let lives = vec![
@@ -129,26 +132,31 @@ async fn a_sandbox_that_died_is_replaced_with_all_its_containers() {
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
 }
 
+/// A pod that fails its liveness probe `after` its start, each time.
+fn failing(node: &Node, after: u64) -> Value {
+    node.fake.on_exec(|_| ExecOutcome::code(1));
+    let mut probe = exec_probe("alive");
+    probe["initialDelaySeconds"] = after.into();
+    let containers = [with(container("main"), json!({"livenessProbe": probe}))];
+    let spec = json!({"terminationGracePeriodSeconds": 1});
+    with_spec(pod("web", &containers), spec)
+}
+
 #[tokio::test]
 async fn a_container_that_keeps_failing_its_probe_backs_off_like_one_that_crashes() {
     let node = Node::started().await;
-    node.fake.on_exec(|_| ExecOutcome::code(1));
-    let live = json!({"livenessProbe": exec_probe("alive")});
-    let spec = json!({"terminationGracePeriodSeconds": 1});
-    node.put(&with_spec(
-        pod("web", &[with(container("main"), live)]),
-        spec,
-    ));
+    node.put(&failing(&node, 0));
     let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
     let shown = node.wait_pod("web", "backs off", SOON, back_off).await;
+    // Nothing had ended when it was killed first, so the delays begin with the second restart.
     let status = status_of(&shown, "main").unwrap();
-    assert_eq!(status.restart_count, 1, "the first restart comes at once");
+    assert_eq!(status.restart_count, 2, "the first restarts come at once");
     let starts = || node.calls("web", Rpc::StartContainer).len();
-    assert_eq!(starts(), 2);
+    assert_eq!(starts(), 3);
     assert!(
         node.never(Duration::from_secs(5), |fake| fake
             .count(Rpc::StartContainer)
-            > 2)
+            > 3)
             .await
     );
     let events = node.events().await;
@@ -156,6 +164,69 @@ async fn a_container_that_keeps_failing_its_probe_backs_off_like_one_that_crashe
         events.contains("Back-off restarting failed container main"),
         "{events}"
     );
+}
+
+#[tokio::test]
+async fn a_container_that_fails_its_probe_seldom_is_restarted_at_once_each_time() {
+    let node = Node::started().await;
+    // Seldom is measured by the longest delay.
+    let longest = json!({"annotations": {"kubelet.rs/max-container-restart-period": "1s"}});
+    node.put(&with_metadata(failing(&node, 3), longest));
+    let often = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 5;
+    node.fake.wait_until("it is restarted", SOON, often).await;
+    let events = node.events().await;
+    assert!(!events.contains("Back-off restarting"), "{events}");
+}
+
+#[tokio::test]
+async fn a_container_that_stays_created_when_its_start_fails_backs_off_like_one_that_crashes() {
+    let node = Node::started().await;
+    node.fake
+        .inject(Fault::fail(Rpc::StartContainer, Code::Internal, "no"));
+    node.put(&simple("web"));
+    let back_off = |pod: &_| backs_off_for(pod, "main", "10s");
+    let shown = node.wait_pod("web", "backs off", SOON, back_off).await;
+    assert_eq!(status_of(&shown, "main").unwrap().restart_count, 0);
+    assert_eq!(node.calls("web", Rpc::StartContainer).len(), 2);
+    let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
+    node.fake.wait_until("the third start", SOON, third).await;
+    let starts = node.calls("web", Rpc::StartContainer);
+    let gap = (starts[2].at - starts[1].at).as_secs_f64();
+    assert!(gap >= 10.0, "the third came after {gap} s");
+    node.fake.clear_faults();
+    let again = |pod: &_| runs(pod, "main");
+    let shown = node.wait_pod("web", "runs", SOON, again).await;
+    assert_eq!(status_of(&shown, "main").unwrap().restart_count, 0);
+    let containers = node.fake.pod(&full("web")).unwrap().containers;
+    assert_eq!(containers.len(), 1, "{containers:?}");
+}
+
+#[tokio::test]
+async fn the_previous_instance_and_its_log_survive_a_slow_start_of_its_successor() {
+    for features in [Features::default(), Features::old()] {
+        let options = Options {
+            write_logs: true,
+            features,
+            ..Options::default()
+        };
+        let mut node = Node::with(options).await;
+        node.start().await;
+        once(&node, "web", 1);
+        // Long enough for a list that shows it as created.
+        let slow = Fault::delay(Rpc::StartContainer, Duration::from_millis(2500));
+        node.fake.inject(slow);
+        node.put(&simple("web"));
+        let again = |pod: &_| {
+            runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1)
+        };
+        node.wait_pod("web", "runs again", SOON, again).await;
+        let dead = |fake: &FakeRuntime| fake.pod(&full("web")).unwrap().containers.len();
+        let lost = |fake: &FakeRuntime| dead(fake) < 2;
+        assert!(node.never(Duration::from_millis(500), lost).await);
+        let logs = node.entries("logs");
+        let names = node.entries(&format!("logs/{}/main", logs[0]));
+        assert!(names.contains(&"0.log".to_owned()), "{names:?}");
+    }
 }
 
 #[tokio::test]

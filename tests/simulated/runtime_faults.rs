@@ -270,7 +270,9 @@ async fn lists_larger_than_a_message_may_be_are_read_in_parts() {
         large.name = format!("large{n}");
         planter.sandbox(&large).await;
     }
-    planter.pod(&Plant::of_a_kubelet("lost")).await;
+    planter
+        .pod(&Plant::of_a_kubelet("lost").made_for_a_file())
+        .await;
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
     node.fake

@@ -131,7 +131,22 @@ async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_i
 
 #[tokio::test]
 async fn a_runtime_without_events_is_listed_every_second() {
-    let features = Features::old();
+    deaths_show_in_lists(Features::old()).await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_closes_every_event_stream_is_listed_every_second() {
+    let features = Features {
+        event_streams_end: true,
+        ..Features::default()
+    };
+    let node = deaths_show_in_lists(features).await;
+    assert_eq!(node.fake.count(Rpc::GetContainerEvents), 3);
+    let streams = |fake: &FakeRuntime| fake.count(Rpc::GetContainerEvents) > 3;
+    assert!(node.never(Duration::from_secs(2), streams).await);
+}
+
+async fn deaths_show_in_lists(features: Features) -> Node {
     let mut node = Node::with(Options {
         features,
         ..Options::default()
@@ -149,6 +164,7 @@ async fn a_runtime_without_events_is_listed_every_second() {
     node.wait_removed("web").await;
     node.wait_gone("web").await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+    node
 }
 
 #[tokio::test]

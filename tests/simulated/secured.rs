@@ -187,6 +187,58 @@ async fn tokens_are_judged_by_the_api_server_of_the_kubeconfig() {
 }
 
 #[tokio::test]
+async fn unknown_clients_cause_few_reviews_and_do_not_starve_known_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = Scripted::start(|kind, spec| match kind {
+        "tokenreviews" => {
+            let known = spec["token"] == "prometheus";
+            let user = json!({"username": spec["token"]});
+            Answer::Json(201, json!({"authenticated": known, "user": user}))
+        }
+        _ => Answer::Json(201, json!({"allowed": true})),
+    })
+    .await;
+    let kubeconfig = api.kubeconfig(dir.path()).display().to_string();
+    // No result is kept for long, so that each request needs a review.
+    let config = "authentication: {webhook: {cacheTTL: 1ms}}\nkubeAPIQPS: 1\nkubeAPIBurst: 3\n";
+    let args = ["--kubeconfig".to_owned(), kubeconfig];
+    let secured = Secured::start(dir.path(), config, &args).await;
+    let known = async || {
+        secured
+            .ask("/healthz/ping", None, Some("prometheus"))
+            .await
+            .0
+    };
+    assert_eq!(known().await, 200);
+    let begin = std::time::Instant::now();
+    let tokens: Vec<_> = (0..60).map(|number| format!("wrong-{number}")).collect();
+    let unknown = tokens
+        .iter()
+        .map(|token| secured.ask("/pods", None, Some(token)));
+    let unknown = async {
+        // Few at a time, as many as a few connections bring.
+        let answers = futures::stream::iter(unknown);
+        let answers = futures::StreamExt::buffer_unordered(answers, 20);
+        futures::StreamExt::collect::<Vec<_>>(answers).await
+    };
+    let honest = async {
+        for _ in 0..20 {
+            assert_eq!(known().await, 200);
+        }
+    };
+    let (answers, ()) = tokio::join!(unknown, honest);
+    let seconds = usize::try_from(begin.elapsed().as_secs()).unwrap();
+    let reviews = api.seen("tokenreviews");
+    let wrong = reviews.iter().filter(|spec| spec["token"] != "prometheus");
+    let wrong = wrong.count();
+    assert!(wrong <= 3 + seconds + 1, "{wrong} in {seconds} s");
+    assert!(wrong > 0);
+    for (status, text) in answers {
+        assert!([401, 429].contains(&status), "{status} {text}");
+    }
+}
+
+#[tokio::test]
 async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
     let api = Scripted::start(|kind, spec| match kind {

@@ -106,7 +106,7 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
     node.fake.release(Rpc::StartContainer);
     node.wait_phase("web", "Running").await;
     // What somebody else makes is looked for.
-    let lost = Plant::of_a_kubelet("lost");
+    let lost = Plant::of_a_kubelet("lost").made_for_a_file();
     Planter::new(&node.fake).await.pod(&lost).await;
     let listed = |fake: &FakeRuntime| lists(fake) > before;
     node.fake.wait_until("it is looked for", SOON, listed).await;
@@ -116,12 +116,14 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
 const GIVES_BACK: Duration = Duration::from_secs(60);
 
 fn resident_kib(kubelet: &KubeletProcess) -> u64 {
+    status_kib(kubelet, "VmRSS:")
+}
+
+/// A size in `/proc/<pid>/status`.
+pub(crate) fn status_kib(kubelet: &KubeletProcess, key: &str) -> u64 {
     let path = format!("/proc/{}/status", kubelet.pid());
     let text = std::fs::read_to_string(path).unwrap();
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
+    let line = text.lines().find(|line| line.starts_with(key)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 

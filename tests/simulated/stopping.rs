@@ -341,7 +341,7 @@ async fn the_same_pod_put_back_while_it_ends_starts_afresh_afterwards() {
 }
 
 #[tokio::test]
-async fn an_edit_of_a_pod_with_a_uid_of_its_own_is_a_new_incarnation() {
+async fn an_edit_of_a_pod_with_a_uid_of_its_own_is_a_new_pod() {
     let node = Node::started().await;
     let fixed = |v: &str| with_metadata(version("web", v), json!({"uid": "my-own-uid"}));
     node.put(&fixed("v1"));

@@ -19,7 +19,7 @@ const SPDY: &str = "Connection: Upgrade\nUpgrade: SPDY/3.1\nX-Stream-Protocol-Ve
                     X-Stream-Protocol-Version: channel.k8s.io";
 const WEBSOCKET: &str = "Connection: keep-alive, Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n\
                          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\
-                         Sec-WebSocket-Protocol: v5.channel.k8s.io, v4.channel.k8s.io";
+                         Sec-WebSocket-Protocol: v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io";
 const EXEC: &str = "/exec/default/web-node1/main?output=1&command=sh";
 
 /// A node with a running pod `web`, and where it is asked.
@@ -139,8 +139,18 @@ async fn attach_and_ports_reach_the_runtime_over_either_protocol_and_either_sock
     assert!(
         heads[0]
             .to_ascii_lowercase()
-            .contains("sec-websocket-protocol: v5.channel.k8s.io, v4.channel.k8s.io")
+            .contains("sec-websocket-protocol: v5.channel.k8s.io, v4.channel.k8s.io\r\n"),
+        "all but the token: {}",
+        heads[0]
     );
+    let (_, metrics) = node.get("/metrics").await;
+    let counted: Vec<_> = metrics
+        .lines()
+        .filter(|line| line.starts_with("kubelet_websocket_streaming_requests_total{"))
+        .collect();
+    // Over WebSocket, ports are counted only where they are tunnelled, as upstream has it.
+    let expected = "kubelet_websocket_streaming_requests_total{subresource=\"attach\"} 1";
+    assert_eq!(counted, [expected]);
 }
 
 #[tokio::test]

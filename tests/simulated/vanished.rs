@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::node::{Node, SOON, full, is_ready, phase, runs, status_of, waits_for};
 use crate::pods::{simple, with_spec};
-use crate::support::fake_runtime::{FakeRuntime, Fault, Lie, Options, Rpc};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Features, Lie, Options, Rpc};
 
 const USED_TO_RUN: &str = "The container could not be located when the pod was deleted.  \
                            The container used to be Running";
@@ -129,4 +129,33 @@ async fn a_container_that_vanished_while_no_kubelet_ran_is_started_again_and_cou
     let shown = node.wait_pod("web", "runs again", SOON, again).await;
     assert_eq!(main(&shown).restart_count, 1);
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}
+
+#[tokio::test]
+async fn the_restart_count_goes_on_from_the_logs_where_the_runtime_has_forgotten_an_instance() {
+    for features in [Features::default(), Features::old()] {
+        for everything in [false, true] {
+            let mut node = Node::with(Options {
+                features: features.clone(),
+                ..Options::default()
+            })
+            .await;
+            node.start().await;
+            let lives = vec![Behaviour::exits(Duration::ZERO, 1), Behaviour::runs()];
+            node.fake.behave_in_turn("main", lives);
+            node.put(&simple("web"));
+            let once = |pod: &Pod| runs(pod, "main") && main(pod).restart_count == 1;
+            node.wait_pod("web", "runs again", SOON, once).await;
+            if everything {
+                node.fake.forget_everything();
+            } else {
+                // The one before it is still there.
+                assert!(node.fake.forget("main"));
+            }
+            node.fake.end_event_streams(None);
+            let twice = |pod: &Pod| runs(pod, "main") && main(pod).restart_count == 2;
+            node.wait_pod("web", "goes on counting", SOON, twice).await;
+            assert_eq!(node.fake.container("main").unwrap().attempt, 2);
+        }
+    }
 }

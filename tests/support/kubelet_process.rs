@@ -33,6 +33,8 @@ pub struct Settings {
     pub args: Vec<String>,
     /// Variables of its environment, beside those of the tests.
     pub environment: Vec<(String, String)>,
+    /// Its log goes into a pipe, which is for the test to read; else into a file.
+    pub piped_log: bool,
     /// Another program with the same flags, to hold the tests against it: `KUBELET_UNDER_TEST`.
     pub program: PathBuf,
 }
@@ -46,6 +48,7 @@ impl Settings {
             config: String::new(),
             args: Vec::new(),
             environment: Vec::new(),
+            piped_log: false,
             program: Self::program_under_test(),
         }
     }
@@ -125,6 +128,11 @@ impl KubeletProcess {
         let _ = self.child.wait();
     }
 
+    /// How it ended, unless it still runs.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child to wait for")
+    }
+
     /// SIGTERM, and the exit status once it has ended.
     pub async fn terminate(&mut self, deadline: Duration) -> ExitStatus {
         let pid = self.child.id().to_string();
@@ -175,6 +183,11 @@ impl KubeletProcess {
         std::fs::write(&path, text.replace(old, new)).expect("write the configuration");
     }
 
+    /// The pipe that its log goes into, once.
+    pub fn take_log_pipe(&mut self) -> std::process::ChildStderr {
+        self.child.stderr.take().expect("a log in a pipe")
+    }
+
     /// Its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(log_path(&self.settings)).unwrap_or_default()
@@ -221,7 +234,10 @@ fn launch(settings: &Settings) -> Child {
     command
         .stdin(Stdio::null())
         .stdout(File::try_clone(&log).expect("a second handle"))
-        .stderr(log);
+        .stderr(match settings.piped_log {
+            true => Stdio::piped(),
+            false => Stdio::from(log),
+        });
     command.spawn().expect("start the kubelet")
 }
 

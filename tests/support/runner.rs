@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::panics;
+use super::scripts::Missing;
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
 /// `SCENARIO_SECONDS` is for those that can be made longer.
@@ -32,7 +33,7 @@ pub trait Flavour: Copy + Eq + Send + 'static {
     fn make_current(self);
 
     /// Why it cannot be used on this machine, if so.
-    fn missing(self) -> Option<String>;
+    fn missing(self) -> Option<Missing>;
 }
 
 /// All tests of one binary.
@@ -69,10 +70,19 @@ pub fn on<F: Flavour>(flavours: &[F], scenarios: &[Scenario]) -> Vec<Test<F>> {
     pairs.collect()
 }
 
+/// Leaves a scenario out on one flavour, for a reason that is printed.
+pub fn leave_out<F: Flavour>(tests: &mut [Test<F>], flavour: F, scenario: &str, why: &'static str) {
+    let name = format!("{}::{scenario}", flavour.name());
+    let test = tests.iter_mut().find(|test| test.name == name);
+    test.expect("a scenario that is left out exists").left_out = Some(why);
+}
+
 /// A scenario on one flavour.
 pub struct Test<F> {
     name: String,
     flavour: F,
+    /// Why it is not run although every other one is.
+    left_out: Option<&'static str>,
     run: fn() -> Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -81,6 +91,7 @@ impl<F: Flavour> Test<F> {
         Test {
             name: format!("{}::{name}", flavour.name()),
             flavour,
+            left_out: None,
             run,
         }
     }
@@ -175,6 +186,7 @@ pub fn run<F: Flavour>(suite: Suite<F>) -> ExitCode {
     if let Err(why) = (suite.prepare)() {
         return cannot_run(suite.needs, &why, chosen, counts);
     }
+    let chosen = without_left_out(chosen, &mut counts);
     let chosen = without_missing(chosen, &mut counts);
     let (lanes, total) = (wanted.lanes.clamp(1, chosen.len().max(1)), chosen.len());
     let queue = Mutex::new(chosen);
@@ -192,13 +204,26 @@ pub fn run<F: Flavour>(suite: Suite<F>) -> ExitCode {
             });
         }
     });
-    counts.failed = failed.into_inner().unwrap();
-    counts.passed = total - counts.failed.len();
+    let failed = failed.into_inner().unwrap();
+    counts.passed = total - failed.len();
+    counts.failed.extend(failed);
     report(&counts, start.elapsed())
 }
 
-/// Says of every flavour that is not there that its tests are skipped. It need not be there, not even
-/// where `CI=true`, but nobody may think that it was tested.
+/// Reports the scenarios that are left out on a flavour, each with its reason.
+fn without_left_out<F>(mut tests: VecDeque<Test<F>>, counts: &mut Counts) -> VecDeque<Test<F>> {
+    tests.retain(|test| {
+        if let Some(why) = test.left_out {
+            println!("test {} ... ignored, {why}", test.name);
+            counts.ignored += 1;
+        }
+        test.left_out.is_none()
+    });
+    tests
+}
+
+/// Reports every flavour that is not there: its tests are skipped, and fail where `CI=true` unless this machine
+/// cannot make it.
 fn without_missing<F: Flavour>(
     mut tests: VecDeque<Test<F>>,
     counts: &mut Counts,
@@ -208,18 +233,31 @@ fn without_missing<F: Flavour>(
         if !tests.iter().any(here) {
             continue;
         }
-        let Some(why) = flavour.missing() else {
+        let Some(Missing { why, excused }) = flavour.missing() else {
             continue;
         };
-        let name = flavour.name();
-        println!("\n!!!! the tests on {name} are SKIPPED: {why}\n");
-        for test in tests.iter().filter(|test| here(test)) {
+        let (name, fails) = (flavour.name(), strict() && !excused);
+        let verb = if fails { "CANNOT RUN" } else { "SKIPPED" };
+        println!("\n!!!! the tests on {name} are {verb}: {why}\n");
+        let (missing, others) = tests.into_iter().partition::<VecDeque<_>, _>(here);
+        tests = others;
+        if fails {
+            counts
+                .failed
+                .extend(missing.into_iter().map(|test| test.name));
+            continue;
+        }
+        for test in missing {
             println!("test {} ... ignored, {name} is missing", test.name);
             counts.ignored += 1;
         }
-        tests.retain(|test| !here(test));
     }
     tests
+}
+
+/// Whether what cannot be tested is a failure.
+fn strict() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
 /// Runs one scenario on a thread of its own, whose name is in its panic message.
@@ -283,7 +321,7 @@ fn cannot_run<F>(
     chosen: VecDeque<Test<F>>,
     mut counts: Counts,
 ) -> ExitCode {
-    let strict = std::env::var("CI").is_ok_and(|value| value == "true");
+    let strict = strict();
     let verb = if strict { "CANNOT RUN" } else { "SKIPPED" };
     println!(
         "\n!!!! the tests against {needs} are {verb}: {why}\n!!!! hack/install-deps.sh installs what is missing\n"

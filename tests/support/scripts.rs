@@ -54,7 +54,27 @@ pub fn prepare() -> Result<(), String> {
 
 /// Asks a script whether what it makes is there.
 pub fn check(name: &str, args: &[&str]) -> Result<(), String> {
-    printed(script(name).arg("--check").args(args)).map(drop)
+    installed(name, args).map_err(|missing| missing.why)
+}
+
+/// Why something is not there.
+#[derive(Debug)]
+pub struct Missing {
+    pub why: String,
+    /// It need not be there even where `CI=true`, because this machine cannot make it or because it is optional.
+    pub excused: bool,
+}
+
+/// What a script's `--check` reports: an exit code of 2 excuses the machine.
+pub fn installed(name: &str, args: &[&str]) -> Result<(), Missing> {
+    let check = run(script(name).arg("--check").args(args));
+    if check.status.success() {
+        return Ok(());
+    }
+    Err(Missing {
+        why: String::from_utf8_lossy(&check.stderr).trim().to_owned(),
+        excused: check.status.code() == Some(2),
+    })
 }
 
 /// Has a script make what it makes.

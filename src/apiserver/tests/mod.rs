@@ -1,5 +1,6 @@
 #[allow(unreachable_pub)]
 pub(crate) mod pki;
+mod renewed;
 #[allow(unreachable_pub)]
 pub(crate) mod scripted;
 
@@ -148,7 +149,7 @@ async fn a_kubeconfig_that_is_of_no_use_is_an_error_that_names_it() {
             fs::write(&path, text).unwrap();
         }
         let error = ApiServer::of_kubeconfig(&path).await.unwrap_err();
-        let shown = crate::base::chain(&error);
+        let shown = crate::base::chain(error.as_ref());
         assert!(shown.contains(path.to_str().unwrap()), "{text:?}: {shown}");
         assert!(!shown.contains("s3cret"), "{shown}");
     }

@@ -62,6 +62,17 @@ impl Authority {
         self.issue(client(name, groups))
     }
 
+    /// For a client and a server of this name, without an end.
+    pub fn endless(&self, name: &str) -> Issued {
+        let mut params = client(name, &[]);
+        params.subject_alt_names = vec![SanType::DnsName(name.try_into().expect("a name"))];
+        params
+            .extended_key_usages
+            .push(ExtendedKeyUsagePurpose::ServerAuth);
+        params.not_after = rcgen::date_time_ymd(9999, 12, 31);
+        self.issue(params)
+    }
+
     /// The same, which was good until an hour ago.
     pub fn expired_client(&self, name: &str) -> Issued {
         let mut params = client(name, &[]);

@@ -36,6 +36,9 @@ type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
 pub struct Scripted {
     pub port: u16,
     authority: Authority,
+    /// Whose client certificates it takes in place of the token.
+    pub clients: Arc<Authority>,
+    shown: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
     task: JoinHandle<()>,
 }
@@ -47,35 +50,55 @@ impl Drop for Scripted {
 }
 
 /// Whoever comes with this in the kubeconfig is let in.
-const TOKEN: &str = "node-token";
+pub const TOKEN: &str = "node-token";
 
 impl Scripted {
     pub async fn start(script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
         let authority = Authority::new("cluster");
         let own = authority.server("kubernetes");
+        let clients = Arc::new(Authority::new("clients"));
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(clients.der()).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            provider.clone(),
+        );
+        let verifier = verifier
+            .allow_unauthenticated()
+            .build()
+            .expect("authorities");
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_no_client_auth()
+            .with_client_cert_verifier(verifier)
             .with_single_cert(vec![own.der.clone()], own.key())
             .expect("a certificate");
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (seen, shown) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
         let (all, script): (_, Arc<Script>) = (seen.clone(), Arc::new(script));
+        let certificates: Arc<Mutex<Vec<Option<Vec<u8>>>>> = Arc::clone(&shown);
         let task = tokio::spawn(async move {
             // Connections end with the server.
             let mut open = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, all, script) = (acceptor.clone(), all.clone(), script.clone());
+                let certificates = certificates.clone();
                 open.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
-                    let service =
-                        service_fn(move |request| answer(request, all.clone(), script.clone()));
+                    let chain = stream.get_ref().1.peer_certificates();
+                    let certificate = chain
+                        .and_then(|chain| chain.first())
+                        .map(|own| own.to_vec());
+                    let service = service_fn(move |request| {
+                        certificates.lock().push(certificate.clone());
+                        let has_certificate = certificate.is_some();
+                        answer(request, has_certificate, all.clone(), script.clone())
+                    });
                     let served =
                         http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                     let _ = served.await;
@@ -85,6 +108,8 @@ impl Scripted {
         Self {
             port,
             authority,
+            clients,
+            shown,
             seen,
             task,
         }
@@ -93,6 +118,16 @@ impl Scripted {
     /// A kubeconfig for it in this directory.
     pub fn kubeconfig(&self, directory: &Path) -> PathBuf {
         kubeconfig(directory, self.port, &self.authority)
+    }
+
+    /// Its own authority, PEM.
+    pub fn authority(&self) -> String {
+        self.authority.pem()
+    }
+
+    /// The certificate that came with the latest request.
+    pub fn certificate(&self) -> Option<Vec<u8>> {
+        self.shown.lock().last().cloned().flatten()
     }
 
     /// The specs of all reviews of a kind so far: `tokenreviews` or `subjectaccessreviews`.
@@ -124,12 +159,14 @@ pub fn kubeconfig(directory: &Path, port: u16, authority: &Authority) -> PathBuf
 
 async fn answer(
     request: Request<Incoming>,
+    has_certificate: bool,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
     script: Arc<Script>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let allowed = format!("Bearer {TOKEN}");
     let known = request.headers().get(header::AUTHORIZATION);
     let known = known.is_some_and(|value| value.as_bytes() == allowed.as_bytes());
+    let known = known || has_certificate;
     let kind = request.uri().path().rsplit('/').next().unwrap_or_default();
     let kind = kind.to_owned();
     let body = request.into_body().collect().await.expect("a whole body");

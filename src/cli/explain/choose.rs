@@ -1,6 +1,6 @@
 //! Which pod is meant. Pure.
 
-use crate::explain::{Overview, PodRow};
+use crate::server::explain::{Overview, PodRow};
 
 /// How many names an error lists.
 const LISTED: usize = 12;

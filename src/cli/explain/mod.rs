@@ -8,7 +8,7 @@ use super::{
     ask::Kubelet,
     term::{Term, json, print},
 };
-use crate::explain::{Explanation, Overview};
+use crate::server::explain::{Explanation, Overview};
 use choose::choose;
 use jiff::tz::TimeZone;
 use std::process::ExitCode;

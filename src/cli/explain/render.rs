@@ -4,8 +4,8 @@ use crate::cli::{
     table::{one_line, plain, table},
     term::Paint,
 };
-use crate::explain::times::{clock, span};
-use crate::explain::{ContainerLook, DecisionReport, Explanation, LastEnd, ProbeReport};
+use crate::server::explain::times::{clock, span};
+use crate::server::explain::{ContainerLook, DecisionReport, Explanation, LastEnd, ProbeReport};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Longest message, in characters.
@@ -98,7 +98,7 @@ impl Page<'_> {
             rows.push(vec![one_line(&doing.step, MESSAGE), since]);
         }
         self.section("Under way", rows);
-        let wait = |wait: &crate::explain::Wait| {
+        let wait = |wait: &crate::server::explain::Wait| {
             let until = wait.until.map(|until| format!("until {}", self.at(until)));
             vec![
                 of_pod(&wait.container),
@@ -111,7 +111,8 @@ impl Page<'_> {
     }
 
     fn next(&mut self) {
-        let row = |next: &crate::explain::Upcoming| vec![self.at(next.at), next.what.clone()];
+        let row =
+            |next: &crate::server::explain::Upcoming| vec![self.at(next.at), next.what.clone()];
         let rows = self.told.next.iter().map(row).collect();
         self.section("Comes next", rows);
     }
@@ -197,7 +198,7 @@ impl Page<'_> {
     }
 
     fn conditions(&mut self) {
-        let row = |condition: &crate::explain::ConditionLook| {
+        let row = |condition: &crate::server::explain::ConditionLook| {
             let since = condition.since.map(|since| self.ago(since));
             vec![
                 condition.kind.clone(),
@@ -236,7 +237,7 @@ impl Page<'_> {
     }
 
     fn events(&mut self) {
-        let row = |event: &crate::explain::EventReport| {
+        let row = |event: &crate::server::explain::EventReport| {
             let count = match event.count {
                 0 | 1 => String::new(),
                 count => format!("x{count}"),
@@ -271,8 +272,8 @@ fn ended(code: i32, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decisions::Action;
-    use crate::explain::{EventReport, PodRow, Upcoming, Wait};
+    use crate::server::explain::{EventReport, PodRow, Upcoming, Wait};
+    use crate::state::pod_history::Action;
 
     fn t(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_767_225_600 + seconds).unwrap()

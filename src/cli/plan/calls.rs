@@ -3,8 +3,8 @@
 use super::steps::Inputs;
 use crate::{
     images::PullPolicy,
-    kuberuntime::preview::KnownImages,
     model::{PodExt, PodStatus, is_sidecar},
+    runtime::kuberuntime::preview::KnownImages,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;

@@ -18,9 +18,9 @@ use crate::{
     base::chain,
     config::{self, HostFacts, KubeletConfig},
     host::Machine,
-    kuberuntime::preview::{ContainerPreview, KnownImages, Preview},
+    model::validation::LocalObjects,
     model::{Pod, PodExt, PodSource, PodStatus},
-    validation::LocalObjects,
+    runtime::kuberuntime::preview::{ContainerPreview, KnownImages, Preview},
 };
 use calls::Call;
 use jiff::{Timestamp, tz::TimeZone};

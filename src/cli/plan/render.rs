@@ -5,7 +5,7 @@ use crate::cli::{
     table::{one_line, plain, table},
     term::Paint,
 };
-use crate::explain::times::clock;
+use crate::server::explain::times::clock;
 use jiff::{Timestamp, tz::TimeZone};
 
 /// The whole plan.

@@ -2,8 +2,8 @@
 
 use crate::{
     base::GoDuration,
-    kuberuntime::actions::{KillPodReason, PodActions},
     model::{ContainerState, Pod, PodExt, PodStatus},
+    runtime::kuberuntime::actions::{KillPodReason, PodActions},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -133,9 +133,9 @@ fn container(inputs: &Inputs<'_>, container: &Container) -> Step {
 pub(super) mod tests {
     use super::*;
     use crate::{
-        kuberuntime::actions::{self, Facts, compute_pod_actions},
         model::{ContainerStatus, SandboxStatus, container_hash},
-        probe_results::Verdicts,
+        runtime::kuberuntime::actions::{self, Facts, compute_pod_actions},
+        state::probe_results::Verdicts,
     };
     use serde_json::{Value, json};
 

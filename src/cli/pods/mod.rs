@@ -7,7 +7,7 @@ use super::{
     ask::{AskError, Kubelet},
     term::{Term, json, print},
 };
-use crate::{base::chain, explain::Overview};
+use crate::{base::chain, server::explain::Overview};
 use jiff::Timestamp;
 use render::{Look, changed_lines, screen, text};
 use std::{process::ExitCode, time::Duration};

@@ -4,7 +4,7 @@ use crate::cli::{
     table::{one_line, table},
     term::Paint,
 };
-use crate::explain::{Order, Overview, PodRow, times::span};
+use crate::server::explain::{Order, Overview, PodRow, times::span};
 use jiff::Timestamp;
 
 /// Longest last reason, in characters.

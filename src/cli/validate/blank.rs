@@ -143,7 +143,7 @@ mod tests {
             "99999999999999999999999",
         ];
         let read = |bytes: &[u8]| {
-            let decoded = crate::validation::decode_pod(bytes);
+            let decoded = crate::model::validation::decode_pod(bytes);
             decoded
                 .map(|decoded| decoded.value)
                 .map_err(|error| error.field)

@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     config::document::{self, Node},
+    model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list},
     model::{Pod, PodExt, PodSource},
-    pod_config::{BadManifest, Manifest, Origin, read_file, read_url},
-    validation::{DecodeError, FieldError, LocalObjects},
+    pods::pod_config::{BadManifest, Manifest, Origin, read_file, read_url},
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Judge {
             Ok(manifest) => outcome(manifest),
             Err(bad) => case.bad_outcome(bad, bytes),
         };
-        let pods = case.take(read);
+        let pods = case.take(read, bytes);
         Judged {
             report: FileReport {
                 file: file.into(),
@@ -106,9 +106,10 @@ impl Case<'_> {
     }
 
     /// Takes in what a reading came to; returns the pods that would run.
-    fn take(&mut self, read: Result<Manifest, BadManifest>) -> Vec<Arc<Pod>> {
+    fn take(&mut self, read: Result<Manifest, BadManifest>, bytes: &[u8]) -> Vec<Arc<Pod>> {
         match read {
             Ok(manifest) => {
+                self.unknown(bytes);
                 self.remarks(&manifest);
                 manifest.pods
             }
@@ -118,6 +119,7 @@ impl Case<'_> {
                 Vec::new()
             }
             Err(bad) => {
+                self.unknown(bytes);
                 self.fields(&bad);
                 Vec::new()
             }
@@ -162,14 +164,19 @@ impl Case<'_> {
     }
 
     fn remarks(&mut self, manifest: &Manifest) {
-        for remark in &manifest.remarks {
-            let named = format!("unknown field {} ", remark.field);
-            // The path stands before the message.
-            let text = match remark.text.strip_prefix(&named) {
-                Some(rest) => format!("unknown field {rest}"),
-                None => remark.text.clone(),
-            };
-            self.push(Severity::Warning, &remark.field, text);
+        let others = manifest.remarks.iter();
+        for remark in others.filter(|remark| remark.field.is_empty()) {
+            self.push(Severity::Warning, "", remark.text.clone());
+        }
+    }
+
+    /// Fields that the API does not have. The kubelet ignores them; here they are errors, as they are to
+    /// `kubectl apply --validate=strict`.
+    fn unknown(&mut self, bytes: &[u8]) {
+        let decoded = decode_pod_or_list(bytes).map(|decoded| decoded.unknown_fields);
+        for field in decoded.unwrap_or_default() {
+            let message = format!("unknown field {field:?}");
+            self.push(Severity::Error, &field, message);
         }
     }
 
@@ -228,14 +235,20 @@ impl Case<'_> {
             self.blanked.push(error.field.clone());
             let bytes = json(&tree).to_string().into_bytes();
             match self.read(&bytes, source) {
-                Ok(manifest) => return self.remarks(&manifest),
+                Ok(manifest) => {
+                    self.unknown(&bytes);
+                    return self.remarks(&manifest);
+                }
                 Err(BadManifest::Unreadable(next)) => {
                     if !self.is_blanked(&next.field) {
                         self.push(Severity::Error, &next.field, next.message.clone());
                     }
                     error = next;
                 }
-                Err(bad) => return self.fields(&bad),
+                Err(bad) => {
+                    self.unknown(&bytes);
+                    return self.fields(&bad);
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! `kubelet validate`: judges manifests as the running kubelet would.
 //!
-//! The judgement is that of the file and URL sources themselves ([`crate::pod_config`]). What is added
+//! The judgement is that of the file and URL sources themselves ([`crate::pods::pod_config`]). What is added
 //! here is where in the file a field is, and what else is wrong behind the first thing that is.
 
 mod blank;
@@ -16,9 +16,9 @@ use super::{
 use crate::{
     config::{HostFacts, name_of_node},
     host::Machine,
+    model::validation::{LocalObjects, MAX_MANIFEST_BYTES},
     model::{Pod, PodSource},
-    pod_config::{ReadError, SourcePods, manifests_at, one_of_each_name, read_manifest},
-    validation::{LocalObjects, MAX_MANIFEST_BYTES},
+    pods::pod_config::{ReadError, SourcePods, manifests_at, one_of_each_name, read_manifest},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -75,6 +75,15 @@ struct Problem {
 }
 
 impl Problem {
+    /// The message after the field, unless it names the field itself.
+    fn text(&self) -> String {
+        if self.field.is_empty() || self.message.contains(&format!("{:?}", self.field)) {
+            self.message.clone()
+        } else {
+            format!("{}: {}", self.field, self.message)
+        }
+    }
+
     fn whole(severity: Severity, message: String) -> Self {
         Self {
             severity,
@@ -150,11 +159,7 @@ impl Report {
 impl FileReport {
     /// What is to be said of a file that can be used.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let text = |problem: &Problem| match problem.field.is_empty() {
-            true => problem.message.clone(),
-            false => format!("{}: {}", problem.field, problem.message),
-        };
-        self.problems.iter().map(text).collect()
+        self.problems.iter().map(Problem::text).collect()
     }
 }
 

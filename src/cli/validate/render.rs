@@ -43,10 +43,6 @@ fn line(file: &FileReport, problem: &Problem, paint: Paint) -> String {
         Severity::Error => paint.red("error"),
         Severity::Warning => paint.yellow("warning"),
     };
-    let field = match problem.field.is_empty() {
-        true => String::new(),
-        false => format!("{}: ", one_line(&problem.field, MESSAGE)),
-    };
-    let message = one_line(&problem.message, MESSAGE);
-    format!("{place}: {severity}: {field}{message}")
+    let text = one_line(&problem.text(), 2 * MESSAGE);
+    format!("{place}: {severity}: {text}")
 }

@@ -83,10 +83,11 @@ fn what_is_wrong_behind_a_value_of_the_wrong_form_is_found_too() {
         "web.yaml:9:5: error: spec.containers[0]: ",
         "web.yaml:10:62: error: spec.containers[1].command[1]: ",
         "web.yaml:10:42: error: spec.containers[1].imagePullPolicy: Unsupported value: \"Maybe\"",
+        "web.yaml:7:11: error: unknown field \"spec.nosuch\"",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
-    assert!(text.ends_with("1 file, 5 errors, 0 warnings\n"), "{text}");
+    assert!(text.ends_with("1 file, 6 errors, 0 warnings\n"), "{text}");
 }
 
 #[test]
@@ -101,13 +102,14 @@ fn the_first_error_is_the_one_that_the_source_gives() {
         "a: 1\n---\nb: 2\n",
         "apiVersion: v1\nkind: PodList\nitems: []\n",
     ] {
-        let origin = crate::pod_config::Origin {
+        let origin = crate::pods::pod_config::Origin {
             node_name: "n1",
             source: PodSource::File,
             location: "web.yaml",
             objects: LocalObjects::None,
         };
-        let theirs = crate::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
+        let theirs =
+            crate::pods::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
         let theirs = theirs.unwrap_err().to_string();
         let first = &judged(PodSource::File, text).0.problems[0];
         assert_eq!(first.severity, Severity::Error);
@@ -116,14 +118,26 @@ fn the_first_error_is_the_one_that_the_source_gives() {
 }
 
 #[test]
-fn unknown_fields_are_warnings_with_their_place() {
-    let text = file(
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  contaners: []\n  containers:\n  - {name: c, image: i}\n",
+fn unknown_fields_are_errors_with_their_place() {
+    let (report, text) = judged(
+        PodSource::File,
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  contaners: []\n  containers:\n  - {name: c, image: i, comand: [a]}\n",
     );
     assert_eq!(
         text,
-        "web.yaml:5:14: warning: spec.contaners: unknown field is ignored\n\
-         web.yaml: runs as default/web-n1\n1 file, 0 errors, 1 warning\n"
+        "web.yaml:5:14: error: unknown field \"spec.contaners\"\n\
+         web.yaml:7:33: error: unknown field \"spec.containers[0].comand\"\n\
+         web.yaml: runs as default/web-n1\n1 file, 2 errors, 0 warnings\n"
+    );
+    assert_eq!(report.problems[0].field, "spec.contaners");
+}
+
+#[test]
+fn a_key_that_is_there_twice_is_named() {
+    let text = file("apiVersion: v1\nkind: Pod\nmetadata: {name: w, name: v}\n");
+    assert!(
+        text.starts_with("web.yaml:3:21: error: metadata: duplicate key \"name\"\n"),
+        "{text}"
     );
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use read::read;
 pub use sections::*;
 
-use crate::base::GoDuration;
+use crate::base::{GoDuration, SecretUrl};
 
 /// The `apiVersion` of a configuration file.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -68,7 +68,7 @@ config_section! {
         /// Poll interval of `staticPodURL`. Default 20s.
         "httpCheckFrequency" http_check_frequency: GoDuration,
         /// URL of static pods. Default none.
-        "staticPodURL" static_pod_url: String,
+        "staticPodURL" static_pod_url: SecretUrl,
         /// Headers sent to `staticPodURL`.
         "staticPodURLHeader" static_pod_url_header: BTreeMap<String, HeaderValues>,
         /// Address of the server. Default 0.0.0.0.

@@ -110,6 +110,39 @@ pub(super) struct Record<'a> {
     pub(super) fields: &'a str,
 }
 
+impl Record<'_> {
+    fn write(&self, format: LogFormat, line: &mut String) {
+        match format {
+            LogFormat::Text => text::write_line(line, self),
+            LogFormat::Json => json::write_line(line, self),
+        }
+    }
+}
+
+/// The line that says how many lines are missing in its place.
+pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> String {
+    let mut fields = String::new();
+    match format {
+        LogFormat::Text => text::key(&mut fields, "count"),
+        LogFormat::Json => json::key(&mut fields, "count"),
+    }
+    let _ = write!(fields, "{count}");
+    let record = Record {
+        level: Level::WARN,
+        verbosity: 0,
+        time: Timestamp::now(),
+        zone,
+        pid: std::process::id(),
+        file: "layer.rs",
+        line: line!(),
+        message: "Log lines were dropped because they were not read in time",
+        fields: &fields,
+    };
+    let mut line = String::new();
+    record.write(format, &mut line);
+    line
+}
+
 /// Prints events to `W`, one `write` a line.
 pub(super) struct KlogLayer<W> {
     shared: Arc<Shared>,
@@ -270,10 +303,7 @@ where
                 message,
                 fields,
             };
-            match self.format {
-                LogFormat::Text => text::write_line(line, &record),
-                LogFormat::Json => json::write_line(line, &record),
-            }
+            record.write(self.format, line);
             // There is nowhere to report that the log cannot be written.
             let _ = self.out.lock().write_all(line.as_bytes());
         });

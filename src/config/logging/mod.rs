@@ -2,9 +2,10 @@
 //!
 //! - **Owns**: the process's tracing subscriber, its verbosity and its output.
 //! - **Woken by**: tracing events; [`LogControl`] when someone changes the verbosity.
-//! - **Publishes**: lines on stderr, each written at once; the current verbosity.
-//! - **Must never**: allocate for a line that is not shown, split a line over two writes, or let a
-//!   value break out of its line.
+//! - **Publishes**: lines on stderr, by a thread of its own; the current verbosity; how many lines were
+//!   dropped because they were not read in time.
+//! - **Must never**: wait for the log to be read, allocate for a line that is not shown, split a line
+//!   over two writes, or let a value break out of its line.
 //! - **Upstream**: `k8s.io/klog/v2` (text), `k8s.io/component-base/logs/json`.
 //!
 //! Levels to klog verbosity: `error!`, `warn!` and `info!` are always shown; `debug!` needs `-v 4`,
@@ -13,6 +14,7 @@
 
 mod json;
 mod layer;
+mod queue;
 mod quote;
 #[cfg(test)]
 mod tests;
@@ -23,11 +25,14 @@ use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use jiff::tz::TimeZone;
 use tracing_subscriber::layer::SubscriberExt;
 
 use self::layer::{KlogLayer, Shared};
+use self::queue::LogQueue;
 pub use self::vmodule::VModule;
 
 /// The shape of log lines.
@@ -72,6 +77,7 @@ impl FromStr for LogFormat {
 #[derive(Clone)]
 pub struct LogControl {
     shared: Arc<Shared>,
+    queue: LogQueue,
 }
 
 impl LogControl {
@@ -83,6 +89,11 @@ impl LogControl {
     /// Changes the verbosity everywhere (`PUT /debug/flags/v` upstream).
     pub fn set_verbosity(&self, verbosity: u32) {
         self.shared.set_verbosity(verbosity);
+    }
+
+    /// Lines that were dropped because the log was not read fast enough.
+    pub fn dropped(&self) -> u64 {
+        self.queue.dropped()
     }
 
     /// Replaces the per-file rules.
@@ -99,15 +110,42 @@ impl fmt::Debug for LogControl {
     }
 }
 
-/// Installs the log for the whole process, writing to stderr.
+/// Writes what is still queued when it is dropped, and waits for that up to [`FLUSH_TIMEOUT`].
+#[derive(Debug)]
+pub struct LogGuard(LogQueue);
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        LogQueue::flush(&self.0, FLUSH_TIMEOUT);
+    }
+}
+
+/// How long the process waits at its end for its last lines to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Installs the log for the whole process, writing to stderr. Nothing waits for stderr to be read. The
+/// guard is to be dropped last.
 ///
 /// # Errors
-/// A log is installed already.
-pub fn init(config: &LoggingConfig) -> anyhow::Result<LogControl> {
-    let (layer, control) = build(config, std::io::stderr(), jiff::Timestamp::now);
+/// A log is installed already, or no thread can be started.
+pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
+    let (format, zone) = (config.format, TimeZone::system());
+    let report = move |count| layer::dropped_line(format, &zone, count);
+    let queue = LogQueue::start(std::io::stderr(), report).context("cannot start the log")?;
+    let (layer, control) = build(config, queue.clone(), jiff::Timestamp::now);
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("cannot install the log")?;
-    Ok(control)
+    let (own, previous) = (queue.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        // A panic ends the process, and what led to it is in the queue.
+        LogQueue::flush(&own, FLUSH_TIMEOUT);
+        previous(panic);
+    }));
+    let control = LogControl {
+        queue: queue.clone(),
+        ..control
+    };
+    Ok((control, LogGuard(queue)))
 }
 
 /// The handle of a log that nobody reads, for a kubelet inside of another program.
@@ -122,5 +160,6 @@ fn build<W: Write + Send + 'static>(
 ) -> (KlogLayer<W>, LogControl) {
     let shared = Arc::new(Shared::new(config.verbosity, config.vmodule.clone()));
     let layer = KlogLayer::new(Arc::clone(&shared), config.format, out, clock);
-    (layer, LogControl { shared })
+    let queue = LogQueue::default();
+    (layer, LogControl { shared, queue })
 }

@@ -2,8 +2,8 @@
 
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
+use crate::base::otel::Collector;
 use crate::server::tls::Terms;
-use crate::traces::Collector;
 
 pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     enforced_reservations(config, found);

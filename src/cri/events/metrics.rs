@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use crate::metrics::Metrics;
+use crate::base::metrics::Metrics;
 
 /// Handles to the families. Clones share them.
 #[derive(Clone)]

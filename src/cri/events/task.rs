@@ -1,16 +1,22 @@
 //! The task that owns the event stream.
 
+use std::convert::Infallible;
 use std::future::Future;
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, Streaming};
 
-use super::containerd::{self, wire::events_client::EventsClient};
+use super::containerd::{
+    self,
+    wire::{Envelope, events_client::EventsClient},
+};
 use super::exits::Exits;
 use super::hints::{EventsMode, HintWriter};
 use super::metrics::EventMetrics;
+use super::retry::{Ended, Report, Retry};
 use crate::cri::connection::{MAX_REPLY, finish};
 use crate::cri::error::CriError;
 use crate::cri::rpc::Rpc;
@@ -19,17 +25,8 @@ use crate::cri::v1::{ContainerEventResponse, GetEventsRequest};
 use crate::model::PodUid;
 
 /// A server answers a stream's request only with its first event, so silence for this long means
-/// that the stream stands. A refusal comes at once.
+/// that the stream stands. A refusal comes at once, and so does the end of a stream that will have no event.
 const REFUSED_BY: Duration = Duration::from_millis(300);
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait before reconnecting to a runtime that is away …
-const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// … and before asking one again that answered with an error, …
-const LONGEST_WAIT_REFUSED: Duration = Duration::from_secs(30);
-/// … and one that knows no events of any kind: it may have been replaced by a newer version.
-const WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
-/// A stream that lasted this long was good: the next failure is a first one.
-const GOOD: Duration = Duration::from_secs(10);
 
 /// Listens to the runtime for as long as the process runs.
 pub struct EventStream {
@@ -58,65 +55,41 @@ impl EventStream {
     }
 
     async fn listen(self) {
-        let mut source = EventsMode::Cri;
-        let mut wait = Duration::ZERO;
-        let mut told_of_none = false;
+        let mut retry = Retry::new();
         loop {
             let begin = Instant::now();
-            let error = match source {
-                EventsMode::Cri => self.cri().await,
+            let source = retry.source();
+            let Err(ended) = match source {
                 EventsMode::Containerd => self.containerd().await,
-                EventsMode::None => {
-                    sleep(WAIT_WITHOUT_EVENTS).await;
-                    source = EventsMode::Cri;
-                    continue;
-                }
+                EventsMode::Cri | EventsMode::None => self.cri().await,
             };
             self.hints.disconnected();
             if source == EventsMode::Cri {
                 self.metrics.lost();
             }
-            if let CriError::Unimplemented { .. } = error {
-                source = next_source(source);
-                // It is asked again every minute, and says so once.
-                if source == EventsMode::None && !std::mem::replace(&mut told_of_none, true) {
-                    tracing::info!(
-                        "the runtime has no container events; changes show by relist only"
-                    );
+            let next = retry.after(&ended, begin.elapsed());
+            match next.report {
+                Some(Report::Lost) => {
+                    tracing::warn!(err = %ended, "runtime event stream lost; reconnecting");
                 }
-                continue;
+                Some(Report::NoEvents) => tracing::info!(
+                    err = %ended,
+                    "The container runtime sends no events, relying on relists"
+                ),
+                None => {}
             }
-            told_of_none = false;
-            let cap = match error.is_unavailable() {
-                true => LONGEST_WAIT,
-                false => LONGEST_WAIT_REFUSED,
-            };
-            if begin.elapsed() >= GOOD {
-                wait = Duration::ZERO;
-            }
-            if wait.is_zero() {
-                tracing::warn!(%error, "runtime event stream lost; reconnecting");
-            }
-            wait = (wait * 2).clamp(FIRST_WAIT, cap);
-            sleep(wait).await;
-            // Another version may be listening by now.
-            source = EventsMode::Cri;
+            sleep(next.wait).await;
         }
     }
 
-    async fn cri(&self) -> CriError {
+    async fn cri(&self) -> Result<Infallible, Ended> {
         let rpc = Rpc::GetContainerEvents;
         let mut client = self.runtime.raw();
         let call = client.get_container_events(GetEventsRequest {});
-        let mut stream = match self.open(rpc, EventsMode::Cri, call).await {
-            Ok(stream) => stream,
-            Err(error) => return error,
-        };
+        let (first, mut stream) = self.open(rpc, EventsMode::Cri, call).await?;
+        self.cri_event(first);
         loop {
-            match next(rpc, &mut stream).await {
-                Ok(event) => self.cri_event(event),
-                Err(error) => return error,
-            }
+            self.cri_event(next(rpc, &mut stream).await?);
         }
     }
 
@@ -132,52 +105,54 @@ impl EventStream {
             .container(event.container_id, pod.map(PodUid::from));
     }
 
-    async fn containerd(&self) -> CriError {
+    async fn containerd(&self) -> Result<Infallible, Ended> {
         let rpc = Rpc::ContainerdSubscribe;
         let mut client = EventsClient::new(self.runtime.connection().service())
             .max_decoding_message_size(MAX_REPLY);
         let call = client.subscribe(containerd::subscription());
-        let mut stream = match self.open(rpc, EventsMode::Containerd, call).await {
-            Ok(stream) => stream,
-            Err(error) => return error,
-        };
+        let (first, mut stream) = self.open(rpc, EventsMode::Containerd, call).await?;
         let mut exits = Exits::new(self.runtime.clone());
+        self.containerd_event(&first, &mut exits);
         loop {
             tokio::select! {
-                event = next(rpc, &mut stream) => match event {
-                    Ok(envelope) => {
-                        let overflow = containerd::container_of(&envelope).and_then(|id| exits.ended(id));
-                        if let Some(id) = overflow {
-                            self.hints.container(id, None);
-                        }
-                    }
-                    Err(error) => return error,
-                },
+                event = next(rpc, &mut stream) => self.containerd_event(&event?, &mut exits),
                 id = exits.shown() => self.hints.container(id, None),
             }
         }
     }
 
-    /// Waits until the stream stands, or is refused.
+    fn containerd_event(&self, envelope: &Envelope, exits: &mut Exits) {
+        let overflow = containerd::container_of(envelope).and_then(|id| exits.ended(id));
+        if let Some(id) = overflow {
+            self.hints.container(id, None);
+        }
+    }
+
+    /// Waits for the first event. The stream counts as connected once it stands, which may be long before.
     async fn open<T>(
         &self,
         rpc: Rpc,
         mode: EventsMode,
         call: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
-    ) -> Result<Streaming<T>, CriError> {
-        let mut call = std::pin::pin!(call);
-        let stream = match timeout(REFUSED_BY, call.as_mut()).await {
-            Ok(reply) => {
-                let stream = finish(rpc, reply)?;
+    ) -> Result<(T, Streaming<T>), Ended> {
+        let mut first = pin!(async {
+            let mut stream = finish(rpc, call.await)?;
+            match message(rpc, &mut stream).await? {
+                Some(event) => Ok((event, stream)),
+                None => Err(Ended::Closed { any_event: false }),
+            }
+        });
+        match timeout(REFUSED_BY, first.as_mut()).await {
+            Ok(first) => {
+                let first = first?;
                 self.connected(mode);
-                stream
+                Ok(first)
             }
             Err(_) => {
                 self.connected(mode);
-                finish(rpc, call.await)?
+                first.await
             }
-        };
-        Ok(stream)
+        }
     }
 
     fn connected(&self, mode: EventsMode) {
@@ -189,19 +164,14 @@ impl EventStream {
     }
 }
 
-/// What to listen to when the runtime does not know this.
-fn next_source(refused: EventsMode) -> EventsMode {
-    match refused {
-        EventsMode::Cri => EventsMode::Containerd,
-        EventsMode::Containerd | EventsMode::None => EventsMode::None,
-    }
+/// The next event after the first one.
+async fn next<T>(rpc: Rpc, stream: &mut Streaming<T>) -> Result<T, Ended> {
+    let event = message(rpc, stream).await?;
+    event.ok_or(Ended::Closed { any_event: true })
 }
 
-/// The next event; a stream that ends is an error, since it should never.
-async fn next<T>(rpc: Rpc, stream: &mut Streaming<T>) -> Result<T, CriError> {
-    match stream.message().await {
-        Ok(Some(event)) => Ok(event),
-        Ok(None) => Err(CriError::unavailable(rpc, "the stream ended")),
-        Err(status) => Err(CriError::from_status(rpc, &status)),
-    }
+/// The next event; `None` when the runtime closed the stream.
+async fn message<T>(rpc: Rpc, stream: &mut Streaming<T>) -> Result<Option<T>, CriError> {
+    let reply = stream.message().await;
+    reply.map_err(|status| CriError::from_status(rpc, &status))
 }

@@ -207,3 +207,19 @@ async fn a_runtime_that_refuses_with_an_error_is_asked_again_with_growing_pauses
     .await;
     assert_eq!(script.calls("Subscribe"), 0);
 }
+
+#[tokio::test]
+async fn a_runtime_that_ends_every_stream_at_once_has_no_events() {
+    let runtime = TestRuntime::started();
+    runtime
+        .script
+        .on("GetContainerEvents", |_| Reply::Messages(vec![]));
+    let (reader, _guard) = listen(&runtime);
+    let script = runtime.script.clone();
+    let streams = || script.calls("GetContainerEvents");
+    until("it was tried", || streams() == 3).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(streams(), 3);
+    assert_eq!(reader.mode(), EventsMode::None);
+    assert_eq!(reader.take_now(), None, "it never seemed to stand");
+}

@@ -16,7 +16,7 @@ pub(super) use deadline::CallDeadline;
 
 use super::endpoint::Endpoint;
 use super::metrics::CriMetrics;
-use crate::traces::Tracer;
+use crate::base::otel::Tracer;
 use admission::Admission;
 use deadline::Deadline;
 use observe::Observe;

@@ -14,9 +14,9 @@ use tonic::{Code, Status};
 use tower::{BoxError, Service, ServiceExt};
 use tracing::Instrument;
 
+use crate::base::otel::{Kind, Parent, Span, Tracer};
 use crate::cri::metrics::CriMetrics;
 use crate::cri::rpc::Rpc;
-use crate::traces::{Kind, Parent, Span, Tracer};
 
 /// Records every call that it knows.
 #[derive(Clone)]

@@ -211,6 +211,25 @@ fn a_walk_shows_every_cgroup_once_and_ends_where_it_is_told_to() {
     assert_eq!(nothing.walk(9, |_, _| Descend::Yes), 0);
 }
 
+#[test]
+fn a_walk_ends_where_paths_take_too_much_memory() {
+    let root = tempfile::tempdir().unwrap();
+    let long = vec!["c".repeat(255); 14].join("/");
+    let innermost = root.path().join(&long);
+    fs::create_dir_all(&innermost).unwrap();
+    for number in 0..5_000 {
+        fs::create_dir(innermost.join(number.to_string())).unwrap();
+    }
+    let cgroups = CgroupFs::new(root.path(), true);
+    let mut bytes = 0;
+    let seen = cgroups.walk(50_000, |_, path| {
+        bytes += path.len();
+        Descend::Yes
+    });
+    assert!((4_000..5_000).contains(&seen), "{seen}");
+    assert!(bytes < 17 * 1024 * 1024, "{bytes}");
+}
+
 /// A cgroup of the machine without processes, gone with this.
 struct Genuine {
     fs: CgroupFs,

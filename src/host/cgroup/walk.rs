@@ -4,6 +4,9 @@ use super::CgroupFs;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use std::path::Path;
 
+/// Paths that wait to be visited, in bytes: with the longest names 50,000 of them would be 200 MB.
+const MAX_WAITING: usize = 16 * 1024 * 1024;
+
 /// What to do with a cgroup that was come upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descend {
@@ -16,13 +19,15 @@ pub enum Descend {
 }
 
 impl CgroupFs {
-    /// Shows every cgroup by its own name and its path (`/a/b`), at most `limit` of them; returns how
-    /// many. One that goes meanwhile is left out.
+    /// Visits every cgroup by its own name and its path (`/a/b`), those of one parent before what is below
+    /// them, at most `limit` of them and fewer where paths are very long; returns how many. One that
+    /// disappears meanwhile is left out.
     pub fn walk(&self, limit: usize, mut visit: impl FnMut(&str, &str) -> Descend) -> usize {
         let top = self.tree();
         let mut waiting = vec![String::new()];
-        let mut seen = 0;
+        let (mut seen, mut bytes) = (0, 0);
         while let Some(parent) = waiting.pop() {
+            bytes -= parent.len();
             let mut again = children(&top, &parent, |name| {
                 seen += 1;
                 let path = format!("{parent}/{name}");
@@ -31,8 +36,9 @@ impl CgroupFs {
                     Descend::Stop => false,
                     Descend::No => true,
                     Descend::Yes => {
+                        bytes += path.len();
                         waiting.push(path);
-                        true
+                        bytes <= MAX_WAITING
                     }
                 }
             });

@@ -28,14 +28,14 @@ use self::history::History;
 use self::plan::{ImageFacts, Space};
 use self::usage::Names;
 use super::records::PullRecords;
+use crate::base::metrics::Metrics;
 use crate::base::{GoDuration, atomic_file, with_own_files};
 use crate::cri::v1::{Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
-use crate::events::{EventRecorder, ObjectRef};
 use crate::host::{FilesystemSpace, files::read_head_or_empty, filesystem_space};
-use crate::metrics::Metrics;
 use crate::model::reasons::event;
-use crate::pod_manager::PodManager;
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_manager::PodManager;
 
 pub use plan::Policy;
 pub(crate) use usage::sandbox_image;

@@ -16,7 +16,7 @@ use crate::cri::v1::{
     ListImagesResponse, RemoveImageRequest, RemoveImageResponse, RuntimeStatus, StatusResponse,
 };
 use crate::images::records::VerificationPolicy;
-use crate::pod_manager::PodManagerWriter;
+use crate::state::pod_manager::PodManagerWriter;
 
 const NOW: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3600);

@@ -16,8 +16,8 @@ use crate::cri::test_server::{Reply, TestRuntime, until};
 use crate::cri::v1::{
     Image, ImageStatusRequest, ImageStatusResponse, PullImageRequest, PullImageResponse,
 };
-use crate::events::{EventRecorder, EventType, ObjectRef};
 use crate::model::{Pod, PodUid, reasons};
+use crate::state::events::{EventRecorder, EventType, ObjectRef};
 
 struct World {
     runtime: TestRuntime,
@@ -37,7 +37,7 @@ fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> Worl
     let runtime = TestRuntime::started();
     let recorder = EventRecorder::new();
     let manager = ImageManager::new(ImageManagerParts {
-        metrics: super::PullMetrics::new(&crate::metrics::Metrics::new()),
+        metrics: super::PullMetrics::new(&crate::base::metrics::Metrics::new()),
         images: runtime.images(),
         events: recorder.clone(),
         pulls: config.clone(),

@@ -42,6 +42,19 @@ async fn an_image_that_was_there_is_everybodys_or_is_pulled_as_the_policy_says()
 }
 
 #[tokio::test]
+async fn a_pull_is_recorded_under_the_id_that_the_runtime_finds_the_image_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = verifying(&dir, VerificationPolicy::AlwaysVerify);
+    world.present("sha256:here");
+    // CRI-O answers with the digest of the manifest.
+    world.pulls("r.io/x@sha256:manifest");
+    for _ in 0..2 {
+        world.ensure("r.io/x:1", IfNotPresent).await.unwrap();
+    }
+    assert_eq!(world.runtime.script.calls("PullImage"), 1);
+}
+
+#[tokio::test]
 async fn an_image_that_may_not_be_used_looks_absent_to_a_pod_that_never_pulls() {
     let dir = tempfile::tempdir().unwrap();
     let world = verifying(&dir, VerificationPolicy::AlwaysVerify);

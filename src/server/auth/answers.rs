@@ -57,6 +57,11 @@ where
         }
     }
 
+    /// The answer that is kept.
+    pub(super) fn kept(&self, key: &Key) -> Option<V> {
+        self.inner.lock().kept.get(key, Instant::now()).cloned()
+    }
+
     /// The answer that is kept, or else a new one, which is kept for as long as `ttl` says. A question that
     /// others are asking already is not asked again. Safe to cancel.
     ///
@@ -116,7 +121,7 @@ where
 }
 
 /// A bounded map whose entries end at instants of their own.
-struct Kept<V> {
+pub(super) struct Kept<V> {
     most: usize,
     entries: HashMap<Key, (V, Instant)>,
     /// The same by their end; of equal ends any.
@@ -124,7 +129,7 @@ struct Kept<V> {
 }
 
 impl<V> Kept<V> {
-    fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self {
             most,
             entries: HashMap::new(),
@@ -132,13 +137,13 @@ impl<V> Kept<V> {
         }
     }
 
-    fn get(&self, key: &Key, now: Instant) -> Option<&V> {
+    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<&V> {
         let (value, end) = self.entries.get(key)?;
         (now < *end).then_some(value)
     }
 
     /// Whatever has ended goes; if there is no room then, so does what would end first.
-    fn insert(&mut self, key: Key, value: V, end: Instant, now: Instant) {
+    pub(super) fn insert(&mut self, key: Key, value: V, end: Instant, now: Instant) {
         if end <= now || self.most == 0 {
             return;
         }

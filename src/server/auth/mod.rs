@@ -8,9 +8,11 @@
 //! * Answers to upstream's `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
+mod admission;
 mod answers;
 mod attributes;
 mod certificate;
+mod metrics;
 mod settings;
 mod user;
 
@@ -20,24 +22,25 @@ pub use settings::{AuthSettings, Authorization, Unfit};
 pub use user::User;
 
 use self::{
+    admission::Admission,
     answers::{Answers, Key},
     attributes::{allows, forbidden, question, undecided, verb},
+    metrics::TokenMetrics,
     user::{Outcome, of_token_review, settle, token},
 };
-use super::tls::ClientAuthorities;
+use super::{bearer_protocol, tls::ClientAuthorities};
 use crate::{
     apiserver::{ApiServer, PATIENCE, ReviewError},
     base::chain,
+    base::metrics::Metrics,
 };
 use http::{HeaderMap, Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::time::{Instant, timeout};
 
 /// Answers kept of each kind.
 const KEPT: usize = 4096;
-/// Questions that the API server is asked at once.
-const AT_ONCE: usize = 32;
 /// How long a token that was refused is not asked about again, at most. Upstream asks every time.
 const REFUSED: Duration = Duration::from_secs(10);
 /// Groups and other words of a user in bytes, beyond which the answer about them is not kept.
@@ -52,15 +55,18 @@ pub enum Refusal {
     Forbidden(String),
     /// Nobody could tell whether they may.
     Undecided(String),
+    /// Clients that are not known have caused too many reviews lately.
+    TooMany,
 }
 
 impl Refusal {
-    /// 401, 403 or 500.
+    /// 401, 403, 429 or 500.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::Undecided(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
         }
     }
 
@@ -70,6 +76,8 @@ impl Refusal {
             Self::Unauthenticated(None) => "Unauthorized".into(),
             Self::Unauthenticated(Some(why)) => format!("Unauthorized: {why}"),
             Self::Forbidden(text) | Self::Undecided(text) => text.clone(),
+            // Upstream's text for a server with too many requests.
+            Self::TooMany => "Too many requests, please try again later.".into(),
         }
     }
 }
@@ -86,18 +94,21 @@ struct Inner {
     node_name: String,
     authorities: Option<Arc<ClientAuthorities>>,
     api: Option<ApiServer>,
-    places: Arc<Semaphore>,
-    tokens: Answers<Outcome, ReviewError>,
-    rights: Answers<bool, NoAnswer>,
+    admission: Admission,
+    tokens: Answers<Outcome, ReviewFailure>,
+    metrics: Option<TokenMetrics>,
+    rights: Answers<bool, ReviewFailure>,
 }
 
-/// Why it is not known whether somebody may do something.
+/// Why a review has no result.
 #[derive(Debug, thiserror::Error)]
-enum NoAnswer {
+enum ReviewFailure {
     #[error(transparent)]
     Review(#[from] ReviewError),
     #[error("{0}")]
     Contradiction(&'static str),
+    #[error("too many reviews for clients that are not known")]
+    TooMany,
 }
 
 impl Gate {
@@ -112,17 +123,28 @@ impl Gate {
         api: Option<ApiServer>,
     ) -> Result<Self, Unfit> {
         settings.check(api.is_some())?;
+        let admission = Admission::new(settings.review_qps, settings.review_burst);
         Ok(Self {
             inner: Arc::new(Inner {
                 settings,
                 node_name: node_name.to_owned(),
                 authorities,
                 api,
-                places: Arc::new(Semaphore::new(AT_ONCE)),
+                admission,
                 tokens: Answers::new(KEPT),
+                metrics: None,
                 rights: Answers::new(KEPT),
             }),
         })
+    }
+
+    /// The same gate, and the use of its cache of tokens is counted. To be called before it is cloned.
+    #[must_use]
+    pub fn measured(mut self, metrics: &Metrics) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.metrics = Some(TokenMetrics::new(metrics));
+        }
+        self
     }
 
     /// Who is asking, if they may do this to one of the subresources.
@@ -152,16 +174,9 @@ impl Inner {
             (Some(authorities), Some(peer)) => peer.user(authorities.current().await),
             _ => Outcome::Nobody,
         };
-        let token = match (&certificate, token(headers)) {
-            (Outcome::User(_), _) | (_, None) => Outcome::Nobody,
-            (_, Some(token)) => match self.review(token).await {
-                Ok(outcome) => outcome,
-                Err(error) => {
-                    let why = chain(error.as_ref());
-                    tracing::warn!(err = why, "Unable to authenticate a request by its token");
-                    return Err(Refusal::Unauthenticated(Some(why)));
-                }
-            },
+        let token = match &certificate {
+            Outcome::User(_) => Outcome::Nobody,
+            _ => self.by_token(headers).await?,
         };
         settle(certificate, token, self.settings.anonymous).map_err(|why| {
             tracing::debug!(why, "Unauthenticated request");
@@ -169,15 +184,57 @@ impl Inner {
         })
     }
 
+    /// Who it is by the token in the header, or else by the one among the subprotocols of a WebSocket.
+    async fn by_token(&self, headers: &HeaderMap) -> Result<Outcome, Refusal> {
+        let unknown = |error: Arc<ReviewFailure>| {
+            if matches!(*error, ReviewFailure::TooMany) {
+                return Refusal::TooMany;
+            }
+            let why = chain(error.as_ref());
+            tracing::warn!(err = why, "Unable to authenticate a request by its token");
+            Refusal::Unauthenticated(Some(why))
+        };
+        let in_header = match token(headers) {
+            Some(token) => self.review(token).await.map_err(unknown)?,
+            None => Outcome::Nobody,
+        };
+        if matches!(in_header, Outcome::User(_)) {
+            return Ok(in_header);
+        }
+        match bearer_protocol::token(headers) {
+            Ok(Some(token)) => self.review(&token).await.map_err(unknown),
+            Ok(None) => Ok(in_header),
+            Err(why) => Ok(Outcome::Bad(why.into())),
+        }
+    }
+
     /// Whose token it is.
-    async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewError>> {
+    async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewFailure>> {
         let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
             return Ok(Outcome::Nobody);
         };
-        let ask = || {
-            let (api, token, places) = (api.clone(), token.to_owned(), self.places.clone());
-            in_turn(places, async move {
-                api.review_token(&token).await.map(of_token_review)
+        let (key, begun) = (digest(token.as_bytes()), Instant::now());
+        let metrics = self.metrics.as_ref();
+        if let Some(outcome) = self.tokens.kept(&key) {
+            metrics.inspect(|metrics| metrics.looked_up(true, begun));
+            return Ok(outcome);
+        }
+        let review = || {
+            let (api, token, admission) = (api.clone(), token.to_owned(), self.admission.clone());
+            let metrics = self.metrics.clone();
+            on_time(async move {
+                let is_known = admission.knows(&key);
+                let reviewed = async {
+                    let _in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
+                    let reviewed = api.review_token(&token).await.map(of_token_review);
+                    metrics.inspect(|metrics| metrics.fetched(reviewed.is_ok()));
+                    Ok(reviewed?)
+                };
+                let outcome = admission.run(is_known, reviewed).await?;
+                if matches!(outcome, Outcome::User(_)) {
+                    admission.accept(key);
+                }
+                Ok(outcome)
             })
         };
         let ttl = move |outcome: &Outcome| match outcome {
@@ -185,7 +242,11 @@ impl Inner {
             Outcome::User(_) => Duration::ZERO,
             Outcome::Nobody | Outcome::Bad(_) => known.min(REFUSED),
         };
-        self.tokens.get(digest(token.as_bytes()), ask, ttl).await
+        let blocked = metrics.map(TokenMetrics::blocked);
+        let outcome = self.tokens.get(key, review, ttl).await;
+        drop(blocked);
+        metrics.inspect(|metrics| metrics.looked_up(false, begun));
+        outcome
     }
 
     async fn authorize(
@@ -202,6 +263,9 @@ impl Inner {
             match self.may(user, verb, subresource, (allowed, denied)).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
+                Err(error) if matches!(*error, ReviewFailure::TooMany) => {
+                    return Err(Refusal::TooMany);
+                }
                 Err(error) => {
                     let text = undecided(&user.name, verb, subresource);
                     tracing::warn!(err = chain(error.as_ref()), "{text}");
@@ -223,7 +287,7 @@ impl Inner {
         verb: &'static str,
         subresource: &str,
         (allowed, denied): (Duration, Duration),
-    ) -> Result<bool, Arc<NoAnswer>> {
+    ) -> Result<bool, Arc<ReviewFailure>> {
         // There is one, or the gate would not have been built.
         let Some(api) = &self.api else {
             return Ok(false);
@@ -231,30 +295,25 @@ impl Inner {
         let spec = question(user, verb, &self.node_name, subresource);
         let key = digest(&serde_json::to_vec(&spec).unwrap_or_default());
         let ask = || {
-            let (api, places) = (api.clone(), self.places.clone());
-            async move {
-                let status = in_turn(places, async move { api.review_access(&spec).await }).await?;
-                allows(&status).map_err(NoAnswer::Contradiction)
-            }
+            let (api, admission) = (api.clone(), self.admission.clone());
+            let is_known = !user.is_anonymous();
+            on_time(async move {
+                let review = async { Ok(api.review_access(&spec).await?) };
+                let status = admission.run(is_known, review).await?;
+                allows(&status).map_err(ReviewFailure::Contradiction)
+            })
         };
         let ttl = move |yes: &bool| if *yes { allowed } else { denied };
         self.rights.get(key, ask, ttl).await
     }
 }
 
-/// Asks when it is its turn; waiting for that counts as asking.
-async fn in_turn<T>(
-    places: Arc<Semaphore>,
-    ask: impl Future<Output = Result<T, ReviewError>>,
-) -> Result<T, ReviewError> {
-    let asking = async {
-        // The semaphore is never closed; were it, the question would merely be asked out of turn.
-        let _place = places.acquire().await.ok();
-        ask.await
-    };
-    timeout(PATIENCE, asking)
-        .await
-        .unwrap_or(Err(ReviewError::Late))
+/// A review with the deadline of one, until it is admitted included.
+async fn on_time<T>(
+    review: impl Future<Output = Result<T, ReviewFailure>>,
+) -> Result<T, ReviewFailure> {
+    let reviewed = timeout(PATIENCE, review).await;
+    reviewed.unwrap_or(Err(ReviewFailure::Review(ReviewError::Late)))
 }
 
 fn digest(bytes: &[u8]) -> Key {

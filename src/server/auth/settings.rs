@@ -13,6 +13,10 @@ pub struct AuthSettings {
     pub token_ttl: Option<Duration>,
     /// Who may do what.
     pub authorization: Authorization,
+    /// Reviews a second that clients that are not known may cause on average; zero is no limit.
+    pub review_qps: u32,
+    /// The same at once.
+    pub review_burst: u32,
 }
 
 /// Who may do what.
@@ -60,7 +64,7 @@ fn lines(known: bool) -> String {
     let who = match known {
         true => "",
         false => {
-            "  x509:\n    clientCAFile: /etc/kubernetes/pki/ca.crt   # or anonymous: {enabled: true}, which lets everybody in\n"
+            "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # authorities of your own: their clients are root here; or anonymous: {enabled: true}, which lets everybody in\n"
         }
     };
     format!(
@@ -112,6 +116,8 @@ mod tests {
                 anonymous,
                 token_ttl: tokens.then_some(Duration::from_secs(120)),
                 authorization,
+                review_qps: 50,
+                review_burst: 100,
             };
             settings.check(has_api).map_err(|error| match error {
                 Unfit::NoApiServer { fields, .. } => fields.len(),
@@ -136,6 +142,8 @@ mod tests {
             anonymous: false,
             token_ttl: Some(Duration::from_secs(120)),
             authorization: WEBHOOK,
+            review_qps: 50,
+            review_burst: 100,
         };
         let text = settings.check(false).unwrap_err().to_string();
         let lines = "\nauthentication:\n  webhook:\n    enabled: false\nauthorization:\n  mode: AlwaysAllow\n";
@@ -147,6 +155,8 @@ mod tests {
         };
         let text = unknown.check(false).unwrap_err().to_string();
         assert!(text.contains("\n  x509:\n    clientCAFile: "), "{text}");
+        // Those authorities vouch for every user of the cluster.
+        assert!(!text.contains("/etc/kubernetes"), "{text}");
         assert!(text.ends_with("\nenableServer: false"), "{text}");
     }
 }

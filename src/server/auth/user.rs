@@ -46,10 +46,15 @@ impl User {
         }
     }
 
+    /// Whether these are no credentials.
+    pub(in crate::server) fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
+    }
+
     /// The same in the group of everybody who is known; upstream's `AuthenticatedGroupAdder`.
     fn authenticated(mut self) -> Self {
         let in_one = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
-        if self.name != ANONYMOUS && !self.groups.iter().any(in_one) {
+        if !self.is_anonymous() && !self.groups.iter().any(in_one) {
             self.groups.push(AUTHENTICATED.into());
         }
         self

@@ -8,21 +8,22 @@ pub(super) mod params;
 pub use params::LogQuery;
 
 use super::{
-    lasting::LastingBody,
-    reply::{Body, TEXT, closing, respond, text},
+    held::until_sent,
+    reply::{Body, BodyError, Lasting, TEXT, closing, respond, text},
     streaming::{ContainerName, pick},
     views::{Known, PodsView},
 };
 use crate::{
     base::chain,
-    logs::{ContainerLogs, LogError, LogStream, Streams},
     model::PodExt as _,
+    runtime::logs::{ContainerLogs, LogError, LogStream, Streams},
 };
-use futures::StreamExt as _;
-use http_body_util::BodyExt as _;
-use hyper::{Response, StatusCode};
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, stream};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::{Response, StatusCode, body::Frame};
 use jiff::Timestamp;
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -96,9 +97,10 @@ impl LogReaders {
                 tracing::warn!(pod, container, err = %chain(error), "A log cannot be read any further");
             }
         });
-        let (body, lasting) = LastingBody::new(logs, slot, stopping, self.parts.stall);
-        let mut response = respond(StatusCode::OK, TEXT, body.boxed_unsync());
-        response.extensions_mut().insert(lasting);
+        let body = StreamBody::new(until_stopped(logs, stopping.clone())).boxed_unsync();
+        let mut response = until_sent(respond(StatusCode::OK, TEXT, body), slot);
+        let stall = self.parts.stall;
+        response.extensions_mut().insert(Lasting { stall });
         // The connection has given its place back.
         closing(response)
     }
@@ -131,6 +133,22 @@ impl LogReaders {
             .read(pod, status, container, query.previous, options);
         Ok((logs.await?, slot))
     }
+}
+
+/// The log as frames. When the server stops it breaks off with an error, so that no client takes what it got for
+/// the whole log.
+fn until_stopped(
+    mut logs: impl Stream<Item = io::Result<Bytes>> + Unpin,
+    stopping: CancellationToken,
+) -> impl Stream<Item = Result<Frame<Bytes>, BodyError>> {
+    let mut stopped = Box::pin(stopping.cancelled_owned());
+    stream::poll_fn(move |context| {
+        if stopped.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err("the kubelet stops".into())));
+        }
+        let piece = logs.poll_next_unpin(context);
+        piece.map(|piece| piece.map(|piece| piece.map(Frame::data).map_err(Into::into)))
+    })
 }
 
 fn refused(name: &ContainerName, refusal: &Refusal) -> Response<Body> {

@@ -2,7 +2,7 @@
 //! them. Pure.
 
 use crate::{
-    logs::{LogOptions, Streams, since},
+    runtime::logs::{LogOptions, Streams, since},
     server::{
         routes::BadQuery,
         streaming::params::{Pairs, all, bad},

@@ -13,7 +13,7 @@ use super::{
     routes::ExplainQuery,
     views::Views,
 };
-use crate::explain::PodRow;
+use crate::server::explain::PodRow;
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;

@@ -1,6 +1,6 @@
 //! The node's pods, a row each. Pure.
 
-use crate::explain::{Explanation, Order, Overview, PodRow, times::span};
+use crate::server::explain::{Explanation, Order, Overview, PodRow, times::span};
 use crate::server::html::{Html, LONG, SHORT, pod_link, table_head, table_row};
 use jiff::Timestamp;
 
@@ -133,7 +133,7 @@ fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::{Doing, Wait};
+    use crate::server::explain::{Doing, Wait};
 
     fn t(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_767_225_600 + seconds).unwrap()

@@ -5,7 +5,9 @@ use super::{
     overview::{restarts, status},
 };
 use crate::{
-    explain::{ContainerLook, DecisionReport, Explanation, Moment, ProbeReport, times::span},
+    server::explain::{
+        ContainerLook, DecisionReport, Explanation, Moment, ProbeReport, times::span,
+    },
     server::html::{Html, LONG, section},
 };
 use jiff::Timestamp;
@@ -91,7 +93,7 @@ fn waits(told: &Explanation) -> Html {
 }
 
 fn next(told: &Explanation) -> Html {
-    let row = |next: &crate::explain::Upcoming| {
+    let row = |next: &crate::server::explain::Upcoming| {
         vec![Html::new().time(next.at, told.now), long(&next.what)]
     };
     let rows: Vec<_> = told.next.iter().map(row).collect();
@@ -238,7 +240,7 @@ fn probes(told: &Explanation) -> Html {
 }
 
 fn conditions(told: &Explanation) -> Html {
-    let row = |condition: &crate::explain::ConditionLook| {
+    let row = |condition: &crate::server::explain::ConditionLook| {
         vec![
             long(&condition.kind),
             long(&condition.reason),
@@ -270,7 +272,7 @@ fn decisions(told: &Explanation) -> Html {
 }
 
 fn events(told: &Explanation) -> Html {
-    let row = |event: &crate::explain::EventReport| {
+    let row = |event: &crate::server::explain::EventReport| {
         let kind = match event.kind.as_str() {
             "Warning" => Html::new().own("<b class=\"wrong\">Warning</b>"),
             kind => long(kind),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    decisions::Action,
-    explain::{ConditionLook, EventReport, LastEnd, PodRow, Upcoming, Wait},
+    server::explain::{ConditionLook, EventReport, LastEnd, PodRow, Upcoming, Wait},
+    state::pod_history::Action,
 };
 
 const HOSTILE: &str = "</td><script>alert('x')</script>\u{202e}\x1b[2J\"";
@@ -40,7 +40,7 @@ fn everything(text: &str) -> Explanation {
         },
         now: t(0),
         summary: text(),
-        doing: Some(crate::explain::Doing {
+        doing: Some(crate::server::explain::Doing {
             step: text(),
             since: t(-1),
         }),

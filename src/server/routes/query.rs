@@ -1,5 +1,7 @@
 //! Query strings.
 
+use crate::base::percent_decoded;
+
 /// A query that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("query parameter {parameter:?}: {detail}")]
@@ -34,22 +36,7 @@ fn decode(text: &str) -> Result<String, &'static str> {
 
 /// Undoes the percent encoding of a path, where `+` is itself.
 pub(super) fn decode_path(text: &str) -> Result<String, &'static str> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                match (digit(rest.next()), digit(rest.next())) {
-                    (Some(high), Some(low)) => {
-                        bytes.push(u8::try_from(high * 16 + low).unwrap_or_default());
-                    }
-                    _ => return Err("% must be followed by two hexadecimal digits"),
-                }
-            }
-            byte => bytes.push(byte),
-        }
-    }
+    let bytes = percent_decoded(text).ok_or("% must be followed by two hexadecimal digits")?;
     String::from_utf8(bytes).map_err(|_| "is not UTF-8")
 }
 

@@ -39,6 +39,8 @@ pub enum Route {
     Events(EventsQuery),
     /// `/metrics`.
     Metrics,
+    /// `/metrics/slis`: the results of health checks.
+    SliMetrics,
     /// `/metrics/cadvisor`: what containers use.
     CadvisorMetrics,
     /// `/metrics/resource`: CPU and memory, for metrics-server.
@@ -83,6 +85,20 @@ pub enum Route {
     Run(ContainerName, Option<Vec<String>>),
     /// `/containerLogs/…`: what a container wrote.
     ContainerLogs(ContainerName, LogQuery),
+}
+
+impl Route {
+    /// Whether the answer is in Prometheus' exposition format.
+    pub(in crate::server) fn is_for_prometheus(&self) -> bool {
+        matches!(
+            self,
+            Self::Metrics
+                | Self::SliMetrics
+                | Self::CadvisorMetrics
+                | Self::ResourceMetrics
+                | Self::ProbeMetrics
+        )
+    }
 }
 
 /// What becomes of pods that were posted before.
@@ -171,7 +187,7 @@ pub fn route(
     if !entry.allows(method.as_str()) {
         return Err(RouteError::MethodNotAllowed(entry.methods));
     }
-    let query = pairs(query.unwrap_or_default())?;
+    let query = query.unwrap_or_default();
     let route = (entry.parse)(&Parts { captures, query })?;
     Ok((entry, route))
 }
@@ -187,13 +203,14 @@ pub fn subresources(port: Port, path: &str) -> Subresources {
 /// How a row's parts become a route.
 pub(super) type Parse = fn(&Parts) -> Result<Route, RouteError>;
 
-/// The variable parts of a request's target, decoded.
-pub(super) struct Parts {
+/// The variable parts of a request's target.
+pub(super) struct Parts<'a> {
     captures: Vec<(&'static str, String)>,
-    query: Vec<(String, String)>,
+    /// Not decoded: a route that reads no parameters does not mind what they are.
+    query: &'a str,
 }
 
-impl Parts {
+impl Parts<'_> {
     /// What stands for `{name}` in the path.
     fn path(&self, name: &str) -> String {
         let mut named = self.captures.iter().filter(|(known, _)| *known == name);
@@ -215,15 +232,22 @@ impl Parts {
     }
 
     /// The value of a parameter; the last one where it is there more than once.
-    fn last(&self, parameter: &str) -> Option<String> {
-        let mut values = self.all(parameter);
-        values.next_back().map(ToOwned::to_owned)
+    fn last(&self, parameter: &str) -> Result<Option<String>, BadQuery> {
+        Ok(self.all(parameter)?.pop())
     }
 
     /// All values of a parameter.
-    fn all<'a>(&'a self, parameter: &'a str) -> impl DoubleEndedIterator<Item = &'a str> {
-        let of_it = self.query.iter().filter(move |(key, _)| key == parameter);
-        of_it.map(|(_, value)| value.as_str())
+    fn all(&self, parameter: &str) -> Result<Vec<String>, BadQuery> {
+        let of_it = self
+            .pairs()?
+            .into_iter()
+            .filter(|(key, _)| key == parameter);
+        Ok(of_it.map(|(_, value)| value).collect())
+    }
+
+    /// Every parameter, decoded.
+    fn pairs(&self) -> Result<Vec<(String, String)>, BadQuery> {
+        pairs(self.query)
     }
 }
 
@@ -269,10 +293,11 @@ pub(super) fn nothing(_: &Parts) -> Result<Route, RouteError> {
 }
 
 pub(super) fn health(parts: &Parts) -> Result<Route, RouteError> {
-    let excluded = parts.all("exclude").filter(|name| !name.is_empty());
+    let mut exclude = parts.all("exclude")?;
+    exclude.retain(|name| !name.is_empty());
     Ok(Route::Health(HealthQuery {
-        verbose: parts.last("verbose").is_some(),
-        exclude: excluded.map(ToOwned::to_owned).collect(),
+        verbose: parts.last("verbose")?.is_some(),
+        exclude,
     }))
 }
 
@@ -284,22 +309,22 @@ pub(super) fn node_logs(parts: &Parts) -> Result<Route, RouteError> {
     Ok(Route::NodeLogs(parts.path("path")))
 }
 
-fn after(parts: &Parts) -> OverviewQuery {
-    OverviewQuery {
-        after: parts.last("after"),
-    }
+fn after(parts: &Parts) -> Result<OverviewQuery, BadQuery> {
+    Ok(OverviewQuery {
+        after: parts.last("after")?,
+    })
 }
 
 fn named(parts: &Parts) -> Result<ExplainQuery, RouteError> {
     Ok(ExplainQuery {
         namespace: parts.name("namespace")?,
         name: parts.name("pod")?,
-        uid: parts.last("uid"),
+        uid: parts.last("uid")?,
     })
 }
 
 pub(super) fn overview(parts: &Parts) -> Result<Route, RouteError> {
-    Ok(Route::Overview(after(parts)))
+    Ok(Route::Overview(after(parts)?))
 }
 
 pub(super) fn explain(parts: &Parts) -> Result<Route, RouteError> {
@@ -307,18 +332,17 @@ pub(super) fn explain(parts: &Parts) -> Result<Route, RouteError> {
 }
 
 pub(super) fn node_page(parts: &Parts) -> Result<Route, RouteError> {
-    Ok(Route::NodePage(after(parts)))
+    Ok(Route::NodePage(after(parts)?))
 }
 
 pub(super) fn pod_page(parts: &Parts) -> Result<Route, RouteError> {
-    Ok(Route::PodPage(named(parts)?, after(parts)))
+    Ok(Route::PodPage(named(parts)?, after(parts)?))
 }
 
 /// As upstream, where anything but exactly one `true` means everything.
 pub(super) fn summary(parts: &Parts) -> Result<Route, RouteError> {
-    let mut values = parts.all("only_cpu_and_memory");
     Ok(Route::Summary(
-        values.next() == Some("true") && values.next().is_none(),
+        parts.all("only_cpu_and_memory")? == ["true"],
     ))
 }
 
@@ -340,15 +364,15 @@ pub(super) fn container_info(parts: &Parts) -> Result<Route, RouteError> {
 }
 
 fn info(parts: &Parts, target: InfoTarget) -> Result<Route, RouteError> {
-    let query = InfoQuery::of_pairs(&parts.query)?;
+    let query = InfoQuery::of_pairs(&parts.pairs()?)?;
     Ok(Route::ContainerInfo(target, query))
 }
 
 pub(super) fn events(parts: &Parts) -> Result<Route, RouteError> {
-    let limit = parts.last("limit").map(|value| number("limit", &value));
+    let limit = parts.last("limit")?.map(|value| number("limit", &value));
     Ok(Route::Events(EventsQuery {
-        namespace: parts.last("namespace"),
-        name: parts.last("name"),
+        namespace: parts.last("namespace")?,
+        name: parts.last("name")?,
         limit: limit.transpose()?,
     }))
 }
@@ -370,7 +394,8 @@ fn container_name(parts: &Parts) -> Result<ContainerName, RouteError> {
 }
 
 pub(super) fn checkpoint(parts: &Parts) -> Result<Route, RouteError> {
-    let seconds = parts.last("timeout").map(|value| number("timeout", &value));
+    let seconds = parts.last("timeout")?;
+    let seconds = seconds.map(|value| number("timeout", &value));
     let seconds = seconds.transpose()?.map(|seconds| seconds as u64);
     Ok(Route::Checkpoint(container_name(parts)?, seconds))
 }
@@ -378,7 +403,7 @@ pub(super) fn checkpoint(parts: &Parts) -> Result<Route, RouteError> {
 /// The parameters of the first kubelets.
 pub(super) fn pod_info(parts: &Parts) -> Result<Route, RouteError> {
     let needed = |parameter: &str| {
-        let value = parts.last(parameter).filter(|value| !value.is_empty());
+        let value = parts.last(parameter)?.filter(|value| !value.is_empty());
         value.ok_or_else(|| BadQuery {
             parameter: parameter.to_owned(),
             detail: "is missing".to_owned(),
@@ -387,39 +412,40 @@ pub(super) fn pod_info(parts: &Parts) -> Result<Route, RouteError> {
     Ok(Route::PodInfo(PodName {
         name: needed("podID")?,
         namespace: needed("podNamespace")?,
-        uid: parts.last("UUID").filter(|uid| !uid.is_empty()),
+        uid: parts.last("UUID")?.filter(|uid| !uid.is_empty()),
     }))
 }
 
 pub(super) fn exec(parts: &Parts) -> Result<Route, RouteError> {
-    let command = params::command(&parts.query)?;
-    let streams = params::std_streams(&parts.query)?;
+    let query = parts.pairs()?;
+    let command = params::command(&query)?;
+    let streams = params::std_streams(&query)?;
     Ok(Route::Exec(container_name(parts)?, command, streams))
 }
 
 pub(super) fn attach(parts: &Parts) -> Result<Route, RouteError> {
-    let streams = params::std_streams(&parts.query)?;
+    let streams = params::std_streams(&parts.pairs()?)?;
     Ok(Route::Attach(container_name(parts)?, streams))
 }
 
 pub(super) fn port_forward(parts: &Parts) -> Result<Route, RouteError> {
-    let ports = params::ports(&parts.query)?;
+    let ports = params::ports(&parts.pairs()?)?;
     Ok(Route::PortForward(pod_name(parts)?, ports))
 }
 
 pub(super) fn run(parts: &Parts) -> Result<Route, RouteError> {
-    let command = params::cmd(&parts.query)?;
+    let command = params::cmd(&parts.pairs()?)?;
     Ok(Route::Run(container_name(parts)?, command))
 }
 
 pub(super) fn container_logs(parts: &Parts) -> Result<Route, RouteError> {
-    let query = log_query(&parts.query)?;
+    let query = log_query(&parts.pairs()?)?;
     Ok(Route::ContainerLogs(container_name(parts)?, query))
 }
 
 /// As long as upstream where it is not said; not for ever, because there is one at a time.
 pub(super) fn profile(parts: &Parts) -> Result<Route, RouteError> {
-    let Some(value) = parts.last("seconds") else {
+    let Some(value) = parts.last("seconds")? else {
         return Ok(Route::Profile(PROFILE_SECONDS));
     };
     let seconds = value.parse().ok();

@@ -2,8 +2,8 @@
 //! the entry, and `docs/routes.md` is written from it.
 
 use super::route::{self, Parse};
+use crate::model::validation::MAX_MANIFEST_BYTES;
 use crate::server::container_info;
-use crate::validation::MAX_MANIFEST_BYTES;
 use std::fmt::Write as _;
 
 /// Which port a request came in on.
@@ -19,12 +19,13 @@ pub enum Port {
     Local,
 }
 
-/// A setting that can take a group of routes away. They are still known: the answer says that they are
-/// disabled.
+/// A setting that can take a group of routes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Switch {
     /// `enableDebuggingHandlers`.
     Debugging,
+    /// The same, for routes of which nothing is left without it.
+    DebuggingPages,
     /// `enableSystemLogHandler`.
     SystemLogs,
     /// `enableProfilingHandler`.
@@ -39,7 +40,7 @@ impl Switch {
     /// The field of the configuration or the flag, as it is written there.
     pub fn field(self) -> &'static str {
         match self {
-            Self::Debugging => "enableDebuggingHandlers",
+            Self::Debugging | Self::DebuggingPages => "enableDebuggingHandlers",
             Self::SystemLogs => "enableSystemLogHandler",
             Self::Profiling => "enableProfilingHandler",
             Self::DebugFlags => "enableDebugFlagsHandler",
@@ -47,12 +48,21 @@ impl Switch {
         }
     }
 
-    /// The switch of a wider group that this one is within.
-    pub(in crate::server) fn wider(self) -> Option<Self> {
-        match self {
-            Self::SystemLogs | Self::Profiling | Self::DebugFlags => Some(Self::Debugging),
-            Self::Debugging | Self::PostedPods => None,
+    /// What a route with this switch answers, given all switches that are off: nothing where it is there, else
+    /// the text of a 405, or a 404 without any. The texts are upstream's.
+    pub(in crate::server) fn refusal(self, off: &[Self]) -> Option<Option<&'static str>> {
+        if self != Self::PostedPods && off.contains(&Self::Debugging) {
+            let gone = matches!(self, Self::DebuggingPages | Self::DebugFlags);
+            return Some((!gone).then_some("Debug endpoints are disabled."));
         }
+        let text = match self {
+            Self::SystemLogs => "logs endpoint is disabled.",
+            Self::Profiling => "profiling endpoint is disabled.",
+            Self::DebugFlags => "flags endpoint is disabled.",
+            Self::PostedPods => "Posted pods are disabled: --allow-posted-pods is not set.",
+            Self::Debugging | Self::DebuggingPages => return None,
+        };
+        off.contains(&self).then_some(Some(text))
     }
 }
 
@@ -204,6 +214,13 @@ pub static ENTRIES: &[Entry] = &[
         ..READ
     },
     Entry {
+        pattern: "/metrics/slis",
+        subresources: &["metrics"],
+        about: "The results of health checks, for service level indicators.",
+        parse: |_| Ok(route::Route::SliMetrics),
+        ..READ
+    },
+    Entry {
         pattern: "/metrics/cadvisor",
         subresources: &["metrics"],
         about: "What containers, pods and the machine use: the series of cAdvisor, read from cgroups now.",
@@ -259,6 +276,7 @@ pub static ENTRIES: &[Entry] = &[
         pattern: "/configz",
         ports: GUARDED,
         subresources: &["configz", "proxy"],
+        switch: Some(Switch::DebuggingPages),
         about: "The configuration in force, without secrets.",
         parse: |_| Ok(route::Route::Configz),
         ..READ
@@ -266,7 +284,8 @@ pub static ENTRIES: &[Entry] = &[
     Entry {
         pattern: "/flagz",
         ports: GUARDED,
-        subresources: &["flagz", "proxy"],
+        subresources: &["configz"],
+        switch: Some(Switch::DebuggingPages),
         about: "Every flag with its value, without secrets; for people.",
         parse: |_| Ok(route::Route::Flagz),
         ..READ
@@ -274,7 +293,8 @@ pub static ENTRIES: &[Entry] = &[
     Entry {
         pattern: "/statusz",
         ports: GUARDED,
-        subresources: &["statusz", "proxy"],
+        subresources: &["statusz"],
+        switch: Some(Switch::DebuggingPages),
         about: "Version, start and age of the process; for people.",
         parse: |_| Ok(route::Route::Statusz),
         ..READ
@@ -321,8 +341,8 @@ pub static ENTRIES: &[Entry] = &[
         pattern: "/checkpoint/{namespace}/{pod}/{container}",
         methods: &["POST"],
         ports: GUARDED,
-        subresources: &["checkpoint", "proxy"],
-        switch: Some(Switch::Debugging),
+        subresources: &["checkpoint"],
+        switch: Some(Switch::DebuggingPages),
         about: "Has the runtime write the state of a running container to an archive under the root directory; `timeout` in seconds.",
         parse: route::checkpoint,
         ..READ
@@ -344,9 +364,9 @@ pub static ENTRIES: &[Entry] = &[
     Entry {
         pattern: "/logs/{path...}",
         ports: GUARDED,
-        subresources: &["log", "proxy"],
+        subresources: &["log"],
         switch: Some(Switch::SystemLogs),
-        about: "The node's logs: files and directory listings below `/var/log`; `Range` is honoured.",
+        about: "The node's logs: files and directory listings below `/var/log`; `Range` and `If-Modified-Since` are honoured.",
         parse: route::node_logs,
         ..READ
     },
@@ -439,7 +459,7 @@ pub fn document() -> String {
     let mut text = String::from(
         "# Routes\n\nWritten from the table in `src/server/routes/table.rs`; a test compares them.\n\n\
          Ports: *health* is `healthzPort`, *read-only* is `readOnlyPort`, *main* is `port` (10250), *local* is the socket\n\
-         `kubelet.sock` in the root directory, which only root can open. On the main port a client needs the right to one\n\
+         `kubelet.sock` in the root directory, for root in the kubelet's own mount and pid namespaces. On the main port a client needs the right to one\n\
          of the named subresources of `nodes`; the verb follows from the method (GET: get, POST: create, PUT: update).\n\n\
          | path | methods | ports | subresources | unless switched off by | what |\n|---|---|---|---|---|---|\n",
     );

@@ -14,9 +14,10 @@ mod target;
 mod upgrade;
 
 pub use params::{ContainerName, PodName};
-pub(super) use upgrade::is_upgrade;
+pub(super) use upgrade::{is_upgrade, is_websocket};
 
 use super::{
+    metrics::StreamMetrics,
     reply::{Body, Request as BodyRequest, read_body, refuse, text},
     routes::{RouteError, pairs},
     views::{Known, PodsView},
@@ -25,7 +26,7 @@ use crate::{
     base::chain,
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
-    pod_cache::PodCache,
+    state::pod_cache::PodCache,
 };
 use hyper::{
     Request, Response, StatusCode,
@@ -56,6 +57,8 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
 pub struct StreamParts {
     /// The runtime.
     pub runtime: RuntimeClient,
+    /// Counts them.
+    pub metrics: StreamMetrics,
     /// What it has of every pod.
     pub cache: PodCache,
     /// Every known pod.
@@ -136,6 +139,9 @@ impl Streams {
             let slot = self.slot(&request)?;
             let runtime = &self.parts.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
+            if upgrade::closes_streams(request.headers()) {
+                self.parts.metrics.websocket("exec");
+            }
             Ok((url, slot))
         };
         self.answer("exec", url.await, request).await
@@ -153,6 +159,9 @@ impl Streams {
             let id = pick::container(&shown.0, &picture, name)?;
             let slot = self.slot(&request)?;
             let url = self.parts.runtime.attach(id.as_str(), streams).await?;
+            if upgrade::closes_streams(request.headers()) {
+                self.parts.metrics.websocket("attach");
+            }
             Ok((url, slot))
         };
         self.answer("attach", url.await, request).await
@@ -177,6 +186,9 @@ impl Streams {
             let ports = if websocket { ports } else { &[] };
             let runtime = &self.parts.runtime;
             let url = runtime.port_forward(sandbox.as_str(), ports).await?;
+            if upgrade::is_tunnel(request.headers()) {
+                self.parts.metrics.websocket("portforward");
+            }
             Ok((url, slot))
         };
         self.answer("port-forward", url.await, request).await

@@ -3,6 +3,7 @@
 //! Whatever answers at that URL gets what a client sends to a container, so it has to be on this node: a
 //! runtime that is broken or lied to must not make the kubelet a proxy into the network.
 
+use crate::base::percent_decoded;
 use http::Uri;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -68,7 +69,8 @@ pub(super) fn parse(url: &str) -> Result<Target, Refused> {
 }
 
 fn unix(socket: &str, path: &str) -> Result<Target, Refused> {
-    let decoded = percent_decoded(socket).filter(|socket| socket.starts_with('/'));
+    let decoded = percent_decoded(socket).and_then(|socket| String::from_utf8(socket).ok());
+    let decoded = decoded.filter(|socket| socket.starts_with('/') && !socket.contains('\0'));
     let Some(socket) = decoded else {
         return Err(Refused("it names no socket".into()));
     };
@@ -113,22 +115,6 @@ fn request_path(path: &str) -> Result<String, Refused> {
         Ok(uri) if uri.host().is_none() && uri.path().starts_with('/') => Ok(path),
         _ => Err(Refused("its path is malformed".into())),
     }
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        let value = digit()? * 16 + digit()?;
-        bytes.push(u8::try_from(value).ok()?);
-    }
-    let text = String::from_utf8(bytes).ok()?;
-    (!text.contains('\0')).then_some(text)
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Asks the runtime's streaming server for what the client wants, in the client's protocol.
 
-use super::target::{Address, Target};
+use super::{
+    super::bearer_protocol,
+    target::{Address, Target},
+};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{
@@ -28,7 +31,7 @@ const MAX_HEAD: usize = 16 * 1024;
 const MAX_TEXT: usize = 16 * 1024;
 
 /// Headers of the request that the protocols are negotiated by. Others, credentials above all, are not
-/// the runtime's business.
+/// the runtime's business; nor are subprotocols that are a token.
 const PASSED: [&str; 4] = [
     "upgrade",
     "origin",
@@ -78,7 +81,7 @@ pub(in crate::server) fn is_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// Whether that protocol is WebSocket.
-pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
+pub(in crate::server) fn is_websocket(headers: &HeaderMap) -> bool {
     let protocol = headers.get(header::UPGRADE).and_then(|v| v.to_str().ok());
     is_upgrade(headers) && protocol.is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
 }
@@ -88,6 +91,14 @@ pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let mut offered = offered.filter_map(|value| value.to_str().ok());
     is_websocket(headers) && offered.any(|list| list.contains("SPDY/3.1+portforward.k8s.io"))
+}
+
+/// Whether it is WebSocket in the version that closes single streams, as `kubectl exec` speaks it.
+pub(super) fn closes_streams(headers: &HeaderMap) -> bool {
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let mut offered = offered.filter_map(|value| value.to_str().ok());
+    let closes = |list: &str| list.split(',').any(|one| one.trim() == "v5.channel.k8s.io");
+    is_websocket(headers) && offered.any(closes)
 }
 
 /// Connects and asks.
@@ -129,10 +140,14 @@ fn question<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     let passed = |name: &HeaderName| {
         let name = name.as_str();
-        PASSED.contains(&name) || name.starts_with(WEBSOCKET)
+        let websocket = name.starts_with(WEBSOCKET) && name != header::SEC_WEBSOCKET_PROTOCOL;
+        PASSED.contains(&name) || websocket
     };
     for (name, value) in request.headers().iter().filter(|(name, _)| passed(name)) {
         headers.append(name, value.clone());
+    }
+    if let Some(protocols) = bearer_protocol::without_tokens(request.headers()) {
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocols);
     }
     asked
 }
@@ -261,7 +276,7 @@ mod tests {
             ("sec-websocket-key", "k=="),
             (
                 "sec-websocket-protocol",
-                "v5.channel.k8s.io, v4.channel.k8s.io",
+                "v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io",
             ),
             ("authorization", "Bearer secret"),
             ("cookie", "session=secret"),

@@ -161,7 +161,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 
 #[tokio::test]
 async fn an_answer_of_known_length_says_so_also_while_it_is_counted() {
-    let metrics = crate::metrics::Metrics::new();
+    let metrics = crate::base::metrics::Metrics::new();
     let views = Views {
         http: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
@@ -310,4 +310,34 @@ async fn a_check_is_asked_at_each_request() {
         ask(&handlers, "/healthz").await.status,
         StatusCode::INTERNAL_SERVER_ERROR
     );
+}
+
+#[tokio::test]
+async fn the_pages_for_prometheus_are_compressed_for_who_accepts_it_and_no_others() {
+    use std::io::Read as _;
+    let handlers = read_only();
+    let rows = [
+        ("/metrics", Some("up 1\n")),
+        ("/metrics/slis", Some("kubernetes_healthcheck 1\n")),
+        ("/metrics/cadvisor", Some("a 1\nb 2\n")),
+        ("/metrics/resource", Some("r 1\n")),
+        ("/metrics/probes", Some("p 1\n")),
+        ("/pods", None),
+    ];
+    for (target, expected) in rows {
+        let request = Request::get(target).header(header::ACCEPT_ENCODING, "gzip");
+        let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+        let response = handlers.answer(request, &CancellationToken::new()).await;
+        assert_eq!(response.status(), StatusCode::OK, "{target}");
+        let encoding = response.headers().get(header::CONTENT_ENCODING).cloned();
+        assert_eq!(encoding.is_some(), expected.is_some(), "{target}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        if let Some(expected) = expected {
+            let mut text = String::new();
+            let mut decoder = flate2::read::GzDecoder::new(&body[..]);
+            decoder.read_to_string(&mut text).unwrap();
+            assert_eq!(text, expected, "{target}");
+            assert_eq!(ask(&handlers, target).await.body, expected, "{target}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The pages as they are sent, and in a browser.
 
 use super::*;
-use crate::explain::{EventReport, Moment, PodRow, Wait};
+use crate::server::explain::{EventReport, Moment, PodRow, Wait};
 use http_body_util::{BodyExt, Empty};
 use hyper::{Method, Request, Response, StatusCode, header};
 use jiff::Timestamp;

@@ -28,7 +28,9 @@ fn each_path_has_its_route() {
         ("/runningpods/", Route::RunningPods),
         ("/runningpods", Route::RunningPods),
         ("/events", all_events),
+        ("/pods?x=%ff", Route::Pods),
         ("/metrics", Route::Metrics),
+        ("/metrics/slis", Route::SliMetrics),
         ("/metrics/cadvisor", Route::CadvisorMetrics),
         ("/metrics/resource", Route::ResourceMetrics),
         ("/metrics/probes", Route::ProbeMetrics),
@@ -170,7 +172,7 @@ fn a_malformed_parameter_is_named() {
         ("/events?limit=99999999999999999999999", "limit"),
         ("/events?name=%zz", "name"),
         ("/healthz?verbose=%", "verbose"),
-        ("/pods?x=%ff", "x"),
+        ("/healthz?x=%ff", "x"),
     ];
     for (target, parameter) in rows {
         match get(Port::ReadOnly, target) {

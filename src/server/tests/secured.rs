@@ -1,5 +1,6 @@
 //! The secured port as clients meet it: real TLS, and an API server on loopback that says what it is told to.
 
+mod crowd;
 mod every_route;
 
 use super::*;
@@ -11,13 +12,13 @@ use crate::{
             scripted::{Answer, Scripted},
         },
     },
-    logs::ContainerLogs,
     model::ContainerId,
-    pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
+    runtime::logs::ContainerLogs,
     server::{
         auth::{AuthSettings, Authorization, Gate},
         tls::{ClientAuthorities, ServingCertificate, Terms, Tls, TlsSettings},
     },
+    state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use serde_json::{Value, json};
@@ -37,6 +38,7 @@ struct Setting {
     auth: AuthSettings,
     terms: Terms,
     api: Option<ApiServer>,
+    metrics: Metrics,
     cluster: Authority,
     clients: Authority,
 }
@@ -52,10 +54,13 @@ impl Setting {
                 client_ca_file: Some(dir.path().join("clients.crt")),
                 anonymous: false,
                 token_ttl: None,
+                review_qps: 0,
+                review_burst: 0,
                 authorization: Authorization::AlwaysAllow,
             },
             terms: Terms::default(),
             api: None,
+            metrics: Metrics::new(),
             cluster,
             clients,
             dir,
@@ -67,7 +72,7 @@ impl Setting {
 
     /// Connections may stand idle for as long as the test takes.
     fn patient(mut self) -> Self {
-        (self.limits.head, self.limits.age) = (LONG, LONG);
+        (self.limits.head, self.limits.idle) = (LONG, LONG);
         self
     }
 
@@ -75,7 +80,8 @@ impl Setting {
     async fn asking(api: &Scripted) -> Self {
         let mut setting = Self::alone();
         let path = api.kubeconfig(setting.dir.path());
-        setting.api = Some(ApiServer::of_kubeconfig(&path).await.unwrap());
+        let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+        setting.api = Some(api.measured(&setting.metrics));
         setting.auth.token_ttl = Some(LONG);
         setting.auth.authorization = Authorization::Webhook {
             allowed: LONG,
@@ -125,7 +131,7 @@ impl Setting {
         let listener = listener.limits(self.limits).tls(tls);
         let address = listener.address().unwrap();
         let shutdown = CancellationToken::new();
-        let handlers = handlers.guarded(gate.unwrap());
+        let handlers = handlers.guarded(gate.unwrap().measured(&self.metrics));
         let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
         Served {
             address,
@@ -301,6 +307,109 @@ async fn who_is_known_and_allowed_is_let_in_and_nobody_else() {
     });
     assert_eq!(of_reader, Some(&expected));
     served.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_may_be_a_subprotocol_of_a_websocket() {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    let api = Scripted::start(cluster).await;
+    let setting = Setting::asking(&api).await;
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    let status = async |token: &str, more: &str| {
+        let token = URL_SAFE_NO_PAD.encode(token);
+        let headers = format!(
+            "Connection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.{token}{more}\r\n"
+        );
+        let target = "/exec/default/none/c?command=ls&output=1";
+        get(&served, &plain, target, &headers).await.0
+    };
+    let other = ", v5.channel.k8s.io";
+    assert_eq!(status("root-1", other).await, 404, "it is let in");
+    assert_eq!(status("reader-1", other).await, 403);
+    assert_eq!(status("bad-1", other).await, 401);
+    assert_eq!(status("root-1", "").await, 401, "no protocol is left");
+    // One good credential is enough.
+    let both = format!("{other}\r\n{}", bearer("bad-1").trim_end());
+    assert_eq!(status("root-1", &both).await, 404);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_api_server_is_asked_is_counted_as_upstream_counts_it() {
+    let api = Scripted::start(cluster).await;
+    let setting = Setting::asking(&api).await;
+    let served = setting.serve().await;
+    let plain = setting.client(None);
+    for token in ["reader-1", "reader-1", "broken-1"] {
+        get(&served, &plain, "/pods", &bearer(token)).await;
+    }
+    let text = setting.metrics.text();
+    for sample in [
+        "authentication_token_cache_request_total{status=\"hit\"} 1",
+        "authentication_token_cache_request_total{status=\"miss\"} 2",
+        "authentication_token_cache_request_duration_seconds_count{status=\"miss\"} 2",
+        "authentication_token_cache_fetch_total{status=\"ok\"} 1",
+        "authentication_token_cache_fetch_total{status=\"error\"} 1",
+        "authentication_token_cache_active_fetch_count{status=\"blocked\"} 0",
+        "authentication_token_cache_active_fetch_count{status=\"in_flight\"} 0",
+        "apiserver_delegated_authn_request_total{code=\"201\"} 1",
+        "apiserver_delegated_authn_request_total{code=\"403\"} 1",
+        "apiserver_delegated_authn_request_duration_seconds_count{code=\"403\"} 1",
+        "apiserver_delegated_authz_request_total{code=\"201\"} 1",
+        "apiserver_delegated_authz_request_duration_seconds_count{code=\"201\"} 1",
+    ] {
+        assert!(
+            text.lines().any(|line| line == sample),
+            "{sample} in {text}"
+        );
+    }
+    let requests = "rest_client_requests_total{code=\"201\",method=\"POST\",host=\"";
+    let mut hosts = text.lines().filter_map(|line| line.strip_prefix(requests));
+    let host = hosts.next().unwrap().strip_suffix("\"} 2").unwrap();
+    assert!(host.contains(':') && !host.contains('/'), "{host}");
+    let latency =
+        format!("rest_client_request_duration_seconds_count{{verb=\"POST\",host=\"{host}\"}} 3");
+    assert!(text.contains(&latency), "{text}");
+    drop(api);
+    get(&served, &plain, "/pods", &bearer("reader-2")).await;
+    let text = setting.metrics.text();
+    let lost = "apiserver_delegated_authn_request_total{code=\"<error>\"}";
+    assert!(text.contains(lost), "{text}");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificates_holder_loses_no_place_to_strangers_and_shares_those_of_the_known() {
+    let mut setting = Setting::alone().patient();
+    (setting.limits.unauthenticated, setting.limits.authenticated) = (2, 2);
+    let served = setting.serve().await;
+    let config = setting.client(Some(&setting.clients.client("ops", &[])));
+    let mut first = shake(&served, &config).await.unwrap();
+    assert_eq!(ask(&mut first, "/pods").await, 200);
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(served.connect().await);
+    }
+    assert_eq!(ask(&mut first, "/pods").await, 200);
+    let mut second = shake(&served, &config).await.unwrap();
+    assert_eq!(ask(&mut second, "/pods").await, 200);
+    let mut third = shake(&served, &config).await.unwrap();
+    assert_eq!(ask(&mut third, "/pods").await, 200);
+    assert_eq!(read_all(&mut first).await, "", "the longest idle one");
+    assert_eq!(ask(&mut second, "/pods").await, 200);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_without_an_end_is_shown_and_counts() {
+    let setting = Setting::alone();
+    setting.show(&setting.cluster.endless("n1"));
+    let served = setting.serve().await;
+    let client = setting.client(Some(&setting.clients.endless("ops")));
+    let (status, body) = get(&served, &client, "/healthz/ping", "").await;
+    assert_eq!((status, body.as_str()), (200, "ok"));
 }
 
 #[tokio::test]
@@ -586,7 +695,7 @@ async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
 #[tokio::test]
 async fn a_handshake_that_stalls_gives_its_place_back() {
     let mut setting = Setting::alone();
-    setting.limits.connections = 1;
+    setting.limits.unauthenticated = 1;
     setting.limits.head = Duration::from_secs(1);
     let served = setting.serve().await;
     let mut silent = served.connect().await;
@@ -709,11 +818,11 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
 }
 
 #[tokio::test]
-async fn a_log_that_is_followed_outlives_the_age_of_connections_and_keeps_no_place() {
+async fn a_log_that_is_followed_outlives_all_limits_and_keeps_no_place() {
     let mut setting = Setting::alone();
-    setting.limits.connections = 1;
+    setting.limits.authenticated = 1;
     let brief = Duration::from_millis(200);
-    (setting.limits.age, setting.limits.drain) = (brief, brief);
+    (setting.limits.idle, setting.limits.stall) = (brief, brief);
     let log = setting.file("pods/a/c/0.log");
     let (handlers, _writer) = chatting(&log);
     let served = setting.serve_with(handlers).await;
@@ -724,8 +833,9 @@ async fn a_log_that_is_followed_outlives_the_age_of_connections_and_keeps_no_pla
     follower.write_all(request.as_bytes()).await.unwrap();
     let mut said = Vec::new();
     wait_said(&mut follower, &mut said, "first").await;
-    // Another connection has the only place, and loses it for its age, which began later.
+    // Another connection has the only place, and loses it, idle since later.
     let mut other = shake(&served, &config).await.unwrap();
+    assert_eq!(ask(&mut other, "/pods").await, 200);
     assert_eq!(read_all(&mut other).await, "");
     let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
     io::Write::write_all(&mut file, b"2026-01-02T03:04:06Z stdout F second\n").unwrap();

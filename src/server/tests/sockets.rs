@@ -5,6 +5,7 @@ use super::*;
 fn brief() -> Limits {
     Limits {
         head: Duration::from_millis(200),
+        idle: Duration::from_millis(200),
         ..Limits::default()
     }
 }
@@ -150,10 +151,10 @@ async fn an_idle_connection_is_closed_after_its_answer() {
 }
 
 #[tokio::test]
-async fn clients_that_say_nothing_only_delay_the_others() {
+async fn a_silent_client_makes_room_for_one_that_asks() {
     let limits = Limits {
-        connections: 2,
-        ..brief()
+        unauthenticated: 2,
+        ..Limits::default()
     };
     let served = serve(read_only(), limits).await;
     let mut silent = Vec::new();
@@ -161,18 +162,40 @@ async fn clients_that_say_nothing_only_delay_the_others() {
         silent.push(served.connect().await);
     }
     assert!(served.get("/healthz/ping").await.ends_with("ok"));
+    for stream in silent.iter_mut().take(2) {
+        assert_eq!(read_to_end(stream).await, "", "the oldest is closed");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_wait_for_news_make_room_for_another_address() {
+    let limits = Limits {
+        unauthenticated: 4,
+        ..Limits::default()
+    };
+    let served = serve(read_only(), limits).await;
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        let mut stream = served.connect().await;
+        let request = b"GET /explain?after=1 HTTP/1.1\r\nHost: n\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        waiting.push(stream);
+    }
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 9], 0).into()).unwrap();
+    let mut other = socket.connect(served.address).await.unwrap();
+    let request = b"GET /healthz/ping HTTP/1.0\r\n\r\n";
+    other.write_all(request).await.unwrap();
+    assert!(read_to_end(&mut other).await.ends_with("ok"));
     served.stop().await;
 }
 
 #[tokio::test]
 async fn many_clients_at_once_are_all_answered() {
-    let limits = Limits {
-        connections: 8,
-        ..Limits::default()
-    };
-    let served = Arc::new(serve(read_only(), limits).await);
+    let served = Arc::new(serve(read_only(), Limits::default()).await);
     let mut clients = tokio::task::JoinSet::new();
-    for _ in 0..200 {
+    for _ in 0..400 {
         let served = served.clone();
         clients.spawn(async move { served.get("/pods").await });
     }
@@ -245,11 +268,9 @@ async fn shutdown_closes_idle_connections_and_the_port() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_loses_its_connection_with_age() {
+async fn a_client_that_takes_nothing_loses_its_connection() {
     let limits = Limits {
-        age: Duration::from_millis(100),
-        drain: Duration::from_millis(100),
-        connections: 1,
+        stall: Duration::from_millis(200),
         ..Limits::default()
     };
     let served = serve(large(), limits).await;
@@ -258,10 +279,40 @@ async fn a_client_that_does_not_read_loses_its_connection_with_age() {
         .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
         .await
         .unwrap();
-    assert!(
-        served.get("/healthz/ping").await.ends_with("ok"),
-        "the only slot is free again"
-    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!read_to_end(&mut stalled).await.ends_with("]}\n"));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_little_at_a_time_gets_all() {
+    let limits = Limits {
+        head: Duration::from_millis(500),
+        idle: Duration::from_millis(500),
+        stall: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let served = serve(large(), limits).await;
+    let mut stream = served.connect().await;
+    stream
+        .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
+    let (mut text, mut part) = (Vec::new(), vec![0; 3_000_000]);
+    let begun = std::time::Instant::now();
+    loop {
+        let read = timeout(PATIENCE, stream.read(&mut part)).await.unwrap();
+        match read.unwrap() {
+            0 => break,
+            read => text.extend_from_slice(&part[..read]),
+        }
+        // Longer in all than any limit.
+        if begun.elapsed() < Duration::from_secs(2) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    assert!(begun.elapsed() > Duration::from_secs(1));
+    assert!(text.ends_with(b"]}\n"), "{} bytes", text.len());
     served.stop().await;
 }
 
@@ -317,9 +368,10 @@ async fn a_local_socket_answers_as_the_read_only_port_does() {
 }
 
 #[tokio::test]
-async fn an_answer_that_takes_longer_than_a_connection_may_last_is_given_all_the_same() {
+async fn an_answer_may_be_waited_for_longer_than_a_client_may_be_silent() {
     let limits = Limits {
-        age: Duration::from_millis(50),
+        idle: Duration::from_millis(50),
+        stall: Duration::from_millis(50),
         ..Limits::default()
     };
     let (changed, news) = tokio::sync::watch::channel(1);
@@ -341,5 +393,23 @@ async fn an_answer_that_takes_longer_than_a_connection_may_last_is_given_all_the
     };
     let (text, ()) = tokio::join!(asking, later);
     assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_panics_is_answered_with_500_and_its_connection_goes_on() {
+    let views = Views {
+        overview: Arc::new(|| panic!("as scripted")),
+        ..views(vec![])
+    };
+    let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
+    let served = serve(handlers, Limits::default()).await;
+    let requests = "GET /explain HTTP/1.1\r\nHost: n\r\n\r\n".repeat(2)
+        + "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
+    let text = served.send(requests.as_bytes()).await;
+    let failed = "HTTP/1.1 500 Internal Server Error";
+    assert_eq!(text.matches(failed).count(), 2, "{text}");
+    assert!(text.ends_with("up 1\n"), "{text}");
+    assert!(!text.contains("scripted"), "{text}");
     served.stop().await;
 }

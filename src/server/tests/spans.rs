@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::{
-    server::auth::{AuthSettings, Authorization, Gate},
-    traces::tests::{
+    base::otel::tests::{
         collector::{TestCollector, attribute, ids},
         tracer,
     },
+    server::auth::{AuthSettings, Authorization, Gate},
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
@@ -31,6 +31,8 @@ fn gate(anonymous: bool) -> Gate {
         client_ca_file: Some("/nonexistent".into()),
         anonymous,
         token_ttl: None,
+        review_qps: 0,
+        review_burst: 0,
         authorization: Authorization::AlwaysAllow,
     };
     let nobody = tempfile::NamedTempFile::new().unwrap();

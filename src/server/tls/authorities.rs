@@ -1,7 +1,7 @@
 //! Authorities of client certificates.
 
 use super::pair::certificates;
-use crate::server::reload::Reloaded;
+use crate::base::Reloaded;
 use anyhow::Context as _;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
@@ -55,7 +55,7 @@ impl ClientAuthorities {
 
     /// Those that were read last.
     pub(super) fn first(&self) -> Arc<Authorities> {
-        self.file.first()
+        self.file.latest()
     }
 }
 

@@ -19,8 +19,7 @@ pub use authorities::{Authorities, ClientAuthorities};
 pub use terms::{Terms, TermsError, without_effect};
 
 use self::{authorities::AskForCertificate, own::Names, pair::Pair};
-use super::reload::Reloaded;
-use crate::base::chain;
+use crate::base::{Reloaded, chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
 use rustls::{ServerConfig, server::ResolvesServerCert};
@@ -101,7 +100,7 @@ impl Tls {
         };
         let pair = Arc::new(pair);
         let (first, asked) = (
-            pair.first(),
+            pair.latest(),
             authorities.as_ref().map(|authorities| authorities.first()),
         );
         let config = config(&terms, &first, asked.as_ref())?;

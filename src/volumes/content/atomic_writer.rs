@@ -10,10 +10,13 @@ use super::{
     owner::{Group, READ_ONLY},
     payload::{Content, Payload},
 };
-use crate::host::remove;
+use crate::host::{
+    files::{TO_REOPEN, reopen},
+    remove,
+};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 use std::{
@@ -107,13 +110,11 @@ fn has_content(
     content: &Content,
     group: Group,
 ) -> io::Result<bool> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(open_within(version, path, flags, 0)?);
+    let (file, _) = reopen(open_within(version, path, TO_REOPEN, 0)?)?;
     let stat = rustix::fs::fstat(&file)?;
-    let plain = FileType::from_raw_mode(stat.st_mode).is_file();
     let mode = group.widen(content.mode, READ_ONLY, false);
     let length = content.data.len() as u64;
-    if !plain || stat.st_mode & 0o7777 != mode || !group.owns(&stat) {
+    if stat.st_mode & 0o7777 != mode || !group.owns(&stat) {
         return Ok(false);
     }
     let mut bytes = Vec::with_capacity(content.data.len());

@@ -21,8 +21,8 @@ pub(super) use plan::sources;
 pub(super) use sources::{is_fixed, object_keys, payload};
 
 use super::{Mounter, PodDir, SetUpError, empty_dir::make, error::io_error};
+use crate::apiserver::configmap_secret::Found;
 use crate::host::files;
-use crate::objects::Found;
 use owner::READ_ONLY;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},

@@ -1,8 +1,8 @@
 //! What the files of a volume are made from. Pure.
 
 use super::{Payload, owner::Group, sources::ContentError};
+use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
 use crate::model::{Pod, PodExt, pod_field};
-use crate::objects::{ObjectKey, ObjectKind};
 use crate::resources::{NodeFacts, field_ref_value};
 use crate::volumes::paths::Plugin;
 use k8s_openapi::api::core::v1::{

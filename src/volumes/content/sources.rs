@@ -2,7 +2,7 @@
 
 use super::plan::{ObjectSource, Source};
 use super::{PathError, Payload};
-use crate::objects::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+use crate::apiserver::configmap_secret::{Found, Object, ObjectError, ObjectKey, ObjectKind};
 use crate::resources::FieldRefError;
 use std::{collections::BTreeSet, fmt};
 

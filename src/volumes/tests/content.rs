@@ -124,7 +124,7 @@ async fn without_local_objects_the_text_is_that_of_a_kubelet_without_an_api_serv
     let facts = Arc::new(NodeFacts::default());
     let manager = VolumeManager::new(root, facts, Objects::default(), node.mounter.clone());
     let pod = pod(json!([{"name": "v", "secret": {"secretName": "db", "optional": true}}]));
-    let error = chain(&manager.prepare(&pod).await.unwrap_err());
+    let error = chain(&manager.prepare(&pod, &never()).await.unwrap_err());
     assert!(
         error.ends_with("couldn't get secret ns/db, no kubeClient defined"),
         "{error}"
@@ -248,7 +248,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
     fs::remove_dir_all(node.base.join("objects")).unwrap();
     // The same kubelet, and one that was started anew.
     for manager in [node.manager.clone(), manager(&node.base, &node.mounter)] {
-        let prepared = manager.prepare(&pod).await.unwrap();
+        let prepared = manager.prepare(&pod, &never()).await.unwrap();
         assert_eq!(prepared.paths, paths);
         assert_eq!(
             chain(&prepared.stale[0]),
@@ -259,7 +259,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
     // For other wishes that is not what is wanted.
     let other = json!([{"name": "s", "secret": {"secretName": "other"}}]);
     let error = manager(&node.base, &node.mounter)
-        .prepare(&super::pod(other))
+        .prepare(&super::pod(other), &never())
         .await;
     assert!(chain(&error.unwrap_err()).ends_with("secret \"other\" not found"));
     node.put("secrets/ns/db/a", "3");
@@ -292,12 +292,12 @@ async fn an_immutable_object_is_what_it_was_when_the_pod_came_also_for_the_next_
     node.prepare(&pod).await.unwrap();
     assert_eq!(shown(), "223", "the other source is followed on");
     let next = manager(&node.base, &node.mounter);
-    next.prepare(&pod).await.unwrap();
+    next.prepare(&pod, &never()).await.unwrap();
     assert!(shown().starts_with('2'), "{}", shown());
     // Nothing is looked up any more for a pod that has nothing else.
     fs::remove_dir_all(node.base.join("objects/configmaps")).unwrap();
     fs::remove_dir_all(node.base.join("objects/secrets")).unwrap();
-    let prepared = node.manager.prepare(&pod).await.unwrap();
+    let prepared = node.manager.prepare(&pod, &never()).await.unwrap();
     assert_eq!(prepared.stale.len(), 1, "{:?}", prepared.stale);
     assert!(chain(&prepared.stale[0]).ends_with("configmap \"app\" not found"));
     // Another pod gets what it says now.

@@ -16,7 +16,7 @@ fn everything(node: &Node) -> Pod {
 
 /// Sets the pod up with its sub-path; the mounter may fail.
 async fn set_up(manager: &VolumeManager, pod: &Pod) -> Result<(), VolumeError> {
-    let prepared = manager.prepare(pod).await?;
+    let prepared = manager.prepare(pod, &never()).await?;
     let requests = vec![SubPathRequest {
         mount_index: 0,
         volume: "s".into(),
@@ -25,7 +25,7 @@ async fn set_up(manager: &VolumeManager, pod: &Pod) -> Result<(), VolumeError> {
     }];
     let uid = pod.uid();
     manager
-        .prepare_sub_paths(&uid, "c", requests)
+        .prepare_sub_paths(&uid, "c", requests, &never())
         .await
         .map(drop)
 }

@@ -48,11 +48,48 @@ fn a_termination_log_is_a_fresh_file_that_anybody_may_write() {
     let node = node();
     let pod = node.manager.root().pod(&PodUid::from("u1")).unwrap();
     pod_dirs::create(&pod).unwrap();
-    let first = pod_dirs::create_termination_log(&pod, "c").unwrap();
-    let second = pod_dirs::create_termination_log(&pod, "c").unwrap();
-    assert_ne!(first, second);
+    let create = |count, others: &[u32]| {
+        let wanted = pod_dirs::TerminationLog {
+            restart_count: count,
+            others,
+        };
+        pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap()
+    };
+    let first = create(0, &[]);
+    fs::write(&first, "last words").unwrap();
+    assert_eq!(create(0, &[]), first);
+    assert_eq!(fs::read(&first).unwrap(), b"", "nothing is inherited");
     assert_eq!(fs::metadata(&first).unwrap().mode() & 0o777, 0o666);
     assert_eq!(first.parent().unwrap(), pod.path().join("containers/c"));
-    assert_eq!(first.file_name().unwrap().len(), 8);
-    assert!(pod_dirs::create_termination_log(&pod, "../c").is_err());
+    let anywhere = pod_dirs::TerminationLog::default();
+    assert!(pod_dirs::create_termination_log(&pod, "../c", &anywhere).is_err());
+}
+
+#[test]
+fn termination_logs_of_instances_that_are_gone_are_removed() {
+    let node = node();
+    let pod = node.manager.root().pod(&PodUid::from("u1")).unwrap();
+    pod_dirs::create(&pod).unwrap();
+    let directory = pod.path().join("containers/c");
+    for count in 0..50_u32 {
+        let others: Vec<u32> = count.checked_sub(1).into_iter().collect();
+        let wanted = pod_dirs::TerminationLog {
+            restart_count: count,
+            others: &others,
+        };
+        pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
+    }
+    // Of the Go kubelet, which names them so.
+    fs::write(directory.join("01234567"), "").unwrap();
+    let wanted = pod_dirs::TerminationLog {
+        restart_count: 50,
+        others: &[49, 7],
+    };
+    pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
+    let mut names: Vec<_> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["01234567", "49", "50"]);
 }

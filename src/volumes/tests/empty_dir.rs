@@ -16,7 +16,7 @@ async fn an_empty_dir_is_open_to_all_and_keeps_its_content_over_a_restart_of_the
     fs::set_permissions(&expected, fs::Permissions::from_mode(0o700)).unwrap();
 
     let again = manager(&node.base, &node.mounter);
-    again.prepare(&pod).await.unwrap();
+    again.prepare(&pod, &never()).await.unwrap();
     assert_eq!(fs::read(expected.join("data")).unwrap(), b"x");
     let mode = fs::metadata(&expected).unwrap().mode() & 0o7777;
     assert_eq!(mode, 0o700, "what the pod did to its volume stays");
@@ -55,7 +55,7 @@ async fn a_volume_in_memory_is_mounted_once_with_the_least_of_its_bounds() {
             serde_json::from_value(resources).unwrap();
         node.prepare(&pod).await.unwrap();
         manager(&node.base, &node.mounter)
-            .prepare(&pod)
+            .prepare(&pod, &never())
             .await
             .unwrap();
         let mounted = node.mounter.0.lock().tmpfs.clone();
@@ -71,7 +71,7 @@ async fn a_volume_in_memory_that_is_no_longer_mounted_is_mounted_again() {
     node.prepare(&pod).await.unwrap();
     node.mounter.0.lock().mounts.clear();
     manager(&node.base, &node.mounter)
-        .prepare(&pod)
+        .prepare(&pod, &never())
         .await
         .unwrap();
     assert_eq!(node.mounter.0.lock().tmpfs.len(), 2);

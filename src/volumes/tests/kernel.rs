@@ -16,7 +16,7 @@ fn real(base: &Path) -> VolumeManager {
 }
 
 async fn prepared(manager: &VolumeManager, pod: &Pod) -> Option<Arc<VolumePaths>> {
-    match manager.prepare(pod).await {
+    match manager.prepare(pod, &never()).await {
         Ok(prepared) => Some(prepared.paths),
         Err(error) => {
             assert!(std::env::var_os("CI").is_none(), "{}", chain(&error));
@@ -54,7 +54,11 @@ async fn the_kernel_mounts_bounds_and_unmounts_a_volume_in_memory() {
     let overfull = fs::write(volume.join("big"), vec![0; 2 << 20]);
     let requests = request(volume, "part");
     let uid = pod.uid();
-    let bind = async || manager.prepare_sub_paths(&uid, "c", requests.clone()).await;
+    let bind = async || {
+        manager
+            .prepare_sub_paths(&uid, "c", requests.clone(), &never())
+            .await
+    };
     let (first, second) = (bind().await, bind().await);
     assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());
     assert!(overfull.is_err(), "the size is a bound");
@@ -80,13 +84,15 @@ async fn a_secret_is_on_a_tmpfs_and_a_part_of_it_outlives_its_update() {
     };
     let volume = paths["s"].host_path.clone();
     let requests = request(&volume, "password");
-    let bound = manager.prepare_sub_paths(&pod.uid(), "c", requests).await;
+    let bound = manager
+        .prepare_sub_paths(&pod.uid(), "c", requests, &never())
+        .await;
     let bound = bound.unwrap()[&3].clone();
     let table = mount::list().unwrap();
     let of = |path: &Path| table.iter().rfind(|m| m.mount_point == path).cloned();
     let kinds = [&volume, &paths["p"].host_path].map(|path| of(path).unwrap().fs_type);
     fs::write(secret.join("password"), "two").unwrap();
-    manager.prepare(&pod).await.unwrap();
+    manager.prepare(&pod, &never()).await.unwrap();
     let texts = (
         fs::read_to_string(volume.join("password")).unwrap(),
         fs::read_to_string(&bound).unwrap(),
@@ -114,7 +120,7 @@ async fn huge_pages_are_mounted_where_the_kernel_has_them() {
     let volume = &paths["v"].host_path;
     let found = table.iter().find(|m| m.mount_point == *volume).cloned();
     // A successor finds it mounted and mounts nothing on top.
-    real(dir.path()).prepare(&pod).await.unwrap();
+    real(dir.path()).prepare(&pod, &never()).await.unwrap();
     let again = mount::list().unwrap();
     let count = again.iter().filter(|m| m.mount_point == *volume).count();
     assert_eq!(left(&manager, &pod).await, Vec::<PathBuf>::new());

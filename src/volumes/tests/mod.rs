@@ -19,6 +19,11 @@ mod kernel;
 mod sub_path;
 mod teardown;
 
+/// Of a sync that nothing cancels.
+fn never() -> CancellationToken {
+    CancellationToken::new()
+}
+
 /// Pretends to mount: records what was asked and shows it in the list.
 #[derive(Clone, Default)]
 struct FakeMounter(Arc<Mutex<Fake>>);
@@ -132,7 +137,7 @@ fn node() -> Node {
 
 impl Node {
     async fn prepare(&self, pod: &Pod) -> Result<Arc<VolumePaths>, VolumeError> {
-        let prepared = self.manager.prepare(pod).await?;
+        let prepared = self.manager.prepare(pod, &never()).await?;
         assert!(prepared.stale.is_empty(), "{:?}", prepared.stale);
         Ok(prepared.paths)
     }

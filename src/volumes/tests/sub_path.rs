@@ -18,7 +18,10 @@ async fn a_sub_path_is_made_like_its_volume_and_bound_afresh_each_time() {
     let uid = PodUid::from("u1");
     for round in 1..=2 {
         let requests = request(&volume, "a/b");
-        let bound = node.manager.prepare_sub_paths(&uid, "c", requests).await;
+        let bound = node
+            .manager
+            .prepare_sub_paths(&uid, "c", requests, &never())
+            .await;
         let target = node.base.join("kubelet/pods/u1/volume-subpaths/v/c/3");
         assert_eq!(bound.unwrap()[&3], target);
         let fake = node.mounter.0.lock();
@@ -43,7 +46,10 @@ async fn a_sub_path_may_be_a_file() {
     fs::write(volume.join("file"), "").unwrap();
     let requests = request(&volume, "file");
     let uid = PodUid::from("u1");
-    let bound = node.manager.prepare_sub_paths(&uid, "c", requests).await;
+    let bound = node
+        .manager
+        .prepare_sub_paths(&uid, "c", requests, &never())
+        .await;
     assert!(bound.unwrap()[&3].is_file());
 }
 
@@ -67,7 +73,10 @@ async fn a_sub_path_cannot_leave_its_volume() {
     ] {
         let requests = request(&volume, path);
         let uid = PodUid::from("u1");
-        let bound = node.manager.prepare_sub_paths(&uid, "c", requests).await;
+        let bound = node
+            .manager
+            .prepare_sub_paths(&uid, "c", requests, &never())
+            .await;
         assert!(bound.is_err(), "{path}");
     }
     assert!(node.mounter.0.lock().bound.is_empty());
@@ -95,7 +104,10 @@ async fn links_that_stay_in_the_volume_are_followed_also_from_the_nodes_root() {
         (&alias, "current", "releases/5"),
     ] {
         let requests = request(base, path);
-        let bound = node.manager.prepare_sub_paths(&uid, "c", requests).await;
+        let bound = node
+            .manager
+            .prepare_sub_paths(&uid, "c", requests, &never())
+            .await;
         bound.unwrap();
         let (real, _) = node.mounter.0.lock().bound.pop().unwrap();
         assert_eq!(real, volume.join(expected).components().as_path(), "{path}");
@@ -133,7 +145,11 @@ async fn race(node: &Node, link_target: &Path, rounds: usize) -> (usize, usize) 
             _ => "dir/new/er",
         };
         let requests = request(&volume, path);
-        match node.manager.prepare_sub_paths(&uid, "c", requests).await {
+        match node
+            .manager
+            .prepare_sub_paths(&uid, "c", requests, &never())
+            .await
+        {
             Ok(_) => {
                 let (real, _) = node.mounter.0.lock().bound.pop().unwrap();
                 assert!(real.starts_with(&volume), "bound {}", real.display());

@@ -260,3 +260,30 @@ containers:
     assert_eq!(ended("greedy"), (137, "OOMKilled".to_owned()));
     assert_eq!(ended("modest"), (3, "Error".to_owned()));
 }
+
+pub async fn a_container_without_its_command_is_not_created_again_and_again() {
+    let node = Node::start().await;
+    // CRI-O finds out when it creates the container, containerd when it starts it.
+    fails_to_start(&node, "/no/such/command", "/no/such/command").await;
+}
+
+pub async fn a_container_whose_start_fails_is_not_created_again_and_again() {
+    let node = Node::start().await;
+    node.runtime.break_starts();
+    fails_to_start(&node, "sleep", "starts are broken").await;
+}
+
+/// Runs a pod whose only command cannot be started, and counts what that costs.
+async fn fails_to_start(node: &Node, command: &str, because: &str) {
+    let spec = format!(
+        "containers:\n- {{ name: c, image: \"localhost/busybox:dev\", command: [{command}, \"1000\"] }}"
+    );
+    node.put("wrong", &manifest("wrong", &spec));
+    node.event("Failed", because).await;
+    // The first restart comes after ten seconds.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let created = node.count("create_container").await;
+    assert!(created <= 2, "{created} containers were created");
+    let kept = node.runtime.containers_of("wrong-node1");
+    assert!(kept.len() <= 2, "{kept:?}");
+}

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use kubelet::logs::{LogOptions, LogStream, Logs};
+use kubelet::runtime::logs::{LogOptions, LogStream, Logs};
 use tokio::sync::oneshot;
 
 use crate::node::{Node, SOON, manifest, phase};

@@ -1,7 +1,9 @@
 //! What must be true of a kubelet on a real runtime.
 
+mod api_pods;
 mod broken_parts;
 mod containers;
+mod faults;
 mod images;
 mod lifecycle;
 mod logs;
@@ -23,19 +25,53 @@ mod verbs;
 mod volumes;
 
 use crate::flavour::Flavour;
-use crate::support::runner::{Flavour as _, Test, on, scenarios};
+use crate::support::runner::{Test, leave_out, on, scenarios};
 
-/// Every scenario on every flavour that it is for.
+/// Every scenario on every flavour that it is for, and those left out with the reason.
 pub fn tests() -> Vec<Test<Flavour>> {
-    let mut tests = on(Flavour::ALL, EVERYWHERE);
+    let mut tests = on(Flavour::MAIN, EVERYWHERE);
+    for (name, why) in NOT_ON_CRIO {
+        leave_out(&mut tests, Flavour::Crio, name, why);
+    }
     tests.extend(on(&[Flavour::Containerd2], ON_CONTAINERD2));
+    tests.extend(on(&[Flavour::Crio], ON_CRIO));
+    tests.extend(on(&[Flavour::CrioEvents], ON_CRIO_EVENTS));
     tests
 }
+
+/// Scenarios that say nothing about CRI-O, and why.
+const NOT_ON_CRIO: &[(&str, &str)] = &[
+    (
+        "deaths_and_removals_are_seen_without_a_list",
+        "it has no events by default; crio_events runs this one",
+    ),
+    (
+        "what_died_while_containerd_was_away_is_replaced_and_events_are_taken_up_again",
+        "it has no events by default; crio_events runs this one",
+    ),
+    (
+        "settled_pods_cost_no_calls",
+        "it has no events by default, so it is listed every second; crio_events runs this one",
+    ),
+];
 
 scenarios! {
     ON_CONTAINERD2:
     watching::streamed_lists_show_what_plain_ones_show,
     users::pods_with_users_of_their_own_get_different_ones_and_write_their_volumes,
+}
+
+scenarios! {
+    ON_CRIO:
+    watching::a_stream_that_ends_at_once_is_given_up_and_lists_show_what_happens,
+    containers::a_container_whose_start_fails_is_not_created_again_and_again,
+}
+
+scenarios! {
+    ON_CRIO_EVENTS:
+    watching::what_died_while_containerd_was_away_is_replaced_and_events_are_taken_up_again,
+    watching::settled_pods_cost_no_calls,
+    watching::deaths_and_removals_are_seen_without_a_list,
 }
 
 // The long ones first, so that the lanes end together.
@@ -47,6 +83,7 @@ scenarios! {
     containers::restart_policies_decide_what_is_started_again,
     containers::a_failing_liveness_probe_restarts_the_container,
     verbs::the_next_start_of_a_crashing_container_comes_when_explain_says,
+    faults::nothing_real_is_harmed_by_faults_under_churn,
     broken_parts::a_killed_kubelet_finds_its_pods_as_they_were,
     watching::what_died_while_containerd_was_away_is_replaced_and_events_are_taken_up_again,
     watching::settled_pods_cost_no_calls,
@@ -59,9 +96,11 @@ scenarios! {
     images::unused_images_go_until_there_is_space_and_used_ones_stay,
     images::a_private_image_is_pulled_once_the_login_is_right,
     logs::a_log_that_was_moved_away_is_reopened_and_followed_on,
+    api_pods::pods_of_an_api_server_live_on_whatever_the_flags,
     manifests::a_changed_manifest_replaces_the_pod,
     manifests::broken_manifests_stand_beside_good_ones,
     containers::init_containers_run_one_after_the_other_before_the_main_ones,
+    containers::a_container_without_its_command_is_not_created_again_and_again,
     containers::a_sidecar_starts_before_and_ends_after_the_main_container,
     lifecycle::a_web_server_becomes_ready_and_answers_on_its_pod_ip,
     containers::a_container_over_its_memory_limit_shows_as_oom_killed,
@@ -75,6 +114,7 @@ scenarios! {
     probes::probes_of_every_kind_ask_the_container,
     probes::a_container_that_does_not_start_up_is_replaced_before_anything_else_is_asked,
     probes::a_probe_that_hangs_is_a_failure_and_may_shorten_the_grace,
+    probes::a_removal_shortens_the_stop_that_a_failed_probe_began,
     spec_network::pods_are_called_and_resolve_names_as_they_say,
     spec_refusals::what_a_node_refuses_has_failed_with_upstreams_reason,
     spec_security::users_groups_capabilities_and_profiles_reach_the_process,
@@ -97,8 +137,10 @@ scenarios! {
     storage::a_changed_annotation_is_shown_by_the_pod_that_follows,
     storage::an_immutable_object_stays_for_a_pod_what_it_was,
     storage::what_is_mounted_in_an_orphans_directory_is_left_alone,
+    storage::a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_hangs,
     usage::usage_is_told_in_every_form_and_promtool_finds_nothing_wrong,
     verbs::pods_are_shown_as_crictl_has_them,
+    verbs::root_in_a_container_that_sees_the_socket_is_refused,
     verbs::a_plan_is_what_is_then_made,
     volumes::a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans,
     volumes::a_changed_object_reaches_the_running_container,

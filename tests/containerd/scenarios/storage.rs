@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::node::{Node, SOON, condition, manifest, restarts};
+use crate::scenarios::verbs::told;
+use crate::support::dead_fs::DeadFs;
 use crate::support::wait::{holds, wait_for};
 
 fn run(command: &str, args: &[&str]) {
@@ -312,4 +314,28 @@ pub async fn what_is_mounted_in_an_orphans_directory_is_left_alone() {
         let data = std::fs::read_to_string(kept.join("data"));
         assert_eq!(data.unwrap(), "precious", "{}", kept.display());
     }
+}
+
+pub async fn a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_hangs() {
+    let node = Node::start().await;
+    let Some(dead) = DeadFs::mount(&node.dir().join("dead")) else {
+        return;
+    };
+    let volume = ("dead".to_owned(), host_path(dead.path(), "Directory"));
+    node.put("web", &with_volumes("web", &[volume]));
+    wait_for("its volume hangs", SOON, || async {
+        let told = told(&node, &["explain", "web"])?;
+        holds(
+            told["doing"]["step"] == "setting up volumes",
+            told.to_string(),
+        )
+    })
+    .await;
+    node.put(
+        "web",
+        &with_volumes("web", &[("scratch".to_owned(), "emptyDir: {}".to_owned())]),
+    );
+    node.ready("web").await;
+    node.remove("web");
+    node.gone("web", SOON).await;
 }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::flavour::Flavour;
 use crate::node::{Node, SOON, manifest};
 use crate::support::bridge::Bridge;
 use crate::support::http;
@@ -111,6 +112,7 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
         "/metrics/cadvisor",
         "/metrics/resource",
         "/metrics/probes",
+        "/metrics/slis",
     ] {
         let text = page(&node, path).await;
         found.extend(lint(path, &text));
@@ -135,7 +137,12 @@ async fn the_first_kubelets_form_says_the_same(node: &Node) {
     let info = told("/stats/busy-node1/c".into()).await;
     let sample = &info["stats"][0];
     let spec = &info["spec"];
-    assert_eq!(info["namespace"], "containerd", "{info:#}");
+    let namespace = if Flavour::current().is_crio() {
+        "cri-o"
+    } else {
+        "containerd"
+    };
+    assert_eq!(info["namespace"], namespace, "{info:#}");
     assert_eq!(spec["memory"]["limit"], 64 << 20, "{info:#}");
     assert!(
         sample["cpu"]["usage"]["total"].as_u64() > Some(0),

@@ -1,13 +1,12 @@
 //! Who a container is, for itself and for the host.
 
-use crate::flavour::Flavour;
 use crate::node::{Node, SOON, manifest};
+use crate::support::scripts::target;
 use crate::support::wait::{holds, wait_for};
 
 pub async fn pods_with_users_of_their_own_get_different_ones_and_write_their_volumes() {
     // The machine's own runc may be too old for it.
-    let programs = Flavour::current().programs().unwrap();
-    if !programs.join("runc").exists() {
+    if !target().join("tools/containerd2/runc").exists() {
         println!("!!!! no pod with users of its own is run: its runc is not built");
         return;
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use kubelet::base::metrics::Metrics;
 use kubelet::cri::v1::{StreamContainersRequest, StreamPodSandboxesRequest};
 use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
-use kubelet::metrics::Metrics;
 
 use crate::flavour::Flavour;
 use crate::node::{Node, SOON, manifest, restarts};
@@ -92,9 +92,9 @@ impl Lists {
     }
 }
 
-/// On containerd 2 that is told by the CRI's own events, over so many streams in all.
+/// Where the CRI has events of its own they have come over so many streams in all.
 async fn assert_cri_events(node: &Node, streams: RangeInclusive<u64>) {
-    if Flavour::current() != Flavour::Containerd2 {
+    if !Flavour::current().has_cri_events() {
         return;
     }
     let metrics = node.metrics().await;
@@ -155,6 +155,27 @@ pub async fn what_died_while_containerd_was_away_is_replaced_and_events_are_take
     // A containerd that is still starting may end one that seemed to stand.
     assert_cri_events(&node, 2..=u64::MAX).await;
     assert_eq!(only(&node, "never"), kept);
+}
+
+pub async fn a_stream_that_ends_at_once_is_given_up_and_lists_show_what_happens() {
+    let node = Node::start().await;
+    sleepers(&node, &["one"]).await;
+    let opened = || node.count("get_container_events");
+    wait_for("the stream was tried", SOON, || async {
+        let opened = opened().await;
+        holds(opened >= 3, format!("{opened} streams"))
+    })
+    .await;
+    node.runtime
+        .kill(node.runtime.main_process(&only(&node, "one").id));
+    runs_again(&node, "one").await;
+    let asked = node.count("status").await;
+    status_asked(&node, asked + 2).await;
+    assert_eq!(opened().await, 3);
+    let log = node.kubelet.log();
+    let lines = log.lines().filter(|line| line.contains("event stream"));
+    let lines = lines.collect::<Vec<_>>();
+    assert_eq!(lines.len(), 1, "{lines:?}");
 }
 
 pub async fn settled_pods_cost_no_calls() {

@@ -47,6 +47,8 @@ const CHUNK: usize = 100;
 pub struct Features {
     /// GetContainerEvents; without it the call is Unimplemented.
     pub events: bool,
+    /// It closes every stream of events at once, as CRI-O does without `enable_pod_events`.
+    pub event_streams_end: bool,
     /// The list-streaming calls.
     pub streaming: bool,
     /// RuntimeConfig's answer; without it the call is Unimplemented.
@@ -61,6 +63,7 @@ impl Default for Features {
     fn default() -> Self {
         Features {
             events: true,
+            event_streams_end: false,
             streaming: true,
             cgroup_driver: Some(v1::CgroupDriver::Cgroupfs),
             handler: v1::RuntimeHandlerFeatures {
@@ -80,6 +83,7 @@ impl Features {
     pub fn old() -> Self {
         Features {
             events: false,
+            event_streams_end: false,
             streaming: false,
             cgroup_driver: None,
             handler: Default::default(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet::cri::v1;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use v1::runtime_service_server::RuntimeService;
@@ -671,8 +672,12 @@ impl RuntimeService for Runtime {
         _: Request<v1::GetEventsRequest>,
     ) -> Answer<Self::GetContainerEventsStream> {
         let work = async {
-            if !self.0.features.lock().events {
+            let features = self.0.features.lock().clone();
+            if !features.events {
                 return unsupported("GetContainerEvents").map(Response::into_inner);
+            }
+            if features.event_streams_end {
+                return Ok(ReceiverStream::new(mpsc::channel(1).1));
             }
             Ok(ReceiverStream::new(
                 self.0.world.lock().subscribers.subscribe(),

@@ -1,6 +1,6 @@
 //! The metric families of credential providers.
 
-use crate::metrics::Metrics;
+use crate::base::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},

@@ -33,8 +33,8 @@ use self::exec::Program;
 use self::metrics::PluginMetrics;
 use super::auths::Auths;
 use super::matching::covers;
+use crate::base::metrics::Metrics;
 use crate::images::flight::Flights;
-use crate::metrics::Metrics;
 
 /// Programs that run at once.
 const AT_ONCE: usize = 8;

@@ -12,6 +12,8 @@ struct Row {
     refusal: (u16, &'static str),
 }
 
+/// A parameter that is not read may be anything.
+const NOT_READ: (u16, &str) = (200, "");
 const BAD_ESCAPE: (u16, &str) = (400, "\"x\": % must be followed by two hexadecimal digits");
 
 const fn row(
@@ -40,13 +42,13 @@ const ROWS: &[Row] = &[
         "/healthz/nothing",
         (404, "404 page not found"),
     ),
-    row("/pods/", "/pods", 200, "/pods?x=%zz", BAD_ESCAPE),
+    row("/pods/", "/pods", 200, "/pods?x=%zz", NOT_READ),
     row(
         "/runningpods/",
         "/runningpods/",
         200,
         "/runningpods/?x=%zz",
-        BAD_ESCAPE,
+        NOT_READ,
     ),
     row(
         "/events/",
@@ -71,27 +73,34 @@ const ROWS: &[Row] = &[
         "/pod/default/none",
         (404, "<h1>No such pod</h1>"),
     ),
-    row("/metrics", "/metrics", 200, "/metrics?x=%zz", BAD_ESCAPE),
+    row("/metrics", "/metrics", 200, "/metrics?x=%zz", NOT_READ),
+    row(
+        "/metrics/slis",
+        "/metrics/slis",
+        200,
+        "/metrics/slis?x=%zz",
+        NOT_READ,
+    ),
     row(
         "/metrics/cadvisor",
         "/metrics/cadvisor",
         200,
         "/metrics/cadvisor?x=%zz",
-        BAD_ESCAPE,
+        NOT_READ,
     ),
     row(
         "/metrics/resource",
         "/metrics/resource",
         200,
         "/metrics/resource?x=%zz",
-        BAD_ESCAPE,
+        NOT_READ,
     ),
     row(
         "/metrics/probes",
         "/metrics/probes",
         200,
         "/metrics/probes?x=%zz",
-        BAD_ESCAPE,
+        NOT_READ,
     ),
     row(
         "/stats/summary",
@@ -128,15 +137,15 @@ const ROWS: &[Row] = &[
         "/stats/default/a/other/c",
         (404, "the pod of that name has another UID"),
     ),
-    row("/configz", "/configz", 200, "/configz?x=%zz", BAD_ESCAPE),
-    row("/flagz", "/flagz", 200, "/flagz?x=%zz", BAD_ESCAPE),
-    row("/statusz", "/statusz", 200, "/statusz?x=%zz", BAD_ESCAPE),
+    row("/configz", "/configz", 200, "/configz?x=%zz", NOT_READ),
+    row("/flagz", "/flagz", 200, "/flagz?x=%zz", NOT_READ),
+    row("/statusz", "/statusz", 200, "/statusz?x=%zz", NOT_READ),
     row(
         "/debug/flags/v",
         "/debug/flags/v",
         400,
         "/debug/flags/v?x=%zz",
-        BAD_ESCAPE,
+        (400, "failed to set"),
     ),
     row(
         "/debug/pprof/profile",
@@ -150,14 +159,14 @@ const ROWS: &[Row] = &[
         "/container",
         405,
         "/container?x=%zz",
-        BAD_ESCAPE,
+        (405, "Posted pods are disabled"),
     ),
     row(
         "/containers",
         "/containers",
         405,
         "/containers?x=%zz",
-        BAD_ESCAPE,
+        (405, "Posted pods are disabled"),
     ),
     row(
         "/checkpoint/{namespace}/{pod}/{container}",
@@ -173,8 +182,14 @@ const ROWS: &[Row] = &[
         "/podInfo",
         (400, "\"podID\""),
     ),
-    row("/spec/", "/spec/", 200, "/spec/?x=%zz", BAD_ESCAPE),
-    row("/logs/{path...}", "/logs/", 404, "/logs/?x=%zz", BAD_ESCAPE),
+    row("/spec/", "/spec/", 200, "/spec/?x=%zz", NOT_READ),
+    row(
+        "/logs/{path...}",
+        "/logs/",
+        404,
+        "/logs/?x=%zz",
+        (404, "there is no such file"),
+    ),
     row(
         "/containerLogs/{namespace}/{pod}/{container}",
         "/containerLogs/default/a/c",

@@ -1,0 +1,171 @@
+//! Objects as files: a directory per object, a file per key. Blocking.
+//!
+//! The directory is the administrator's, but links in it may have been made by anybody who can write
+//! to some part of it: none is followed out of the object it belongs to, nor does an object's name lead
+//! out of its namespace.
+
+use super::object::{Object, ObjectError, ObjectKey, ObjectKind};
+use crate::host::files::{TO_REOPEN, reopen};
+use bytes::Bytes;
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat},
+    io::Errno,
+};
+use std::{collections::BTreeMap, io::Read, path::Path};
+
+/// The most that all values of one object may take together, bytes; the API's own limit.
+pub const MAX_OBJECT_BYTES: usize = 1 << 20;
+/// The longest key.
+const MAX_KEY: usize = 253;
+/// The file that makes an object immutable. No key can have such a name.
+const IMMUTABLE: &str = "..immutable";
+/// How often an object is read again that changed while it was being read.
+const TRIES: usize = 8;
+
+/// What cannot be taken, in words.
+type Fault = String;
+
+/// What changes when somebody replaces or writes a file.
+type Stamps = BTreeMap<String, [i128; 5]>;
+
+/// Reads one object.
+pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectError> {
+    let not_found = || ObjectError::NotFound(key.clone());
+    let unreadable = |why| ObjectError::Unreadable {
+        key: key.clone(),
+        why,
+    };
+    if !is_name(&key.namespace) || !is_name(&key.name) {
+        return Err(not_found());
+    }
+    let kind = match key.kind {
+        ObjectKind::ConfigMap => "configmaps",
+        ObjectKind::Secret => "secrets",
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::empty()).and_then(|root| {
+        let kind = open_beneath(root.as_fd(), kind, flags)?;
+        let namespace = open_beneath(kind.as_fd(), &key.namespace, flags)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        open_beneath(namespace.as_fd(), &key.name, flags)
+    });
+    match opened {
+        Ok(object) => read_steadily(object.as_fd()).map_err(unreadable),
+        Err(Errno::NOENT) => Err(not_found()),
+        Err(error) => Err(unreadable(in_words("its directory", error))),
+    }
+}
+
+/// Reads until nothing changed meanwhile, so that no mixture of two versions comes out.
+fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<Object, Fault> {
+    let mut before = stamps(object_dir)?;
+    for _ in 0..TRIES {
+        let entries = read_all(object_dir, &before)?;
+        let after = stamps(object_dir)?;
+        if before == after {
+            let object: Object = entries.into_iter().collect();
+            let immutable = open_beneath(object_dir, IMMUTABLE, OFlags::PATH).is_ok();
+            return Ok(object.with_immutable(immutable));
+        }
+        before = after;
+    }
+    Err("it keeps changing".into())
+}
+
+/// The object's keys. Directories and names that no key can have are passed over.
+fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, Fault> {
+    let failed = |error| in_words("its directory", error);
+    let mut stamps = Stamps::new();
+    let mut names = 0;
+    for entry in Dir::read_from(object).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Some(key) = entry.file_name().to_str().ok().filter(|name| is_key(name)) else {
+            continue;
+        };
+        names += key.len();
+        if names > MAX_OBJECT_BYTES {
+            return Err("it has too many keys".into());
+        }
+        let stat = open_beneath(object, key, OFlags::PATH).and_then(rustix::fs::fstat);
+        match stat {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {}
+            Ok(stat) => {
+                stamps.insert(key.to_string(), stamp(&stat));
+            }
+            // Gone since the listing, or a link to nothing.
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(in_words(key, error)),
+        }
+    }
+    Ok(stamps)
+}
+
+fn stamp(stat: &Stat) -> [i128; 5] {
+    let nanos = |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    [
+        i128::from(stat.st_dev),
+        i128::from(stat.st_ino),
+        i128::from(stat.st_size),
+        nanos(stat.st_mtime, stat.st_mtime_nsec),
+        nanos(stat.st_ctime, stat.st_ctime_nsec),
+    ]
+}
+
+fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)>, Fault> {
+    let mut left = MAX_OBJECT_BYTES as u64;
+    let mut entries = Vec::with_capacity(keys.len());
+    for key in keys.keys() {
+        let found = match open_beneath(object, key, TO_REOPEN) {
+            Err(Errno::NOENT) => continue,
+            opened => opened.map_err(|error| in_words(key, error))?,
+        };
+        let failed = |error: std::io::Error| format!("{key}: {error}");
+        let (file, _) = reopen(found).map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.take(left + 1)
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        left = left
+            .checked_sub(bytes.len() as u64)
+            .ok_or_else(|| format!("it is larger than {MAX_OBJECT_BYTES} bytes"))?;
+        entries.push((key.clone(), bytes.into()));
+    }
+    Ok(entries)
+}
+
+fn open_beneath(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(
+        directory,
+        path,
+        flags | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve,
+    )
+}
+
+fn in_words(what: &str, error: Errno) -> Fault {
+    match error {
+        Errno::XDEV => format!("{what} leads out of its place"),
+        other => format!("{what}: {}", std::io::Error::from(other)),
+    }
+}
+
+/// Whether the API would let an object or a namespace be named so.
+fn is_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    (1..=253).contains(&name.len())
+        && name.chars().all(good)
+        && !name.starts_with(['-', '.'])
+        && !name.ends_with(['-', '.'])
+}
+
+/// Whether the API would let a key be named so.
+fn is_key(key: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=MAX_KEY).contains(&key.len())
+        && key.chars().all(good)
+        && key != "."
+        && !key.starts_with("..")
+}

@@ -1,0 +1,130 @@
+//! The metric families of requests to the API server, named as upstream names them.
+
+use super::review::Review;
+use crate::base::metrics::Metrics;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+};
+use std::{sync::Arc, time::Duration};
+
+/// What stands for the status where there was no answer.
+const NO_ANSWER: &str = "<error>";
+/// Reviews are the only requests there are.
+const METHOD: &str = "POST";
+
+/// Upper bounds, seconds.
+const REQUEST_BUCKETS: [f64; 12] = [
+    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
+];
+const REVIEW_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    code: String,
+    method: &'static str,
+    host: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Latency {
+    verb: &'static str,
+    host: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Code {
+    code: String,
+}
+
+/// Handles to the families; clones share them.
+#[derive(Clone)]
+pub(super) struct RequestMetrics {
+    requests: Family<Request, Counter>,
+    duration: Family<Latency, Histogram, fn() -> Histogram>,
+    tokens: ReviewMetrics,
+    accesses: ReviewMetrics,
+}
+
+#[derive(Clone)]
+struct ReviewMetrics {
+    requests: Family<Code, Counter>,
+    duration: Family<Code, Histogram, fn() -> Histogram>,
+}
+
+impl RequestMetrics {
+    /// Declares the families.
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let review = || -> fn() -> Histogram { || Histogram::new(REVIEW_BUCKETS) };
+        let request: fn() -> Histogram = || Histogram::new(REQUEST_BUCKETS);
+        Self {
+            requests: metrics.register(
+                "rest_client_requests_total",
+                "Number of HTTP requests, partitioned by status code, method, and host.",
+                Family::default(),
+            ),
+            duration: metrics.register(
+                "rest_client_request_duration_seconds",
+                "Request latency in seconds. Broken down by verb, and host.",
+                Family::new_with_constructor(request),
+            ),
+            tokens: ReviewMetrics {
+                requests: metrics.register(
+                    "apiserver_delegated_authn_request_total",
+                    "Number of HTTP requests partitioned by status code.",
+                    Family::default(),
+                ),
+                duration: metrics.register(
+                    "apiserver_delegated_authn_request_duration_seconds",
+                    "Request latency in seconds. Broken down by status code.",
+                    Family::new_with_constructor(review()),
+                ),
+            },
+            accesses: ReviewMetrics {
+                requests: metrics.register(
+                    "apiserver_delegated_authz_request_total",
+                    "Number of HTTP requests partitioned by status code.",
+                    Family::default(),
+                ),
+                duration: metrics.register(
+                    "apiserver_delegated_authz_request_duration_seconds",
+                    "Request latency in seconds. Broken down by status code.",
+                    Family::new_with_constructor(review()),
+                ),
+            },
+        }
+    }
+
+    /// A request has been answered with that status, or not at all.
+    pub(super) fn observe(
+        &self,
+        host: &Arc<str>,
+        review: Review,
+        status: Option<u16>,
+        took: Duration,
+    ) {
+        let (host, seconds) = (host.clone(), took.as_secs_f64());
+        let code = status.map_or(NO_ANSWER.to_owned(), |status| status.to_string());
+        let latency = Latency {
+            verb: METHOD,
+            host: host.clone(),
+        };
+        self.duration.get_or_create_owned(&latency).observe(seconds);
+        let request = Request {
+            code: code.clone(),
+            method: METHOD,
+            host,
+        };
+        self.requests.get_or_create_owned(&request).inc();
+        let of_review = match review {
+            Review::Token => &self.tokens,
+            Review::Access => &self.accesses,
+        };
+        let code = Code { code };
+        of_review.requests.get_or_create_owned(&code).inc();
+        of_review
+            .duration
+            .get_or_create_owned(&code)
+            .observe(seconds);
+    }
+}

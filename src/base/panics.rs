@@ -1,0 +1,257 @@
+//! Panics: what each one ends, how it is logged, how many there were.
+//!
+//! A panic is a defect of this program. [`contain`] makes it the failure of one item (one sync, one
+//! probe, one request) instead of the end of the process. That needs a build that unwinds.
+
+use futures::FutureExt as _;
+use std::{
+    any::Any,
+    fmt,
+    panic::{self, AssertUnwindSafe, PanicHookInfo},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+#[cfg(not(panic = "unwind"))]
+compile_error!("a panic must end one item of work, not the process: build with panic = \"unwind\"");
+
+/// What a panic was part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// One sync of a worker.
+    Sync,
+    /// One probe.
+    Probe,
+    /// One HTTP request.
+    HttpRequest,
+    /// One connection of a client.
+    Connection,
+    /// One read of the runtime's status.
+    Inspection,
+    /// One removal of what is left of a pod.
+    CleanUp,
+    /// One audit.
+    Audit,
+    /// One image that is pulled before it is needed.
+    ImagePrefetch,
+    /// One log that is rotated.
+    LogRotation,
+    /// One read of statistics.
+    Stats,
+    /// A named task, which ends the process.
+    Task(&'static str),
+    /// Everything else; its own task or thread ends, nothing more.
+    Other,
+}
+
+impl Place {
+    /// Each of them once.
+    const ALL: [Self; 12] = [
+        Self::Sync,
+        Self::Probe,
+        Self::HttpRequest,
+        Self::Connection,
+        Self::Inspection,
+        Self::CleanUp,
+        Self::Audit,
+        Self::ImagePrefetch,
+        Self::LogRotation,
+        Self::Stats,
+        Self::Task(""),
+        Self::Other,
+    ];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Probe => "probe",
+            Self::HttpRequest => "http_request",
+            Self::Connection => "connection",
+            Self::Inspection => "inspection",
+            Self::CleanUp => "clean_up",
+            Self::Audit => "audit",
+            Self::ImagePrefetch => "image_prefetch",
+            Self::LogRotation => "log_rotation",
+            Self::Stats => "stats",
+            Self::Task(_) => "task",
+            Self::Other => "other",
+        }
+    }
+
+    fn count(self) {
+        let labels = Self::ALL.iter().map(|place| place.label());
+        for (label, count) in labels.zip(&COUNTS) {
+            if label == self.label() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Task(name) => f.write_str(name),
+            place => f.write_str(place.label()),
+        }
+    }
+}
+
+/// Of the process, as the panic hook is.
+static COUNTS: [AtomicU64; Place::ALL.len()] = [const { AtomicU64::new(0) }; Place::ALL.len()];
+
+/// How many panics there were, by what they were part of.
+pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
+    let labels = Place::ALL.iter().map(|place| place.label());
+    let counts = COUNTS.iter().map(|count| count.load(Ordering::Relaxed));
+    labels.zip(counts)
+}
+
+tokio::task_local! {
+    static PLACE: Place;
+}
+
+/// Work that panicked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("panicked: {message}")]
+pub struct Panicked {
+    /// The message without values.
+    message: String,
+}
+
+/// Does the work; a panic in it is counted and ends nothing else. What the work holds is dropped by then:
+/// whatever must not stay half done belongs into a `Drop`.
+///
+/// No `async fn`: that would keep the work twice.
+pub fn contain<F: Future>(
+    place: Place,
+    work: F,
+) -> impl Future<Output = Result<F::Output, Panicked>> {
+    let done = PLACE.scope(place, AssertUnwindSafe(work).catch_unwind());
+    done.map(move |done| {
+        done.map_err(|payload| {
+            place.count();
+            Panicked {
+                message: message(payload.as_ref()),
+            }
+        })
+    })
+}
+
+/// Logs every panic of the process from now on, with its place in the source and the work it was part of,
+/// and counts those that nothing contains.
+pub fn install_hook() {
+    panic::set_hook(Box::new(report));
+}
+
+fn report(info: &PanicHookInfo<'_>) {
+    let contained = PLACE.try_with(|place| *place);
+    let place = contained.unwrap_or_else(|_| {
+        Place::Other.count();
+        Place::Other
+    });
+    let location = info.location().map(ToString::to_string);
+    tracing::error!(
+        panic = message(info.payload()),
+        location = location.unwrap_or_default(),
+        thread = std::thread::current().name().unwrap_or_default(),
+        place = %place,
+        "Observed a panic"
+    );
+}
+
+/// The message as far as it cannot hold a value: a literal as it is; of a formatted one what comes before the
+/// first quote or colon, because values follow those in the messages of the standard library.
+fn message(payload: &(dyn Any + Send)) -> String {
+    if let Some(literal) = payload.downcast_ref::<&str>() {
+        return (*literal).to_owned();
+    }
+    let Some(formatted) = payload.downcast_ref::<String>() else {
+        return "no message".to_owned();
+    };
+    if let Some(numbers) = formatted.strip_prefix("index out of bounds: ")
+        && !numbers.contains(['"', '`', '\''])
+    {
+        return formatted.clone();
+    }
+    let known = UNWRAPPED
+        .iter()
+        .find(|known| formatted.starts_with(**known));
+    let (kept, rest) = formatted.split_at(known.map_or(0, |known| known.len()));
+    let end = rest.find(['"', '`', '\'', ':', '\n']).unwrap_or(rest.len());
+    let shown = rest.get(..end).unwrap_or_default();
+    match end < rest.len() {
+        true => format!("{kept}{}…", shown),
+        false => format!("{kept}{shown}"),
+    }
+}
+
+/// Beginnings with quotes that are not around values.
+const UNWRAPPED: [&str; 1] = ["called `Result::unwrap()` on an `Err` value"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{panic::panic_any, sync::Arc};
+
+    fn count(wanted: Place) -> u64 {
+        let found = counts().find(|(label, _)| *label == wanted.label());
+        found.unwrap().1
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_counted_and_gives_back_what_it_holds() {
+        let held = Arc::new(());
+        let (before, holds) = (count(Place::Stats), held.clone());
+        let work = async move {
+            let _holds = holds;
+            tokio::task::yield_now().await;
+            panic!("as told");
+        };
+        let ended: Result<(), _> = contain(Place::Stats, work).await;
+        assert_eq!(ended.unwrap_err().to_string(), "panicked: as told");
+        assert!(count(Place::Stats) > before);
+        assert_eq!(Arc::strong_count(&held), 1);
+        assert_eq!(contain(Place::Stats, async { 1 }).await, Ok(1));
+    }
+
+    #[test]
+    fn the_message_of_a_panic_shows_no_value() {
+        const TEXT: &str = "password";
+        fn failed() -> Result<(), String> {
+            Err(TEXT.to_owned())
+        }
+        let table: [(fn(), &str); 8] = [
+            (
+                || {
+                    panic!("a literal: `as` it is");
+                },
+                "a literal: `as` it is",
+            ),
+            (
+                || failed().unwrap(),
+                "called `Result::unwrap()` on an `Err` value…",
+            ),
+            (|| failed().expect("read the key"), "read the key…"),
+            (
+                || drop(TEXT[..TEXT.len() + 1].to_owned()),
+                "end byte index 9 is out of bounds of …",
+            ),
+            (|| assert_eq!(TEXT, "other"), "assertion …"),
+            (
+                || {
+                    panic!("cannot read the key: {TEXT}");
+                },
+                "cannot read the key…",
+            ),
+            (
+                || drop(vec![vec![0_u8]; 2][TEXT.len()].clone()),
+                "index out of bounds: the len is 2 but the index is 8",
+            ),
+            (|| panic_any(7), "no message"),
+        ];
+        for (panics, shown) in table {
+            let payload = panic::catch_unwind(panics).unwrap_err();
+            assert_eq!(message(payload.as_ref()), shown);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! How often something may begin: `qps` on average, `burst` at once. Pure.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A token bucket. Tokens may be taken in advance: the taker waits.
+#[derive(Debug)]
+pub struct Rate {
+    /// Time per token; `None` for no limit.
+    interval: Option<Duration>,
+    burst: u32,
+    /// When the bucket would be empty going backwards: the next free token's time, less the burst.
+    next: Option<Instant>,
+}
+
+impl Rate {
+    /// `qps` of zero (or less) is no limit.
+    pub fn new(qps: f64, burst: u32) -> Rate {
+        let interval = (qps > 0.0)
+            .then(|| Duration::try_from_secs_f64(1.0 / qps).ok())
+            .flatten();
+        Rate {
+            interval,
+            burst: burst.max(1),
+            next: None,
+        }
+    }
+
+    /// Takes a token; how long to wait before using it. `None`, and nothing taken, if that were
+    /// longer than `most`.
+    pub fn take(&mut self, now: Instant, most: Duration) -> Option<Duration> {
+        let Some(interval) = self.interval else {
+            return Some(Duration::ZERO);
+        };
+        let next = self.next.map_or(now, |next| next.max(now));
+        // The first `burst` tokens after a pause are ahead of their time.
+        let ahead = interval.saturating_mul(self.burst.saturating_sub(1));
+        let wait = next.saturating_duration_since(now).saturating_sub(ahead);
+        if wait > most {
+            return None;
+        }
+        self.next = Some(next + interval);
+        Some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+        let now = Instant::now();
+        let mut rate = Rate::new(5.0, 3);
+        let mut waits = |n, now| -> Vec<u128> {
+            let one = |_| rate.take(now, Duration::MAX).unwrap().as_millis();
+            (0..n).map(one).collect()
+        };
+        assert_eq!(waits(6, now), [0, 0, 0, 200, 400, 600]);
+        let later = now + Duration::from_secs(10);
+        assert_eq!(waits(4, later), [0, 0, 0, 200]);
+    }
+
+    #[test]
+    fn a_wait_that_is_too_long_is_refused_and_takes_nothing() {
+        let now = Instant::now();
+        let mut rate = Rate::new(0.5, 1);
+        let most = Duration::from_secs(3);
+        assert_eq!(rate.take(now, most), Some(Duration::ZERO));
+        assert_eq!(rate.take(now, most), Some(Duration::from_secs(2)));
+        assert_eq!(rate.take(now, most), None);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(rate.take(later, most), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn no_rate_is_no_limit() {
+        let mut rate = Rate::new(0.0, 0);
+        assert!((0..100).all(|_| rate.take(Instant::now(), Duration::ZERO).is_some()));
+    }
+}

@@ -1,0 +1,159 @@
+//! Values that are read from files, and read again when the files change.
+
+use super::chain;
+use parking_lot::Mutex;
+use std::{
+    fmt, fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{task::spawn_blocking, time::Instant};
+
+/// How often the files are checked at most, and only when the value is used.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Makes the value of the files. Blocking.
+type Read<T> = Box<dyn Fn() -> anyhow::Result<T> + Send + Sync>;
+
+/// A value made of files. If they change into something that cannot be used, the value stays.
+pub struct Reloaded<T> {
+    what: &'static str,
+    files: Vec<PathBuf>,
+    read: Read<T>,
+    /// Whether a value has to be made again although `files` have not changed. Blocking.
+    is_stale: fn(&T) -> bool,
+    state: Mutex<ReloadState<T>>,
+}
+
+struct ReloadState<T> {
+    value: Arc<T>,
+    versions: Vec<FileVersion>,
+    next_check: Instant,
+    /// A check is under way.
+    checking: bool,
+    /// What was last reported in the log, so that it is reported once.
+    reported: Option<String>,
+}
+
+/// Distinguishes versions of a file; that of a missing file is the default. Links are followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileVersion {
+    file: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileVersion {
+    /// The present version of the file at a path. Blocking.
+    pub fn of(path: &Path) -> Self {
+        let Ok(meta) = fs::metadata(path) else {
+            return Self::default();
+        };
+        Self {
+            file: (meta.dev(), meta.ino()),
+            size: meta.size(),
+            written: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+}
+
+fn versions(files: &[PathBuf]) -> Vec<FileVersion> {
+    files.iter().map(|path| FileVersion::of(path)).collect()
+}
+
+impl<T> fmt::Debug for Reloaded<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reloaded").field(&self.what).finish()
+    }
+}
+
+impl<T: Send + Sync + 'static> Reloaded<T> {
+    /// Reads the files for the first time. Blocking.
+    ///
+    /// # Errors
+    /// That of `read`.
+    pub fn open(
+        what: &'static str,
+        files: Vec<PathBuf>,
+        read: impl Fn() -> anyhow::Result<T> + Send + Sync + 'static,
+        is_stale: fn(&T) -> bool,
+    ) -> anyhow::Result<Self> {
+        // Before they are read, here and below: what changes meanwhile is read again.
+        let versions = versions(&files);
+        let value = Arc::new(read()?);
+        Ok(Self {
+            what,
+            files,
+            read: Box::new(read),
+            is_stale,
+            state: Mutex::new(ReloadState {
+                value,
+                versions,
+                next_check: Instant::now() + CHECK_INTERVAL,
+                checking: false,
+                reported: None,
+            }),
+        })
+    }
+
+    /// The value that was read last.
+    pub fn latest(&self) -> Arc<T> {
+        self.state.lock().value.clone()
+    }
+
+    /// The value of the files as they were at most a second before. Does not wait for a check that is under
+    /// way already.
+    pub async fn current(self: &Arc<Self>) -> Arc<T> {
+        {
+            let mut state = self.state.lock();
+            let now = Instant::now();
+            if state.checking || now < state.next_check {
+                return state.value.clone();
+            }
+            (state.checking, state.next_check) = (true, now + CHECK_INTERVAL);
+        }
+        let own = self.clone();
+        // It goes on if the caller is cancelled, so the mark is always taken away again.
+        if let Err(error) = spawn_blocking(move || own.check()).await {
+            tracing::error!(what = self.what, %error, "Checking files for changes failed");
+            self.state.lock().checking = false;
+        }
+        self.latest()
+    }
+
+    /// Blocking.
+    fn check(&self) {
+        let versions = versions(&self.files);
+        let (value, known) = {
+            let state = self.state.lock();
+            (state.value.clone(), state.versions.clone())
+        };
+        let read = (known != versions || (self.is_stale)(&value)).then(|| (self.read)());
+        let mut state = self.state.lock();
+        state.checking = false;
+        match read {
+            None => {}
+            Some(Ok(new)) => {
+                state.versions = versions;
+                state.value = Arc::new(new);
+                state.reported = None;
+                tracing::info!(what = self.what, "Reloaded changed files");
+            }
+            Some(Err(error)) => {
+                let text = chain(error.as_ref());
+                if state.reported.as_ref() != Some(&text) {
+                    tracing::warn!(
+                        what = self.what,
+                        err = text,
+                        "Reloading changed files failed; the earlier version stays in use"
+                    );
+                    state.reported = Some(text);
+                }
+            }
+        }
+    }
+}

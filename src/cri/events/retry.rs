@@ -1,0 +1,233 @@
+//! What follows when listening for events has ended: when to try again, where, and what to log. Pure.
+
+use std::time::Duration;
+
+use super::hints::EventsMode;
+use crate::cri::error::CriError;
+
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// The longest wait before reconnecting to a runtime that is away …
+const MAX_WAIT: Duration = Duration::from_secs(3);
+/// … and to one that answered with an error.
+const MAX_WAIT_REFUSED: Duration = Duration::from_secs(30);
+/// The waits before a runtime without events is tried again: it may have been replaced or configured anew.
+const WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
+const MAX_WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(300);
+/// A stream that lasted this long was good: the next failure is a first one.
+const GOOD: Duration = Duration::from_secs(10);
+/// So many streams in a row that are closed at once, without an event, mean that the runtime has none. CRI-O
+/// does this unless its `enable_pod_events` is set.
+pub(super) const MAX_EMPTY_STREAMS: u32 = 3;
+
+/// How listening ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    /// The runtime closed the stream without an error.
+    #[error("the runtime closed its event stream")]
+    Closed { any_event: bool },
+    #[error(transparent)]
+    Failed(#[from] CriError),
+}
+
+/// What to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    Lost,
+    NoEvents,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Next {
+    pub(super) wait: Duration,
+    pub(super) report: Option<Report>,
+}
+
+/// What is known from earlier attempts.
+#[derive(Debug)]
+pub(super) struct Retry {
+    /// Where to listen next; never [`EventsMode::None`].
+    source: EventsMode,
+    /// The wait after the last loss; zero after a good stream.
+    wait: Duration,
+    /// The same while the runtime has no events; zero while it may have some.
+    wait_without_events: Duration,
+    empty_streams: u32,
+}
+
+impl Retry {
+    pub(super) fn new() -> Retry {
+        Retry {
+            source: EventsMode::Cri,
+            wait: Duration::ZERO,
+            wait_without_events: Duration::ZERO,
+            empty_streams: 0,
+        }
+    }
+
+    pub(super) fn source(&self) -> EventsMode {
+        self.source
+    }
+
+    /// Listening ended after `lasted`.
+    pub(super) fn after(&mut self, ended: &Ended, lasted: Duration) -> Next {
+        let source = std::mem::replace(&mut self.source, EventsMode::Cri);
+        match ended {
+            Ended::Failed(CriError::Unimplemented { .. }) if source == EventsMode::Cri => {
+                self.source = EventsMode::Containerd;
+                Next {
+                    wait: Duration::ZERO,
+                    report: None,
+                }
+            }
+            Ended::Failed(CriError::Unimplemented { .. }) => self.no_events(),
+            Ended::Closed { any_event: false } if lasted < GOOD => self.empty_stream(),
+            Ended::Failed(error) if !error.is_unavailable() => self.lost(lasted, MAX_WAIT_REFUSED),
+            Ended::Failed(_) | Ended::Closed { .. } => self.lost(lasted, MAX_WAIT),
+        }
+    }
+
+    fn empty_stream(&mut self) -> Next {
+        self.empty_streams = self.empty_streams.saturating_add(1);
+        if self.empty_streams >= MAX_EMPTY_STREAMS {
+            return self.no_events();
+        }
+        Next {
+            wait: FIRST_WAIT * self.empty_streams,
+            report: None,
+        }
+    }
+
+    fn no_events(&mut self) -> Next {
+        let known = !self.wait_without_events.is_zero();
+        self.wait_without_events =
+            (self.wait_without_events * 2).clamp(WAIT_WITHOUT_EVENTS, MAX_WAIT_WITHOUT_EVENTS);
+        Next {
+            wait: self.wait_without_events,
+            report: (!known).then_some(Report::NoEvents),
+        }
+    }
+
+    fn lost(&mut self, lasted: Duration, cap: Duration) -> Next {
+        let repeated = !self.wait.is_zero() && lasted < GOOD;
+        let doubled = if repeated {
+            self.wait * 2
+        } else {
+            Duration::ZERO
+        };
+        *self = Retry {
+            wait: doubled.clamp(FIRST_WAIT, cap),
+            ..Retry::new()
+        };
+        Next {
+            wait: self.wait,
+            report: (!repeated).then_some(Report::Lost),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::rpc::Rpc;
+
+    const AT_ONCE: Duration = Duration::from_millis(5);
+    const LONG: Duration = Duration::from_secs(3600);
+    const EMPTY: Ended = Ended::Closed { any_event: false };
+    const ENDED: Ended = Ended::Closed { any_event: true };
+
+    fn unimplemented() -> Ended {
+        let (rpc, message) = (Rpc::GetContainerEvents, String::new());
+        Ended::Failed(CriError::Unimplemented { rpc, message })
+    }
+
+    fn away() -> Ended {
+        Ended::Failed(CriError::unavailable(Rpc::GetContainerEvents, "away"))
+    }
+
+    fn broken() -> Ended {
+        Ended::Failed(CriError::invalid(Rpc::GetContainerEvents, "broken"))
+    }
+
+    /// The waits in milliseconds and the reports of attempts that end so.
+    fn history(retry: &mut Retry, ends: &[(&Ended, Duration)]) -> Vec<(u128, Option<Report>)> {
+        let next = ends.iter().map(|(ended, lasted)| {
+            let next = retry.after(ended, *lasted);
+            (next.wait.as_millis(), next.report)
+        });
+        next.collect()
+    }
+
+    #[test]
+    fn streams_that_are_closed_at_once_are_given_up_and_tried_rarely() {
+        let mut retry = Retry::new();
+        let ends = [(&EMPTY, AT_ONCE); 7];
+        assert_eq!(
+            history(&mut retry, &ends),
+            [
+                (100, None),
+                (200, None),
+                (60_000, Some(Report::NoEvents)),
+                (120_000, None),
+                (240_000, None),
+                (300_000, None),
+                (300_000, None),
+            ]
+        );
+        assert_eq!(retry.source(), EventsMode::Cri);
+        // An event proves that there are some again.
+        let ends = [(&ENDED, AT_ONCE), (&EMPTY, AT_ONCE)];
+        let expected = [(100, Some(Report::Lost)), (100, None)];
+        assert_eq!(history(&mut retry, &ends), expected);
+    }
+
+    #[test]
+    fn a_quiet_stream_that_lasted_is_no_empty_one() {
+        let mut retry = Retry::new();
+        let ends = [(&EMPTY, LONG); 5];
+        let expected = [(100, Some(Report::Lost)); 5];
+        assert_eq!(history(&mut retry, &ends), expected);
+    }
+
+    #[test]
+    fn a_runtime_that_is_away_between_empty_streams_is_looked_at_afresh() {
+        let mut retry = Retry::new();
+        let away = away();
+        history(&mut retry, &[(&EMPTY, AT_ONCE), (&EMPTY, AT_ONCE)]);
+        let ends = [(&away, AT_ONCE), (&EMPTY, AT_ONCE), (&EMPTY, AT_ONCE)];
+        let expected = [(100, Some(Report::Lost)), (100, None), (200, None)];
+        assert_eq!(history(&mut retry, &ends), expected);
+    }
+
+    #[test]
+    fn without_the_call_containerds_events_are_tried_before_it_is_given_up() {
+        let mut retry = Retry::new();
+        let missing = unimplemented();
+        let mut sources = vec![];
+        let mut next = vec![];
+        for _ in 0..4 {
+            sources.push(retry.source());
+            next.extend(history(&mut retry, &[(&missing, AT_ONCE)]));
+        }
+        let (cri, containerd) = (EventsMode::Cri, EventsMode::Containerd);
+        assert_eq!(sources, [cri, containerd, cri, containerd]);
+        let report = Some(Report::NoEvents);
+        let expected = [(0, None), (60_000, report), (0, None), (120_000, None)];
+        assert_eq!(next, expected);
+    }
+
+    #[test]
+    fn waits_grow_to_a_cap_and_a_good_stream_starts_them_over() {
+        let table = [(away(), 3_000), (broken(), 30_000), (ENDED, 3_000)];
+        for (ended, cap) in table {
+            let mut retry = Retry::new();
+            let next = history(&mut retry, &[(&ended, AT_ONCE); 12]);
+            let (waits, reports): (Vec<_>, Vec<_>) = next.into_iter().unzip();
+            assert_eq!(waits[..4], [100, 200, 400, 800], "{ended}");
+            assert_eq!(waits.last(), Some(&cap), "{ended}");
+            assert_eq!(reports.iter().flatten().count(), 1, "{ended}");
+            let next = history(&mut retry, &[(&ended, LONG)]);
+            assert_eq!(next, [(100, Some(Report::Lost))], "{ended}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Annotations of this kubelet's own.
+
+use super::{Errors, Path};
+use crate::base::GoDuration;
+use crate::model::validation::FieldError;
+use crate::model::{PodExt, RESTART_PERIODS, keys, parse_restart_period};
+use k8s_openapi::api::core::v1::Pod;
+
+/// Judges the values of annotations that this kubelet acts on. A wrong one is refused and not passed
+/// over: who writes it counts on it.
+pub fn own_annotations(pod: &Pod) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    let metadata = Path::root("metadata");
+    let annotations = metadata.child("annotations");
+    let period = pod.annotation(keys::MAX_RESTART_PERIOD);
+    if let Some(text) = period.filter(|text| parse_restart_period(text).is_none()) {
+        let (least, most) = (*RESTART_PERIODS.start(), *RESTART_PERIODS.end());
+        let (least, most) = (GoDuration::from(least), GoDuration::from(most));
+        let detail = format!("must be a duration from {least} to {most}, such as 30s");
+        errors.invalid(&annotations.key(keys::MAX_RESTART_PERIOD), text, detail);
+    }
+    errors.into_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(value: &str) -> Vec<String> {
+        let mut pod = Pod::default();
+        let key = keys::MAX_RESTART_PERIOD.to_string();
+        pod.metadata.annotations = Some([(key, value.to_string())].into());
+        own_annotations(&pod)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn a_restart_period_is_a_duration_from_a_second_to_five_minutes() {
+        for good in ["1s", "1.5s", "30s", "5m", "300s"] {
+            assert!(judged(good).is_empty(), "{good}");
+        }
+        for bad in ["", "0", "999ms", "5m1s", "-1s", "10", "fast", "10000000h"] {
+            let expected = format!(
+                "metadata.annotations[kubelet.rs/max-container-restart-period]: Invalid value: \
+                 \"{bad}\": must be a duration from 1s to 5m0s, such as 30s"
+            );
+            assert_eq!(judged(bad), [expected]);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_asks_for_nothing_is_good() {
+        assert!(own_annotations(&Pod::default()).is_empty());
+    }
+}

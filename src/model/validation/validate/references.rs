@@ -1,0 +1,174 @@
+//! What a static pod may not name: objects that only an API server has. The families are
+//! upstream's (`PreventStaticPodAPIReferences`, on since 1.34); we add the field.
+
+use super::{Errors, Path, text};
+use crate::model::validation::FieldError;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ProjectedVolumeSource, Volume};
+
+/// Where the ConfigMaps and Secrets of static pods come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalObjects {
+    /// There are none, as upstream has it.
+    #[default]
+    None,
+    /// Volumes and variables may refer to objects that are files of the node.
+    Files,
+}
+
+impl LocalObjects {
+    /// Those of a node with or without a directory of objects.
+    pub fn given(directory: bool) -> Self {
+        match directory {
+            true => Self::Files,
+            false => Self::None,
+        }
+    }
+}
+
+/// Fields of a static pod that reference API objects, those left out that the node has as files.
+pub fn static_pod_references(pod: &Pod, objects: LocalObjects) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    if let Some(spec) = &pod.spec {
+        let path = Path::root("spec");
+        spec_references(spec, objects, &path, &mut errors);
+    }
+    errors.into_vec()
+}
+
+fn refuse(path: &Path<'_>, what: &str, errors: &mut Errors) {
+    errors.forbidden(path, format!("static pods may not reference {what}"));
+}
+
+fn spec_references(spec: &PodSpec, objects: LocalObjects, path: &Path<'_>, errors: &mut Errors) {
+    for (field, name) in [
+        ("serviceAccountName", &spec.service_account_name),
+        ("serviceAccount", &spec.service_account),
+    ] {
+        if !text(name.as_ref()).is_empty() {
+            refuse(&path.child(field), "serviceaccounts", errors);
+        }
+    }
+    let list = path.child("imagePullSecrets");
+    for (index, _) in spec.image_pull_secrets.iter().flatten().enumerate() {
+        refuse(&list.index(index), "secrets", errors);
+    }
+    if spec
+        .resource_claims
+        .as_ref()
+        .is_some_and(|list| !list.is_empty())
+    {
+        refuse(&path.child("resourceClaims"), "resourceclaims", errors);
+    }
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
+        let list = path.child(field);
+        for (index, container) in containers.iter().enumerate() {
+            if objects == LocalObjects::None {
+                container_references(container, &list.index(index), errors);
+            }
+        }
+    }
+    let list = path.child("volumes");
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        volume_references(volume, objects, &list.index(index), errors);
+    }
+}
+
+fn container_references(container: &Container, path: &Path<'_>, errors: &mut Errors) {
+    let list = path.child("envFrom");
+    for (index, source) in container.env_from.iter().flatten().enumerate() {
+        let at = list.index(index);
+        if source.secret_ref.is_some() {
+            refuse(&at.child("secretRef"), "secrets", errors);
+        }
+        if source.config_map_ref.is_some() {
+            refuse(&at.child("configMapRef"), "configmaps", errors);
+        }
+    }
+    let list = path.child("env");
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        let Some(from) = &variable.value_from else {
+            continue;
+        };
+        let at = list.index(index);
+        let at = at.child("valueFrom");
+        if from.secret_key_ref.is_some() {
+            refuse(&at.child("secretKeyRef"), "secrets", errors);
+        }
+        if from.config_map_key_ref.is_some() {
+            refuse(&at.child("configMapKeyRef"), "configmaps", errors);
+        }
+    }
+}
+
+fn volume_references(volume: &Volume, objects: LocalObjects, path: &Path<'_>, errors: &mut Errors) {
+    let nowhere = objects == LocalObjects::None;
+    for (field, given, what) in [
+        (
+            "configMap",
+            nowhere && volume.config_map.is_some(),
+            "configmaps",
+        ),
+        ("secret", nowhere && volume.secret.is_some(), "secrets"),
+        ("csi", volume.csi.is_some(), "csidrivers"),
+        ("glusterfs", volume.glusterfs.is_some(), "endpoints"),
+        ("azureFile", volume.azure_file.is_some(), "secrets"),
+        (
+            "ephemeral",
+            volume.ephemeral.is_some(),
+            "persistentvolumeclaims",
+        ),
+        (
+            "persistentVolumeClaim",
+            volume.persistent_volume_claim.is_some(),
+            "persistentvolumeclaims",
+        ),
+    ] {
+        if given {
+            refuse(&path.child(field), what, errors);
+        }
+    }
+    if let Some(projected) = &volume.projected {
+        projected_references(projected, objects, &path.child("projected"), errors);
+    }
+}
+
+fn projected_references(
+    projected: &ProjectedVolumeSource,
+    objects: LocalObjects,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let nowhere = objects == LocalObjects::None;
+    let list = path.child("sources");
+    for (index, source) in projected.sources.iter().flatten().enumerate() {
+        let at = list.index(index);
+        for (field, given, what) in [
+            (
+                "configMap",
+                nowhere && source.config_map.is_some(),
+                "configmaps",
+            ),
+            ("secret", nowhere && source.secret.is_some(), "secrets"),
+            (
+                "serviceAccountToken",
+                source.service_account_token.is_some(),
+                "serviceaccounts",
+            ),
+            (
+                "clusterTrustBundle",
+                source.cluster_trust_bundle.is_some(),
+                "clustertrustbundles",
+            ),
+            (
+                "podCertificate",
+                source.pod_certificate.is_some(),
+                "podcertificates",
+            ),
+        ] {
+            if given {
+                refuse(&at.child(field), what, errors);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What this kubelet does not do yet. Such a field is refused by name, never passed over in
+//! silence: a pod that starts without its limits, its user namespace or its volume is worse than
+//! one that does not start. Whoever teaches the kubelet one of these removes the row.
+
+use super::resources::is_extended;
+use super::volumes::volume_sources;
+use super::{Errors, Path, text};
+use crate::model::validation::FieldError;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements, Volume};
+
+const NOT_YET: &str = "not supported yet by this kubelet";
+
+/// Volume kinds that can be mounted.
+const VOLUME_KINDS: [&str; 7] = [
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "hostPath",
+    "image",
+    "projected",
+    "secret",
+];
+
+/// Fields that ask for something this kubelet cannot give.
+pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    if let Some(spec) = &pod.spec {
+        let path = Path::root("spec");
+        spec_fields(spec, &path, &mut errors);
+        containers(spec, &path, &mut errors);
+        let list = path.child("volumes");
+        for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+            volume_fields(volume, &list.index(index), &mut errors);
+        }
+    }
+    errors.into_vec()
+}
+
+/// Fields that are accepted without their full effect, as lines for people.
+pub fn unsupported_warnings(pod: &Pod) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let Some(spec) = &pod.spec else {
+        return warnings;
+    };
+    for container in spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten())
+    {
+        let limits = container
+            .resources
+            .iter()
+            .flat_map(|r| r.limits.iter().flatten());
+        if limits
+            .into_iter()
+            .any(|(name, _)| name == "ephemeral-storage")
+        {
+            let name = &container.name;
+            warnings.push(format!(
+                "limits.ephemeral-storage of container {name} is not enforced"
+            ));
+        }
+    }
+    for volume in spec.volumes.iter().flatten() {
+        if let Some(dir) = &volume.empty_dir
+            && dir.size_limit.is_some()
+            && text(dir.medium.as_ref()).is_empty()
+        {
+            let name = &volume.name;
+            warnings.push(format!(
+                "emptyDir.sizeLimit of volume {name} is not enforced"
+            ));
+        }
+    }
+    warnings
+}
+
+fn refuse(given: bool, path: &Path<'_>, errors: &mut Errors) {
+    if given {
+        errors.forbidden(path, NOT_YET);
+    }
+}
+
+fn some<T>(list: Option<&Vec<T>>) -> bool {
+    list.is_some_and(|list| !list.is_empty())
+}
+
+fn asks_for_anything(wanted: &ResourceRequirements) -> bool {
+    let given =
+        |map: Option<&_>| map.is_some_and(|map: &std::collections::BTreeMap<_, _>| !map.is_empty());
+    given(wanted.limits.as_ref()) || given(wanted.requests.as_ref()) || some(wanted.claims.as_ref())
+}
+
+fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
+    let required_affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .is_some_and(|node| {
+            node.required_during_scheduling_ignored_during_execution
+                .is_some()
+        });
+    for (field, given) in [
+        ("affinity.nodeAffinity", required_affinity),
+        (
+            "overhead",
+            spec.overhead.as_ref().is_some_and(|map| !map.is_empty()),
+        ),
+        ("readinessGates", some(spec.readiness_gates.as_ref())),
+        (
+            "resources",
+            spec.resources.as_ref().is_some_and(asks_for_anything),
+        ),
+        (
+            "runtimeClassName",
+            !text(spec.runtime_class_name.as_ref()).is_empty(),
+        ),
+    ] {
+        refuse(given, &path.child(field), errors);
+    }
+    let context = spec.security_context.as_ref();
+    let given = context.is_some_and(|context| context.windows_options.is_some());
+    windows_options(spec, given, path, errors);
+    let selector = path.child("nodeSelector");
+    for (key, value) in spec.node_selector.iter().flatten() {
+        refuse(
+            !is_about_every_node_here(key, value),
+            &selector.key(key),
+            errors,
+        );
+    }
+}
+
+/// Where the pod says which system it is for, it is judged by that; else nobody would heed these.
+fn windows_options(spec: &PodSpec, given: bool, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("securityContext");
+    refuse(
+        given && spec.os.is_none(),
+        &at.child("windowsOptions"),
+        errors,
+    );
+}
+
+/// Selectors that every node this program can run on satisfies. Others need the node's labels.
+fn is_about_every_node_here(key: &str, value: &str) -> bool {
+    let architecture = if cfg!(target_arch = "x86_64") {
+        "amd64"
+    } else if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        ""
+    };
+    matches!((key, value), ("kubernetes.io/os", "linux"))
+        || key == "kubernetes.io/arch" && value == architecture
+}
+
+fn containers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
+        let list = path.child(field);
+        for (index, container) in containers.iter().enumerate() {
+            let at = list.index(index);
+            container_fields(container, &at, errors);
+            let context = container.security_context.as_ref();
+            let given = context.is_some_and(|context| context.windows_options.is_some());
+            windows_options(spec, given, &at, errors);
+        }
+    }
+}
+
+fn container_fields(container: &Container, path: &Path<'_>, errors: &mut Errors) {
+    let devices = some(container.volume_devices.as_ref());
+    refuse(devices, &path.child("volumeDevices"), errors);
+    if let Some(wanted) = &container.resources {
+        resource_fields(wanted, &path.child("resources"), errors);
+    }
+}
+
+fn resource_fields(wanted: &ResourceRequirements, path: &Path<'_>, errors: &mut Errors) {
+    refuse(some(wanted.claims.as_ref()), &path.child("claims"), errors);
+    for (field, map) in [("limits", &wanted.limits), ("requests", &wanted.requests)] {
+        let at = path.child(field);
+        for name in map.iter().flatten().map(|(name, _)| name) {
+            refuse(is_extended(name), &at.key(name), errors);
+        }
+    }
+}
+
+fn volume_fields(volume: &Volume, path: &Path<'_>, errors: &mut Errors) {
+    for source in volume_sources(volume) {
+        refuse(!VOLUME_KINDS.contains(&source), &path.child(source), errors);
+    }
+}

@@ -1,0 +1,3 @@
+//! The node as a whole: what it and its pods use.
+
+pub mod stats;

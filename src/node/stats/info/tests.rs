@@ -1,0 +1,226 @@
+use super::*;
+use crate::{
+    host::cgroup::{CpuUsage, Limits, TaskCount, Usage},
+    node::stats::picture::{ContainerSubject, PodSubject},
+};
+use std::sync::Arc;
+
+const AT: i64 = 1_700_000_000_123_456_789;
+
+fn a_sample(path: &str) -> Sample {
+    let usage = Usage {
+        cpu: Some(CpuUsage {
+            total: 5,
+            user: 3,
+            system: 2,
+        }),
+        memory: Some(MemoryUsage {
+            usage: 100,
+            inactive_file: 40,
+            ..MemoryUsage::default()
+        }),
+        tasks: Some(TaskCount {
+            processes: 1,
+            threads: 4,
+            one: None,
+        }),
+        io: vec![DeviceIo {
+            device: (8, 0),
+            read_bytes: 7,
+            write_bytes: 1,
+            reads: 2,
+            writes: 1,
+        }],
+        ..Usage::default()
+    };
+    Sample {
+        path: path.into(),
+        at: AT,
+        usage: Arc::new(usage),
+        limits: Limits {
+            has_memory: true,
+            cpu_shares: Some(102),
+            memory: Some(64 << 20),
+            ..Limits::default()
+        },
+        nano_cores: None,
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let container = |name: &str| ContainerSubject {
+        id: format!("id-{name}").into(),
+        name: name.into(),
+        image: "nginx:1".into(),
+        created_at: AT - 1_000_000_000,
+        started_at: AT,
+    };
+    let pod = PodSample {
+        pod: PodSubject {
+            uid: "u1".into(),
+            name: "web".into(),
+            namespace: "shop".into(),
+            created_at: AT,
+            sandbox: Some("box".into()),
+            host_network: false,
+            containers: vec![container("main"), container("lost")],
+        },
+        whole: Some(a_sample("/kubepods/podu1")),
+        sandbox: Some(a_sample("/kubepods/podu1/box")),
+        containers: vec![Some(a_sample("/kubepods/podu1/id-main")), None],
+        network: Some(Arc::new([NetworkInterface {
+            name: "eth0".into(),
+            received: [1, 2, 3, 4],
+            sent: [5, 6, 7, 8],
+        }])),
+    };
+    Snapshot {
+        node: a_sample("/"),
+        above: vec![a_sample("/kubepods")],
+        system: vec![("kubelet", a_sample("/system.slice/kubelet.service"))],
+        pods: vec![pod],
+        disks: HashMap::from([((8, 0), "/dev/sda".to_owned())]),
+        ..Snapshot::default()
+    }
+}
+
+fn ask(of: &InfoOf) -> Vec<(String, Value)> {
+    let filesystems = [(
+        "/dev/sda1".to_owned(),
+        FilesystemUsage {
+            capacity: 50,
+            ..FilesystemUsage::default()
+        },
+    )];
+    let around = Around {
+        booted: 1_600_000_000_000_000_000,
+        runtime: "containerd",
+        filesystems: &filesystems,
+    };
+    let told = infos(&snapshot(), &around, of);
+    let whole = |info: ContainerInfo| (info.path.clone(), info.between(None, None));
+    told.into_iter().map(whole).collect()
+}
+
+fn cgroup(path: &str, below: bool) -> InfoOf {
+    InfoOf::Cgroup {
+        path: path.to_owned(),
+        below,
+    }
+}
+
+fn container(uid: &str, name: &str) -> InfoOf {
+    InfoOf::Container {
+        pod: uid.into(),
+        name: name.to_owned(),
+    }
+}
+
+#[test]
+fn a_container_is_told_with_its_names_its_limits_and_one_sample() {
+    let told = ask(&container("u1", "main"));
+    let [(path, info)] = told.as_slice() else {
+        panic!("{told:?}");
+    };
+    assert_eq!(path, "/kubepods/podu1/id-main");
+    assert_eq!(info["name"], "/kubepods/podu1/id-main");
+    assert_eq!(info["aliases"], json!(["id-main"]));
+    assert_eq!(info["namespace"], "containerd");
+    let spec = &info["spec"];
+    assert_eq!(spec["creation_time"], "2023-11-14T22:13:19.123456789Z");
+    assert_eq!(spec["labels"]["io.kubernetes.pod.uid"], "u1");
+    assert_eq!(spec["cpu"], json!({"limit": 102, "max_limit": 0}));
+    assert_eq!(spec["memory"], json!({"limit": 64 << 20}));
+    assert_eq!(
+        (&spec["has_cpu"], &spec["has_memory"]),
+        (&json!(true), &json!(true))
+    );
+    assert_eq!(info["stats"].as_array().map(Vec::len), Some(1));
+    let sample = &info["stats"][0];
+    assert_eq!(sample["timestamp"], "2023-11-14T22:13:20.123456789Z");
+    let usage = json!({"total": 5, "user": 3, "system": 2});
+    assert_eq!(sample["cpu"]["usage"], usage);
+    assert_eq!(sample["memory"]["usage"], 100);
+    assert_eq!(sample["memory"]["working_set"], 60);
+    assert_eq!(sample["network"]["name"], "eth0");
+    assert_eq!(sample["network"]["interfaces"][0]["tx_dropped"], 8);
+    let io = &sample["diskio"]["io_service_bytes"][0];
+    assert_eq!(
+        (&io["device"], &io["stats"]["Total"]),
+        (&json!("/dev/sda"), &json!(8))
+    );
+    assert_eq!(sample["processes"]["threads_current"], 4);
+}
+
+#[test]
+fn what_does_not_run_has_no_cgroup_or_is_another_pods_is_not_told() {
+    for (uid, name) in [
+        ("u1", "lost"),
+        ("u1", "none"),
+        ("u2", "main"),
+        ("u1", "POD"),
+    ] {
+        assert_eq!(ask(&container(uid, name)), [], "{uid} {name}");
+    }
+}
+
+#[test]
+fn a_cgroup_is_told_alone_or_with_those_below_it() {
+    let table: &[(&str, bool, &[&str])] = &[
+        ("/", false, &["/"]),
+        (
+            "/",
+            true,
+            &[
+                "/",
+                "/kubepods",
+                "/kubepods/podu1",
+                "/kubepods/podu1/box",
+                "/kubepods/podu1/id-main",
+                "/system.slice/kubelet.service",
+            ],
+        ),
+        (
+            "/kubepods/podu1",
+            true,
+            &[
+                "/kubepods/podu1",
+                "/kubepods/podu1/box",
+                "/kubepods/podu1/id-main",
+            ],
+        ),
+        ("/kubepods/pod", true, &[]),
+        ("/system.slice", true, &[]),
+        ("/none", false, &[]),
+    ];
+    for (path, below, expected) in table {
+        let told = ask(&cgroup(path, *below));
+        let paths: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(paths, *expected, "{path} {below}");
+    }
+    let machine = &ask(&cgroup("/", false))[0].1;
+    assert_eq!(machine.get("aliases"), None);
+    assert_eq!(machine["spec"]["has_filesystem"], true);
+    assert_eq!(machine["stats"][0]["filesystem"][0]["capacity"], 50);
+    assert_eq!(machine["spec"]["creation_time"], "2020-09-13T12:26:40Z");
+}
+
+#[test]
+fn a_sample_that_is_not_of_that_time_is_left_out() {
+    let around = Around {
+        booted: 0,
+        runtime: "",
+        filesystems: &[],
+    };
+    let at = |seconds: i64| Timestamp::from_second(seconds).ok();
+    for (start, end, there) in [
+        (None, None, true),
+        (at(1_700_000_000), at(1_700_000_001), true),
+        (at(1_700_000_001), None, false),
+        (None, at(1_700_000_000), false),
+    ] {
+        let told = infos(&snapshot(), &around, &cgroup("/", false));
+        let info = told.into_iter().next().unwrap().between(start, end);
+        assert_eq!(info.get("stats").is_some(), there, "{start:?} {end:?}");
+    }
+}

@@ -1,0 +1,489 @@
+//! What the node, its pods and their containers use: the Summary API, the series of cAdvisor, and those that
+//! metrics-server reads.
+//!
+//! * Owns: the last look at each cgroup (for CPU rates, and to leave alone what has not run since), the
+//!   last measure of each directory, and answers a second old at most for those who scrape together.
+//! * Woken by: a scrape, and by nothing else; nothing is sampled for nobody (P-22).
+//! * Publishes: answers. What a pod leaves here goes with the first scrape after its end.
+//! * Must never read a cgroup, a disk or the runtime on an async thread, wait for one of them on behalf of
+//!   another, or walk a directory more often than its period (P-23).
+//! * Answers to upstream's `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`
+//!   and to cAdvisor.
+//!
+//! CPU and memory come from cgroup files. The runtime is asked for what it alone knows (what a container
+//! wrote over its image) and for containers without a cgroup here.
+
+pub mod api;
+mod cadvisor;
+mod disk;
+mod families;
+mod flight;
+mod generate;
+mod index;
+mod info;
+mod machine;
+mod picture;
+mod rate;
+mod resource;
+mod sampler;
+mod text;
+
+pub use cadvisor::Pieces;
+pub use info::{ContainerInfo, InfoOf};
+pub use sampler::Snapshot;
+
+use crate::{
+    cri::{ImageClient, RuntimeClient, v1},
+    host::{
+        FilesystemUsage, Machine,
+        cgroup::{CgroupFs, Depth},
+        proc,
+    },
+    images::sandbox_image,
+    model::PodUid,
+    runtime::kuberuntime::log_paths,
+    state::pod_cache::{Owner, PodCache},
+    volumes::MeasurableVolume,
+};
+use api::{FsStats, Summary, Time};
+use cadvisor::MachineFacts;
+use disk::{DiskFacts, DiskMeter, How};
+use flight::{Pace, Source};
+use futures::future::BoxFuture;
+use generate::{Disks, Inputs, PodPlaces};
+use parking_lot::Mutex;
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+
+/// Logs are measured at most this often: they grow while one looks.
+const LOGS: Duration = Duration::from_secs(10);
+
+/// Who scrapes together shares an answer for this long.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Of the kernel, which answers at once unless the machine is in trouble.
+const KERNEL: Pace = Pace {
+    fresh: FRESH,
+    patience: Duration::from_secs(8),
+    stale: Duration::from_secs(60),
+};
+
+/// Of the runtime and of disks, which may be slow or hang.
+const SLOW: Pace = Pace {
+    fresh: FRESH,
+    patience: Duration::from_secs(2),
+    stale: Duration::from_secs(120),
+};
+
+/// Of what hardly ever changes.
+const SELDOM: Pace = Pace {
+    fresh: Duration::from_secs(300),
+    patience: Duration::from_secs(1),
+    stale: Duration::MAX,
+};
+
+/// The volumes of a pod that can be measured.
+pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>;
+
+/// What stats are made from.
+pub struct Parts {
+    /// The runtime.
+    pub runtime: RuntimeClient,
+    /// The image service.
+    pub images: ImageClient,
+    /// What the runtime has of every pod.
+    pub cache: PodCache,
+    /// The volumes of each pod.
+    pub volumes: VolumesOf,
+    /// The node's name.
+    pub node_name: String,
+    /// The kubelet's directory.
+    pub root_dir: PathBuf,
+    /// Where the logs of pods are.
+    pub pod_logs_dir: PathBuf,
+    /// How often volumes are measured at most; never without.
+    pub volume_period: Option<Duration>,
+    /// When the kubelet started, nanoseconds since the epoch.
+    pub started_at: i64,
+}
+
+/// Answers about usage. Cheap to clone.
+#[derive(Clone)]
+pub struct Stats {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    parts: Parts,
+    machine: MachineFacts,
+    sampler: Arc<Mutex<sampler::Sampler>>,
+    disks: DiskMeter,
+    /// One for each depth.
+    snapshots: [(Depth, Source<Arc<Snapshot>>); 3],
+    said: Source<HashMap<String, v1::ContainerStats>>,
+    measured: Source<()>,
+    node_fs: Source<(Time, FilesystemUsage, String)>,
+    image_fs: Source<(FsStats, FilesystemUsage, String)>,
+    sandbox_image: Source<String>,
+    runtime_name: Source<String>,
+    runtime_pid: Source<u32>,
+}
+
+impl Stats {
+    /// Nothing is read yet but what does not change. Blocking.
+    pub fn new(parts: Parts, machine: &Machine) -> Self {
+        let fs = CgroupFs::new("/sys/fs/cgroup", machine.cgroup_v2);
+        Self {
+            inner: Arc::new(Inner {
+                machine: machine::facts(machine),
+                sampler: Arc::new(Mutex::new(sampler::Sampler::new(fs))),
+                disks: DiskMeter::default(),
+                snapshots: [Depth::Core, Depth::Common, Depth::Everything]
+                    .map(|depth| (depth, Source::new(KERNEL))),
+                said: Source::new(SLOW),
+                measured: Source::new(SLOW),
+                node_fs: Source::new(SLOW),
+                image_fs: Source::new(SLOW),
+                sandbox_image: Source::new(SELDOM),
+                runtime_name: Source::new(SELDOM),
+                runtime_pid: Source::new(SELDOM),
+                parts,
+            }),
+        }
+    }
+
+    /// How much is kept of pods.
+    pub fn len(&self) -> usize {
+        // Whoever samples holds the lock for as long as that takes.
+        let samples = self
+            .inner
+            .sampler
+            .try_lock()
+            .map_or(0, |sampler| sampler.len());
+        // The machine's own cgroups are no pod's.
+        samples.saturating_sub(OWN) + self.inner.disks.len()
+    }
+
+    /// Whether that is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The Summary API's answer; with `only_cpu_and_memory` without anything about disks and networks.
+    /// `None` when not even the cgroups could be read in time.
+    pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
+        let inner = &self.inner;
+        if only_cpu_and_memory {
+            return self.cpu_and_memory(Depth::Common).await;
+        }
+        let snapshot = inner.snapshot(Depth::Common).await?;
+        let pods = inner.places(&snapshot);
+        let (said, node, images, facts) = tokio::join!(
+            inner.said(),
+            inner.node_fs(),
+            inner.image_fs(),
+            inner.measure(&pods)
+        );
+        let node = node.map(|node| (node.0, node.1));
+        let threads = inner.threads().await;
+        let disks = Disks {
+            node: node.as_ref(),
+            images: images.as_deref().map(|images| &images.0),
+            facts: &facts,
+            pods: &pods,
+            threads,
+        };
+        let said = said.unwrap_or_default();
+        Some(generate::summary(&inner.inputs(
+            &snapshot,
+            &said,
+            Some(disks),
+        )))
+    }
+
+    async fn cpu_and_memory(&self, depth: Depth) -> Option<Summary> {
+        let inner = &self.inner;
+        let snapshot = inner.snapshot(depth).await?;
+        let said = match lacks_cgroups(&snapshot) {
+            true => inner.said().await.unwrap_or_default(),
+            false => Arc::default(),
+        };
+        Some(generate::summary(&inner.inputs(&snapshot, &said, None)))
+    }
+
+    /// The series of cAdvisor, as text in pieces. `None` when the cgroups could not be read in time.
+    pub async fn cadvisor(&self) -> Option<Pieces> {
+        let inner = &self.inner;
+        let depth = Depth::Everything;
+        let (snapshot, image, filesystems) = tokio::join!(
+            inner.snapshot(depth),
+            inner.sandbox_image(),
+            inner.filesystems()
+        );
+        let image = image.unwrap_or_default();
+        Some(cadvisor::pieces(
+            snapshot?,
+            &inner.machine,
+            &image,
+            filesystems,
+        ))
+    }
+
+    /// What the first kubelets told of cgroups and containers; empty where there is none of that name.
+    /// `None` when the cgroups could not be read in time.
+    pub async fn infos(&self, of: InfoOf) -> Option<Vec<ContainerInfo>> {
+        let inner = &self.inner;
+        let depth = Depth::Everything;
+        let (snapshot, runtime, filesystems) = tokio::join!(
+            inner.snapshot(depth),
+            inner.runtime_name(),
+            inner.filesystems()
+        );
+        let around = info::Around {
+            booted: inner.machine.booted,
+            runtime: &runtime.unwrap_or_default(),
+            filesystems: &filesystems,
+        };
+        Some(info::infos(&*snapshot?, &around, &of))
+    }
+
+    /// The text of `/metrics/resource`.
+    pub async fn resource(&self) -> String {
+        resource::text(self.cpu_and_memory(Depth::Core).await.as_ref())
+    }
+}
+
+/// Cgroups that are kept of no pod: the machine, the kubelet's and the runtime's.
+const OWN: usize = 3;
+
+fn lacks_cgroups(snapshot: &Snapshot) -> bool {
+    let mut samples = snapshot.pods.iter().flat_map(|pod| &pod.containers);
+    samples.any(Option::is_none)
+}
+
+impl Inner {
+    fn inputs<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        said: &'a HashMap<String, v1::ContainerStats>,
+        disks: Option<Disks<'a>>,
+    ) -> Inputs<'a> {
+        Inputs {
+            node_name: &self.parts.node_name,
+            booted: Time(self.machine.booted),
+            started: Time(self.parts.started_at),
+            snapshot,
+            said,
+            disks,
+        }
+    }
+
+    /// What was read just now, at least so deep, or is read for this.
+    async fn snapshot(&self, depth: Depth) -> Option<Arc<Snapshot>> {
+        let mut enough = self.snapshots.iter().filter(|(of, _)| *of >= depth);
+        if let Some(fresh) = enough.clone().find_map(|(_, source)| source.fresh()) {
+            return Some(fresh.as_ref().clone());
+        }
+        let (depth, source) = enough.next()?;
+        let (depth, runtime) = (*depth, self.runtime_pid().await);
+        let ask = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
+            let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
+            let look = move || {
+                let pods = picture::subjects(&cache.pods());
+                let mut system = vec![("kubelet", std::process::id())];
+                system.extend(runtime.map(|pid| ("runtime", *pid)));
+                Arc::new(sampler.lock().look(pods, &system, depth))
+            };
+            Box::pin(blocking(look))
+        };
+        Some(source.get(ask).await?.as_ref().clone())
+    }
+
+    /// What the runtime says of containers, by id.
+    async fn said(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
+        let ask = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
+            let runtime = self.parts.runtime.clone();
+            Box::pin(async move {
+                let stats = runtime.list_container_stats().await;
+                let stats = stats.inspect_err(|error| {
+                    tracing::warn!(err = %error, "The runtime does not tell what containers use");
+                });
+                let id = |stats: v1::ContainerStats| {
+                    Some((stats.attributes.as_ref()?.id.clone(), stats))
+                };
+                Some(stats.ok()?.into_iter().filter_map(id).collect())
+            })
+        };
+        self.said.get(ask).await
+    }
+
+    async fn node_fs(&self) -> Option<Arc<(Time, FilesystemUsage, String)>> {
+        let ask = || -> BoxFuture<'static, Option<(Time, FilesystemUsage, String)>> {
+            let path = self.parts.root_dir.clone();
+            Box::pin(async move {
+                let (fs, device) = filesystem(path).await?;
+                Some((now(), fs, device))
+            })
+        };
+        self.node_fs.get(ask).await
+    }
+
+    /// The file systems of the kubelet's directory and of images, by device.
+    async fn filesystems(&self) -> Vec<(String, FilesystemUsage)> {
+        let (node, images) = tokio::join!(self.node_fs(), self.image_fs());
+        let mut found = Vec::new();
+        found.extend(node.map(|node| (node.2.clone(), node.1)));
+        found.extend(images.map(|images| (images.2.clone(), images.1)));
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found.dedup_by(|a, b| a.0 == b.0);
+        found
+    }
+
+    async fn runtime_name(&self) -> Option<Arc<String>> {
+        let ask = || -> BoxFuture<'static, Option<String>> {
+            let runtime = self.parts.runtime.clone();
+            Box::pin(async move { Some(runtime.version().await.ok()?.runtime_name) })
+        };
+        self.runtime_name.get(ask).await
+    }
+
+    async fn image_fs(&self) -> Option<Arc<(FsStats, FilesystemUsage, String)>> {
+        let ask = || -> BoxFuture<'static, Option<(FsStats, FilesystemUsage, String)>> {
+            let images = self.parts.images.clone();
+            Box::pin(async move {
+                let info = images.image_fs_info().await;
+                let info = info.inspect_err(|error| {
+                    tracing::warn!(err = %error, "The runtime does not tell what images use");
+                });
+                let first = info.ok()?.image_filesystems.into_iter().next()?;
+                let mount = first.fs_id.map(|id| id.mountpoint).unwrap_or_default();
+                let (fs, device) = filesystem(PathBuf::from(mount)).await?;
+                let value = |value: Option<v1::UInt64Value>| value.map(|value| value.value);
+                let stats = FsStats {
+                    used_bytes: value(first.used_bytes),
+                    inodes_used: value(first.inodes_used),
+                    ..generate::whole_fs(Time(first.timestamp), &fs)
+                };
+                Some((stats, fs, device))
+            })
+        };
+        self.image_fs.get(ask).await
+    }
+
+    /// The image of sandboxes, which their series name. All sandboxes are made from one.
+    async fn sandbox_image(&self) -> Option<Arc<String>> {
+        let ask = || -> BoxFuture<'static, Option<String>> {
+            let runtime = self.parts.runtime.clone();
+            let pods = self.parts.cache.pods();
+            Box::pin(async move {
+                let mut sandboxes = pods.iter().flat_map(|pod| pod.ready_sandboxes());
+                let sandbox = sandboxes.next()?;
+                let status = runtime.status(true).await.ok()?;
+                if let Some(image) = sandbox_image(&status.info) {
+                    return Some(image);
+                }
+                // containerd 2 keeps it elsewhere, and tells it with a sandbox.
+                let status = runtime.pod_sandbox_status(sandbox.id.as_str(), true).await;
+                image_of_sandbox(&status.ok()?.info)
+            })
+        };
+        self.sandbox_image.get(ask).await
+    }
+
+    /// The process at the other end of the runtime's socket.
+    async fn runtime_pid(&self) -> Option<Arc<u32>> {
+        let ask = || -> BoxFuture<'static, Option<u32>> {
+            let socket = self.parts.runtime.connection().endpoint().path().to_owned();
+            Box::pin(async move { blocking(move || proc::peer_of(&socket).ok()).await? })
+        };
+        self.runtime_pid.get(ask).await
+    }
+
+    async fn threads(&self) -> (Option<u64>, Option<u64>) {
+        blocking(proc::thread_counts).await.unwrap_or_default()
+    }
+
+    /// Where what the pods write is.
+    fn places(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPlaces> {
+        let logs = &self.parts.pod_logs_dir;
+        let places = |pod: &sampler::PodSample| {
+            let subject = &pod.pod;
+            let owner = Owner {
+                uid: subject.uid.clone(),
+                name: subject.name.clone(),
+                namespace: subject.namespace.clone(),
+            };
+            let log = |name: &str| {
+                let path = log_paths::container_logs_dir(logs, &owner, name).ok()?;
+                Some((name.to_owned(), path))
+            };
+            let containers = subject.containers.iter();
+            let places = PodPlaces {
+                volumes: (self.parts.volumes)(&subject.uid),
+                logs: containers
+                    .filter_map(|container| log(&container.name))
+                    .collect(),
+            };
+            (subject.uid.clone(), places)
+        };
+        snapshot.pods.iter().map(places).collect()
+    }
+
+    /// Measures what is due, and tells what is known when that took too long.
+    async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
+        let ask = || -> BoxFuture<'static, Option<()>> {
+            let mut wanted = HashMap::new();
+            for places in pods.values() {
+                let logs = places.logs.values();
+                wanted.extend(logs.map(|path| (path.clone(), How::Walk(LOGS))));
+                for volume in &places.volumes {
+                    let how = match (volume.in_memory, self.parts.volume_period) {
+                        (true, _) => How::Ask,
+                        (false, Some(period)) => How::Walk(period),
+                        (false, None) => continue,
+                    };
+                    wanted.insert(volume.path.clone(), how);
+                }
+            }
+            let disks = self.disks.clone();
+            Box::pin(blocking(move || disks.measure(wanted)))
+        };
+        self.measured.get(ask).await;
+        self.disks.facts()
+    }
+}
+
+/// The image that a sandbox was made from, in its verbose status.
+fn image_of_sandbox(info: &HashMap<String, String>) -> Option<String> {
+    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
+    let image = info.get("image")?.as_str()?;
+    (!image.is_empty()).then(|| image.to_owned())
+}
+
+/// What blocks is done where that harms nobody.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+async fn filesystem(path: PathBuf) -> Option<(FilesystemUsage, String)> {
+    blocking(move || disk::around(&path)).await?
+}
+
+fn now() -> Time {
+    Time(i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_tells_its_image_or_does_not() {
+        let info = |text: &str| HashMap::from([("info".to_owned(), text.to_owned())]);
+        let image = image_of_sandbox(&info(r#"{"pid": 7, "image": "pause:3"}"#));
+        assert_eq!(image.as_deref(), Some("pause:3"));
+        for other in ["{}", "no json", r#"{"image": 3}"#, r#"{"image": ""}"#] {
+            assert_eq!(image_of_sandbox(&info(other)), None);
+        }
+        assert_eq!(image_of_sandbox(&HashMap::new()), None);
+    }
+}

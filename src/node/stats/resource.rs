@@ -1,0 +1,255 @@
+//! `/metrics/resource`: what metrics-server reads. Names, labels and moments are upstream's
+//! (`pkg/kubelet/metrics/collectors/resource_metrics.go`). Pure.
+
+use super::{
+    api::{ContainerStats, CpuStats, MemoryStats, PodStats, Summary, SwapStats, Time},
+    text::{Kind, Labels, Text, Value},
+};
+
+/// The text; without a summary it says only that there is none.
+pub(super) fn text(summary: Option<&Summary>) -> String {
+    let mut text = Text::default();
+    if let Some(summary) = summary {
+        let labelled = Labelled::of(summary);
+        node(&mut text, summary);
+        containers(&mut text, &labelled);
+        pods(&mut text, &labelled);
+    }
+    let name = "resource_scrape_error";
+    let help = "1 if there was an error while getting container metrics, 0 otherwise";
+    text.head(name, help, Kind::Gauge);
+    text.sample(name, "", &[], Value::Whole(summary.is_none().into()), None);
+    text.take()
+}
+
+/// Pods and containers with their labels.
+struct Labelled<'a> {
+    pods: Vec<(String, &'a PodStats)>,
+    containers: Vec<(String, &'a ContainerStats)>,
+}
+
+impl<'a> Labelled<'a> {
+    fn of(summary: &'a Summary) -> Self {
+        let mut labelled = Self {
+            pods: Vec::with_capacity(summary.pods.len()),
+            containers: Vec::with_capacity(summary.pods.len()),
+        };
+        for pod in &summary.pods {
+            let whose = &pod.pod_ref;
+            let of = |labels: Labels| {
+                labels
+                    .and("namespace", &whose.namespace)
+                    .and("pod", &whose.name)
+                    .finish()
+            };
+            labelled.pods.push((of(Labels::default()), pod));
+            for container in &pod.containers {
+                let labels = Labels::default().and("container", &container.name);
+                labelled.containers.push((of(labels), container));
+            }
+        }
+        labelled
+    }
+}
+
+type Found = Option<(Value, Option<i64>)>;
+
+fn cpu(stats: Option<&CpuStats>) -> Found {
+    let stats = stats?;
+    at(stats.time, Value::Nanos(stats.usage_core_nano_seconds?))
+}
+
+fn memory(stats: Option<&MemoryStats>) -> Found {
+    let stats = stats?;
+    at(stats.time, Value::Whole(stats.working_set_bytes?))
+}
+
+fn swap(stats: Option<&SwapStats>) -> Found {
+    let stats = stats?;
+    at(stats.time, Value::Whole(stats.swap_usage_bytes?))
+}
+
+fn swap_limit(stats: Option<&SwapStats>) -> Found {
+    let stats = stats?;
+    let used = stats.swap_usage_bytes.unwrap_or_default();
+    let limit = stats.swap_available_bytes?.saturating_add(used);
+    at(stats.time, Value::Whole(limit))
+}
+
+fn started(container: &ContainerStats) -> Found {
+    let nanos = u64::try_from(container.start_time.0).ok();
+    Some((Value::Nanos(nanos.filter(|nanos| *nanos > 0)?), None))
+}
+
+fn at(time: Time, value: Value) -> Found {
+    Some((value, Some(time.0)))
+}
+
+/// One family; nothing at all when nobody has a sample of it.
+fn family<'a, T: 'a>(
+    text: &mut Text,
+    (name, help, kind): (&str, &str, Kind),
+    of: impl IntoIterator<Item = (&'a str, T)>,
+    value: impl Fn(T) -> Found,
+) {
+    let mut headed = false;
+    for (labels, of) in of {
+        if let Some((value, at)) = value(of) {
+            if !std::mem::replace(&mut headed, true) {
+                text.head(name, help, kind);
+            }
+            text.sample(name, labels, &[], value, at);
+        }
+    }
+}
+
+fn node(text: &mut Text, summary: &Summary) {
+    let node = || [("", &summary.node)];
+    let about = (
+        "node_cpu_usage_seconds_total",
+        "Cumulative cpu time consumed by the node in core-seconds",
+        Kind::Counter,
+    );
+    family(text, about, node(), |node| cpu(node.cpu.as_ref()));
+    let about = (
+        "node_memory_working_set_bytes",
+        "Current working set of the node in bytes",
+        Kind::Gauge,
+    );
+    family(text, about, node(), |node| memory(node.memory.as_ref()));
+    let about = (
+        "node_swap_usage_bytes",
+        "Current swap usage of the node in bytes. Reported only on non-windows systems",
+        Kind::Gauge,
+    );
+    family(text, about, node(), |node| swap(node.swap.as_ref()));
+}
+
+fn containers(text: &mut Text, labelled: &Labelled<'_>) {
+    let all = || {
+        let containers = labelled.containers.iter();
+        containers.map(|(labels, container)| (labels.as_str(), *container))
+    };
+    let about = (
+        "container_cpu_usage_seconds_total",
+        "Cumulative cpu time consumed by the container in core-seconds",
+        Kind::Counter,
+    );
+    family(text, about, all(), |container| cpu(container.cpu.as_ref()));
+    let about = (
+        "container_memory_working_set_bytes",
+        "Current working set of the container in bytes",
+        Kind::Gauge,
+    );
+    family(text, about, all(), |container| {
+        memory(container.memory.as_ref())
+    });
+    let about = (
+        "container_start_time_seconds",
+        "Start time of the container since unix epoch in seconds",
+        Kind::Gauge,
+    );
+    family(text, about, all(), started);
+    let about = (
+        "container_swap_limit_bytes",
+        "Current amount of the container swap limit in bytes. Reported only on non-windows systems",
+        Kind::Gauge,
+    );
+    family(text, about, all(), |container| {
+        swap_limit(container.swap.as_ref())
+    });
+    let about = (
+        "container_swap_usage_bytes",
+        "Current amount of the container swap usage in bytes. Reported only on non-windows systems",
+        Kind::Gauge,
+    );
+    family(text, about, all(), |container| {
+        swap(container.swap.as_ref())
+    });
+}
+
+fn pods(text: &mut Text, labelled: &Labelled<'_>) {
+    let all = || {
+        let pods = labelled.pods.iter();
+        pods.map(|(labels, pod)| (labels.as_str(), *pod))
+    };
+    let about = (
+        "pod_cpu_usage_seconds_total",
+        "Cumulative cpu time consumed by the pod in core-seconds",
+        Kind::Counter,
+    );
+    family(text, about, all(), |pod| cpu(pod.cpu.as_ref()));
+    let about = (
+        "pod_memory_working_set_bytes",
+        "Current working set of the pod in bytes",
+        Kind::Gauge,
+    );
+    family(text, about, all(), |pod| memory(pod.memory.as_ref()));
+    let about = (
+        "pod_swap_usage_bytes",
+        "Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
+        Kind::Gauge,
+    );
+    family(text, about, all(), |pod| swap(pod.swap.as_ref()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::stats::api::PodReference;
+
+    #[test]
+    fn the_text_is_as_upstream_writes_it_and_what_is_not_known_is_left_out() {
+        let container = |name: &str, cpu: Option<u64>| ContainerStats {
+            name: name.into(),
+            start_time: Time(1_500_000_000),
+            cpu: Some(CpuStats {
+                time: Time(2_000_000_000),
+                usage_core_nano_seconds: cpu,
+                ..CpuStats::default()
+            }),
+            swap: Some(SwapStats {
+                time: Time(2_000_000_000),
+                swap_available_bytes: Some(u64::MAX),
+                swap_usage_bytes: Some(1),
+            }),
+            ..ContainerStats::default()
+        };
+        let pod = PodStats {
+            pod_ref: PodReference {
+                name: "p\"".into(),
+                namespace: "n".into(),
+                uid: "u".into(),
+            },
+            containers: vec![container("a", Some(2_500_000_000)), container("b", None)],
+            ..PodStats::default()
+        };
+        let summary = Summary {
+            pods: vec![pod],
+            ..Summary::default()
+        };
+        let expected = r#"# HELP container_cpu_usage_seconds_total Cumulative cpu time consumed by the container in core-seconds
+# TYPE container_cpu_usage_seconds_total counter
+container_cpu_usage_seconds_total{container="a",namespace="n",pod="p\""} 2.5 2000
+# HELP container_start_time_seconds Start time of the container since unix epoch in seconds
+# TYPE container_start_time_seconds gauge
+container_start_time_seconds{container="a",namespace="n",pod="p\""} 1.5
+container_start_time_seconds{container="b",namespace="n",pod="p\""} 1.5
+"#;
+        let text = text(Some(&summary));
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.contains("container_swap_limit_bytes{container=\"b\",namespace=\"n\",pod=\"p\\\"\"} 18446744073709551615 2000\n"), "{text}");
+        assert!(text.ends_with("# TYPE resource_scrape_error gauge\nresource_scrape_error 0\n"));
+    }
+
+    #[test]
+    fn without_a_summary_the_error_is_all_there_is() {
+        let text = text(None);
+        assert_eq!(
+            text.lines()
+                .filter(|line| !line.starts_with('#'))
+                .collect::<Vec<_>>(),
+            ["resource_scrape_error 1"]
+        );
+    }
+}

@@ -1,0 +1,205 @@
+use super::*;
+use crate::node::stats::picture::ContainerSubject;
+use std::{fs, path::Path};
+
+fn cgroup(root: &Path, path: &str, cpu: u64, memory: u64, faults: u64) {
+    let at = root.join(path.trim_start_matches('/'));
+    fs::create_dir_all(&at).unwrap();
+    let put = |name: &str, text: String| fs::write(at.join(name), text).unwrap();
+    put("cpu.stat", format!("usage_usec {cpu}\n"));
+    put("memory.current", format!("{memory}\n"));
+    put("memory.stat", format!("pgfault {faults}\n"));
+    put("cgroup.procs", format!("{}\n", std::process::id()));
+}
+
+fn pod(uid: &str, containers: &[&str]) -> PodSubject {
+    let container = |id: &&str| ContainerSubject {
+        id: Arc::from(*id),
+        name: Arc::from(*id),
+        image: "image".into(),
+        created_at: 1,
+        started_at: 1,
+    };
+    PodSubject {
+        uid: uid.into(),
+        name: uid.into(),
+        namespace: "default".into(),
+        created_at: 1,
+        sandbox: None,
+        host_network: false,
+        containers: containers.iter().map(container).collect(),
+    }
+}
+
+fn faults(snapshot: &Snapshot) -> Option<u64> {
+    let sample = snapshot.pods.first()?.containers.first()?.as_ref()?;
+    Some(sample.usage.memory?.page_faults)
+}
+
+#[test]
+fn what_has_not_run_is_not_read_again_and_what_has_is() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
+    let pods = || vec![pod("u", &["one"])];
+    cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
+    assert_eq!(
+        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        Some(1)
+    );
+    // The second look is a whole one too: only then is it known that nothing happens.
+    cgroup(root.path(), "/k8s.io/one", 5, 7, 2);
+    assert_eq!(
+        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        Some(2)
+    );
+    cgroup(root.path(), "/k8s.io/one", 5, 7, 3);
+    assert_eq!(
+        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        Some(2)
+    );
+    cgroup(root.path(), "/k8s.io/one", 5, 8, 4);
+    assert_eq!(
+        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        Some(4)
+    );
+    cgroup(root.path(), "/k8s.io/one", 6, 8, 5);
+    assert_eq!(
+        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        Some(5)
+    );
+}
+
+#[test]
+fn a_cgroup_that_goes_comes_back_elsewhere_or_never_is_no_error() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
+    let pods = || vec![pod("u", &["one", "none"])];
+    cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
+    let first = sampler.look(pods(), &[], Depth::Everything);
+    assert_eq!(first.pods[0].containers[1], None);
+    fs::remove_dir_all(root.path().join("k8s.io")).unwrap();
+    assert_eq!(faults(&sampler.look(pods(), &[], Depth::Everything)), None);
+    cgroup(root.path(), "/other/cri-containerd-one.scope", 5, 7, 9);
+    let again = sampler.look(pods(), &[], Depth::Everything);
+    assert_eq!(faults(&again), Some(9));
+    assert_eq!(
+        again.pods[0].containers[0].as_ref().unwrap().nano_cores,
+        None
+    );
+    sampler.look(Vec::new(), &[], Depth::Everything);
+    // The machine itself stays.
+    assert!(sampler.len() <= 1, "{}", sampler.len());
+}
+
+#[test]
+fn a_pod_in_a_cgroup_of_its_own_has_it_read_and_those_above_once() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
+    for path in [
+        "/kubepods",
+        "/kubepods/poda",
+        "/kubepods/poda/one",
+        "/kubepods/podb",
+        "/kubepods/podb/two",
+    ] {
+        cgroup(root.path(), path, 5, 7, 1);
+    }
+    let seen = sampler.look(
+        vec![pod("a", &["one"]), pod("b", &["two"])],
+        &[],
+        Depth::Everything,
+    );
+    let above: Vec<&str> = seen.above.iter().map(|sample| &*sample.path).collect();
+    assert_eq!(above, ["/kubepods"]);
+    let whole: Vec<_> = seen
+        .pods
+        .iter()
+        .map(|p| p.whole.as_ref().map(|s| &*s.path))
+        .collect();
+    assert_eq!(whole, [Some("/kubepods/poda"), Some("/kubepods/podb")]);
+}
+
+#[test]
+fn this_machine_can_be_looked_at() {
+    let v2 = crate::host::Machine::read().unwrap().cgroup_v2;
+    let mut sampler = Sampler::new(CgroupFs::new("/sys/fs/cgroup", v2));
+    let seen = sampler.look(
+        Vec::new(),
+        &[("kubelet", std::process::id())],
+        Depth::Everything,
+    );
+    let memory = seen.node.usage.memory.unwrap();
+    assert!(
+        memory.usage > 0 && memory.working_set() <= memory.usage,
+        "{memory:?}"
+    );
+    assert!(seen.node.limits.memory > Some(0));
+    assert!(!seen.disks.is_empty() || !Path::new("/sys/block").exists());
+}
+
+#[test]
+fn a_look_for_more_reads_what_one_for_less_left_out() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
+    let pods = || vec![pod("u", &["one"])];
+    cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
+    let tasks = |snapshot: &Snapshot| {
+        let sample = snapshot.pods[0].containers[0].clone().unwrap();
+        (
+            sample.usage.memory.unwrap().page_faults,
+            sample.usage.tasks.is_some(),
+        )
+    };
+    for (depth, expected) in [
+        (Depth::Core, (1, false)),
+        // At rest from here on, and still more is wanted.
+        (Depth::Core, (1, false)),
+        (Depth::Core, (1, false)),
+        (Depth::Common, (1, true)),
+        // What was read stays with what is wanted less.
+        (Depth::Core, (1, true)),
+        (Depth::Everything, (1, true)),
+    ] {
+        assert_eq!(
+            tasks(&sampler.look(pods(), &[], depth)),
+            expected,
+            "{depth:?}"
+        );
+    }
+    cgroup(root.path(), "/k8s.io/one", 6, 7, 2);
+    let look = sampler.look(pods(), &[], Depth::Core);
+    assert_eq!(tasks(&look), (2, false), "half of it would be old");
+    assert_eq!(look.pods[0].network, None);
+}
+
+#[test]
+fn those_believed_longest_have_their_turn_and_not_all_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
+    let ids: Vec<String> = (0..3 * LEAST_TURNS).map(|n| format!("c{n}")).collect();
+    let names: Vec<&str> = ids.iter().map(String::as_str).collect();
+    for id in &names {
+        cgroup(root.path(), &format!("/{id}"), 5, 7, 1);
+    }
+    let pods = || vec![pod("u", &names)];
+    for _ in 0..2 {
+        sampler.look(pods(), &[], Depth::Everything);
+    }
+    for id in &names {
+        cgroup(root.path(), &format!("/{id}"), 5, 7, 2);
+    }
+    let read_anew = |sampler: &mut Sampler| {
+        let seen = sampler.look(pods(), &[], Depth::Everything);
+        let faults = seen.pods[0].containers.iter().flatten();
+        faults
+            .filter(|sample| sample.usage.memory.unwrap().page_faults == 2)
+            .count()
+    };
+    assert_eq!(read_anew(&mut sampler), 0, "nothing is old enough");
+    for kept in sampler.kept.values_mut() {
+        kept.verified = kept.verified.checked_sub(BELIEVED).unwrap();
+    }
+    assert_eq!(read_anew(&mut sampler), LEAST_TURNS);
+    assert_eq!(read_anew(&mut sampler), 2 * LEAST_TURNS);
+    assert_eq!(read_anew(&mut sampler), 3 * LEAST_TURNS);
+}

@@ -1,0 +1,9 @@
+//! The way of a pod through the kubelet: sources, sync loop, one worker per pod, its sync, its probes and its status.
+
+pub mod pleg;
+pub mod prober;
+pub mod status;
+pub mod pod_config;
+pub mod pod_sync;
+pub mod pod_workers;
+pub mod sync_loop;

@@ -1,0 +1,118 @@
+//! Turns hints of the event stream into inspections and relists.
+
+use super::{RelistPoke, Watch};
+use crate::{
+    cri::events::{HintReader, Hints},
+    model::{PodUid, Seq},
+    state::pod_cache::ItemId,
+};
+use std::{collections::HashMap, time::Duration};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// How long an id that nobody knows may stay unknown before a relist looks for its owner. What the
+/// kubelet creates itself is known well before that.
+const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
+
+/// An id of the stream that was not known when its hint came.
+struct Unknown {
+    /// The pod it belongs to, where the event told that.
+    pod: Option<PodUid>,
+    /// When the last hint about it came.
+    hinted: Seq,
+}
+
+/// Task `pleg.events`.
+pub struct HintTask {
+    watch: Watch,
+    hints: HintReader,
+    poke: RelistPoke,
+}
+
+impl HintTask {
+    pub(super) fn new(watch: Watch, hints: HintReader, poke: RelistPoke) -> Self {
+        Self { watch, hints, poke }
+    }
+
+    /// Follows hints until shutdown.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let mut unknown = HashMap::new();
+        let mut look_at = Instant::now();
+        loop {
+            let hints = tokio::select! {
+                // First, so that a stream of hints without a pause cannot put it off.
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                () = sleep_until(look_at), if !unknown.is_empty() => {
+                    unknown = self.look_for(unknown);
+                    look_at = Instant::now() + UNKNOWN_GRACE;
+                    continue;
+                }
+                hints = self.hints.take() => hints,
+            };
+            if unknown.is_empty() {
+                look_at = Instant::now() + UNKNOWN_GRACE;
+            }
+            self.follow(hints, &mut unknown);
+        }
+    }
+
+    fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Unknown>) {
+        // In this order, so that a new mode and its resync are one list.
+        if hints.resync {
+            self.poke.poke();
+        }
+        self.poke.set_mode(hints.mode);
+        for (id, pod) in hints.containers {
+            match self.known(&id) {
+                Some(item) => self.watch.cache.inspect(item),
+                None => {
+                    let hinted = self.watch.cache.next_seq();
+                    unknown.insert(id, Unknown { pod, hinted });
+                }
+            }
+        }
+    }
+
+    /// The ids are known by now, or only a list can tell whose they are. What was read since the last
+    /// hint about it, as the kubelet reads what it creates itself, needs no other look, and neither does
+    /// what it removed itself. Gives back those of pods of which the kubelet is making something: a busy
+    /// runtime takes longer than the grace, and a list would be one more thing for it to do.
+    fn look_for(&self, mut unknown: HashMap<String, Unknown>) -> HashMap<String, Unknown> {
+        let cache = &self.watch.cache;
+        let mut missing = false;
+        unknown.retain(|id, of_it| {
+            // Asked first: what is made is known by the time that it is not in the making any more.
+            let in_the_making = of_it.pod.as_ref().is_some_and(|pod| cache.is_making(pod));
+            match self.known(id) {
+                Some(item) if cache.was_read_since(&item, of_it.hinted) => {}
+                Some(item) => cache.inspect(item),
+                None if in_the_making => return true,
+                None => missing |= !self.gone(id),
+            }
+            false
+        });
+        if missing {
+            self.poke.poke();
+        }
+        unknown
+    }
+
+    fn gone(&self, id: &str) -> bool {
+        let cache = &self.watch.cache;
+        cache.is_gone(&ItemId::Container(id.into())) || cache.is_gone(&ItemId::Sandbox(id.into()))
+    }
+
+    fn known(&self, id: &str) -> Option<ItemId> {
+        let container = ItemId::Container(id.into());
+        if self.watch.cache.locate(&container).is_some() {
+            return Some(container);
+        }
+        let sandbox = ItemId::Sandbox(id.into());
+        self.watch
+            .cache
+            .locate(&sandbox)
+            .is_some()
+            .then_some(sandbox)
+    }
+}

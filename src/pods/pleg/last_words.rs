@@ -1,0 +1,27 @@
+//! Reads what an exited container wanted to be remembered by.
+
+use crate::{
+    cri::v1,
+    runtime::kuberuntime::{
+        generate::container_files::read_last_words,
+        termination::{compose_message, last_words, needs_log},
+    },
+    runtime::logs::tail,
+};
+/// The container's message; `None` when it has none to look for.
+pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
+    let words = last_words(status)?;
+    let runtime_message = status.message.clone();
+    let read = move || {
+        let file = read_last_words(&words);
+        let log_tail = match needs_log(&words, &file) {
+            true => words
+                .log
+                .as_deref()
+                .and_then(|log| tail::of_log(log, tail::TERMINATION).ok()),
+            false => None,
+        };
+        compose_message(&runtime_message, &words, &file, log_tail.as_deref())
+    };
+    tokio::task::spawn_blocking(read).await.ok()
+}

@@ -1,0 +1,114 @@
+//! The metric families of the PLEG, named as upstream names them.
+
+use crate::{
+    base::metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, Sample},
+    model::ContainerState,
+    state::pod_cache::PodCache,
+};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus_client::metrics::{gauge::Gauge, histogram::Histogram};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// Handles to the families.
+#[derive(Clone)]
+pub struct PlegMetrics {
+    duration: Histogram,
+    of_one: Histogram,
+    interval: Histogram,
+    last_seen: Gauge,
+    last: Arc<Mutex<Option<Instant>>>,
+}
+
+impl PlegMetrics {
+    /// Declares the families, and those that count what the cache has.
+    pub fn new(metrics: &Metrics, cache: &PodCache) -> Self {
+        let histogram = |name, help| metrics.register(name, help, Histogram::new(DEFAULT_BUCKETS));
+        let (pods, containers) = (cache.clone(), cache.clone());
+        metrics.register(
+            "kubelet_running_pods",
+            "Number of pods that have a running pod sandbox",
+            AtScrape::number(move || running_pods(&pods)),
+        );
+        metrics.register(
+            "kubelet_running_containers",
+            "Number of containers currently running",
+            AtScrape::gauge(move || by_state(&containers)),
+        );
+        Self {
+            duration: histogram(
+                "kubelet_pleg_relist_duration_seconds",
+                "Duration in seconds for relisting pods in PLEG.",
+            ),
+            of_one: histogram(
+                "kubelet_pleg_pod_relist_duration_seconds",
+                "Duration in seconds for relisting a single pod in PLEG.",
+            ),
+            interval: histogram(
+                "kubelet_pleg_relist_interval_seconds",
+                "Interval in seconds between relisting in PLEG.",
+            ),
+            last_seen: metrics.register(
+                "kubelet_pleg_last_seen_seconds",
+                "Timestamp in seconds when PLEG was last seen active.",
+                Gauge::default(),
+            ),
+            last: Arc::default(),
+        }
+    }
+
+    /// A list begins now.
+    pub(super) fn begins(&self) -> Instant {
+        let now = Instant::now();
+        if let Some(before) = self.last.lock().replace(now) {
+            self.interval
+                .observe(now.duration_since(before).as_secs_f64());
+        }
+        now
+    }
+
+    /// The list that began then is complete.
+    pub(super) fn listed(&self, begun: Instant) {
+        self.duration.observe(begun.elapsed().as_secs_f64());
+        self.last_seen.set(Timestamp::now().as_second());
+    }
+
+    /// One item was read again.
+    pub(super) fn inspected(&self, took: Duration) {
+        self.of_one.observe(took.as_secs_f64());
+        self.last_seen.set(Timestamp::now().as_second());
+    }
+}
+
+fn running_pods(cache: &PodCache) -> f64 {
+    let pods = cache.pods();
+    let running = pods
+        .iter()
+        .filter(|pod| pod.ready_sandboxes().next().is_some());
+    running.count() as f64
+}
+
+fn by_state(cache: &PodCache) -> Vec<Sample> {
+    let states = [
+        ("created", ContainerState::Created),
+        ("exited", ContainerState::Exited),
+        ("running", ContainerState::Running),
+        ("unknown", ContainerState::Unknown),
+    ];
+    let pods = cache.pods();
+    let count = |state| {
+        let containers = pods.iter().flat_map(|pod| &pod.containers);
+        containers
+            .filter(|container| container.state == state)
+            .count() as f64
+    };
+    let sample = |(name, state): (&str, ContainerState)| {
+        (vec![("container_state", name.to_owned())], count(state))
+    };
+    states
+        .map(sample)
+        .into_iter()
+        .filter(|(_, count)| *count > 0.0)
+        .collect()
+}

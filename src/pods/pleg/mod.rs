@@ -1,0 +1,109 @@
+//! The pod lifecycle event generator: watches the runtime and keeps the pod cache true.
+//!
+//! * Owns: the only writing end of the pod cache; the runtime's own health.
+//! * Woken by: hints from the runtime's event stream, touches by workers, a slow timer (a second
+//!   where the runtime has no events).
+//! * Publishes: pictures and dirty pods through the cache, [`RuntimeState`].
+//! * Must never let one slow or hung pod delay another, take a failed list for an empty one, or
+//!   change anything in the runtime.
+//! * Answers to upstream's `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
+//!
+//! ```text
+//! runtime events --> hints --.                       .--> pod cache --> dirty pods
+//!        touches ------------+--> inspector (1 item) +
+//!          timer --> relist -'                       '--> settled pods
+//! ```
+
+mod hints;
+mod inspector;
+mod last_words;
+mod metrics;
+mod relist;
+mod state;
+mod status_poll;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    cri::{FeaturesWriter, RuntimeClient, v1::StatusResponse},
+    state::pod_cache::PodCacheWriter,
+};
+use std::{sync::Arc, time::Duration};
+
+pub use hints::HintTask;
+pub use inspector::InspectTask;
+pub use metrics::PlegMetrics;
+pub use relist::{RelistPoke, RelistTask};
+pub use state::{RuntimeState, RuntimeStateReader};
+pub use status_poll::StatusTask;
+
+/// How the watchers behave.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Relist period where the runtime has no events.
+    pub relist_period: Duration,
+    /// Relist period where it has: an audit.
+    pub audit_period: Duration,
+    /// How often the runtime's `Status` is asked.
+    pub status_period: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            relist_period: Duration::from_secs(1),
+            audit_period: Duration::from_secs(60),
+            status_period: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What the tasks share.
+#[derive(Clone)]
+struct Watch {
+    runtime: RuntimeClient,
+    cache: Arc<PodCacheWriter>,
+    config: Config,
+    metrics: PlegMetrics,
+}
+
+/// The tasks of the PLEG, to be spawned under their names.
+pub struct Pleg {
+    /// `pleg.relist`.
+    pub relist: RelistTask,
+    /// `pleg.events`.
+    pub hints: HintTask,
+    /// `pleg.inspect`.
+    pub inspect: InspectTask,
+    /// `pleg.status`.
+    pub status: StatusTask,
+}
+
+/// Builds the tasks; nothing runs yet. `said` is what the runtime has just said of itself: pods need
+/// not wait until it is asked again. What it can do is kept up to date on `features`.
+pub fn build(
+    runtime: RuntimeClient,
+    cache: PodCacheWriter,
+    hints: crate::cri::events::HintReader,
+    config: Config,
+    said: &StatusResponse,
+    features: FeaturesWriter,
+    metrics: PlegMetrics,
+) -> (Pleg, RuntimeStateReader) {
+    let watch = Watch {
+        runtime,
+        cache: Arc::new(cache),
+        config,
+        metrics,
+    };
+    let (state, state_reader) = state::board(status_poll::read(said));
+    let (relist, poke) = RelistTask::new(watch.clone());
+    let pleg = Pleg {
+        relist,
+        hints: HintTask::new(watch.clone(), hints, poke),
+        inspect: InspectTask::new(watch.clone()),
+        status: StatusTask::new(watch, state, features),
+    };
+    (pleg, state_reader)
+}

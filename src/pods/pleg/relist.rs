@@ -1,0 +1,187 @@
+//! Lists everything: at start, after a lost stream, and as an audit.
+
+use super::Watch;
+use crate::{
+    cri::{
+        CriError, Relist, RelistMemory,
+        events::EventsMode,
+        v1::{Container, PodSandbox},
+    },
+    runtime::kuberuntime::translate,
+    state::pod_cache::{Listed, Owner},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Wait after the first failed list; doubles up to [`RETRY_CAP`].
+const RETRY_BASE: Duration = Duration::from_millis(200);
+const RETRY_CAP: Duration = Duration::from_secs(5);
+
+/// Asks for a relist now.
+#[derive(Clone, Debug)]
+pub struct RelistPoke {
+    notify: Arc<Notify>,
+    mode: Arc<watch::Sender<EventsMode>>,
+}
+
+impl RelistPoke {
+    /// List as soon as possible.
+    pub fn poke(&self) {
+        self.notify.notify_one();
+    }
+
+    pub(super) fn set_mode(&self, mode: EventsMode) {
+        let changed = self.mode.send_if_modified(|known| {
+            let changed = *known != mode;
+            *known = mode;
+            changed
+        });
+        if changed {
+            tracing::info!(?mode, "Runtime events");
+        }
+    }
+}
+
+/// Task `pleg.relist`.
+pub struct RelistTask {
+    watch: Watch,
+    poke: RelistPoke,
+    sandboxes: RelistMemory<PodSandbox>,
+    containers: RelistMemory<Container>,
+}
+
+impl RelistTask {
+    pub(super) fn new(watch: Watch) -> (Self, RelistPoke) {
+        let mode = Arc::new(watch::Sender::new(EventsMode::None));
+        let poke = RelistPoke {
+            notify: Arc::default(),
+            mode,
+        };
+        let task = Self {
+            watch,
+            poke: poke.clone(),
+            sandboxes: RelistMemory::new(),
+            containers: RelistMemory::new(),
+        };
+        (task, poke)
+    }
+
+    /// Lists until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let mut mode = self.poke.mode.subscribe();
+        let mut retry = RETRY_BASE;
+        let mut failing = false;
+        loop {
+            let begun = self.watch.metrics.begins();
+            let listed = tokio::select! {
+                listed = self.list() => listed,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            let wait = match listed {
+                Ok(()) => {
+                    self.watch.metrics.listed(begun);
+                    if failing {
+                        tracing::info!("Listing the runtime works again");
+                    }
+                    (failing, retry) = (false, RETRY_BASE);
+                    self.period(*mode.borrow_and_update())
+                }
+                Err(error) => {
+                    // One of the two lists may have been read and not applied: it must not count as
+                    // known the next time.
+                    self.sandboxes.forget();
+                    self.containers.forget();
+                    if !failing {
+                        tracing::error!(err = %error, "Cannot list the runtime, will keep trying");
+                    }
+                    failing = true;
+                    retry = (retry * 2).min(RETRY_CAP);
+                    retry
+                }
+            };
+            let at = Instant::now() + wait;
+            tokio::select! {
+                // The poke first: the list after it serves a new mode as well.
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                () = self.poke.notify.notified(), if !failing => {}
+                // Also while lists fail: a stream that stands again means that the runtime is back.
+                Ok(()) = mode.changed() => {}
+                () = tokio::time::sleep_until(at) => {}
+            }
+        }
+    }
+
+    fn period(&self, mode: EventsMode) -> Duration {
+        match mode {
+            EventsMode::None => self.watch.config.relist_period,
+            EventsMode::Cri | EventsMode::Containerd => self.watch.config.audit_period,
+        }
+    }
+
+    async fn list(&mut self) -> Result<(), CriError> {
+        let runtime = &self.watch.runtime;
+        let seq = self.watch.cache.next_seq();
+        let sandboxes = runtime.relist_pod_sandboxes(&mut self.sandboxes).await?;
+        let containers = runtime.relist_containers(&mut self.containers).await?;
+        let (sandboxes, containers) = match (sandboxes, containers) {
+            (Relist::Changed(sandboxes), Relist::Changed(containers)) => (sandboxes, containers),
+            (Relist::Unchanged, Relist::Unchanged) if self.watch.cache.confirm_list(seq) => {
+                return Ok(());
+            }
+            _ => return self.list_in_full().await,
+        };
+        self.apply(seq, sandboxes, containers);
+        Ok(())
+    }
+
+    /// Only one of the lists changed, or something was learnt since the last one: both are needed.
+    async fn list_in_full(&mut self) -> Result<(), CriError> {
+        self.sandboxes.forget();
+        self.containers.forget();
+        let seq = self.watch.cache.next_seq();
+        let runtime = &self.watch.runtime;
+        let sandboxes = runtime.relist_pod_sandboxes(&mut self.sandboxes).await?;
+        let containers = runtime.relist_containers(&mut self.containers).await?;
+        if let (Relist::Changed(sandboxes), Relist::Changed(containers)) = (sandboxes, containers) {
+            self.apply(seq, sandboxes, containers);
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        seq: crate::model::Seq,
+        sandboxes: Vec<PodSandbox>,
+        containers: Vec<Container>,
+    ) {
+        let strings = self.watch.cache.strings();
+        self.watch.cache.apply_list(
+            seq,
+            sandboxes
+                .iter()
+                .filter_map(|s| translate::sandbox_from_list(s, strings).map(listed))
+                .collect(),
+            containers
+                .iter()
+                .filter_map(|c| translate::container_from_list(c, strings).map(listed))
+                .collect(),
+        );
+    }
+}
+
+fn listed<T>(owned: translate::Owned<T>) -> Listed<T> {
+    let owner = Owner {
+        uid: owned.uid,
+        name: owned.name,
+        namespace: owned.namespace,
+    };
+    Listed {
+        owner,
+        status: owned.object,
+    }
+}

@@ -1,0 +1,343 @@
+//! What is known of every manifest file. Pure: the scanner tells what it read, the book says what
+//! should run and what people must hear, each thing once.
+
+use super::scan::Scope;
+use crate::model::{Pod, PodExt, PodFullName};
+use crate::pods::pod_config::manifest::Manifest;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Digest of a file's bytes.
+pub(super) type Digest = [u8; 16];
+
+/// What makes a file "the same as last time" without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    pub(super) size: u64,
+    /// Modification, in nanoseconds since the epoch.
+    pub(super) modified: i128,
+    /// Change of content or attributes, in nanoseconds since the epoch.
+    pub(super) changed: i128,
+}
+
+/// How far a reading can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// Until the stamp changes.
+    Until(Stamp),
+    /// The file was changed just now, and may be changed again without a new stamp.
+    Changing,
+    /// It could not be read; every scan tries again.
+    Unreadable,
+}
+
+/// What the scanner found out about a file that it looked into.
+#[derive(Debug)]
+pub(super) enum Reading {
+    /// The bytes are those of the last reading.
+    SameBytes,
+    /// New bytes that are a pod.
+    Good(Digest, Manifest),
+    /// New bytes that are none: why.
+    Bad(Digest, String),
+    /// No bytes: why.
+    Unread(String),
+    /// Not a file, e.g. a directory: what.
+    NotAFile(String),
+}
+
+/// A line for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// The manifest cannot be used.
+    Refused(String),
+    /// The manifest is used, with a remark.
+    Remark(String),
+}
+
+struct Record {
+    freshness: Freshness,
+    digest: Option<Digest>,
+    /// The last good version.
+    good: Option<Arc<Pod>>,
+    fault: Option<Fault>,
+    /// A directory, a pipe: nothing that a pod could be in.
+    no_manifest: bool,
+}
+
+struct Fault {
+    why: String,
+    telling: Telling,
+}
+
+/// A file that someone is writing is bad for a moment, which is not worth a word: a fault is told
+/// when the next scan still finds it.
+#[derive(Clone, Copy, PartialEq)]
+enum Telling {
+    Fresh,
+    Due,
+    Done,
+}
+
+/// All files of the source, by path.
+#[derive(Default)]
+pub(super) struct Book {
+    /// Keyed by the path as text, which compares faster than its steps do.
+    files: BTreeMap<OsString, Record>,
+    /// How many files have a pod of a name.
+    names: HashMap<PodFullName, usize>,
+    /// The pods as last told, unless a file has another one since.
+    pods: Option<Vec<Arc<Pod>>>,
+    notices: Vec<Notice>,
+    /// Files left out because an earlier file has a pod of the same name, as told to people.
+    told_clashes: HashSet<(PathBuf, PathBuf)>,
+}
+
+impl Book {
+    /// Whether the file must be looked into: it is new, changed, or could not be relied on.
+    pub(super) fn must_read(&self, path: &Path, stamp: Stamp) -> bool {
+        let record = self.files.get(path.as_os_str());
+        record.is_none_or(|record| record.freshness != Freshness::Until(stamp))
+    }
+
+    /// Digest of the bytes last read.
+    pub(super) fn digest(&self, path: &Path) -> Option<Digest> {
+        self.files.get(path.as_os_str())?.digest
+    }
+
+    /// Notes what a look into a file showed.
+    pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: Reading) {
+        let record = match self.files.get_mut(path.as_os_str()) {
+            Some(record) => record,
+            None => self.files.entry(path.into()).or_insert(Record {
+                freshness,
+                digest: None,
+                good: None,
+                fault: None,
+                no_manifest: false,
+            }),
+        };
+        record.freshness = freshness;
+        record.no_manifest = matches!(reading, Reading::NotAFile(_));
+        match reading {
+            Reading::SameBytes => {}
+            Reading::Good(digest, manifest) => {
+                record.digest = Some(digest);
+                record.fault = None;
+                let good = manifest.pods.into_iter().next();
+                let before = std::mem::replace(&mut record.good, good.clone());
+                replaced(&mut self.names, &mut self.pods, before, good);
+                let shown = path.display();
+                let notice = |remark| Notice::Remark(format!("{shown}: {remark}"));
+                self.notices
+                    .extend(manifest.remarks.into_iter().map(notice));
+            }
+            Reading::Bad(digest, why) => {
+                let same = record.digest == Some(digest);
+                record.digest = Some(digest);
+                record.find_fault(why, same);
+            }
+            Reading::Unread(why) => {
+                record.digest = None;
+                record.find_fault(why, true);
+            }
+            Reading::NotAFile(what) => {
+                record.digest = None;
+                let before = record.good.take();
+                record.find_fault(what, true);
+                replaced(&mut self.names, &mut self.pods, before, None);
+            }
+        }
+    }
+
+    /// Forgets files that are no longer there.
+    pub(super) fn keep_only(&mut self, present: &HashSet<OsString>) {
+        let gone = self.files.extract_if(.., |path, _| !present.contains(path));
+        for (_, record) in gone {
+            replaced(&mut self.names, &mut self.pods, record.good, None);
+        }
+    }
+
+    /// Forgets one file.
+    pub(super) fn forget(&mut self, path: &Path) {
+        if let Some(record) = self.files.remove(path.as_os_str()) {
+            replaced(&mut self.names, &mut self.pods, record.good, None);
+        }
+    }
+
+    /// Names of files that must be looked at again soon: those that were changing, and those with a
+    /// fault that may have been a half-written file.
+    pub(super) fn unsettled(&self) -> BTreeSet<OsString> {
+        let untold = |fault: &Fault| fault.telling != Telling::Done;
+        let unsettled = self.files.iter().filter(|(_, record)| {
+            record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(untold)
+        });
+        let names = unsettled.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
+        names.collect()
+    }
+
+    /// Files that may have pods which cannot be read: manifests that were never seen good.
+    pub(super) fn unread(&self) -> BTreeSet<String> {
+        let files = self.files.iter();
+        let unread = files.filter(|(_, record)| record.good.is_none() && !record.no_manifest);
+        unread
+            .map(|(path, _)| path.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// The pods that should run, in order of their files' names, and what to tell people.
+    pub(super) fn outcome(&mut self, looked_at: &Scope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
+        self.tell_faults(looked_at);
+        let pods = match self.pods.take() {
+            Some(pods) => pods,
+            None if self.names.values().all(|count| *count == 1) => {
+                self.told_clashes.clear();
+                let good = self.files.values().filter_map(|record| record.good.clone());
+                good.collect()
+            }
+            None => self.first_of_each_name(),
+        };
+        self.pods = Some(pods.clone());
+        (pods, std::mem::take(&mut self.notices))
+    }
+
+    fn tell_faults(&mut self, looked_at: &Scope) {
+        for (path, record) in &mut self.files {
+            let Some(fault) = &mut record.fault else {
+                continue;
+            };
+            if let Scope::Entries(names) = looked_at
+                && !name(path).is_some_and(|name| names.contains(name))
+            {
+                continue;
+            }
+            match fault.telling {
+                Telling::Fresh => fault.telling = Telling::Due,
+                Telling::Due => {
+                    fault.telling = Telling::Done;
+                    let kept = match record.good {
+                        Some(_) => "; the last good version runs on",
+                        None => "",
+                    };
+                    let path = Path::new(path).display();
+                    let text = format!("{path}: {}{kept}", fault.why);
+                    self.notices.push(Notice::Refused(text));
+                }
+                Telling::Done => {}
+            }
+        }
+    }
+
+    /// Of two files with a pod of one name, the one whose own name comes first counts.
+    fn first_of_each_name(&mut self) -> Vec<Arc<Pod>> {
+        let files = self.files.iter();
+        let good =
+            files.filter_map(|(path, record)| Some((Path::new(path), record.good.as_ref()?)));
+        let (pods, clashes) = one_of_each_name(good);
+        let told = std::mem::take(&mut self.told_clashes);
+        for clash in clashes {
+            let file = clash.file.display();
+            let files = (clash.file.clone(), clash.owner.clone());
+            if !told.contains(&files) {
+                self.notices
+                    .push(Notice::Refused(format!("{file}: {clash}")));
+            }
+            self.told_clashes.insert(files);
+        }
+        pods
+    }
+}
+
+/// A file's pod is another one now.
+fn replaced(
+    names: &mut HashMap<PodFullName, usize>,
+    told: &mut Option<Vec<Arc<Pod>>>,
+    before: Option<Arc<Pod>>,
+    now: Option<Arc<Pod>>,
+) {
+    *told = None;
+    if let Some(name) = before.map(|pod| pod.full_name())
+        && let Some(count) = names.get_mut(&name)
+    {
+        *count -= 1;
+        if *count == 0 {
+            names.remove(&name);
+        }
+    }
+    if let Some(now) = now {
+        *names.entry(now.full_name()).or_default() += 1;
+    }
+}
+
+/// The name of a file in the directory.
+fn name(path: &OsStr) -> Option<&OsStr> {
+    Path::new(path).file_name()
+}
+
+/// A file that is left out, because an earlier one has a pod of the same name. Displays why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clash {
+    /// The file that is left out.
+    pub file: PathBuf,
+    /// The file that counts.
+    pub owner: PathBuf,
+    /// The pod that is left out.
+    pub pod: Arc<Pod>,
+}
+
+impl fmt::Display for Clash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "pod {}/{} is already in {}; this file is ignored",
+            self.pod.namespace(),
+            self.pod.name(),
+            self.owner.display()
+        )
+    }
+}
+
+/// Of two files of one source with a pod of one name, the one that comes first counts. Files are to
+/// come in order of their own names.
+pub fn one_of_each_name<'a>(
+    files: impl IntoIterator<Item = (&'a Path, &'a Arc<Pod>)>,
+) -> (Vec<Arc<Pod>>, Vec<Clash>) {
+    let files = files.into_iter();
+    let (_, most) = files.size_hint();
+    let most = most.unwrap_or(0);
+    let mut owners: HashMap<(&str, &str), &Path> = HashMap::with_capacity(most);
+    let (mut pods, mut clashes) = (Vec::with_capacity(most), Vec::new());
+    for (file, pod) in files {
+        match owners.entry((pod.namespace(), pod.name())) {
+            Entry::Vacant(free) => {
+                free.insert(file);
+                pods.push(pod.clone());
+            }
+            Entry::Occupied(taken) => clashes.push(Clash {
+                file: file.to_path_buf(),
+                owner: taken.get().to_path_buf(),
+                pod: pod.clone(),
+            }),
+        }
+    }
+    (pods, clashes)
+}
+
+impl Record {
+    /// `same_bytes`: the fault is known if it reads the same.
+    fn find_fault(&mut self, why: String, same_bytes: bool) {
+        let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
+        if !(known && same_bytes) {
+            let telling = Telling::Fresh;
+            self.fault = Some(Fault { why, telling });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

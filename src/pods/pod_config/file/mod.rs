@@ -1,0 +1,268 @@
+//! The file source: one manifest, or a flat directory of them.
+//!
+//! An event never says what changed, only "look again": at once, then while events go on with a
+//! pause that grows with what a look costs ([`EVENT_PAUSE`]). A look reads what changed; after events
+//! about entries of the directory it looks at those entries only, else at every file. The periodic
+//! re-list catches what no event tells (network file systems, too few watches).
+
+mod book;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use book::{Clash, one_of_each_name};
+pub use scan::{ReadError, manifests_at, read_manifest};
+
+use super::SourceList;
+use crate::model::validation::LocalObjects;
+use crate::model::{Completeness, Pod, PodSource, reasons};
+use crate::state::events::{EventRecorder, ObjectRef};
+use anyhow::Context as _;
+use book::Notice;
+use futures::{FutureExt as _, StreamExt as _};
+use scan::{Scan, Scanner, Scope};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+use watch::{Events, Hint, Watcher};
+
+/// Shortest and longest time between the beginnings of two looks while events go on.
+const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// In between, so many times what a look took: looking never takes more than a quarter of a core.
+const PAUSE_PER_LOOK: u32 = 4;
+
+/// When to look again after something was in motion.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// So many events together call for a look at everything.
+const MANY_HINTS: usize = 4096;
+
+/// How often one look may be repeated because watches were new.
+const FRESH_WATCH_LOOKS: usize = 3;
+
+/// What the file source is to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileConfig {
+    /// What these pods' source is called.
+    pub source: PodSource,
+    /// `staticPodPath`: a file or a directory; it may be missing.
+    pub path: PathBuf,
+    /// `fileCheckFrequency`: how often to look without any event.
+    pub check_period: Duration,
+    /// Which objects its pods may refer to.
+    pub objects: LocalObjects,
+}
+
+/// The source's task; ends at shutdown only.
+pub(super) async fn run(
+    config: FileConfig,
+    node_name: String,
+    lists: mpsc::Sender<SourceList>,
+    recorder: EventRecorder,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let work = async {
+        let mut source = FileSource {
+            scanner: Scanner::new(config.path, node_name.clone(), config.objects).of(config.source),
+            watcher: None,
+            watch_fault: None,
+        };
+        let node = ObjectRef::node(&node_name);
+        let mut events = None;
+        let mut told: Option<(Vec<Arc<Pod>>, Completeness)> = None;
+        let mut scope = Scope::Everything;
+        let mut relist = Instant::now() + config.check_period;
+        loop {
+            let started = Instant::now();
+            if source.open_watcher(&mut events) {
+                scope = Scope::Everything;
+            }
+            if scope == Scope::Everything {
+                relist = started + config.check_period;
+            }
+            let (returned, scan) = tokio::task::spawn_blocking(move || source.look(&scope))
+                .await
+                .context("looking at the static pod path")?;
+            source = returned;
+            let event_pause = started + event_pause(started.elapsed());
+            tell(&scan.notices, &recorder, &node);
+            if let Some(pods) = scan.pods
+                && !told
+                    .as_ref()
+                    .is_some_and(|(told, known)| same(told, &pods) && *known == scan.completeness)
+            {
+                told = Some((pods.clone(), scan.completeness.clone()));
+                let list = SourceList {
+                    source: config.source,
+                    pods,
+                    completeness: scan.completeness,
+                };
+                lists.send(list).await.context("nobody takes static pods")?;
+            }
+            let again = match scan.unsettled.is_empty() {
+                true => relist,
+                false => relist.min(started + SETTLE),
+            };
+            let first = tokio::select! {
+                () = tokio::time::sleep_until(again.max(event_pause)) => None,
+                hint = next_event(&mut events, source.watcher.as_ref()) => Some(hint),
+            };
+            if first.is_some() {
+                tokio::time::sleep_until(event_pause).await;
+            }
+            let more = drain(&mut events, source.watcher.as_ref());
+            scope = match Instant::now() < relist {
+                true => Scope::of(scan.unsettled, first.into_iter().chain(more)),
+                false => Scope::Everything,
+            };
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        result = work => result,
+    }
+}
+
+fn event_pause(look: Duration) -> Duration {
+    let (shortest, longest) = EVENT_PAUSE;
+    look.saturating_mul(PAUSE_PER_LOOK).clamp(shortest, longest)
+}
+
+struct FileSource {
+    scanner: Scanner,
+    watcher: Option<Watcher>,
+    watch_fault: Option<String>,
+}
+
+impl FileSource {
+    /// Makes sure there is a watcher with its events, if the system gives one. True when it is new.
+    fn open_watcher(&mut self, events: &mut Option<Events>) -> bool {
+        if self.watcher.is_some() && events.is_some() {
+            return false;
+        }
+        match Watcher::new() {
+            Ok((watcher, stream)) => {
+                self.watcher = Some(watcher);
+                *events = Some(stream);
+                true
+            }
+            Err(error) => {
+                self.watcher = None;
+                self.watch_fault(error.to_string());
+                false
+            }
+        }
+    }
+
+    /// One look. Blocking.
+    fn look(mut self, scope: &Scope) -> (Self, Scan) {
+        let entries = match scope {
+            Scope::Entries(names) => self.scanner.scan_entries(names),
+            Scope::Everything => None,
+        };
+        match entries {
+            Some(scan) => (self, scan),
+            None => self.look_at_everything(),
+        }
+    }
+
+    /// Watches, looks, and looks again as long as watches are new. Blocking.
+    fn look_at_everything(mut self) -> (Self, Scan) {
+        self.watch(&[]);
+        let mut scan = self.scanner.scan();
+        for _ in 0..FRESH_WATCH_LOOKS {
+            if !self.watch(&scan.links) {
+                break;
+            }
+            let notices = std::mem::take(&mut scan.notices);
+            scan = self.scanner.scan();
+            scan.notices.splice(0..0, notices);
+        }
+        (self, scan)
+    }
+
+    /// Watches what the path and these links call for; true when a watch is new.
+    fn watch(&mut self, links: &[PathBuf]) -> bool {
+        let Some(watcher) = &mut self.watcher else {
+            return false;
+        };
+        let mut wanted = watch::wanted_for_root(self.scanner.root());
+        for link in links {
+            watch::want_path(link, &mut wanted);
+        }
+        let (fresh, failed) = watcher.watch(&wanted);
+        if let Some((path, error)) = failed {
+            self.watch_fault(format!("{}: {error}", path.display()));
+        }
+        fresh
+    }
+
+    fn watch_fault(&mut self, text: String) {
+        if self.watch_fault.as_ref() != Some(&text) {
+            tracing::warn!(
+                error = %text,
+                "Cannot watch static pod manifests; changes are seen by the periodic look only"
+            );
+            self.watch_fault = Some(text);
+        }
+    }
+}
+
+fn same(one: &[Arc<Pod>], other: &[Arc<Pod>]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+fn tell(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
+    for notice in notices {
+        match notice {
+            Notice::Refused(text) => {
+                recorder.warning(node, reasons::event::FAILED_VALIDATION, text.as_str());
+            }
+            Notice::Remark(text) => tracing::warn!(manifest = %text, "Static pod manifest"),
+        }
+    }
+}
+
+/// Waits for an event that calls for a look. A broken stream is dropped and counts as one; without
+/// a watcher there is none.
+async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Hint {
+    let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
+        return std::future::pending().await;
+    };
+    loop {
+        match stream.next().await {
+            Some(Ok(event)) => {
+                if let Some(hint) = watcher.hint(&event) {
+                    return hint;
+                }
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "Watching static pod manifests failed; starting over");
+                *events = None;
+                return Hint::Anything;
+            }
+            None => {
+                *events = None;
+                return Hint::Anything;
+            }
+        }
+    }
+}
+
+/// Takes the events that one look answers all together.
+fn drain(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Vec<Hint> {
+    let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
+        return Vec::new();
+    };
+    let mut hints = Vec::new();
+    while let Some(Some(Ok(event))) = stream.next().now_or_never() {
+        match watcher.hint(&event) {
+            Some(hint) if hints.len() < MANY_HINTS => hints.push(hint),
+            Some(_) => hints = vec![Hint::Anything],
+            None => {}
+        }
+    }
+    hints
+}

@@ -1,0 +1,343 @@
+//! One look at the manifest path. Blocking.
+
+use super::book::{Book, Digest, Freshness, Notice, Reading, Stamp};
+use super::watch::Hint;
+use crate::host::files::{TO_REOPEN, reopen};
+use crate::model::validation::{LocalObjects, MAX_MANIFEST_BYTES};
+use crate::model::{Completeness, Pod, PodSource};
+use crate::pods::pod_config::manifest::read_file;
+use crate::pods::pod_config::static_pod::Origin;
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file changed so recently may be changed again within the same tick of the file system's
+/// clock, so its stamp proves nothing yet. In nanoseconds.
+const RACY: i128 = 50_000_000;
+
+/// What is said of a path at which nothing is.
+const NO_FILE: &str = "leads to no file";
+
+/// How much of the path is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The list of the directory and every file in it.
+    Everything,
+    /// Entries of these names; the others are as they were.
+    Entries(BTreeSet<OsString>),
+}
+
+impl Scope {
+    /// These entries and what events say.
+    pub(super) fn of(mut names: BTreeSet<OsString>, hints: impl Iterator<Item = Hint>) -> Self {
+        for hint in hints {
+            match hint {
+                Hint::Entry(name) => names.insert(name),
+                Hint::Anything => return Self::Everything,
+            };
+        }
+        Self::Entries(names)
+    }
+}
+
+/// Looks at the path again and again, reading only what changed.
+pub(super) struct Scanner {
+    root: PathBuf,
+    node_name: String,
+    source: PodSource,
+    objects: LocalObjects,
+    book: Book,
+    root_fault: Option<String>,
+    /// Whether the path was a directory when it was listed last.
+    is_directory: bool,
+    /// Manifests that are symbolic links. What they lead to may change without them.
+    links: Vec<PathBuf>,
+}
+
+/// What a scan showed.
+pub(super) struct Scan {
+    /// All good pods, or `None` when the path could not be listed: nothing is known then.
+    pub(super) pods: Option<Vec<Arc<Pod>>>,
+    /// What to tell people.
+    pub(super) notices: Vec<Notice>,
+    /// Whether the pods are all there are.
+    pub(super) completeness: Completeness,
+    /// Names of files to look at again soon, event or not.
+    pub(super) unsettled: BTreeSet<OsString>,
+    /// Manifests that are symbolic links.
+    pub(super) links: Vec<PathBuf>,
+}
+
+impl Scanner {
+    pub(super) fn new(root: PathBuf, node_name: String, objects: LocalObjects) -> Self {
+        Self {
+            root,
+            node_name,
+            source: PodSource::File,
+            objects,
+            book: Book::default(),
+            root_fault: None,
+            is_directory: false,
+            links: Vec::new(),
+        }
+    }
+
+    /// The same for files that are another source's.
+    pub(super) fn of(self, source: PodSource) -> Self {
+        Self { source, ..self }
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Looks at everything.
+    pub(super) fn scan(&mut self) -> Scan {
+        match self.list() {
+            Ok(paths) => {
+                self.root_fault = None;
+                for path in &paths {
+                    self.visit(path);
+                }
+                self.book
+                    .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
+                self.outcome(&Scope::Everything)
+            }
+            Err(error) => Scan {
+                pods: None,
+                notices: self.root_notice(&error),
+                completeness: Completeness::Partial,
+                unsettled: BTreeSet::new(),
+                links: self.links.clone(),
+            },
+        }
+    }
+
+    /// Looks at entries of these names, which costs nothing for the others. `None` when that does not
+    /// do: the path is no directory, or there are links, which may lead to any of them.
+    pub(super) fn scan_entries(&mut self, names: &BTreeSet<OsString>) -> Option<Scan> {
+        if !self.is_directory || !self.links.is_empty() {
+            return None;
+        }
+        for name in names.iter().filter(|name| !is_hidden(name)) {
+            let path = self.root.join(name);
+            match path.symlink_metadata() {
+                Ok(meta) if meta.is_symlink() => return None,
+                Ok(_) => self.visit(&path),
+                Err(error) if is_missing(&error) => self.book.forget(&path),
+                Err(_) => return None,
+            }
+        }
+        Some(self.outcome(&Scope::Entries(names.clone())))
+    }
+
+    fn outcome(&mut self, looked_at: &Scope) -> Scan {
+        let (pods, notices) = self.book.outcome(looked_at);
+        Scan {
+            pods: Some(pods),
+            notices,
+            completeness: self.book.unread().into(),
+            unsettled: self.book.unsettled(),
+            links: self.links.clone(),
+        }
+    }
+
+    fn list(&mut self) -> io::Result<Vec<PathBuf>> {
+        // Of a path that cannot be listed nothing is known.
+        (self.links, self.is_directory) = (Vec::new(), false);
+        let listing = list(&self.root)?;
+        (self.links, self.is_directory) = (listing.links, listing.is_directory);
+        Ok(listing.paths)
+    }
+
+    fn root_notice(&mut self, error: &io::Error) -> Vec<Notice> {
+        let text = format!("{}: {error}", self.root.display());
+        if self.root_fault.as_ref() == Some(&text) {
+            return Vec::new();
+        }
+        self.root_fault = Some(text.clone());
+        vec![Notice::Refused(format!(
+            "{text}; nothing is changed until it can be listed"
+        ))]
+    }
+
+    fn visit(&mut self, path: &Path) {
+        let known = match path.metadata() {
+            Ok(meta) if meta.is_file() => Some(stamp(&meta)),
+            _ => None,
+        };
+        if known.is_some_and(|stamp| !self.book.must_read(path, stamp)) {
+            return;
+        }
+        let (freshness, reading) = match open(path) {
+            Ok(Opened::File(file, meta)) => self.look_into(path, file, &meta),
+            Ok(Opened::Other(what)) => (Freshness::Unreadable, Reading::NotAFile(what)),
+            // Gone since the listing, or a link that leads nowhere.
+            Err(error) if is_missing(&error) => {
+                (Freshness::Unreadable, Reading::NotAFile(NO_FILE.into()))
+            }
+            Err(error) => (Freshness::Unreadable, Reading::Unread(error.to_string())),
+        };
+        self.book.note(path, freshness, reading);
+    }
+
+    fn look_into(&self, path: &Path, file: File, meta: &Metadata) -> (Freshness, Reading) {
+        let before = stamp(meta);
+        let bytes = match read(&file) {
+            Ok(bytes) => bytes,
+            Err(error) => return (Freshness::Unreadable, Reading::Unread(error.to_string())),
+        };
+        let now = Timestamp::now();
+        let steady = file.metadata().is_ok_and(|after| stamp(&after) == before);
+        let age = now.as_nanosecond() - before.changed;
+        let freshness = match steady && !(-RACY..RACY).contains(&age) {
+            true => Freshness::Until(before),
+            false => Freshness::Changing,
+        };
+        (freshness, self.judge(path, &bytes, now))
+    }
+
+    fn judge(&self, path: &Path, bytes: &[u8], now: Timestamp) -> Reading {
+        let digest = digest(bytes);
+        if self.book.digest(path) == Some(digest) {
+            return Reading::SameBytes;
+        }
+        let origin = Origin {
+            node_name: &self.node_name,
+            source: self.source,
+            location: &path.to_string_lossy(),
+            objects: self.objects,
+        };
+        match read_file(bytes, origin, now) {
+            Ok(manifest) => Reading::Good(digest, manifest),
+            Err(why) => Reading::Bad(digest, why.to_string()),
+        }
+    }
+}
+
+/// The manifests that a source with this path looks at; none when nothing is there. A directory is
+/// read one level deep, without the names that begin with a dot. Blocking.
+///
+/// # Errors
+/// The path cannot be listed.
+pub fn manifests_at(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = list(root)?.paths;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Why there are no bytes to judge.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is no file, and passed over as such: what it is instead.
+    #[error("{0}")]
+    NotAFile(String),
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Io(io::Error),
+}
+
+/// The bytes of a manifest, cut off just above the size that is refused. Blocking, but never for
+/// ever, as opening a pipe would.
+pub fn read_manifest(path: &Path) -> Result<Vec<u8>, ReadError> {
+    match open(path) {
+        Ok(Opened::File(file, _)) => read(&file).map_err(ReadError::Io),
+        Ok(Opened::Other(what)) => Err(ReadError::NotAFile(what)),
+        Err(error) if is_missing(&error) => Err(ReadError::NotAFile(NO_FILE.into())),
+        Err(error) => Err(ReadError::Io(error)),
+    }
+}
+
+/// What is at the manifest path.
+#[derive(Default)]
+struct Listing {
+    paths: Vec<PathBuf>,
+    links: Vec<PathBuf>,
+    is_directory: bool,
+}
+
+/// The manifests there are; none when the path does not exist.
+fn list(root: &Path) -> io::Result<Listing> {
+    let mut listing = Listing::default();
+    let meta = match root.metadata() {
+        Err(error) if is_missing(&error) => return Ok(listing),
+        meta => meta?,
+    };
+    if !meta.is_dir() {
+        listing.paths.push(root.to_path_buf());
+        return Ok(listing);
+    }
+    for entry in root.read_dir()? {
+        let entry = entry?;
+        if is_hidden(&entry.file_name()) {
+            continue;
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+            listing.links.push(entry.path());
+        }
+        listing.paths.push(entry.path());
+    }
+    listing.is_directory = true;
+    Ok(listing)
+}
+
+fn read(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = MAX_MANIFEST_BYTES as u64 + 1;
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+enum Opened {
+    File(File, Metadata),
+    Other(String),
+}
+
+/// Opens a manifest, and nothing that is none.
+fn open(path: &Path) -> io::Result<Opened> {
+    let found = rustix::fs::open(path, TO_REOPEN, rustix::fs::Mode::empty())?;
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+    if kind.is_file() {
+        let (file, meta) = reopen(found)?;
+        return Ok(Opened::File(file, meta));
+    }
+    let what = if kind.is_dir() {
+        "is a directory; manifests are read from one level only"
+    } else {
+        "is not a regular file"
+    };
+    Ok(Opened::Other(what.into()))
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".")
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn stamp(meta: &Metadata) -> Stamp {
+    let nanos = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    Stamp {
+        device: meta.dev(),
+        inode: meta.ino(),
+        size: meta.size(),
+        modified: nanos(meta.mtime(), meta.mtime_nsec()),
+        changed: nanos(meta.ctime(), meta.ctime_nsec()),
+    }
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    let mut digest = Digest::default();
+    for (to, from) in digest.iter_mut().zip(Sha256::digest(bytes)) {
+        *to = from;
+    }
+    digest
+}

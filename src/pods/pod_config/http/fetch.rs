@@ -1,0 +1,142 @@
+//! One GET: connect, ask, follow redirects, read a bounded body. The caller sets the deadline.
+
+use super::request::{Endpoint, Target};
+use crate::model::validation::MAX_MANIFEST_BYTES;
+use anyhow::{Context as _, bail};
+use http::header::LOCATION;
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Most redirects followed.
+const MAX_REDIRECTS: usize = 10;
+
+/// Fetches a URL over connections of its own; at most one at a time.
+pub(super) struct Fetcher {
+    target: Target,
+    /// The system's certificates, read when first needed.
+    tls: Option<TlsConnector>,
+}
+
+impl Fetcher {
+    pub(super) fn new(target: Target) -> Self {
+        Self { target, tls: None }
+    }
+
+    /// One for which the system trusts nothing but these certificates.
+    #[cfg(test)]
+    pub(super) fn of_a_system_with(target: Target, trusted: CertificateDer<'static>) -> Self {
+        let tls = Some(trusting([trusted]).unwrap());
+        Self { target, tls }
+    }
+
+    /// The body of a 200, at most [`MAX_MANIFEST_BYTES`].
+    pub(super) async fn fetch(&mut self) -> anyhow::Result<Bytes> {
+        let mut target = self.target.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.ask(&target).await?;
+            let status = response.status();
+            if status == StatusCode::OK {
+                return body(response.into_body()).await;
+            }
+            if !is_redirect(status) {
+                bail!("the server answered {status}");
+            }
+            let location = response.headers().get(LOCATION);
+            let location = location.context("a redirect without a location")?;
+            target = target.redirected(location.to_str().context("location of a redirect")?)?;
+        }
+        bail!("more than {MAX_REDIRECTS} redirects");
+    }
+
+    async fn ask(&mut self, target: &Target) -> anyhow::Result<Response<Incoming>> {
+        let endpoint = target.endpoint()?;
+        let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
+            .await
+            .with_context(|| format!("connecting to {}:{}", endpoint.host, endpoint.port))?;
+        match endpoint.tls {
+            false => exchange(stream, target).await,
+            true => {
+                let connector = self.connector().await?;
+                let stream = handshake(&connector, &endpoint, stream).await?;
+                exchange(stream, target).await
+            }
+        }
+    }
+
+    async fn connector(&mut self) -> anyhow::Result<TlsConnector> {
+        if let Some(connector) = &self.tls {
+            return Ok(connector.clone());
+        }
+        let connector = tokio::task::spawn_blocking(system_roots)
+            .await
+            .context("reading the system's certificates")??;
+        self.tls = Some(connector.clone());
+        Ok(connector)
+    }
+}
+
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+async fn handshake(
+    connector: &TlsConnector,
+    endpoint: &Endpoint,
+    stream: TcpStream,
+) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let name = ServerName::try_from(endpoint.host.clone()).context("server name for TLS")?;
+    let stream = connector.connect(name, stream).await;
+    stream.with_context(|| format!("TLS with {}:{}", endpoint.host, endpoint.port))
+}
+
+async fn exchange<S>(stream: S, target: &Target) -> anyhow::Result<Response<Incoming>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends with the response's body, or when sender and response are dropped.
+    tokio::spawn(connection);
+    let response = sender.send_request(target.request()?).await;
+    response.context("sending the request")
+}
+
+async fn body(incoming: Incoming) -> anyhow::Result<Bytes> {
+    match Limited::new(incoming, MAX_MANIFEST_BYTES).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            bail!("the body is larger than {} MiB", MAX_MANIFEST_BYTES >> 20)
+        }
+        Err(error) => Err(anyhow::Error::from_boxed(error).context("reading the body")),
+    }
+}
+
+/// Blocking.
+fn system_roots() -> anyhow::Result<TlsConnector> {
+    trusting(rustls_native_certs::load_native_certs().certs)
+}
+
+/// Trusts whom these certificates vouch for; what cannot be read among them is passed over.
+fn trusting(
+    certificates: impl IntoIterator<Item = CertificateDer<'static>>,
+) -> anyhow::Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(certificates);
+    if added == 0 {
+        bail!("the system has no usable root certificates");
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}

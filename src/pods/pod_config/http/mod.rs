@@ -1,0 +1,211 @@
+//! The URL source: a pod or a list of pods, fetched again and again.
+//!
+//! What cannot be fetched or read changes nothing: the last state stays. The same bytes again are
+//! not looked at. An empty body is an empty list.
+
+mod fetch;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use super::SourceList;
+use super::manifest::read_url;
+use super::static_pod::Origin;
+use crate::base::SecretUrl;
+use crate::model::validation::LocalObjects;
+use crate::model::{Completeness, PodSource, reasons};
+use crate::state::events::{EventRecorder, ObjectRef};
+use anyhow::Context as _;
+use fetch::Fetcher;
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use request::Target;
+use std::{fmt, time::Duration};
+use tokio::{sync::mpsc, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+/// Deadline of one fetch, redirects and body included.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many failures in a row are told at once.
+const LOUD_FAILURES: u32 = 3;
+
+/// What the URL source is to fetch.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// `staticPodURL`, http or https.
+    pub url: SecretUrl,
+    /// `staticPodURLHeader`, one entry per value.
+    pub headers: Vec<(String, String)>,
+    /// `httpCheckFrequency`.
+    pub check_period: Duration,
+    /// Which objects its pods may refer to.
+    pub objects: LocalObjects,
+}
+
+/// Secrets may stand in the URL and the headers.
+impl fmt::Debug for HttpConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpConfig")
+            .field("url", &self.url)
+            .field("check_period", &self.check_period)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HttpConfig {
+    /// Checks URL and headers.
+    ///
+    /// # Errors
+    /// The URL is not http or https or names no host, or a header is not one.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        self.target().map(drop)
+    }
+
+    fn target(&self) -> anyhow::Result<Target> {
+        Target::new(&self.url, &self.headers).context("staticPodURL")
+    }
+}
+
+/// The source's task; ends at shutdown only.
+pub(super) async fn run(
+    config: HttpConfig,
+    node_name: String,
+    lists: mpsc::Sender<SourceList>,
+    recorder: EventRecorder,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut source = HttpSource {
+        fetcher: Fetcher::new(config.target()?),
+        last: None,
+        failures: 0,
+        node_name,
+        lists,
+        recorder,
+        objects: config.objects,
+        url: config.url,
+    };
+    let work = async {
+        let mut ticks = tokio::time::interval(config.check_period.max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            source.turn().await?;
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        result = work => result,
+    }
+}
+
+struct HttpSource {
+    fetcher: Fetcher,
+    url: SecretUrl,
+    /// The bytes last judged.
+    last: Option<Bytes>,
+    /// Failures in a row.
+    failures: u32,
+    node_name: String,
+    objects: LocalObjects,
+    lists: mpsc::Sender<SourceList>,
+    recorder: EventRecorder,
+}
+
+impl HttpSource {
+    async fn turn(&mut self) -> anyhow::Result<()> {
+        let result = match tokio::time::timeout(FETCH_TIMEOUT, self.fetcher.fetch()).await {
+            Ok(result) => result,
+            Err(_) => Err(anyhow::anyhow!("no answer within {FETCH_TIMEOUT:?}")),
+        };
+        match result {
+            Ok(bytes) => {
+                self.fetched();
+                self.take(bytes).await
+            }
+            Err(error) => {
+                self.failed(&error);
+                Ok(())
+            }
+        }
+    }
+
+    fn fetched(&mut self) {
+        if std::mem::take(&mut self.failures) > 0 {
+            tracing::info!(url = %self.url, "Static pod URL answers again");
+        }
+    }
+
+    fn failed(&mut self, error: &anyhow::Error) {
+        self.failures = self.failures.saturating_add(1);
+        let url = self.url.to_string();
+        let error = format!("{error:#}");
+        if self.failures <= LOUD_FAILURES {
+            let failures = self.failures;
+            tracing::warn!(
+                url,
+                failures,
+                error,
+                "Cannot read pods from URL; the last state stays"
+            );
+        } else {
+            tracing::debug!(
+                url,
+                error,
+                "Cannot read pods from URL; the last state stays"
+            );
+        }
+    }
+
+    /// Judges new bytes and hands on the pods. Bytes that are no pods are remembered, too, so that
+    /// they are told of once.
+    async fn take(&mut self, bytes: Bytes) -> anyhow::Result<()> {
+        if self.last.as_ref() == Some(&bytes) {
+            return Ok(());
+        }
+        self.last = Some(bytes.clone());
+        if bytes.is_empty() {
+            return self.deliver(Vec::new()).await;
+        }
+        let url = self.url.to_string();
+        let (location, node_name) = (self.url.clone(), self.node_name.clone());
+        let objects = self.objects;
+        let judged = tokio::task::spawn_blocking(move || {
+            let origin = Origin {
+                node_name: &node_name,
+                source: PodSource::Http,
+                location: &location,
+                objects,
+            };
+            read_url(&bytes, origin, Timestamp::now())
+        });
+        match judged.await.context("reading pods from a URL")? {
+            Ok(manifest) => {
+                for remark in &manifest.remarks {
+                    tracing::warn!(url, %remark, "Static pod manifest");
+                }
+                self.deliver(manifest.pods).await
+            }
+            Err(why) => {
+                let node = ObjectRef::node(&self.node_name);
+                let text = format!("{url}: {why}; the last state stays");
+                self.recorder
+                    .warning(&node, reasons::event::FAILED_VALIDATION, text);
+                Ok(())
+            }
+        }
+    }
+
+    async fn deliver(&self, pods: Vec<std::sync::Arc<crate::model::Pod>>) -> anyhow::Result<()> {
+        let source = PodSource::Http;
+        let list = SourceList {
+            source,
+            pods,
+            completeness: Completeness::Complete,
+        };
+        self.lists
+            .send(list)
+            .await
+            .context("nobody takes static pods")
+    }
+}

@@ -1,0 +1,175 @@
+//! From a manifest's bytes to static pods and remarks about them. Pure.
+
+use super::static_pod::{InvalidPod, Origin, static_pod};
+use crate::model::validation::{
+    DecodeError, FieldError, decode_pod, decode_pod_or_list, unsupported_warnings,
+};
+use crate::model::{Pod, PodExt};
+use jiff::Timestamp;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most remarks made about one manifest.
+const MAX_REMARKS: usize = 30;
+
+/// The pods of one manifest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Manifest {
+    /// The pods, all of them good.
+    pub pods: Vec<Arc<Pod>>,
+    /// What a person should know about a manifest that is good: unknown fields, and fields without
+    /// their full effect.
+    pub remarks: Vec<Remark>,
+}
+
+/// Something about a good manifest. Displays its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// Path of the unknown field that it is about; empty when it is about something else.
+    pub field: String,
+    /// For people.
+    pub text: String,
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a manifest cannot be used. Displays on one line, for people, with line and field where known.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BadManifest {
+    /// The bytes are no pods.
+    Unreadable(DecodeError),
+    /// A file's pod breaks rules.
+    InvalidPod(InvalidPod),
+    /// Pods of a list break rules; there is at least one.
+    InvalidPods(Vec<InvalidItem>),
+}
+
+/// A bad pod of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InvalidItem {
+    /// Where its fields are: `items[2].`, or empty when it stands alone.
+    pub prefix: String,
+    /// Its name, as the user wrote it.
+    pub name: String,
+    /// What is wrong.
+    pub invalid: InvalidPod,
+}
+
+impl fmt::Display for BadManifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(error) => error.fmt(f),
+            Self::InvalidPod(invalid) => write!(f, "invalid pod: {invalid}"),
+            Self::InvalidPods(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    let semicolon = if index > 0 { "; " } else { "" };
+                    let InvalidItem { name, invalid, .. } = item;
+                    write!(f, "{semicolon}invalid pod {name:?}: {invalid}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for BadManifest {}
+
+impl BadManifest {
+    /// Every field that breaks a rule, with the path that leads to it from the top of the manifest.
+    pub fn fields(&self) -> Vec<FieldError> {
+        let with_prefix = |prefix: &str, invalid: &InvalidPod| {
+            let errors = invalid.0.iter().cloned();
+            let path = |error: FieldError| FieldError {
+                path: format!("{prefix}{}", error.path),
+                ..error
+            };
+            errors.map(path).collect::<Vec<_>>()
+        };
+        match self {
+            Self::Unreadable(_) => Vec::new(),
+            Self::InvalidPod(invalid) => with_prefix("", invalid),
+            Self::InvalidPods(items) => items
+                .iter()
+                .flat_map(|item| with_prefix(&item.prefix, &item.invalid))
+                .collect(),
+        }
+    }
+}
+
+/// Reads a file: exactly one pod.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_file(
+    bytes: &[u8],
+    origin: Origin<'_>,
+    now: Timestamp,
+) -> Result<Manifest, BadManifest> {
+    let decoded = decode_pod(bytes).map_err(BadManifest::Unreadable)?;
+    let pod = static_pod(decoded.value, origin, now).map_err(BadManifest::InvalidPod)?;
+    let mut manifest = Manifest::default();
+    manifest.unknown(&decoded.unknown_fields);
+    manifest.take(pod);
+    Ok(manifest)
+}
+
+/// Reads what a URL served: a pod or a list. One bad pod spoils the list, so that a list is never
+/// half applied.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_url(bytes: &[u8], origin: Origin<'_>, now: Timestamp) -> Result<Manifest, BadManifest> {
+    let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Unreadable)?;
+    let mut manifest = Manifest::default();
+    manifest.unknown(&decoded.unknown_fields);
+    let mut bad = Vec::new();
+    for (index, pod) in decoded.value.into_iter().enumerate() {
+        let name = pod.name().to_string();
+        match static_pod(pod, origin, now) {
+            Ok(pod) => manifest.take(pod),
+            Err(invalid) => bad.push(InvalidItem {
+                prefix: match decoded.is_list {
+                    true => format!("items[{index}]."),
+                    false => String::new(),
+                },
+                name,
+                invalid,
+            }),
+        }
+    }
+    match bad.is_empty() {
+        true => Ok(manifest),
+        false => Err(BadManifest::InvalidPods(bad)),
+    }
+}
+
+impl Manifest {
+    fn take(&mut self, pod: Pod) {
+        let remark = |text| Remark {
+            field: String::new(),
+            text,
+        };
+        self.remark(unsupported_warnings(&pod).into_iter().map(remark));
+        self.pods.push(Arc::new(pod));
+    }
+
+    fn unknown(&mut self, fields: &[String]) {
+        let remark = |field: &String| Remark {
+            field: field.clone(),
+            text: format!("unknown field {field:?} is ignored"),
+        };
+        self.remark(fields.iter().map(remark));
+    }
+
+    fn remark(&mut self, remarks: impl Iterator<Item = Remark>) {
+        let room = MAX_REMARKS.saturating_sub(self.remarks.len());
+        self.remarks.extend(remarks.take(room));
+    }
+}
+
+#[cfg(test)]
+mod documented;

@@ -1,0 +1,91 @@
+//! Manifests of everything that the documentation of Kubernetes shows of pods, in `tests/manifests`.
+//! The remarks at the head of each say what becomes of it:
+//!
+//! * `# refused: FIELD: WHY` for each field that is refused, in order; without one the pod is good;
+//! * `# remark: TEXT` for each thing that a person is told about a good one;
+//! * `# unreadable: TEXT` when it is no pod, with a part of the reason;
+//! * `# objects: files` when the node has config maps and secrets as files.
+
+use super::*;
+use crate::model::PodSource;
+use crate::model::validation::LocalObjects;
+use crate::resources::NodeFacts;
+use crate::volumes::plan;
+use std::{fs, path::Path};
+
+/// What becomes of a manifest, or what its head says of that.
+#[derive(Debug, Default, PartialEq)]
+struct Verdict {
+    refused: Vec<String>,
+    remarks: Vec<String>,
+    unreadable: Option<String>,
+}
+
+impl Verdict {
+    fn of_head(text: &str) -> (Self, LocalObjects) {
+        let mut said = Self::default();
+        let mut objects = LocalObjects::None;
+        for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
+            match line.split_once(": ") {
+                Some(("refused", what)) => said.refused.push(what.into()),
+                Some(("remark", what)) => said.remarks.push(what.into()),
+                Some(("unreadable", what)) => said.unreadable = Some(what.into()),
+                Some(("objects", "files")) => objects = LocalObjects::Files,
+                _ => {}
+            }
+        }
+        (said, objects)
+    }
+
+    fn of(text: &str, objects: LocalObjects) -> Self {
+        let origin = Origin {
+            node_name: "node1",
+            source: PodSource::File,
+            location: "/manifests/pod.yaml",
+            objects,
+        };
+        let mut verdict = Self::default();
+        match read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH) {
+            Ok(manifest) => {
+                let remarks = manifest.remarks.iter();
+                verdict.remarks = remarks.map(ToString::to_string).collect();
+                for pod in &manifest.pods {
+                    // What is accepted can be given its volumes as well.
+                    let volumes = plan::plan(pod, &NodeFacts::default());
+                    volumes.unwrap_or_else(|error| panic!("{}: {error:?}", pod.name()));
+                }
+            }
+            Err(BadManifest::Unreadable(error)) => verdict.unreadable = Some(error.to_string()),
+            Err(bad) => verdict.refused = bad.fields().iter().map(ToString::to_string).collect(),
+        }
+        verdict
+    }
+}
+
+#[test]
+fn each_documented_manifest_becomes_what_its_head_says() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests");
+    let mut wrong = Vec::new();
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let (said, objects) = Verdict::of_head(&text);
+        let mut found = Verdict::of(&text, objects);
+        if let (Some(part), Some(whole)) = (&said.unreadable, &mut found.unreadable)
+            && whole.contains(part.as_str())
+        {
+            whole.clone_from(part);
+        }
+        if found != said {
+            wrong.push(format!(
+                "{}\nsaid {said:#?}\nfound {found:#?}",
+                path.display()
+            ));
+        }
+        assert!(text.starts_with("# "), "{} says nothing", path.display());
+        names.push(path);
+    }
+    assert!(names.len() >= 100, "{} manifests", names.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,282 @@
+//! From complete lists to what changed. Pure.
+
+use crate::model::{
+    Completeness, Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate, keys,
+};
+use jiff::Timestamp;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{ops::Range, sync::Arc};
+
+/// A part of a list with more pods than this is not a small one.
+const FEW: usize = 8;
+
+/// Annotations that say nothing about what the user wants.
+const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
+
+/// What one list led to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Merged {
+    /// Messages in the order in which they must be sent: REMOVE, ADD, UPDATE, DELETE, RECONCILE.
+    pub updates: Vec<PodUpdate>,
+    /// Later pods of the list with a name or UID that an earlier one has; they are left out.
+    pub duplicates: Vec<Arc<Pod>>,
+}
+
+/// The pods of one source as last told to the sync loop.
+#[derive(Debug)]
+pub struct SourcePods {
+    source: PodSource,
+    pods: HashMap<PodUid, Arc<Pod>>,
+    /// The list as it came, when every pod of it counted.
+    last: Vec<Arc<Pod>>,
+    /// The names in it.
+    names: HashSet<PodFullName>,
+    delivered: bool,
+}
+
+impl SourcePods {
+    /// A source that has delivered nothing yet.
+    pub fn new(source: PodSource) -> Self {
+        Self {
+            source,
+            pods: HashMap::new(),
+            last: Vec::new(),
+            names: HashSet::new(),
+            delivered: false,
+        }
+    }
+
+    /// Takes the complete list of the source's pods. The first list leads to a message even when
+    /// there is nothing in it: an ADD without pods says that the source has delivered.
+    pub fn merge(&mut self, list: Vec<Arc<Pod>>, now: Timestamp) -> Merged {
+        let mut merged = Merged::default();
+        let mut changes = Changes::default();
+        let gone = match self.changed_part(&list) {
+            Some((before, after)) => {
+                let mut old = self.take_part(&before);
+                let new = list.get(after).unwrap_or_default();
+                self.names.extend(new.iter().map(|pod| pod.full_name()));
+                self.compare_all(new.to_vec(), &mut old, &mut changes, now);
+                self.last = list;
+                old
+            }
+            None => {
+                let good = without_duplicates(list, &mut merged.duplicates);
+                let whole = merged.duplicates.is_empty();
+                self.last = if whole { good.clone() } else { Vec::new() };
+                self.names = self.last.iter().map(|pod| pod.full_name()).collect();
+                let mut old = std::mem::take(&mut self.pods);
+                self.compare_all(good, &mut old, &mut changes, now);
+                old
+            }
+        };
+        changes.gone.extend(gone.into_values());
+        changes.gone.sort_by_cached_key(|pod| pod.full_name());
+        let first = !std::mem::replace(&mut self.delivered, true);
+        merged.updates = changes.into_updates(self.source, first);
+        merged
+    }
+
+    /// Where the last list and this one differ, as ranges of the one and the other, if it is a small
+    /// part and no pod in it has a name or UID of one outside: then nothing else has to be compared.
+    fn changed_part(&self, list: &[Arc<Pod>]) -> Option<(Range<usize>, Range<usize>)> {
+        let same = |(one, other): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(one, other);
+        let start = self.last.iter().zip(list).take_while(same).count();
+        let rest = self.last.len().min(list.len()) - start;
+        let ends = self.last.iter().rev().zip(list.iter().rev());
+        let end = ends.take(rest).take_while(same).count();
+        let (before, after) = (start..self.last.len() - end, start..list.len() - end);
+        if !self.delivered || start + end == 0 || before.len().max(after.len()) > FEW {
+            return None;
+        }
+        let (old, new) = (self.last.get(before.clone())?, list.get(after.clone())?);
+        let is_old = |same: &dyn Fn(&Pod) -> bool| old.iter().any(|pod| same(pod));
+        let alone = new.iter().enumerate().all(|(index, pod)| {
+            let (uid, name) = (pod.uid(), pod.full_name());
+            let unlike = |other: &Pod| other.uid() != uid && other.full_name() != name;
+            new.iter().take(index).all(|other| unlike(other))
+                && (!self.pods.contains_key(&uid) || is_old(&|other| other.uid() == uid))
+                && (!self.names.contains(&name) || is_old(&|other| other.full_name() == name))
+        });
+        alone.then_some((before, after))
+    }
+
+    /// Takes the known pods of a part of the last list.
+    fn take_part(&mut self, part: &Range<usize>) -> HashMap<PodUid, Arc<Pod>> {
+        let part = self.last.get(part.clone()).unwrap_or_default();
+        for pod in part {
+            self.names.remove(&pod.full_name());
+        }
+        part.iter()
+            .filter_map(|pod| self.pods.remove_entry(&pod.uid()))
+            .collect()
+    }
+
+    /// Compares pods with what is known of them, takes those out of `old`, and remembers the new ones.
+    fn compare_all(
+        &mut self,
+        new: Vec<Arc<Pod>>,
+        old: &mut HashMap<PodUid, Arc<Pod>>,
+        changes: &mut Changes,
+        now: Timestamp,
+    ) {
+        for pod in new {
+            let uid = pod.uid();
+            let pod = match old.remove(&uid) {
+                None => changes.add(stamped(pod, self.source, None, now)),
+                // A UID that the user chose now names another pod.
+                Some(old) if self.is_another(&old, &pod) => {
+                    changes.gone.push(old);
+                    changes.add(stamped(pod, self.source, None, now))
+                }
+                Some(old) => changes.compare(old, pod, self.source, now),
+            };
+            self.pods.insert(uid, pod);
+        }
+    }
+
+    /// Whether two pods of one UID are not the same pod: the name differs, or the manifest of a static
+    /// pod was edited. Annotations of API pods are their users' own.
+    fn is_another(&self, old: &Pod, new: &Pod) -> bool {
+        let edited = || old.annotation(keys::SPEC_DIGEST) != new.annotation(keys::SPEC_DIGEST);
+        old.full_name() != new.full_name() || (self.source != PodSource::Api && edited())
+    }
+}
+
+fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
+    PodUpdate {
+        source,
+        op,
+        pods,
+        completeness: Completeness::Partial,
+    }
+}
+
+/// The messages of one list with how complete the list is. Only the last one may say so: before it has
+/// been taken in, there are pods that are wanted and not known to be. A list that changes nothing else
+/// leads to a message without pods, unless its completeness is the `last` one that was sent.
+pub(super) fn with_completeness(
+    source: PodSource,
+    mut updates: Vec<PodUpdate>,
+    completeness: Completeness,
+    last: Option<Completeness>,
+) -> Vec<PodUpdate> {
+    if updates.is_empty() && last.as_ref() != Some(&completeness) {
+        updates.push(message(source, PodOp::Add, Vec::new()));
+    }
+    if let Some(last) = updates.last_mut() {
+        last.completeness = completeness;
+    }
+    updates
+}
+
+fn without_duplicates(list: Vec<Arc<Pod>>, duplicates: &mut Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
+    let mut names = HashSet::with_capacity(list.len());
+    let mut uids = HashSet::with_capacity(list.len());
+    let (good, bad) = list.into_iter().partition(|pod| {
+        let name = pod.full_name();
+        let uid = pod.uid();
+        if names.contains(&name) || uids.contains(&uid) {
+            return false;
+        }
+        names.insert(name);
+        uids.insert(uid);
+        true
+    });
+    *duplicates = bad;
+    good
+}
+
+#[derive(Default)]
+struct Changes {
+    gone: Vec<Arc<Pod>>,
+    add: Vec<Arc<Pod>>,
+    update: Vec<Arc<Pod>>,
+    delete: Vec<Arc<Pod>>,
+    reconcile: Vec<Arc<Pod>>,
+}
+
+impl Changes {
+    /// The messages, in order.
+    fn into_updates(self, source: PodSource, first: bool) -> Vec<PodUpdate> {
+        let quiet = self.add.is_empty() && self.update.is_empty() && self.delete.is_empty();
+        let messages = [
+            (PodOp::Remove, self.gone, false),
+            (PodOp::Add, self.add, first && quiet),
+            (PodOp::Update, self.update, false),
+            (PodOp::Delete, self.delete, false),
+            (PodOp::Reconcile, self.reconcile, false),
+        ];
+        let needed = messages
+            .into_iter()
+            .filter(|(_, pods, even_empty)| *even_empty || !pods.is_empty());
+        needed
+            .map(|(op, pods, _)| message(source, op, pods))
+            .collect()
+    }
+
+    fn add(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
+        self.add.push(pod.clone());
+        pod
+    }
+
+    /// Decides what became of a known pod and returns the one to remember.
+    fn compare(
+        &mut self,
+        old: Arc<Pod>,
+        new: Arc<Pod>,
+        source: PodSource,
+        now: Timestamp,
+    ) -> Arc<Pod> {
+        if Arc::ptr_eq(&old, &new) {
+            return old;
+        }
+        let differs = differs_for_the_user(&old, &new);
+        if !differs && old.status == new.status {
+            return old;
+        }
+        let seen = old.annotation(keys::CONFIG_SEEN);
+        let new = stamped(new, source, seen, now);
+        let list = match (differs, new.is_being_deleted()) {
+            (false, _) => &mut self.reconcile,
+            (true, true) => &mut self.delete,
+            (true, false) => &mut self.update,
+        };
+        list.push(new.clone());
+        new
+    }
+}
+
+/// The pod with its source and the time it was first seen: `seen` of an earlier version, its own,
+/// or now.
+fn stamped(pod: Arc<Pod>, source: PodSource, seen: Option<&str>, now: Timestamp) -> Arc<Pod> {
+    let has = |key: &str, value: &str| pod.annotation(key) == Some(value);
+    let seen = match seen.or_else(|| pod.annotation(keys::CONFIG_SEEN)) {
+        Some(seen) => seen.to_string(),
+        None => now.to_string(),
+    };
+    if has(keys::CONFIG_SOURCE, source.as_str()) && has(keys::CONFIG_SEEN, &seen) {
+        return pod;
+    }
+    let mut pod = Arc::unwrap_or_clone(pod);
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_SOURCE.into(), source.as_str().into());
+    annotations.insert(keys::CONFIG_SEEN.into(), seen);
+    Arc::new(pod)
+}
+
+fn differs_for_the_user(old: &Pod, new: &Pod) -> bool {
+    old.spec != new.spec
+        || old.metadata.labels != new.metadata.labels
+        || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        || old.metadata.deletion_grace_period_seconds != new.metadata.deletion_grace_period_seconds
+        || !users_annotations(old).eq(users_annotations(new))
+}
+
+fn users_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+    let all = pod.metadata.annotations.iter().flat_map(BTreeMap::iter);
+    all.filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str()))
+}
+
+#[cfg(test)]
+mod tests;

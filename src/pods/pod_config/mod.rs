@@ -1,0 +1,172 @@
+//! Pods in: from files and a URL to one stream of updates.
+//!
+//! ```text
+//!  source.file ----\
+//!  source.http -----+-- complete lists --> pod_config (merge) -- PodUpdate --> sync loop
+//!  source.posted --/
+//! ```
+//!
+//! * Owns: the sources and what each has told; the identity of static pods ([`static_pod`]).
+//! * Woken by: inotify and the re-list timer (`source.file`, and `source.posted`, which
+//!   are the files that [`PostedPods`] keeps), a timer (`source.http`), their lists
+//!   (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.
+//! * Publishes: [`PodUpdate`]s, at most one message per kind and list; [`SourcesReady`].
+//! * Must never take a source that cannot be read for an empty one, and never log a manifest's
+//!   values or a URL's secrets.
+//! * Answers to upstream's `pkg/kubelet/config`.
+//!
+//! Where we differ from upstream: a file that turns bad keeps its last good pod (upstream drops the
+//! pod at the next re-list). The last good version lives in memory. What an earlier kubelet started from
+//! a file that was never seen good since the kubelet started runs on until the file can be read.
+
+mod file;
+mod http;
+mod manifest;
+mod merge;
+mod posted;
+mod ready;
+mod static_pod;
+
+pub use file::{Clash, FileConfig, ReadError, manifests_at, one_of_each_name, read_manifest};
+pub use http::HttpConfig;
+pub use manifest::{BadManifest, InvalidItem, Manifest, Remark, read_file, read_url};
+use merge::with_completeness;
+pub use merge::{Merged, SourcePods};
+pub use posted::{PostError, PostedPods};
+pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
+pub use static_pod::{InvalidPod, Origin, static_pod};
+
+use crate::base::Tasks;
+use crate::model::{Completeness, Pod, PodExt, PodSource, PodUpdate, reasons};
+use crate::state::events::{EventRecorder, ObjectRef};
+use anyhow::Context as _;
+use jiff::Timestamp;
+use std::{collections::HashMap, sync::Arc};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Updates that may wait for the sync loop.
+const UPDATES: usize = 50;
+
+/// Which sources there are.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of this node.
+    pub node_name: String,
+    /// Manifest files, if configured.
+    pub file: Option<FileConfig>,
+    /// A URL, if configured.
+    pub http: Option<HttpConfig>,
+    /// Where pods are kept that clients post, if they may.
+    pub posted: Option<FileConfig>,
+}
+
+impl Config {
+    fn sources(&self) -> impl Iterator<Item = PodSource> {
+        let file = self.file.as_ref().map(|_| PodSource::File);
+        let http = self.http.as_ref().map(|_| PodSource::Http);
+        let posted = self.posted.as_ref().map(|_| PodSource::Posted);
+        file.into_iter().chain(http).chain(posted)
+    }
+}
+
+/// The complete list of a source's pods.
+#[derive(Clone, Debug)]
+struct SourceList {
+    source: PodSource,
+    pods: Vec<Arc<Pod>>,
+    /// Whether pods that are missing here are gone.
+    completeness: Completeness,
+}
+
+/// The sources and their merger; see the module.
+#[derive(Debug)]
+pub struct PodConfig;
+
+impl PodConfig {
+    /// Starts the tasks `pod_config`, `source.file`, `source.http` and `source.posted` (those configured).
+    ///
+    /// # Errors
+    /// The URL or one of its headers is none.
+    pub fn start(
+        config: Config,
+        recorder: EventRecorder,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<(mpsc::Receiver<PodUpdate>, SourcesReady)> {
+        if let Some(http) = &config.http {
+            http.validate()?;
+        }
+        let ready = SourcesReady::new(config.sources().collect());
+        let (updates, receiver) = mpsc::channel(UPDATES);
+        let (lists, to_merge) = mpsc::channel(1);
+        let node = config.node_name;
+        for (name, files) in [
+            ("source.file", config.file),
+            ("source.posted", config.posted),
+        ] {
+            let Some(files) = files else {
+                continue;
+            };
+            let (node, recorder) = (node.clone(), recorder.clone());
+            let source = file::run(files, node, lists.clone(), recorder, tasks.shutdown());
+            tasks.spawn(name, source);
+        }
+        if let Some(http) = config.http {
+            let recorder = recorder.clone();
+            let source = http::run(http, node, lists.clone(), recorder, tasks.shutdown());
+            tasks.spawn("source.http", source);
+        }
+        // `lists` goes along so that the merger lives on without any source.
+        let merge = merge_all(to_merge, lists, updates, recorder, tasks.shutdown());
+        tasks.spawn("pod_config", merge);
+        Ok((receiver, ready))
+    }
+}
+
+async fn merge_all(
+    mut lists: mpsc::Receiver<SourceList>,
+    _keep_open: mpsc::Sender<SourceList>,
+    updates: mpsc::Sender<PodUpdate>,
+    recorder: EventRecorder,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let work = async {
+        let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
+        let mut sent: HashMap<PodSource, Completeness> = HashMap::new();
+        while let Some(list) = lists.recv().await {
+            let SourceList {
+                source,
+                pods,
+                completeness,
+            } = list;
+            let known = sources
+                .entry(source)
+                .or_insert_with(|| SourcePods::new(source));
+            let merged = known.merge(pods, Timestamp::now());
+            for pod in &merged.duplicates {
+                let text = format!(
+                    "Error validating pod {}_{} from {source} due to duplicate pod name or UID, ignoring",
+                    pod.name(),
+                    pod.namespace()
+                );
+                let reason = reasons::event::FAILED_VALIDATION;
+                recorder.warning(&ObjectRef::pod(pod), reason, text);
+            }
+            let before = sent.insert(source, completeness.clone());
+            for update in with_completeness(source, merged.updates, completeness, before) {
+                updates
+                    .send(update)
+                    .await
+                    .context("nobody takes pod updates")?;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        result = work => result,
+    }
+}
+
+#[cfg(test)]
+mod tests;

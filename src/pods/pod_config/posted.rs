@@ -1,0 +1,272 @@
+//! Pods that clients post to this kubelet. They are kept as manifests in a directory of the kubelet's own,
+//! which is a source like the manifest directory: what was accepted is there after any crash.
+
+use super::{
+    manifest::{BadManifest, read_file},
+    static_pod::Origin,
+};
+use crate::{
+    base::{atomic_file, hex},
+    model::validation::{LocalObjects, decode_pod_or_list},
+    model::{Pod, PodSource},
+};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Pods that are kept at most. Far more than a node runs; a client that goes mad fills no disk.
+const MOST: usize = 4096;
+
+/// Longest part of a file's name that is made of names (bytes).
+const LONGEST: usize = 200;
+
+/// Why what was posted is not taken. Nothing of it is.
+#[derive(Debug, thiserror::Error)]
+pub enum PostError {
+    /// It is no pod, or one that cannot run here.
+    #[error(transparent)]
+    Bad(#[from] BadManifest),
+    /// Two pods of one name.
+    #[error("two pods are called {0}")]
+    Twice(String),
+    /// There would be too many.
+    #[error("{0} pods are more than the {MOST} that are taken")]
+    TooMany(usize),
+    /// It cannot be kept.
+    #[error("the pods cannot be kept: {0}")]
+    Storage(#[from] io::Error),
+}
+
+/// The store of posted pods; cheap to clone. Every method blocks.
+#[derive(Clone, Debug)]
+pub struct PostedPods {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    directory: PathBuf,
+    node_name: String,
+    objects: LocalObjects,
+    /// One post at a time: each sees what the one before left.
+    turn: Mutex<()>,
+}
+
+impl PostedPods {
+    /// Opens the store and makes its directory. What a killed kubelet left half written goes.
+    ///
+    /// # Errors
+    /// The directory cannot be had.
+    pub fn open(directory: &Path, node_name: &str, objects: LocalObjects) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if entry
+                .file_name()
+                .to_str()
+                .is_some_and(atomic_file::is_leftover)
+            {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        let inner = Inner {
+            directory: directory.to_path_buf(),
+            node_name: node_name.to_owned(),
+            objects,
+            turn: Mutex::new(()),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Takes pods, each in place of the one of its name, and leaves others as they are. Returns them as
+    /// they will be known.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn add(&self, bytes: &[u8], now: Timestamp) -> Result<Vec<Arc<Pod>>, PostError> {
+        let (wanted, pods) = self.judge(bytes, now)?;
+        let _turn = self.inner.turn.lock();
+        let kept: HashSet<PathBuf> = self.kept()?.into_iter().collect();
+        let new = wanted.keys().filter(|path| !kept.contains(*path)).count();
+        self.write(&wanted, kept.len() + new)?;
+        Ok(pods)
+    }
+
+    /// Takes pods in place of all that were posted before.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn replace(&self, bytes: &[u8], now: Timestamp) -> Result<Vec<Arc<Pod>>, PostError> {
+        let (wanted, pods) = self.judge(bytes, now)?;
+        let _turn = self.inner.turn.lock();
+        self.write(&wanted, wanted.len())?;
+        for path in self.kept()? {
+            if !wanted.contains_key(&path) {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(pods)
+    }
+
+    /// The manifests by the files that they belong in, and the pods that they become.
+    #[allow(clippy::type_complexity)]
+    fn judge(
+        &self,
+        bytes: &[u8],
+        now: Timestamp,
+    ) -> Result<(BTreeMap<PathBuf, Vec<u8>>, Vec<Arc<Pod>>), PostError> {
+        let inner = &self.inner;
+        let (mut wanted, mut pods) = (BTreeMap::new(), Vec::new());
+        let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Unreadable)?;
+        for written in decoded.value {
+            let meta = &written.metadata;
+            let name = meta.name.as_deref().unwrap_or_default();
+            let namespace = meta.namespace.as_deref().filter(|name| !name.is_empty());
+            let full_name = format!("{}_{name}", namespace.unwrap_or("default"));
+            let path = inner.directory.join(file_name(&full_name));
+            let manifest = serde_json::to_vec(&written).map_err(io::Error::other)?;
+            let origin = Origin {
+                node_name: &inner.node_name,
+                source: PodSource::Posted,
+                location: &path.to_string_lossy(),
+                objects: inner.objects,
+            };
+            // Read as the source will read it, so that what is answered is what will be.
+            pods.extend(read_file(&manifest, origin, now)?.pods);
+            if wanted.insert(path, manifest).is_some() {
+                return Err(PostError::Twice(full_name));
+            }
+        }
+        Ok((wanted, pods))
+    }
+
+    fn write(&self, wanted: &BTreeMap<PathBuf, Vec<u8>>, then: usize) -> Result<(), PostError> {
+        if then > MOST {
+            return Err(PostError::TooMany(then));
+        }
+        for (path, manifest) in wanted {
+            // The same again is no news to anybody.
+            if !fs::read(path).is_ok_and(|kept| kept == *manifest) {
+                atomic_file::write(path, manifest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kept(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(&self.inner.directory)?;
+        let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+        paths.collect()
+    }
+}
+
+/// A file name for a pod. Names of pods and namespaces may be longer together than one of a file. The rest
+/// is judged when the manifest is; a name that is none must not lead anywhere until then.
+fn file_name(full_name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if full_name.len() <= LONGEST && full_name.chars().all(plain) {
+        return format!("{full_name}.json");
+    }
+    let digest = Sha256::digest(full_name.as_bytes());
+    format!("{}.json", hex(&digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::PodExt;
+
+    fn pod(name: &str, image: &str) -> String {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}"}},"spec":{{"containers":[{{"name":"c","image":"{image}"}}]}}}}"#
+        )
+    }
+
+    fn list(pods: &[String]) -> String {
+        let items = pods.join(",");
+        format!(r#"{{"apiVersion":"v1","kind":"PodList","items":[{items}]}}"#)
+    }
+
+    fn store(dir: &Path) -> PostedPods {
+        PostedPods::open(dir, "node1", LocalObjects::None).unwrap()
+    }
+
+    fn files(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn one_is_added_and_a_list_replaces_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let now = Timestamp::UNIX_EPOCH;
+        let taken = store.add(pod("a", "x").as_bytes(), now).unwrap();
+        assert_eq!(taken[0].name(), "a-node1");
+        assert_eq!(PodSource::of(&taken[0]), Some(PodSource::Posted));
+        store.add(pod("b", "x").as_bytes(), now).unwrap();
+        assert_eq!(files(dir.path()), ["default_a.json", "default_b.json"]);
+        let again = store.add(pod("a", "y").as_bytes(), now).unwrap();
+        assert_ne!(again[0].uid(), taken[0].uid(), "an edit is another pod");
+        let all = list(&[pod("b", "x"), pod("c", "x")]);
+        assert_eq!(store.replace(all.as_bytes(), now).unwrap().len(), 2);
+        assert_eq!(files(dir.path()), ["default_b.json", "default_c.json"]);
+        store.replace(list(&[]).as_bytes(), now).unwrap();
+        assert!(files(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let now = Timestamp::UNIX_EPOCH;
+        store.add(pod("kept", "x").as_bytes(), now).unwrap();
+        let rows = [
+            ("not a pod".to_owned(), ""),
+            (pod("../../etc/evil", "x"), "metadata.name"),
+            (pod("Upper", "x"), "metadata.name"),
+            (list(&[pod("a", "x"), pod("b", "")]), "image"),
+            (
+                list(&[pod("a", "x"), pod("a", "y")]),
+                "two pods are called default_a",
+            ),
+            (pod("", "x"), "metadata.name"),
+        ];
+        for (body, expected) in rows {
+            for replace in [false, true] {
+                let result = match replace {
+                    true => store.replace(body.as_bytes(), now),
+                    false => store.add(body.as_bytes(), now),
+                };
+                let error = result.unwrap_err().to_string();
+                assert!(error.contains(expected), "{body}: {error}");
+                assert_eq!(files(dir.path()), ["default_kept.json"], "{body}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_names_have_files_too_and_leftovers_go() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(".default_x.json.1-1.tmp"), "half").unwrap();
+        let store = store(dir.path());
+        assert!(files(dir.path()).is_empty());
+        let long = "a".repeat(230);
+        store
+            .add(pod(&long, "x").as_bytes(), Timestamp::UNIX_EPOCH)
+            .unwrap();
+        assert_eq!(files(dir.path()).len(), 1);
+    }
+}

@@ -1,0 +1,175 @@
+//! Which sources have delivered, and the proof that all have.
+
+use crate::model::{Completeness, PodSource, SourceSet};
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
+
+/// Proof that every configured source has delivered its list and that the sync loop has taken it
+/// in: only a manifest that cannot be read may want what nobody claims now. Only
+/// [`SourcesReady::all_ready`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct AllReady(());
+
+/// Writing end of the board, for the sync loop alone. It marks a source *after* it has dealt with
+/// a message of it.
+#[derive(Debug)]
+pub struct SourcesReady {
+    reader: SourcesReadyReader,
+}
+
+/// Reading end; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SourcesReadyReader {
+    configured: SourceSet,
+    delivered: Arc<Mutex<HashMap<PodSource, Completeness>>>,
+}
+
+impl SourcesReady {
+    /// A board on which no source has delivered.
+    pub fn new(configured: SourceSet) -> Self {
+        let reader = SourcesReadyReader {
+            configured,
+            delivered: Arc::default(),
+        };
+        Self { reader }
+    }
+
+    /// A reading end.
+    pub fn reader(&self) -> SourcesReadyReader {
+        self.reader.clone()
+    }
+
+    /// Notes that a message of the source has been dealt with, and how much is known by now of what the
+    /// source wants.
+    pub fn mark_seen(&self, source: PodSource, completeness: Completeness) {
+        self.reader.delivered.lock().insert(source, completeness);
+    }
+
+    /// See [`SourcesReadyReader::ready`].
+    pub fn ready(&self, source: PodSource, manifest: Option<&str>) -> bool {
+        self.reader.ready(source, manifest)
+    }
+
+    /// Whether every configured source has delivered a list, complete or not.
+    pub fn all_seen(&self) -> bool {
+        self.reader.all_seen()
+    }
+
+    /// See [`SourcesReadyReader::all_ready`].
+    pub fn all_ready(&self) -> Option<AllReady> {
+        self.reader.all_ready()
+    }
+}
+
+impl SourcesReadyReader {
+    /// Whether a pod of this source, made from this manifest if that is known, is gone when it is in no
+    /// list. Pods of the API server are never gone before the API server has said so. Any other source
+    /// that is not configured delivers nothing: its pods are judged when all others have delivered
+    /// everything.
+    pub fn ready(&self, source: PodSource, manifest: Option<&str>) -> bool {
+        if self.configured.contains(source) {
+            let delivered = self.delivered.lock();
+            return delivered
+                .get(&source)
+                .is_some_and(|completeness| completeness.covers(manifest));
+        }
+        source != PodSource::Api && self.everything_known()
+    }
+
+    /// Whether every configured source has delivered, and nothing is missing from any list.
+    pub fn everything_known(&self) -> bool {
+        let complete = |known: &Completeness| *known == Completeness::Complete;
+        self.all_seen() && self.delivered.lock().values().all(complete)
+    }
+
+    /// The proof, once every configured source has delivered a list that lacks at most pods of
+    /// manifests that cannot be read.
+    pub fn all_ready(&self) -> Option<AllReady> {
+        let partial = |known: &Completeness| *known == Completeness::Partial;
+        let ready = self.all_seen() && !self.delivered.lock().values().any(partial);
+        ready.then_some(AllReady(()))
+    }
+
+    fn all_seen(&self) -> bool {
+        let seen: SourceSet = self.delivered.lock().keys().copied().collect();
+        seen.contains_all(self.configured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Completeness::{Complete, Partial};
+
+    fn board(sources: &[PodSource]) -> SourcesReady {
+        SourcesReady::new(sources.iter().copied().collect())
+    }
+
+    #[test]
+    fn all_are_ready_only_when_each_configured_source_was_seen() {
+        let board = board(&[PodSource::File, PodSource::Http]);
+        let reader = board.reader();
+        assert!(reader.all_ready().is_none());
+        board.mark_seen(PodSource::File, Complete);
+        assert!(reader.ready(PodSource::File, None));
+        assert!(!reader.ready(PodSource::Http, None));
+        assert!(
+            !reader.ready(PodSource::Posted, None),
+            "not configured: judged when all have delivered"
+        );
+        assert!(board.all_ready().is_none());
+        board.mark_seen(PodSource::Http, Complete);
+        assert!(reader.all_ready().is_some());
+        assert!(board.ready(PodSource::Posted, None));
+    }
+
+    #[test]
+    fn pods_of_the_api_server_are_judged_by_nobody_else() {
+        let alone = board(&[PodSource::File]);
+        alone.mark_seen(PodSource::File, Complete);
+        assert!(alone.all_ready().is_some());
+        assert!(!alone.ready(PodSource::Api, None));
+        assert!(!board(&[]).ready(PodSource::Api, None));
+        let joined = board(&[PodSource::File, PodSource::Api]);
+        joined.mark_seen(PodSource::File, Complete);
+        assert!(!joined.ready(PodSource::Api, None));
+        joined.mark_seen(PodSource::Api, Complete);
+        assert!(joined.ready(PodSource::Api, None));
+    }
+
+    #[test]
+    fn a_list_that_is_still_being_delivered_is_no_reason_to_judge_anything() {
+        let board = board(&[PodSource::File]);
+        board.mark_seen(PodSource::File, Partial);
+        assert!(board.all_seen() && !board.ready(PodSource::File, Some("/m/a")));
+        assert!(board.all_ready().is_none());
+        board.mark_seen(PodSource::File, Complete);
+        assert!(board.ready(PodSource::File, None));
+        assert!(board.all_ready().is_some());
+    }
+
+    #[test]
+    fn a_manifest_that_cannot_be_read_holds_back_only_what_it_may_have_made() {
+        let board = board(&[PodSource::File, PodSource::Http]);
+        let unread = std::collections::BTreeSet::from(["/m/bad".to_string()]);
+        board.mark_seen(PodSource::File, unread.into());
+        board.mark_seen(PodSource::Http, Complete);
+        for (source, manifest, expected) in [
+            (PodSource::File, Some("/m/gone"), true),
+            (PodSource::File, Some("/m/bad"), false),
+            (PodSource::File, None, false),
+            (PodSource::Http, None, true),
+            (PodSource::Posted, Some("/p/gone"), false),
+        ] {
+            let ready = board.ready(source, manifest);
+            assert_eq!(ready, expected, "{source} {manifest:?}");
+        }
+        assert!(board.all_ready().is_some(), "clean-ups go on");
+        assert!(!board.reader().everything_known());
+    }
+
+    #[test]
+    fn without_sources_everything_is_ready() {
+        assert!(board(&[]).all_ready().is_some());
+    }
+}

@@ -1,0 +1,207 @@
+use super::*;
+use crate::model::validation::LocalObjects;
+use crate::model::{Completeness, PodOp};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn manifest(name: &str, image: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: c\n    image: \"{image}\"\n"
+    )
+}
+
+async fn next(updates: &mut mpsc::Receiver<PodUpdate>) -> (PodOp, Vec<String>) {
+    let update = timeout(PATIENCE, updates.recv()).await.unwrap().unwrap();
+    let names = update.pods.iter().map(|pod| pod.name().to_string());
+    (update.op, names.collect())
+}
+
+#[tokio::test]
+async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    let mut tasks = Tasks::new();
+    let config = Config {
+        node_name: "n".into(),
+        file: Some(FileConfig {
+            source: PodSource::File,
+            path: dir.path().into(),
+            check_period: Duration::from_secs(3600),
+            objects: LocalObjects::None,
+        }),
+        http: None,
+        posted: None,
+    };
+    let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
+    assert!(ready.all_ready().is_none(), "the sync loop has not said so");
+    ready.mark_seen(PodSource::File, Completeness::Complete);
+    assert!(ready.all_ready().is_some());
+    std::fs::write(&path, manifest("a", "1")).unwrap();
+    assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
+    std::fs::write(&path, manifest("a", "2")).unwrap();
+    assert_eq!(
+        next(&mut updates).await,
+        (PodOp::Remove, vec!["a-n".into()])
+    );
+    assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
+    timeout(PATIENCE, tasks.stop()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_given_uid_makes_an_edit_an_update() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    let with_uid = |image| manifest("a", image).replace("  name: a\n", "  name: a\n  uid: u-1\n");
+    std::fs::write(&path, with_uid("1")).unwrap();
+    let mut tasks = Tasks::new();
+    let config = Config {
+        node_name: "n".into(),
+        file: Some(FileConfig {
+            source: PodSource::File,
+            path: path.clone(),
+            check_period: Duration::from_secs(3600),
+            objects: LocalObjects::None,
+        }),
+        http: None,
+        posted: None,
+    };
+    let (mut updates, _ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
+    std::fs::write(&path, with_uid("2")).unwrap();
+    // The same UID, and another pod.
+    for op in [PodOp::Remove, PodOp::Add] {
+        assert_eq!(next(&mut updates).await, (op, vec!["a-n".into()]));
+    }
+    timeout(PATIENCE, tasks.stop()).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_sources_the_merger_waits_for_shutdown() {
+    let mut tasks = Tasks::new();
+    let config = Config {
+        node_name: "n".into(),
+        file: None,
+        http: None,
+        posted: None,
+    };
+    let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    assert!(ready.all_ready().is_some());
+    assert!(updates.try_recv().is_err());
+    timeout(PATIENCE, tasks.stop()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_url_that_is_none_is_refused_before_anything_starts() {
+    let mut tasks = Tasks::new();
+    let config = Config {
+        node_name: "n".into(),
+        file: None,
+        http: Some(HttpConfig {
+            url: "nonsense".into(),
+            headers: vec![],
+            check_period: Duration::from_secs(20),
+            objects: LocalObjects::None,
+        }),
+        posted: None,
+    };
+    assert!(PodConfig::start(config, EventRecorder::new(), &mut tasks).is_err());
+    assert!(tasks.first_end().await.is_none());
+}
+
+#[tokio::test]
+async fn pods_of_one_name_in_one_list_are_told_as_an_event() {
+    let (lists, to_merge) = mpsc::channel(1);
+    let (sender, mut updates) = mpsc::channel(1);
+    let recorder = EventRecorder::new();
+    let shutdown = CancellationToken::new();
+    let merger = merge_all(
+        to_merge,
+        lists.clone(),
+        sender,
+        recorder.clone(),
+        shutdown.clone(),
+    );
+    let merger = tokio::spawn(merger);
+    let pod = |uid: &str| {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("a".into());
+        pod.metadata.uid = Some(uid.into());
+        Arc::new(pod)
+    };
+    let source = PodSource::Http;
+    let pods = vec![pod("1"), pod("2")];
+    lists
+        .send(SourceList {
+            source,
+            pods,
+            completeness: Completeness::Complete,
+        })
+        .await
+        .unwrap();
+    assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a".into()]));
+    let events = recorder.recent();
+    assert_eq!(events.len(), 1);
+    assert!(events[0].message.contains("due to duplicate pod name"));
+    shutdown.cancel();
+    merger.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_list_is_complete_with_its_last_message_and_not_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("a.yaml"), manifest("a", "1")).unwrap();
+    std::fs::write(path("bad.yaml"), "nonsense: [").unwrap();
+    let mut tasks = Tasks::new();
+    let config = Config {
+        node_name: "n".into(),
+        file: Some(FileConfig {
+            source: PodSource::File,
+            path: dir.path().into(),
+            check_period: Duration::from_secs(3600),
+            objects: LocalObjects::None,
+        }),
+        http: None,
+        posted: None,
+    };
+    let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    let mut next = async || timeout(PATIENCE, updates.recv()).await.unwrap().unwrap();
+    let first = next().await;
+    assert_eq!((first.op, first.pods.len()), (PodOp::Add, 1));
+    let unread = |name: &str| BTreeSet::from([path(name).display().to_string()]);
+    assert_eq!(first.completeness, unread("bad.yaml").into());
+    ready.mark_seen(first.source, first.completeness);
+    // What is missing can be read now.
+    std::fs::write(path(".new"), manifest("b", "1")).unwrap();
+    std::fs::rename(path(".new"), path("bad.yaml")).unwrap();
+    let second = next().await;
+    assert_eq!((second.op, second.pods.len()), (PodOp::Add, 1));
+    assert!(
+        !ready.ready(PodSource::File, None),
+        "it waits in the channel"
+    );
+    assert_eq!(second.completeness, Completeness::Complete);
+    ready.mark_seen(second.source, second.completeness);
+    assert!(ready.ready(PodSource::File, None));
+    // An edit is two messages; in between a pod is wanted that is not known.
+    std::fs::write(path(".new"), manifest("a", "2")).unwrap();
+    std::fs::rename(path(".new"), path("a.yaml")).unwrap();
+    let (removed, added) = (next().await, next().await);
+    let known = (removed.completeness, added.completeness);
+    assert_eq!((removed.op, added.op), (PodOp::Remove, PodOp::Add));
+    assert_eq!(known, (Completeness::Partial, Completeness::Complete));
+    // Nothing but the completeness changes.
+    std::fs::write(path("bad2.yaml"), "nonsense: [").unwrap();
+    let worse = next().await;
+    assert_eq!((worse.op, worse.pods.len()), (PodOp::Add, 0));
+    assert_eq!(worse.completeness, unread("bad2.yaml").into());
+    std::fs::remove_file(path("bad2.yaml")).unwrap();
+    let better = next().await;
+    assert_eq!(better.pods.len(), 0);
+    assert_eq!(better.completeness, Completeness::Complete);
+    timeout(PATIENCE, tasks.stop()).await.unwrap();
+}

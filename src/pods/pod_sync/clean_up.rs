@@ -1,0 +1,112 @@
+//! Removing what is left of a pod that is gone.
+
+use super::PodSync;
+use crate::{
+    base::chain,
+    model::PodUid,
+    state::pod_cache::{Complete, Owner},
+    state::pod_state_store::Origin,
+};
+use std::{collections::HashSet, time::Duration};
+
+/// How long the picture of a pod that is gone may take to settle.
+const SETTLE: Duration = Duration::from_secs(30);
+
+impl PodSync {
+    /// Removes everything of a pod that no source wants and none of whose containers runs: containers,
+    /// sandboxes, logs, volumes, directories and what was remembered. Says whether all of it is gone;
+    /// what is left is tried again by the audit.
+    pub async fn remove_pod(&self, uid: &PodUid) -> bool {
+        let Ok(picture) = tokio::time::timeout(SETTLE, self.cache.settled(uid)).await else {
+            return false;
+        };
+        if picture.maybe_running().next().is_some() {
+            tracing::warn!(pod = %uid, "A pod that is gone still runs; it is not removed");
+            return false;
+        }
+        let mut owner = Owner::of_status(&picture);
+        if let Some(entry) = self.statuses.statuses().entry(uid)
+            && picture.is_empty()
+        {
+            owner = Owner::of(&entry.pod);
+        }
+        let content = self.runtime.collect_pod(&picture, &owner, true).await;
+        if owner.name.is_empty() {
+            self.runtime.remove_logs_of(uid).await;
+        }
+        let disk = self.remove_from_disk(uid).await;
+        self.runtime.release_user_namespace(uid).await;
+        let mut clean = true;
+        for error in [content.err(), disk.err()].into_iter().flatten() {
+            clean = false;
+            tracing::warn!(
+                pod = %owner.name,
+                "podUID" = %uid,
+                err = %chain(error.as_ref()),
+                "Cannot remove all of a pod yet"
+            );
+        }
+        self.probes.remove_pod(uid);
+        self.statuses.forget(uid);
+        self.runtime.forget_pod(uid);
+        if clean {
+            self.journal.forget(uid);
+        } else {
+            // A pod of the same UID that is wanted again must not inherit how this one ended.
+            let source = (!picture.is_empty()).then(|| picture.source());
+            self.journal.forget_but_origin(uid, source);
+        }
+        clean
+    }
+
+    /// Pods that have a directory or a journal entry and that neither a source nor the runtime knows;
+    /// with `logs`, also those that have nothing but logs or links to them. Only those are among them of
+    /// which is remembered that they came from here, and that are `gone` by what is remembered of their
+    /// origin: what is left of others may be of pods of the API server. Takes the proof that the runtime
+    /// was listed in full.
+    pub async fn strays(
+        &self,
+        claimed: &HashSet<PodUid>,
+        gone: impl Fn(Option<&Origin>) -> bool,
+        logs: bool,
+        proof: Complete,
+    ) -> HashSet<PodUid> {
+        let on_disk = match self.volumes.pods_on_disk().await {
+            Ok(uids) => uids,
+            Err(error) => {
+                tracing::warn!(err = %chain(&error), "Cannot list pod directories");
+                Vec::new()
+            }
+        };
+        let with_logs = match logs {
+            true => self.runtime.pods_with_logs(proof).await,
+            false => HashSet::new(),
+        };
+        let with_logs = with_logs.into_iter().map(|owner| owner.uid);
+        let known = on_disk.into_iter().chain(self.journal.uids());
+        let known = known.chain(with_logs);
+        let ours: HashSet<_> = self.journal.uids().into_iter().collect();
+        let is_gone = |uid: &PodUid| {
+            self.journal
+                .read(uid, |record| gone(record.origin.as_ref()))
+        };
+        known
+            .filter(|uid| ours.contains(uid) && is_gone(uid) && self.is_stray(uid, claimed))
+            .collect()
+    }
+
+    fn is_stray(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
+        !claimed.contains(uid)
+            && self
+                .cache
+                .try_settled(uid)
+                .is_some_and(|picture| picture.is_empty())
+            && self.statuses.statuses().get(uid).is_none()
+    }
+
+    async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {
+        self.volumes.teardown(uid).await?;
+        self.volumes.remove_pod_dir(uid).await?;
+        Ok(())
+    }
+}

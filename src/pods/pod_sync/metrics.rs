@@ -1,0 +1,246 @@
+//! How long pods take to start: the families that upstream's `pod_startup_latency_tracker.go` writes.
+
+use crate::{
+    base::metrics::Metrics,
+    model::{Pod, PodExt, keys},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as api;
+use prometheus_client::metrics::{gauge::Gauge, histogram::Histogram};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// Upper bounds, seconds; upstream's.
+const BUCKETS: [f64; 25] = [
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
+    300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+
+/// How far the start of a pod has come, as it was shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Start {
+    /// It was not seen to start by this kubelet, or its start was measured.
+    #[default]
+    Past,
+    /// It was shown as Pending.
+    Pending,
+    /// Something of it runs.
+    Running,
+}
+
+/// What is to be measured now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Due {
+    ran: bool,
+    started: bool,
+}
+
+/// Handles to the families.
+#[derive(Clone)]
+pub struct PodStartMetrics {
+    running: Histogram,
+    total: Histogram,
+    without_pulls: Histogram,
+    first: Gauge<f64, AtomicU64>,
+    first_seen: Arc<AtomicBool>,
+}
+
+impl PodStartMetrics {
+    /// Declares the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        let histogram = |name, help| metrics.register(name, help, Histogram::new(BUCKETS));
+        Self {
+            running: histogram(
+                "kubelet_pod_start_duration_seconds",
+                "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+            ),
+            total: histogram(
+                "kubelet_pod_start_total_duration_seconds",
+                "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+            ),
+            without_pulls: histogram(
+                "kubelet_pod_start_sli_duration_seconds",
+                "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+            ),
+            first: metrics.register(
+                "kubelet_first_network_pod_start_sli_duration_seconds",
+                "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+                Gauge::default(),
+            ),
+            first_seen: Arc::default(),
+        }
+    }
+
+    /// A pod is shown with this status. `pulling` tells for how long images were pulled for it.
+    pub(super) fn shown(
+        &self,
+        start: &mut Start,
+        pod: &Pod,
+        status: &api::PodStatus,
+        pulling: impl FnOnce() -> Duration,
+    ) {
+        let due = step(start, status);
+        let now = Timestamp::now();
+        let since = |at: Timestamp| now.duration_since(at).as_secs_f64().max(0.0);
+        let seen = pod.annotation(keys::CONFIG_SEEN);
+        let seen: Option<Timestamp> = seen.and_then(|seen| seen.parse().ok());
+        if due.ran
+            && let Some(seen) = seen
+        {
+            self.running.observe(since(seen));
+        }
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let Some(created) = created.or(seen).filter(|_| due.started) else {
+            return;
+        };
+        let total = since(created);
+        self.total.observe(total);
+        if is_stateful(pod) {
+            return;
+        }
+        let sli = (total - pulling().as_secs_f64() - initializing(status)).max(0.0);
+        self.without_pulls.observe(sli);
+        if !pod.host_network() && !self.first_seen.swap(true, Ordering::Relaxed) {
+            self.first.set(sli);
+        }
+    }
+}
+
+/// Each step is taken once, and only by a pod that was seen before it.
+fn step(start: &mut Start, status: &api::PodStatus) -> Due {
+    let phase = status.phase.as_deref().unwrap_or_default();
+    let mut due = Due::default();
+    match (phase, *start) {
+        ("Pending", Start::Past) => *start = Start::Pending,
+        ("Running", Start::Pending) => {
+            due.ran = true;
+            *start = Start::Running;
+        }
+        ("Failed" | "Succeeded", _) => *start = Start::Past,
+        _ => {}
+    }
+    if *start == Start::Running && all_started(status) {
+        due.started = true;
+        *start = Start::Past;
+    }
+    due
+}
+
+fn all_started(status: &api::PodStatus) -> bool {
+    let runs = |container: &api::ContainerStatus| {
+        let state = container.state.as_ref();
+        let running = state.and_then(|state| state.running.as_ref());
+        running.is_some_and(|running| running.started_at.is_some())
+    };
+    status.container_statuses.iter().flatten().all(runs)
+}
+
+/// Seconds that init containers ran; those that go on beside the others have not ended.
+fn initializing(status: &api::PodStatus) -> f64 {
+    let ran = |container: &api::ContainerStatus| {
+        let ended = container.state.as_ref()?.terminated.as_ref()?;
+        let (from, to) = (ended.started_at.as_ref()?.0, ended.finished_at.as_ref()?.0);
+        Some(to.duration_since(from).as_secs_f64().max(0.0))
+    };
+    let containers = status.init_container_statuses.iter().flatten();
+    containers.filter_map(ran).sum()
+}
+
+/// The objective is for pods without volumes that have to be brought from elsewhere.
+fn is_stateful(pod: &Pod) -> bool {
+    let volumes = pod.spec().and_then(|spec| spec.volumes.as_ref());
+    volumes.into_iter().flatten().any(|volume| {
+        volume.secret.is_none()
+            && volume.config_map.is_none()
+            && volume.downward_api.is_none()
+            && volume.empty_dir.is_none()
+            && volume.projected.is_none()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status(phase: &str, running: &[bool]) -> api::PodStatus {
+        let container = |running: &bool| match running {
+            true => {
+                json!({"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}})
+            }
+            false => {
+                json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {}}})
+            }
+        };
+        let containers: Vec<_> = running.iter().map(container).collect();
+        serde_json::from_value(json!({"phase": phase, "containerStatuses": containers})).unwrap()
+    }
+
+    #[test]
+    fn a_start_is_measured_once_and_only_if_its_beginning_was_seen() {
+        let none = Due::default();
+        let ran = Due { ran: true, ..none };
+        let both = Due {
+            ran: true,
+            started: true,
+        };
+        let started = Due {
+            started: true,
+            ..none
+        };
+        let table: &[&[(&str, &[bool], Due)]] = &[
+            &[
+                ("Pending", &[false], none),
+                ("Running", &[true], both),
+                ("Running", &[false], none),
+                ("Running", &[true], none),
+            ],
+            &[
+                ("Pending", &[false, false], none),
+                ("Running", &[true, false], ran),
+                ("Running", &[true, true], started),
+            ],
+            // A kubelet that comes to running pods measures nothing.
+            &[("Running", &[true], none), ("Running", &[true], none)],
+            &[
+                ("Pending", &[false], none),
+                ("Failed", &[false], none),
+                ("Running", &[true], none),
+            ],
+        ];
+        for history in table {
+            let mut start = Start::default();
+            for (phase, running, due) in *history {
+                assert_eq!(
+                    step(&mut start, &status(phase, running)),
+                    *due,
+                    "{history:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn volumes_from_elsewhere_make_a_pod_stateful_and_init_containers_take_their_time() {
+        let pod = |volume| -> Pod {
+            let spec = json!({"containers": [], "volumes": [volume]});
+            serde_json::from_value(json!({"spec": spec})).unwrap()
+        };
+        assert!(!is_stateful(&pod(json!({"name": "v", "emptyDir": {}}))));
+        assert!(is_stateful(&pod(
+            json!({"name": "v", "hostPath": {"path": "/"}})
+        )));
+        let ended = json!({"name": "i", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 0, "startedAt": "2026-01-01T00:00:00Z",
+            "finishedAt": "2026-01-01T00:00:03Z"}}});
+        let status = json!({"initContainerStatuses": [ended, ended]});
+        assert_eq!(initializing(&serde_json::from_value(status).unwrap()), 6.0);
+    }
+}

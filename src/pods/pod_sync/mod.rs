@@ -1,0 +1,425 @@
+//! The transaction scripts for one pod: set it up, stop it, clean up after it.
+//!
+//! * Owns: the failures that explain why a container waits (upstream's reason cache).
+//! * Woken by: the pod's worker, one turn at a time; statuses also by whoever saw an input change.
+//! * Publishes: API statuses through the status manager.
+//! * Must never run beside itself for one UID, or wait for anything but its own pod.
+//! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
+
+mod clean_up;
+mod deadline;
+mod metrics;
+mod statuses;
+pub mod syncer;
+mod unread;
+
+use crate::{
+    base::chain,
+    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, reasons::event},
+    pods::pleg::RuntimeStateReader,
+    pods::prober::ProbeManager,
+    pods::status::generate::FailedBecause,
+    runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
+    state::events::{EventRecorder, ObjectRef},
+    state::pod_cache::{Owner, PodCache},
+    state::pod_history::{Action, Decision, Decisions},
+    state::pod_state_store::Journal,
+    volumes::{VolumeError, VolumeManager},
+};
+use anyhow::Context as _;
+use deadline::Deadline;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as api;
+use statuses::Stage;
+use std::{sync::Arc, time::Duration};
+use syncer::{PodSyncer, RetryDelay, SyncTurn, TerminationReason, UpdateKind};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+pub use metrics::PodStartMetrics;
+pub use statuses::{StatusPublisher, remembered};
+
+/// How soon a pod is looked at again whose picture moved on under the look.
+const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
+
+/// The syncer of real pods.
+pub struct PodSync {
+    /// Makes the runtime match a pod.
+    pub runtime: KubeGenericRuntimeManager,
+    /// The runtime's picture.
+    pub cache: PodCache,
+    /// Statuses.
+    pub statuses: Arc<StatusPublisher>,
+    /// Probes.
+    pub probes: ProbeManager,
+    /// Volumes.
+    pub volumes: VolumeManager,
+    /// Facts that survive a restart.
+    pub journal: Journal,
+    /// Events.
+    pub events: EventRecorder,
+    /// What is decided about pods, and why.
+    pub decisions: Decisions,
+    /// The runtime's health.
+    pub state: RuntimeStateReader,
+}
+
+impl PodSync {
+    async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> SyncTurn {
+        let uid = pod.uid();
+        let known = Deadline::of(&pod, self.statuses.start_time(&pod));
+        let picture = tokio::select! {
+            biased;
+            picture = self.settled(&pod) => picture,
+            () = cancel.cancelled() => return turn(Ok(false), RetryDelay::Resync),
+            () = known.over() => return self.past_deadline(&pod).await,
+        };
+        let Some(status) = self.statuses.publish(&pod) else {
+            // Touched again before anything could be shown: a moment, not a failure.
+            let again = Some(Instant::now() + UNSETTLED_AGAIN);
+            return SyncTurn {
+                again,
+                ..turn(Ok(false), RetryDelay::Error)
+            };
+        };
+        if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+            return self.ended(&pod, &status).await;
+        }
+        let deadline = Deadline::of(&pod, self.statuses.start_time(&pod));
+        if deadline.is_over() {
+            return self.past_deadline(&pod).await;
+        }
+        let down = self.state.borrow().runtime_error(Instant::now());
+        if let Some(text) = down {
+            self.decide(&pod, Action::Hold, text);
+            if !self.runtime_recovered(deadline, &cancel).await {
+                return SyncTurn {
+                    again: Some(Instant::now()),
+                    ..turn(Ok(false), RetryDelay::Resync)
+                };
+            }
+        }
+        let network = if pod.host_network() {
+            None
+        } else {
+            self.state.borrow().network_error()
+        };
+        if let Some(text) = network {
+            let object = ObjectRef::pod(&pod);
+            self.events
+                .warning(&object, event::NETWORK_NOT_READY, text.clone());
+            self.decide(&pod, Action::Hold, text.clone());
+            return turn(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
+        }
+        let turn_cancel = cancel.child_token();
+        let mut set_up = Box::pin(self.set_up(&pod, picture, &turn_cancel));
+        let set_up = loop {
+            tokio::select! {
+                biased;
+                done = &mut set_up => break Some(done),
+                () = deadline.over() => {
+                    // What may take long ends now; what has to be done in one piece is done.
+                    self.fail_for_deadline(&pod);
+                    turn_cancel.cancel();
+                    let _ = set_up.await;
+                    break None;
+                }
+                () = self.restart_due(&pod) => {
+                    self.statuses.publish(&pod);
+                }
+            }
+        };
+        self.decisions.doing(&uid, None);
+        match set_up {
+            Some(Ok(report)) => self.finish_turn(&pod, report, deadline).await,
+            Some(Err(error)) => turn(Err(error), RetryDelay::Error),
+            None => self.past_deadline(&pod).await,
+        }
+    }
+
+    /// Waits until a restart back-off of the pod ends, or another one is the next to end. A container
+    /// that a long turn has not come to yet is not to be shown in its back-off for longer than that.
+    async fn restart_due(&self, pod: &Pod) {
+        let uid = pod.uid();
+        let next = |picture: &PodStatus| {
+            let now = Timestamp::now();
+            (now, self.runtime.next_restart(pod, picture, now))
+        };
+        let (now, ends) = next(&self.cache.latest(&uid));
+        let left = ends.map(|ends| Duration::try_from(ends.duration_since(now)));
+        let over = async {
+            match left {
+                Some(left) => tokio::time::sleep(left.unwrap_or_default()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = over => {}
+            () = self.cache.when(&uid, |picture| next(picture).1 != ends) => {}
+        }
+    }
+
+    /// Notes a decision about a pod in its history.
+    pub fn decide(&self, pod: &Pod, action: Action, why: String) {
+        self.decisions
+            .note(&pod.uid(), Decision::about_pod(action, why));
+    }
+
+    /// The turn that finds its pod ended: that is remembered, and nothing more is set up.
+    async fn ended(&self, pod: &Arc<Pod>, status: &api::PodStatus) -> SyncTurn {
+        self.statuses.record_terminal(pod, status).await;
+        let phase = status.phase.clone().unwrap_or_default();
+        self.decide(pod, Action::Finish, format!("phase {phase}"));
+        turn(Ok(true), RetryDelay::Resync)
+    }
+
+    /// The turn that finds its pod's time over. It ends the pod also while nothing can be read of it,
+    /// and so no new status be shown.
+    async fn past_deadline(&self, pod: &Arc<Pod>) -> SyncTurn {
+        self.fail_for_deadline(pod);
+        match self.statuses.statuses().get(&pod.uid()) {
+            Some(status) if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {
+                self.ended(pod, &status).await
+            }
+            _ => turn(Ok(true), RetryDelay::Resync),
+        }
+    }
+
+    /// Waits until the runtime can be counted on (upstream's loop as a whole stands still as long as it
+    /// cannot). False when the pod is to be looked at again before that: it is to end, or its time is
+    /// over.
+    async fn runtime_recovered(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
+        let mut state = self.state.clone();
+        tokio::select! {
+            biased;
+            known = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => known.is_ok(),
+            () = cancel.cancelled() => false,
+            () = deadline.over() => false,
+        }
+    }
+
+    async fn set_up(
+        &self,
+        pod: &Arc<Pod>,
+        picture: Arc<PodStatus>,
+        cancel: &CancellationToken,
+    ) -> anyhow::Result<SyncReport> {
+        self.decisions
+            .doing(&pod.uid(), Some("setting up volumes".into()));
+        let failed = |text: &str| {
+            self.decide(pod, Action::Fail, text.to_owned());
+            self.events
+                .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
+        };
+        let volumes = match self.volumes.prepare(pod, cancel).await {
+            Ok(volumes) => volumes,
+            Err(VolumeError::Cancelled) => anyhow::bail!("the pod is to be synced again"),
+            Err(error) => {
+                failed(&chain(&error));
+                return Err(error.into());
+            }
+        };
+        for error in &volumes.stale {
+            failed(&chain(error));
+        }
+        self.probes.add_pod(pod);
+        let request = SyncRequest {
+            pod,
+            status: picture,
+            volumes: &volumes.paths,
+            cancel,
+        };
+        let report = Box::pin(self.runtime.sync_pod(request)).await;
+        if report.acted {
+            // An audit does what is left when the pod is to stop meanwhile.
+            let collecting = Box::pin(self.collect_superseded(pod));
+            cancel.run_until_cancelled(collecting).await;
+        }
+        Ok(report)
+    }
+
+    /// Old dead instances go as soon as newer ones have taken their place (P-02, P-05).
+    async fn collect_superseded(&self, pod: &Pod) {
+        let picture = self.cache.latest(&pod.uid());
+        let collected = self
+            .runtime
+            .collect_pod(&picture, &Owner::of(pod), false)
+            .await;
+        if let Err(error) = collected {
+            tracing::warn!(
+                pod = %pod.full_name(),
+                err = %chain(error.as_ref()),
+                "Cannot remove old containers yet"
+            );
+        }
+    }
+
+    async fn finish_turn(
+        &self,
+        pod: &Arc<Pod>,
+        report: SyncReport,
+        deadline: Deadline,
+    ) -> SyncTurn {
+        if report.is_clean() && !report.cancelled {
+            self.decisions.all_well(&pod.uid());
+        }
+        self.statuses.note_report(&pod.uid(), &report);
+        self.statuses.publish(pod);
+        let again = [report.again, deadline.at()].into_iter().flatten().min();
+        let delay = match report.needs_retry() {
+            true => RetryDelay::Error,
+            false => RetryDelay::Resync,
+        };
+        let result = match (report.error, report.cancelled) {
+            (Some(error), false) => Err(error),
+            _ => Ok(false),
+        };
+        SyncTurn {
+            result,
+            again,
+            delay,
+        }
+    }
+
+    /// Whether the pod has ended for good, by what this or an earlier kubelet remembers.
+    pub fn has_ended(&self, uid: &PodUid) -> bool {
+        self.journal.read(uid, |record| record.terminal.is_some())
+    }
+
+    /// Fails a pod that the node refuses, before anything of it is set up. Its worker has nothing more to
+    /// do than to end it. Another kubelet, or this one after a restart, judges it anew.
+    pub fn reject(&self, pod: &Arc<Pod>, reason: &'static str, message: &str) {
+        tracing::info!(pod = %pod.full_name(), reason, event_message = message, "A pod was rejected");
+        self.events.warning(&ObjectRef::pod(pod), reason, message);
+        let refused = format!("the node refuses the pod: {reason}: {message}");
+        self.decide(pod, Action::Fail, refused);
+        let because = FailedBecause {
+            reason: reason.into(),
+            message: format!("Pod was rejected: {message}"),
+        };
+        self.statuses.reject(pod, because);
+    }
+
+    /// Shows the pod as failed because its time is over; says so once.
+    fn fail_for_deadline(&self, pod: &Arc<Pod>) {
+        let message = "Pod was active on the node longer than the specified deadline";
+        let because = FailedBecause {
+            reason: event::DEADLINE_EXCEEDED.into(),
+            message: message.into(),
+        };
+        if self.statuses.note_failed(&pod.uid(), because) {
+            self.decide(pod, Action::StopPod, message.into());
+            self.events
+                .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
+        }
+        self.statuses.publish(pod);
+    }
+
+    async fn terminate(
+        &self,
+        pod: Arc<Pod>,
+        grace: watch::Receiver<GraceDeadline>,
+        reason: TerminationReason,
+    ) -> anyhow::Result<()> {
+        let uid = pod.uid();
+        let until = grace.borrow().left(Instant::now());
+        let stop = Decision::about_pod(Action::StopPod, reason.to_string());
+        self.decisions
+            .note(&uid, stop.until(Timestamp::now() + until));
+        self.decisions.doing(&uid, Some("stopping the pod".into()));
+        if let TerminationReason::Evicted { reason, message } = reason {
+            self.statuses
+                .note_failed(&uid, FailedBecause { reason, message });
+        }
+        self.runtime.stop_pulls_ahead(&uid);
+        self.statuses.note_stage(&uid, Stage::Ending);
+        self.statuses.publish(&pod);
+        self.probes.stop_liveness_and_startup(&uid);
+        let left = grace.borrow().left(Instant::now());
+        let status = self.runtime.status_to_stop(&uid, left).await;
+        self.report_unread(&pod);
+        let killed = self.runtime.kill_pod(Some(&pod), &status, grace).await;
+        self.decisions.doing(&uid, None);
+        if let Err(error) = killed {
+            let text = format!("error killing pod: {}", chain(error.as_ref()));
+            self.events
+                .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
+            self.decide(&pod, Action::Fail, text);
+            return Err(error);
+        }
+        self.probes.remove_pod(&uid);
+        self.statuses.note_stage(&uid, Stage::Ended);
+        let settled = self.runtime.settle_stopped(&uid).await;
+        settled.context("cannot tell whether the pod has ended")?;
+        self.statuses.publish(&pod);
+        Ok(())
+    }
+
+    /// Stops a pod of which only the runtime knows. At the start it may have been listed and not read
+    /// yet; that nothing of it is known then does not mean that there is nothing to stop.
+    async fn terminate_orphan(
+        &self,
+        running: &PodStatus,
+        grace: watch::Receiver<GraceDeadline>,
+    ) -> anyhow::Result<()> {
+        let left = grace.borrow().left(Instant::now());
+        let status = self.runtime.status_to_stop(&running.uid, left).await;
+        self.runtime.kill_pod(None, &status, grace).await?;
+        self.runtime.settle_stopped(&running.uid).await
+    }
+
+    async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
+        let uid = pod.uid();
+        self.statuses.publish(&pod);
+        self.volumes.teardown(&uid).await?;
+        self.runtime.release_user_namespace(&uid).await;
+        self.statuses.finish(&pod);
+        if let Some(status) = self.statuses.statuses().get(&uid)
+            && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
+        {
+            self.statuses.record_terminal(&pod, &status).await;
+        }
+        Ok(())
+    }
+}
+
+impl PodSyncer for PodSync {
+    fn sync_pod(
+        &self,
+        pod: Arc<Pod>,
+        _kind: UpdateKind,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, SyncTurn> {
+        Box::pin(self.sync(pod, cancel))
+    }
+
+    fn sync_terminating_pod(
+        &self,
+        pod: Arc<Pod>,
+        grace: watch::Receiver<GraceDeadline>,
+        reason: TerminationReason,
+    ) -> BoxFuture<'_, anyhow::Result<()>> {
+        Box::pin(self.terminate(pod, grace, reason))
+    }
+
+    fn sync_terminating_runtime_pod(
+        &self,
+        running: Arc<PodStatus>,
+        grace: watch::Receiver<GraceDeadline>,
+    ) -> BoxFuture<'_, anyhow::Result<()>> {
+        Box::pin(async move { self.terminate_orphan(&running, grace).await })
+    }
+
+    fn sync_terminated_pod(&self, pod: Arc<Pod>) -> BoxFuture<'_, anyhow::Result<()>> {
+        Box::pin(self.finish(pod))
+    }
+}
+
+fn turn(result: anyhow::Result<bool>, delay: RetryDelay) -> SyncTurn {
+    SyncTurn {
+        result,
+        again: None,
+        delay,
+    }
+}

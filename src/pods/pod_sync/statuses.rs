@@ -1,0 +1,354 @@
+//! Publishing a pod's API status from what is known of it at the moment.
+
+use super::metrics::{PodStartMetrics, Start};
+use crate::{
+    cri::FeaturesReader,
+    model::{ContainerState, Pod, PodExt, PodStatus, PodUid, reasons},
+    pods::status::{
+        StatusManager, Statuses,
+        generate::{FailedBecause, Inputs},
+        generate_api_pod_status,
+    },
+    resources,
+    runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
+    state::pod_cache::PodCache,
+    state::pod_state_store::{ConditionSince, Journal, Origin, PodRecord, Terminal},
+    state::probe_results::ProbeResults,
+};
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
+
+/// How far a pod has come; decides what its status may say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Stage {
+    /// Being set up, or running.
+    #[default]
+    Live,
+    /// Being stopped.
+    Ending,
+    /// All its containers have ended for good.
+    Ended,
+}
+
+/// What is remembered of a pod between two turns.
+#[derive(Debug, Default)]
+struct Notes {
+    failures: Vec<StartFailure>,
+    stage: Stage,
+    failed_because: Option<FailedBecause>,
+    start: Start,
+    /// The node refused it: what it says is all there is to say, unless something of it runs.
+    rejected: bool,
+}
+
+/// Makes and publishes statuses; whoever sees an input change may ask for it.
+pub struct StatusPublisher {
+    runtime: KubeGenericRuntimeManager,
+    runtime_name: String,
+    manager: StatusManager,
+    cache: PodCache,
+    results: ProbeResults,
+    journal: Journal,
+    features: FeaturesReader,
+    starts: Option<PodStartMetrics>,
+    notes: Mutex<HashMap<PodUid, Notes>>,
+}
+
+impl StatusPublisher {
+    /// A publisher without pods. `runtime_name` is what container ids are prefixed with.
+    pub fn new(
+        runtime: KubeGenericRuntimeManager,
+        runtime_name: String,
+        manager: StatusManager,
+        cache: PodCache,
+        results: ProbeResults,
+        journal: Journal,
+        features: FeaturesReader,
+    ) -> Self {
+        let notes = Mutex::default();
+        Self {
+            runtime,
+            runtime_name,
+            manager,
+            cache,
+            results,
+            journal,
+            features,
+            starts: None,
+            notes,
+        }
+    }
+
+    /// Measures how long pods take to start.
+    #[must_use]
+    pub fn timing(self, starts: PodStartMetrics) -> Self {
+        let starts = Some(starts);
+        Self { starts, ..self }
+    }
+
+    /// The board of statuses.
+    pub fn statuses(&self) -> Statuses {
+        self.manager.reader()
+    }
+
+    /// Publishes a pod's status as of now and returns it. While the pod's picture is being read again,
+    /// the status stays as it is.
+    pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
+        let uid = pod.uid();
+        // One at a time: a status made from older facts must not replace one made from newer ones.
+        let mut notes = self.notes.lock();
+        let notes = notes.entry(uid.clone()).or_default();
+        let Some(picture) = self.cache.try_settled(&uid) else {
+            return self.statuses().get(&uid);
+        };
+        if notes.rejected && picture.is_empty() {
+            return self.statuses().get(&uid);
+        }
+        self.remember_origin(pod);
+        let old = self.old_status(&uid);
+        let picture = self.without_pending_hooks(picture);
+        let picture = self.with_exits(picture);
+        match self.generate(pod, &picture, old.as_deref(), notes) {
+            Ok(status) => {
+                if let Some(starts) = &self.starts {
+                    let pulling = || self.runtime.take_pulling_time(&uid);
+                    starts.shown(&mut notes.start, pod, &status, pulling);
+                }
+                if self.manager.set_pod_status(pod, status) {
+                    self.remember_times(&uid);
+                }
+            }
+            Err(error) => tracing::error!(
+                pod = %pod.full_name(),
+                err = %error,
+                "The runtime contradicts a pod's status; the status stays"
+            ),
+        }
+        self.statuses().get(&uid)
+    }
+
+    /// A container whose postStart hook has not ended is not running yet, as users know it. That it has
+    /// ended is shown all the same.
+    fn without_pending_hooks(&self, picture: Arc<PodStatus>) -> Arc<PodStatus> {
+        let pending = self
+            .journal
+            .read(&picture.uid, |r| r.post_start_pending.clone());
+        if pending.is_empty() {
+            return picture;
+        }
+        let mut shown = PodStatus::clone(&picture);
+        shown.containers.retain(|c| {
+            c.state == ContainerState::Exited || !pending.iter().any(|id| *id == *c.id.as_str())
+        });
+        Arc::new(shown)
+    }
+
+    /// What the runtime has, and how containers ended of which it has nothing (any more).
+    fn with_exits(&self, picture: Arc<PodStatus>) -> Arc<PodStatus> {
+        let shown = self
+            .journal
+            .read(&picture.uid, |record| record.with_exits(&picture));
+        shown.map_or(picture, Arc::new)
+    }
+
+    /// Where the pod came from decides who may remove what is left of it.
+    fn remember_origin(&self, pod: &Pod) {
+        let uid = pod.uid();
+        let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));
+        if !self.journal.read(&uid, is_known) {
+            let origin = Origin::of(pod);
+            self.journal
+                .update(&uid, |record| record.origin = Some(origin));
+        }
+    }
+
+    /// Transition times survive a restart: a Ready that stayed True has not changed (P-26). So does the
+    /// start: a pod's deadline is one instant.
+    fn remember_times(&self, uid: &PodUid) {
+        let Some(status) = self.statuses().get(uid) else {
+            return;
+        };
+        let conditions = status.conditions.iter().flatten().filter_map(|condition| {
+            let since = condition.last_transition_time.as_ref()?.0;
+            let status = condition.status == "True";
+            Some((condition.type_.clone(), ConditionSince { status, since }))
+        });
+        let conditions = conditions.collect();
+        let started = status.start_time.as_ref().map(|start| start.0);
+        // How a pod ended is recorded by itself; a node that refuses it may not do so later.
+        let phase = status.phase.clone();
+        let phase = phase.filter(|phase| matches!(phase.as_str(), "Pending" | "Running"));
+        self.journal.update(uid, |record| {
+            record.conditions = conditions;
+            record.started = started;
+            record.phase = phase;
+        });
+    }
+
+    fn generate(
+        &self,
+        pod: &Arc<Pod>,
+        picture: &PodStatus,
+        old: Option<&api::PodStatus>,
+        notes: &Notes,
+    ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
+        let now = Timestamp::now();
+        let failure = |name: &str| {
+            let failure = notes.failures.iter().find(|f| f.container == name)?;
+            Some((failure.reason.to_string(), failure.message.clone()))
+        };
+        let back_off = |name: &str| self.runtime.back_off_message(pod, name, picture, now);
+        let verdicts = |id: &_| self.results.get(id);
+        let live = notes.stage == Stage::Live;
+        let outlook = self.runtime.outlook(pod, picture);
+        let mut inputs = Inputs {
+            runtime_name: &self.runtime_name,
+            qos_class: qos_class(pod),
+            verdicts: &verdicts,
+            start_failure: &failure,
+            back_off: &back_off,
+            old,
+            needs_new_sandbox: outlook.needs_new_sandbox,
+            restart_all: outlook.restart_all,
+            pod_is_terminal: notes.stage == Stage::Ended,
+            failed_because: notes.failed_because.as_ref(),
+            recursive_read_only_mounts: self.features.borrow().recursive_read_only_mounts,
+            ..Inputs::new(pod, picture, now)
+        };
+        if !live {
+            inputs.back_off = &|_| None;
+        }
+        generate_api_pod_status(&inputs)
+    }
+
+    /// What was shown of the pod before.
+    fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
+        let remembered = || self.journal.read(uid, remembered).map(Arc::new);
+        self.statuses().get(uid).or_else(remembered)
+    }
+
+    /// Keeps what a turn said about containers that could not be started. What it said of a back-off is
+    /// not kept: that is over at its end, which a status looks up.
+    pub(super) fn note_report(&self, uid: &PodUid, report: &SyncReport) {
+        let mut notes = self.notes.lock();
+        let failures = &mut notes.entry(uid.clone()).or_default().failures;
+        failures.retain(|known| {
+            let again = report.failures.iter();
+            let mut again = again.filter(|failure| failure.container == known.container);
+            !report.started.contains(&known.container) && again.next().is_none()
+        });
+        let lasting = report.failures.iter();
+        let lasting = lasting.filter(|f| f.reason != reasons::CRASH_LOOP_BACK_OFF);
+        failures.extend(lasting.cloned());
+    }
+
+    pub(super) fn note_stage(&self, uid: &PodUid, stage: Stage) {
+        self.notes.lock().entry(uid.clone()).or_default().stage = stage;
+    }
+
+    /// Shows a pod as refused by the node.
+    pub(super) fn reject(&self, pod: &Arc<Pod>, because: FailedBecause) {
+        let mut notes = self.notes.lock();
+        let notes = notes.entry(pod.uid()).or_default();
+        notes.rejected = true;
+        let status = api::PodStatus {
+            phase: Some("Failed".into()),
+            reason: Some(because.reason.clone()),
+            message: Some(because.message.clone()),
+            qos_class: Some(qos_class(pod).into()),
+            ..api::PodStatus::default()
+        };
+        notes.failed_because = Some(because);
+        self.manager.set_pod_status(pod, status);
+    }
+
+    /// Remembers what failed a pod from outside; false when something had already.
+    pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) -> bool {
+        let mut notes = self.notes.lock();
+        let known = &mut notes.entry(uid.clone()).or_default().failed_because;
+        let first = known.is_none();
+        known.get_or_insert(because);
+        first
+    }
+
+    /// Since when a pod has been active, as it is shown, or as an earlier kubelet showed it.
+    pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
+        let status = self.old_status(&pod.uid())?;
+        status.start_time.as_ref().map(|start| start.0)
+    }
+
+    /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15). That the
+    /// node refused it is not an end: another configuration may allow it.
+    pub(super) async fn record_terminal(&self, pod: &Pod, status: &api::PodStatus) {
+        let uid = &pod.uid();
+        if self
+            .notes
+            .lock()
+            .get(uid)
+            .is_some_and(|notes| notes.rejected)
+        {
+            return;
+        }
+        match serde_json::to_value(status) {
+            Ok(status) => {
+                let change = |record: &mut PodRecord| {
+                    let known = record.terminal.take();
+                    record.terminal = Some(Terminal {
+                        status,
+                        stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
+                    });
+                };
+                self.journal.record(uid, change).await
+            }
+            Err(error) => tracing::error!(pod = %uid, err = %error, "Cannot record a pod's end"),
+        }
+    }
+
+    /// Settles the status of a pod all of whose containers have ended.
+    pub(super) fn finish(&self, pod: &Arc<Pod>) {
+        self.manager.terminate_pod(pod);
+    }
+
+    /// Of how many pods something is remembered between two turns.
+    pub fn len(&self) -> usize {
+        self.notes.lock().len()
+    }
+
+    /// Whether of none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets a pod.
+    pub fn forget(&self, uid: &PodUid) {
+        self.notes.lock().remove(uid);
+        self.manager.remove(uid);
+    }
+}
+
+fn qos_class(pod: &Pod) -> &'static str {
+    resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
+}
+
+/// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else its phase,
+/// and since when it and its conditions are as they are.
+pub fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
+    if let Some(terminal) = &record.terminal {
+        return serde_json::from_value(terminal.status.clone()).ok();
+    }
+    let condition = |(name, known): (&String, &ConditionSince)| api::PodCondition {
+        type_: name.clone(),
+        status: if known.status { "True" } else { "False" }.into(),
+        last_transition_time: Some(Time(known.since)),
+        ..api::PodCondition::default()
+    };
+    let known = !record.conditions.is_empty() || record.started.is_some();
+    known.then(|| api::PodStatus {
+        phase: record.phase.clone(),
+        conditions: Some(record.conditions.iter().map(condition).collect()),
+        start_time: record.started.map(Time),
+        ..api::PodStatus::default()
+    })
+}

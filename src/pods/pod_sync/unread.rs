@@ -1,0 +1,44 @@
+//! Pods that have to wait because something of them cannot be read from the runtime.
+
+use super::PodSync;
+use crate::{
+    model::{Pod, PodExt, PodStatus, reasons::event},
+    state::events::ObjectRef,
+    state::pod_history::Action,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout};
+
+/// How long a pod waits for its runtime status before it says so.
+const SAY_AFTER: Duration = Duration::from_secs(10);
+/// How often it says so again.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
+
+impl PodSync {
+    /// The runtime status of the pod once nothing of it has to be read. While that takes long, the pod
+    /// says what cannot be read, and why. The caller may drop the future.
+    pub(super) async fn settled(&self, pod: &Pod) -> Arc<PodStatus> {
+        let uid = pod.uid();
+        let mut patience = SAY_AFTER;
+        loop {
+            if let Ok(status) = timeout(patience, self.cache.settled(&uid)).await {
+                return status;
+            }
+            // Of a runtime that is down, everything else speaks.
+            if self.state.borrow().runtime_error(Instant::now()).is_none() {
+                self.report_unread(pod);
+            }
+            patience = SAY_AGAIN;
+        }
+    }
+
+    /// Says which item of the pod cannot be read, if there is one.
+    pub(super) fn report_unread(&self, pod: &Pod) {
+        if let Some(unread) = self.cache.unread(&pod.uid()).first() {
+            let text = format!("error determining status: {unread}");
+            self.events
+                .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
+            self.decide(pod, Action::Hold, text);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! When a worker looks at its pod again without being told to.
+
+use crate::pods::pod_sync::syncer::RetryDelay;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the delays are before jitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delays {
+    /// After a turn that left nothing to do (`syncFrequency`).
+    pub resync: Duration,
+    /// After a failure.
+    pub error: Duration,
+    /// After the first failure to stop a pod or to clean up after it; each further one doubles it, up
+    /// to `error`.
+    pub stop: Duration,
+    /// While the runtime's network is not ready.
+    pub network_not_ready: Duration,
+}
+
+impl Default for Delays {
+    /// 60 s, 10 s, 2 s and 1 s.
+    fn default() -> Self {
+        Self {
+            resync: Duration::from_secs(60),
+            error: Duration::from_secs(10),
+            stop: Duration::from_secs(2),
+            network_not_ready: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a turn said about the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Next {
+    /// At this exact instant,
+    pub(super) again: Option<Instant>,
+    /// or this soon, whichever is earlier.
+    pub(super) delay: RetryDelay,
+}
+
+impl Next {
+    /// After a failure that does not say when to try again.
+    pub(super) const ERROR: Self = Self {
+        again: None,
+        delay: RetryDelay::Error,
+    };
+}
+
+/// The instant of the next sync. The delays are stretched by up to a half, by `roll` from 0 to 1, so
+/// that pods that start together do not stay together. An exact instant is kept to the instant;
+/// neither a retry nor the next periodic sync waits for it.
+pub(super) fn due(next: Next, delays: &Delays, now: Instant, roll: f64) -> Instant {
+    let delay = match next.delay {
+        RetryDelay::Resync => delays.resync,
+        RetryDelay::Error => delays.error,
+        RetryDelay::Stop(failures) => {
+            let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
+            let delay = delays.stop.saturating_mul(doubled.unwrap_or(u32::MAX));
+            delay.min(delays.error)
+        }
+        RetryDelay::NetworkNotReady => delays.network_not_ready,
+    };
+    let latest = now + delay.mul_f64(1.0 + 0.5 * roll.clamp(0.0, 1.0));
+    next.again.map_or(latest, |again| again.clamp(now, latest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_stretched_by_up_to_a_half() {
+        let now = Instant::now();
+        for (delay, roll, millis) in [
+            (RetryDelay::Resync, 0.0, 60_000),
+            (RetryDelay::Resync, 1.0, 90_000),
+            (RetryDelay::Error, 0.0, 10_000),
+            (RetryDelay::Error, 0.5, 12_500),
+            (RetryDelay::NetworkNotReady, 1.0, 1_500),
+            (RetryDelay::Stop(1), 0.0, 2_000),
+            (RetryDelay::Stop(1), 1.0, 3_000),
+            (RetryDelay::Stop(2), 0.0, 4_000),
+            (RetryDelay::Stop(3), 0.0, 8_000),
+            (RetryDelay::Stop(4), 0.0, 10_000),
+            (RetryDelay::Stop(u32::MAX), 1.0, 15_000),
+        ] {
+            let next = Next { again: None, delay };
+            let due = due(next, &Delays::default(), now, roll);
+            assert_eq!(due, now + Duration::from_millis(millis), "{delay:?} {roll}");
+        }
+    }
+
+    #[test]
+    fn an_exact_instant_is_exact_but_never_later_than_what_the_outcome_asks_for() {
+        let now = Instant::now();
+        for (delay, seconds, millis) in [
+            (RetryDelay::Resync, 7, 7_000),
+            (RetryDelay::Resync, 300, 87_000),
+            (RetryDelay::Error, 7, 7_000),
+            (RetryDelay::Error, 3_600, 14_500),
+            (RetryDelay::NetworkNotReady, 3_600, 1_450),
+        ] {
+            let next = Next {
+                again: Some(now + Duration::from_secs(seconds)),
+                delay,
+            };
+            let at = due(next, &Delays::default(), now, 0.9) - now;
+            assert_eq!(at, Duration::from_millis(millis), "{delay:?} {seconds}");
+        }
+        let past = Next {
+            again: Some(now),
+            delay: RetryDelay::Resync,
+        };
+        let later = now + Duration::from_secs(5);
+        assert_eq!(due(past, &Delays::default(), later, 0.0), later);
+    }
+}

@@ -1,0 +1,292 @@
+//! One worker per pod: never two turns of a pod at once, the latest wish wins, a kill is never lost.
+//!
+//! * Owns: where in its life each pod is, its worker task with a channel of one and one slot for the
+//!   last undelivered update, and the gate that keeps static pods of one name apart.
+//! * Woken by: `update_pod`, exact timers in the workers themselves, and turns that end.
+//! * Publishes: answers about phases to other components, and the set of pods that finished or left
+//!   and wait to be collected by the sync loop.
+//! * Must never forget a pod that has been started and is not finished, start anything after the end
+//!   of a pod began, or give more grace than before.
+//! * Answers to upstream's `pkg/kubelet/pod_workers.go`; three deviations: grace runs from the moment
+//!   stopping begins and is one absolute deadline, an explicit grace of zero means the minimum of a
+//!   second instead of "not given", and the gate wakes the next pod instead of having it poll.
+
+mod delay;
+mod gate;
+mod map;
+pub mod metrics;
+mod phase;
+pub mod spans;
+mod state;
+mod task;
+mod update;
+
+#[cfg(test)]
+mod tests;
+
+pub use delay::Delays;
+pub use phase::{End, Grace, Phase};
+pub use update::{Request, UpdateOptions};
+
+use crate::{
+    base::DirtySet,
+    model::{PodExt, PodFullName, PodStatus, PodUid},
+    pods::pod_sync::syncer::PodSyncer,
+};
+use map::Map;
+use parking_lot::Mutex;
+use state::{Input, PodState};
+use std::{collections::HashSet, sync::Arc};
+use tokio::time::Instant;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The workers; cheap to clone.
+#[derive(Clone)]
+pub struct PodWorkers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    map: Mutex<Map>,
+    syncer: Arc<dyn PodSyncer>,
+    delays: Delays,
+    finished: DirtySet<PodUid>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// A pod that has a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPod {
+    /// UID.
+    pub uid: PodUid,
+    /// Name and namespace.
+    pub full_name: PodFullName,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Whether its spec is known; otherwise only the runtime knows it.
+    pub has_spec: bool,
+    /// Whether it is no pod of an API server.
+    pub is_static: bool,
+}
+
+/// What the worker of a pod is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Where the pod is in its life.
+    pub phase: Phase,
+    /// Since when a turn has been running, if one is.
+    pub turn_since: Option<Instant>,
+    /// When the next turn begins if nothing happens before, if none is running.
+    pub due: Option<Instant>,
+    /// The pods of the same name that have to be over before this one may start.
+    pub behind: Vec<PodUid>,
+}
+
+/// What became of a pod that was to be collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collected {
+    /// It has a worker and keeps it.
+    Kept,
+    /// It has no worker (any more). If it is wanted, it has to be created.
+    Forgotten,
+}
+
+/// What `sync_known_pods` changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reconciled {
+    /// These were finished, or had never been started, and are no longer known.
+    pub forgotten: Vec<PodUid>,
+    /// These are wanted and have no worker: they have to be created.
+    pub to_create: Vec<PodUid>,
+}
+
+impl PodWorkers {
+    /// No workers yet.
+    pub fn new(syncer: Arc<dyn PodSyncer>, delays: Delays) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                map: Mutex::default(),
+                syncer,
+                delays,
+                finished: DirtySet::default(),
+                tasks: TaskTracker::new(),
+                shutdown: CancellationToken::new(),
+            }),
+        }
+    }
+
+    /// Asks for something to be done about a pod. Never waits: a busy worker finds the newest pod and
+    /// the strongest wish when its turn is over; a kill ends a running sync at its next safe point.
+    /// A pod that has just left is not taken up again before it was collected. To be called inside a tokio runtime.
+    pub fn update_pod(&self, options: UpdateOptions) {
+        if !self.shared.shutdown.is_cancelled() {
+            self.shared.update(options, Instant::now());
+        }
+    }
+
+    /// As [`PodWorkers::update_pod`], but nothing for a pod that has no worker: one is made for a pod
+    /// that is new, and not because something about it has changed.
+    pub fn update_known_pod(&self, options: UpdateOptions) {
+        let uid = options.pod.as_ref().map(|pod| pod.uid());
+        if let Some(uid) = uid
+            && !self.shared.shutdown.is_cancelled()
+        {
+            let mut map = self.shared.map.lock();
+            self.shared
+                .input(&mut map, &uid, Input::Update(options), Instant::now());
+        }
+    }
+
+    /// The runtime status of a pod that no source wants any more changed: what is left to do for its end
+    /// is tried again, if its worker waits to do so.
+    pub fn status_changed(&self, uid: &PodUid) {
+        if !self.shared.shutdown.is_cancelled() {
+            let mut map = self.shared.map.lock();
+            self.shared
+                .input(&mut map, uid, Input::StatusChanged, Instant::now());
+        }
+    }
+
+    /// Waits for pods that finished, left, or were added again after they finished, and takes them.
+    /// For the sync loop, which answers with [`PodWorkers::collect`].
+    pub async fn finished(&self) -> HashSet<PodUid> {
+        self.shared.finished.take().await
+    }
+
+    /// Forgets a finished pod that is not wanted any more or that was added again. `wanted` is whether
+    /// a source has it.
+    pub fn collect(&self, uid: &PodUid, wanted: bool) -> Collected {
+        let mut map = self.shared.map.lock();
+        match map.state(uid) {
+            None => Collected::Forgotten,
+            Some(state) => {
+                let restart = state.end().is_some_and(|end| end.restart);
+                if !state.is_finished() || (wanted && !restart) {
+                    return Collected::Kept;
+                }
+                map.forget(uid);
+                Collected::Forgotten
+            }
+        }
+    }
+
+    /// Compares with everything that is wanted: pods that are not are stopped, nudged or forgotten,
+    /// by how far they have come. Only to be called when every source has delivered; from then on an
+    /// unknown pod is one that must not have anything here.
+    pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> Reconciled {
+        let now = Instant::now();
+        let mut map = self.shared.map.lock();
+        map.synced = true;
+        let mut forgotten = Vec::new();
+        for uid in map.uids() {
+            let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
+            let finished_restart = map
+                .state(&uid)
+                .is_some_and(|state| state.is_finished() && restart(state));
+            if !desired.contains(&uid) || finished_restart {
+                self.shared.input(&mut map, &uid, Input::Unwanted, now);
+            }
+            if map.state(&uid).is_none() {
+                forgotten.push(uid);
+            }
+        }
+        let unknown = |uid: &&PodUid| map.state(uid).is_none();
+        Reconciled {
+            to_create: desired.iter().filter(unknown).cloned().collect(),
+            forgotten,
+        }
+    }
+
+    /// Takes a complete picture of the runtime: while a static pod that has no worker runs there, no
+    /// other pod of its full name may start. To be called before the first pod is updated, and again
+    /// with later complete pictures, so that names whose pod is gone become free.
+    pub fn observe_runtime(&self, pods: &[Arc<PodStatus>]) {
+        let now = Instant::now();
+        let mut map = self.shared.map.lock();
+        for uid in map.observe(pods) {
+            self.shared.input(&mut map, &uid, Input::MayStart, now);
+        }
+    }
+
+    /// Lets running turns end at their next safe point, begins no new ones and waits for all workers.
+    /// No pod is stopped by this; the caller sets the deadline.
+    pub async fn stop(&self) {
+        self.shared.shutdown.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+}
+
+/// Questions that other components ask.
+impl PodWorkers {
+    /// Every pod that has a worker, in no order.
+    pub fn known(&self) -> Vec<KnownPod> {
+        self.shared.map.lock().known()
+    }
+
+    /// How much is kept, by what it is.
+    pub fn kept(&self) -> [(&'static str, usize); 2] {
+        self.shared.map.lock().kept()
+    }
+
+    /// What the pod's worker is at; `None` without one.
+    pub fn look(&self, uid: &PodUid) -> Option<Look> {
+        self.shared.map.lock().look(uid)
+    }
+
+    /// Whether the pod has a worker.
+    pub fn knows(&self, uid: &PodUid) -> bool {
+        self.shared.map.lock().state(uid).is_some()
+    }
+
+    /// Whether the pod ended and was asked for again since.
+    pub fn wants_restart(&self, uid: &PodUid) -> bool {
+        let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
+        self.ask(uid, restart, |_| false)
+    }
+
+    /// Whether containers of the pod may be running.
+    pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
+        self.ask(uid, |state| !state.is_terminated(), |synced| !synced)
+    }
+
+    /// Whether stopping the pod's containers has begun.
+    pub fn should_pod_containers_be_terminating(&self, uid: &PodUid) -> bool {
+        self.ask(uid, PodState::is_termination_observed, |synced| synced)
+    }
+
+    /// Whether the end of the pod was asked for.
+    pub fn is_pod_termination_requested(&self, uid: &PodUid) -> bool {
+        self.ask(uid, |state| state.end().is_some(), |_| false)
+    }
+
+    /// Whether what the pod holds while it runs (volumes, devices) may go.
+    pub fn should_pod_runtime_be_removed(&self, uid: &PodUid) -> bool {
+        self.ask(uid, PodState::is_terminated, |synced| synced)
+    }
+
+    /// Whether containers, logs and directories of the pod may go.
+    pub fn should_pod_content_be_removed(&self, uid: &PodUid) -> bool {
+        self.ask(uid, PodState::content_may_go, |synced| synced)
+    }
+
+    /// Whether nothing is left to do for the pod.
+    pub fn should_pod_be_finished(&self, uid: &PodUid) -> bool {
+        self.ask(uid, PodState::is_finished, |synced| synced)
+    }
+
+    /// An unknown pod is judged by whether everything that is wanted is known by now.
+    fn ask(
+        &self,
+        uid: &PodUid,
+        known: impl FnOnce(&PodState) -> bool,
+        unknown: impl FnOnce(bool) -> bool,
+    ) -> bool {
+        let map = self.shared.map.lock();
+        match map.state(uid) {
+            Some(state) => known(state),
+            None => unknown(map.synced),
+        }
+    }
+}

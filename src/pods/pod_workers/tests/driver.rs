@@ -1,0 +1,439 @@
+//! Workers on a paused clock.
+
+use super::{
+    super::*,
+    syncer::{How, Scripted, settle},
+    *,
+};
+use crate::model::PodExt as _;
+use crate::pods::pod_sync::syncer::{TerminationReason::Deleted, UpdateKind};
+use std::time::Duration;
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+struct Node {
+    workers: PodWorkers,
+    syncer: Scripted,
+}
+
+fn node() -> Node {
+    let syncer = Scripted::default();
+    Node {
+        workers: PodWorkers::new(Arc::new(syncer.clone()), Delays::default()),
+        syncer,
+    }
+}
+
+impl Node {
+    async fn update(&self, options: UpdateOptions) {
+        self.workers.update_pod(options);
+        settle().await;
+    }
+
+    async fn create(&self, pod: &Pod) {
+        let pod = Arc::new(pod.clone());
+        let uid = pod.uid();
+        let nothing = in_runtime(uid.as_str(), "web", false);
+        self.update(UpdateOptions::sync(UpdateKind::Create, pod).seen(nothing))
+            .await;
+    }
+
+    async fn sync(&self, pod: &Pod, kind: UpdateKind) {
+        self.update(UpdateOptions::sync(kind, Arc::new(pod.clone())))
+            .await;
+    }
+
+    async fn kill(&self, pod: &Pod) {
+        self.update(UpdateOptions::kill(Arc::new(pod.clone()), Deleted))
+            .await;
+    }
+
+    async fn end(&self, uid: &str, how: How) {
+        assert!(self.syncer.end(uid, how), "no turn of {uid}");
+        settle().await;
+    }
+
+    fn turn(&self, uid: &str) -> String {
+        self.syncer.turn(uid).unwrap_or_default()
+    }
+
+    /// How long until a turn of the pod begins, to the millisecond.
+    async fn time_to_turn(&self, uid: &str) -> Duration {
+        let begun = Instant::now();
+        while self.syncer.turn(uid).is_none() {
+            assert!(begun.elapsed() < S(200), "no turn of {uid} in 200 s");
+            tokio::time::advance(Duration::from_millis(1)).await;
+            tokio::task::yield_now().await;
+        }
+        begun.elapsed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_synced_resynced_stopped_and_cleaned_up() {
+    let node = node();
+    let pod = api_pod("u", "web");
+    node.create(&pod).await;
+    assert_eq!(node.turn("u"), "sync-Create");
+    node.end("u", How::Well).await;
+    let rest = node.time_to_turn("u").await;
+    assert!((S(60)..S(91)).contains(&rest), "{rest:?}");
+    assert_eq!(node.turn("u"), "sync-Sync");
+    node.end("u", How::Well).await;
+    node.kill(&pod).await;
+    node.end("u", How::Well).await;
+    node.end("u", How::Well).await;
+    assert_eq!(
+        node.syncer.log(),
+        ["sync-Create:u", "sync-Sync:u", "stop:u", "clean-up:u"]
+    );
+    assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
+    assert_eq!(
+        node.workers.collect(&"u".into(), false),
+        Collected::Forgotten
+    );
+    assert!(node.workers.shared.map.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_turn_comes_when_the_last_one_said() {
+    let node = node();
+    let pod = api_pod("u", "web");
+    node.create(&pod).await;
+    for (how, from, to) in [
+        (How::Badly, S(10), S(15)),
+        (How::NetworkNotReady, S(1), Duration::from_millis(1500)),
+        (
+            How::AgainIn(Duration::from_millis(7250)),
+            Duration::from_millis(7250),
+            Duration::from_millis(7250),
+        ),
+        (How::AgainIn(S(300)), S(60), S(90)),
+        (How::Panic, S(10), S(15)),
+        (How::Well, S(60), S(90)),
+    ] {
+        node.end("u", how).await;
+        let rest = node.time_to_turn("u").await;
+        let slack = Duration::from_millis(3);
+        assert!(rest >= from && rest <= to + slack, "{how:?}: {rest:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_while_busy_become_one_turn_with_the_newest_pod() {
+    let node = node();
+    let pod = api_pod("u", "web");
+    node.create(&pod).await;
+    for _ in 0..5 {
+        node.sync(&pod, UpdateKind::Sync).await;
+        node.sync(&pod, UpdateKind::Update).await;
+        node.sync(&pod, UpdateKind::Sync).await;
+    }
+    assert_eq!(node.syncer.log(), ["sync-Create:u"]);
+    node.end("u", How::Badly).await;
+    assert_eq!(
+        node.turn("u"),
+        "sync-Update",
+        "at once, although the turn failed"
+    );
+    node.end("u", How::Well).await;
+    assert_eq!(node.turn("u"), "", "and only once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_ends_a_running_sync_and_survives_later_updates() {
+    let node = node();
+    let pod = api_pod("u", "web");
+    node.create(&pod).await;
+    node.sync(&pod, UpdateKind::Update).await;
+    assert!(!node.syncer.is_cancelled("u"));
+    node.kill(&pod).await;
+    assert!(node.syncer.is_cancelled("u"));
+    node.sync(&pod, UpdateKind::Update).await;
+    node.sync(&pod, UpdateKind::Sync).await;
+    node.end("u", How::Badly).await;
+    assert_eq!(node.turn("u"), "stop");
+    assert!(
+        node.workers
+            .should_pod_containers_be_terminating(&"u".into())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_stop_learns_of_a_shorter_grace() {
+    let node = node();
+    let pod = api_pod("u", "web");
+    node.create(&pod).await;
+    node.end("u", How::Well).await;
+    node.kill(&pod).await;
+    assert_eq!(node.syncer.time_left("u"), S(30));
+    let again = UpdateOptions::kill(Arc::new(pod), Deleted);
+    node.update(again.clone().within(4)).await;
+    assert_eq!(node.syncer.time_left("u"), S(4));
+    node.update(again.within(20)).await;
+    assert_eq!(node.syncer.time_left("u"), S(4));
+    assert_eq!(node.syncer.log(), ["sync-Create:u", "stop:u"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_fails_or_panics_is_tried_again() {
+    let node = node();
+    let pod = api_pod("u", "web");
+    node.create(&pod).await;
+    node.end("u", How::Well).await;
+    node.kill(&pod).await;
+    for (how, rests) in [(How::Badly, S(2)..S(4)), (How::Panic, S(4)..S(7))] {
+        node.end("u", how).await;
+        let rest = node.time_to_turn("u").await;
+        assert!(rests.contains(&rest), "{rest:?}");
+        assert_eq!(node.turn("u"), "stop");
+    }
+    node.end("u", How::Well).await;
+    node.end("u", How::Panic).await;
+    node.time_to_turn("u").await;
+    assert_eq!(node.turn("u"), "clean-up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edited_static_pod_starts_the_moment_the_old_one_is_finished() {
+    let node = node();
+    let (old, new, newer) = (
+        static_pod("u1", "web"),
+        static_pod("u2", "web"),
+        static_pod("u3", "web"),
+    );
+    node.create(&old).await;
+    node.end("u1", How::Well).await;
+    node.kill(&old).await;
+    node.create(&new).await;
+    // A second edit comes before the first could start.
+    node.kill(&new).await;
+    node.create(&newer).await;
+    assert!(node.workers.should_pod_be_finished(&"u2".into()));
+    node.end("u1", How::Badly).await;
+    node.time_to_turn("u1").await;
+    assert_eq!(node.syncer.busy(), ["u1".into()]);
+    node.end("u1", How::Well).await;
+    assert_eq!(node.syncer.busy(), ["u1".into()], "still cleaning up");
+    node.end("u1", How::Well).await;
+    assert_eq!(node.turn("u3"), "sync-Create");
+    assert!(!node.syncer.log().contains(&"sync-Create:u2".to_string()));
+    assert_eq!(node.syncer.broken(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
+    let node = node();
+    let old = in_runtime("old", "web", true);
+    node.workers
+        .observe_runtime(&[old.clone(), in_runtime("x", "other", false)]);
+    node.create(&static_pod("new", "web")).await;
+    node.create(&static_pod("y", "other")).await;
+    assert_eq!(node.syncer.busy(), ["y".into()]);
+    node.update(UpdateOptions::orphan(old)).await;
+    assert_eq!(node.turn("old"), "stop-runtime");
+    assert_eq!(node.turn("new"), "");
+    node.end("old", How::Well).await;
+    assert_eq!(node.turn("new"), "sync-Create");
+    assert_eq!(node.workers.finished().await, HashSet::from(["old".into()]));
+    assert_eq!(
+        node.workers.collect(&"old".into(), false),
+        Collected::Forgotten
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_is_free_once_the_runtime_shows_that_its_pod_is_gone() {
+    let node = node();
+    node.workers
+        .observe_runtime(&[in_runtime("old", "web", true)]);
+    node.create(&static_pod("new", "web")).await;
+    node.workers
+        .observe_runtime(&[in_runtime("old", "web", true)]);
+    settle().await;
+    assert_eq!(node.turn("new"), "");
+    node.workers.observe_runtime(&[]);
+    settle().await;
+    assert_eq!(node.turn("new"), "sync-Create");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_pod_is_adopted_by_its_own_uid() {
+    let node = node();
+    node.workers
+        .observe_runtime(&[in_runtime("u", "web", true)]);
+    node.create(&static_pod("u", "web")).await;
+    assert_eq!(node.turn("u"), "sync-Create");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
+    let node = node();
+    let running = in_runtime("u", "web", true);
+    node.update(UpdateOptions::orphan(running)).await;
+    node.end("u", How::Well).await;
+    assert!(!node.workers.knows(&"u".into()));
+    let pod = static_pod("u", "web");
+    node.create(&pod).await;
+    assert_eq!(node.turn("u"), "", "its remains come first");
+    assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
+    // That something of it changed is no reason to start it.
+    let look = UpdateOptions::sync(UpdateKind::Sync, Arc::new(pod.clone()));
+    node.workers.update_known_pod(look.clone());
+    settle().await;
+    assert!(!node.workers.knows(&"u".into()));
+    node.create(&pod).await;
+    assert_eq!(node.turn("u"), "sync-Create");
+    node.workers.update_known_pod(look);
+    node.end("u", How::Well).await;
+    assert_eq!(node.turn("u"), "sync-Sync");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_uid_added_again_starts_anew_after_it_finished() {
+    let node = node();
+    let pod = static_pod("u", "web");
+    node.create(&pod).await;
+    node.end("u", How::Well).await;
+    node.kill(&pod).await;
+    node.create(&pod).await;
+    node.end("u", How::Well).await;
+    node.end("u", How::Well).await;
+    assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
+    assert_eq!(
+        node.workers.collect(&"u".into(), true),
+        Collected::Forgotten
+    );
+    node.create(&pod).await;
+    assert_eq!(node.turn("u"), "sync-Create");
+    // One that finished before it is added again is announced again.
+    node.kill(&pod).await;
+    for _ in 0..3 {
+        node.end("u", How::Well).await;
+    }
+    assert_eq!(node.workers.finished().await.len(), 1);
+    assert_eq!(node.workers.collect(&"u".into(), true), Collected::Kept);
+    node.create(&pod).await;
+    assert_eq!(node.workers.finished().await.len(), 1);
+    assert_eq!(
+        node.workers.collect(&"u".into(), true),
+        Collected::Forgotten
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn comparing_with_what_is_wanted_stops_forgets_and_asks_for_more() {
+    let node = node();
+    for uid in ["run", "done", "wanted"] {
+        node.create(&api_pod(uid, uid)).await;
+        node.end(uid, How::Well).await;
+    }
+    node.create(&static_pod("first", "web")).await;
+    node.create(&static_pod("line", "web")).await;
+    node.kill(&api_pod("done", "done")).await;
+    node.end("done", How::Well).await;
+    node.end("done", How::Well).await;
+    let desired = HashSet::from(["wanted".into(), "first".into(), "missing".into()]);
+    let mut reconciled = node.workers.sync_known_pods(&desired);
+    settle().await;
+    reconciled.forgotten.sort();
+    assert_eq!(reconciled.forgotten, ["done".into(), "line".into()]);
+    assert_eq!(reconciled.to_create, ["missing".into()]);
+    assert_eq!(node.turn("run"), "stop");
+    assert_eq!(node.turn("wanted"), "");
+    // A failing stop of an unwanted pod is tried again at the next comparison.
+    node.end("run", How::Badly).await;
+    assert_eq!(node.turn("run"), "");
+    node.workers.sync_known_pods(&desired);
+    settle().await;
+    assert_eq!(node.turn("run"), "stop");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_about_a_pod_through_its_life() {
+    let node = node();
+    let pod = deleted(api_pod("u", "web"), None);
+    let uid = PodUid::from("u");
+    let ask = || {
+        let w = &node.workers;
+        [
+            w.could_have_running_containers(&uid),
+            w.should_pod_containers_be_terminating(&uid),
+            w.should_pod_runtime_be_removed(&uid),
+            w.should_pod_content_be_removed(&uid),
+            w.should_pod_be_finished(&uid),
+        ]
+    };
+    assert_eq!(
+        ask(),
+        [true, false, false, false, false],
+        "unknown at start"
+    );
+    node.create(&api_pod("u", "web")).await;
+    assert_eq!(ask(), [true, false, false, false, false], "syncing");
+    node.sync(&pod, UpdateKind::Update).await;
+    assert_eq!(
+        ask(),
+        [true, false, false, false, false],
+        "the sync still runs"
+    );
+    assert!(node.workers.is_pod_termination_requested(&uid));
+    node.end("u", How::Well).await;
+    assert_eq!(ask(), [true, true, false, false, false], "terminating");
+    node.end("u", How::Well).await;
+    assert_eq!(ask(), [false, true, true, true, false], "terminated");
+    node.end("u", How::Well).await;
+    assert_eq!(ask(), [false, true, true, true, true], "finished");
+    node.workers.sync_known_pods(&HashSet::new());
+    assert_eq!(ask(), [false, true, true, true, true], "unknown later");
+    assert!(node.workers.known().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_the_workers_waits_for_running_turns_and_stops_no_pod() {
+    let node = node();
+    for uid in ["busy", "idle"] {
+        node.create(&api_pod(uid, uid)).await;
+    }
+    node.end("idle", How::Well).await;
+    let workers = node.workers.clone();
+    let stopping = tokio::spawn(async move { workers.stop().await });
+    settle().await;
+    assert!(node.syncer.is_cancelled("busy"));
+    assert!(!stopping.is_finished());
+    node.kill(&api_pod("idle", "idle")).await;
+    node.end("busy", How::Well).await;
+    stopping.await.unwrap();
+    assert_eq!(node.syncer.log(), ["sync-Create:busy", "sync-Create:idle"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resting_worker_is_small() {
+    let node = node();
+    let (_sender, inbox) = tokio::sync::mpsc::channel(1);
+    let task = task::run(node.workers.shared.clone(), "u".into(), 1, inbox);
+    let size = std::mem::size_of_val(&task);
+    assert!(size <= 512, "{size} bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_that_panics_is_retried_and_no_other_pod_notices() {
+    let node = node();
+    let (pod, other) = (api_pod("u", "web"), api_pod("v", "db"));
+    node.create(&pod).await;
+    node.create(&other).await;
+    let before = panics();
+    node.end("u", How::Panic).await;
+    assert!(panics() > before, "it is counted");
+    node.end("v", How::Well).await;
+    let rest = node.time_to_turn("u").await;
+    assert!((S(10)..S(16)).contains(&rest), "{rest:?}");
+    node.end("u", How::Well).await;
+    node.kill(&other).await;
+    assert_eq!(node.turn("v"), "stop");
+}
+
+fn panics() -> u64 {
+    let syncs = crate::base::panics::counts().find(|(place, _)| *place == "sync");
+    syncs.unwrap().1
+}

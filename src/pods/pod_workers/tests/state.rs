@@ -1,0 +1,523 @@
+//! The machine alone.
+
+use super::{
+    super::{delay::Next, phase::*, state::*, update::*},
+    *,
+};
+use crate::{
+    model::{ContainerState, ContainerStatus},
+    pods::pod_sync::syncer::{RetryDelay, TerminationReason, UpdateKind},
+};
+use TerminationReason::{Deleted, Finished, Orphaned};
+use UpdateKind::{Create, Sync, Update};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const REST: Next = Next {
+    again: None,
+    delay: RetryDelay::Resync,
+};
+const LIVE: Outcome = Outcome::Synced {
+    terminal: false,
+    next: REST,
+};
+
+/// A machine and its clock; every step gives its effects as one line.
+struct Pod1 {
+    state: PodState,
+    now: Instant,
+}
+
+fn first(options: UpdateOptions) -> (Pod1, String) {
+    let now = Instant::now();
+    let (state, effects) = PodState::first(options, now).unwrap();
+    (Pod1 { state, now }, words(&effects))
+}
+
+fn words(effects: &[Effect]) -> String {
+    let word = |effect: &Effect| match effect {
+        Effect::Deliver(Work::Sync(kind)) => format!("deliver:{kind:?}"),
+        Effect::Deliver(Work::Kill(grace)) => format!("kill:{grace}"),
+        Effect::ShortenGrace(grace) => format!("shorten:{}", grace.grace_seconds),
+        Effect::Run(Turn::Sync(_, kind)) => format!("sync:{kind:?}"),
+        Effect::Run(Turn::Terminate(_, grace, _)) => format!("stop:{}", grace.grace_seconds),
+        Effect::Run(Turn::TerminateRuntime(_, grace)) => {
+            format!("stop-runtime:{}", grace.grace_seconds)
+        }
+        Effect::Run(Turn::CleanUp(_)) => "clean-up".into(),
+        Effect::Rest(next) => format!("rest:{:?}", next.delay),
+        other => format!("{other:?}").to_lowercase(),
+    };
+    effects.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+impl Pod1 {
+    fn on(&mut self, input: Input) -> String {
+        words(&self.state.on(input, self.now))
+    }
+
+    fn update(&mut self, options: UpdateOptions) -> String {
+        self.on(Input::Update(options))
+    }
+
+    fn begin(&mut self) -> String {
+        self.on(Input::Begin(None))
+    }
+
+    fn ended(&mut self, outcome: Outcome) -> String {
+        self.on(Input::Ended(outcome))
+    }
+
+    fn later(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+    }
+
+    fn end(&self) -> End {
+        self.state.end().unwrap().clone()
+    }
+}
+
+fn api() -> Arc<Pod> {
+    Arc::new(api_pod("u", "web"))
+}
+
+fn fixed() -> Arc<Pod> {
+    Arc::new(static_pod("u", "web"))
+}
+
+fn sync(kind: UpdateKind, pod: &Arc<Pod>) -> UpdateOptions {
+    UpdateOptions::sync(kind, pod.clone())
+}
+
+fn kill(pod: &Arc<Pod>) -> UpdateOptions {
+    UpdateOptions::kill(pod.clone(), Deleted)
+}
+
+fn syncing(pod: &Arc<Pod>) -> Pod1 {
+    let (mut p, _) = first(sync(Create, pod));
+    p.on(Input::MayStart);
+    p.begin();
+    assert_eq!(p.ended(LIVE), "rest:Resync");
+    p
+}
+
+fn finished(pod: &Arc<Pod>) -> Pod1 {
+    let mut p = syncing(pod);
+    p.update(kill(pod));
+    for _ in 0..2 {
+        p.begin();
+        p.ended(Outcome::Done);
+    }
+    assert!(p.state.is_finished());
+    p
+}
+
+#[test]
+fn a_pod_lives_from_create_to_finished() {
+    let pod = api();
+    let (mut p, said) = first(sync(Create, &pod));
+    assert_eq!(said, "deliver:Create");
+    assert_eq!(p.on(Input::Begin(Some(Work::Sync(Create)))), "sync:Create");
+    assert_eq!(p.ended(LIVE), "rest:Resync");
+    assert_eq!(p.begin(), "sync:Sync");
+    assert_eq!(p.update(kill(&pod)), "cancelsync kill:30");
+    assert!(!p.state.is_termination_observed(), "the sync still runs");
+    assert_eq!(p.ended(LIVE), "continue");
+    assert_eq!(p.begin(), "stop:30");
+    assert!(p.state.is_termination_observed() && !p.state.is_terminated());
+    for failures in 1..=2 {
+        assert_eq!(p.ended(Outcome::Failed), format!("rest:Stop({failures})"));
+        assert_eq!(p.begin(), "stop:30");
+    }
+    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert!(p.state.is_terminated());
+    assert_eq!(p.begin(), "clean-up");
+    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.begin(), "clean-up");
+    assert_eq!(p.ended(Outcome::Done), "leave markfinished");
+    assert!(p.state.is_finished());
+}
+
+#[test]
+fn a_pod_that_ends_by_itself_is_stopped_at_once() {
+    let pod = api();
+    let mut p = syncing(&pod);
+    p.begin();
+    let over = Outcome::Synced {
+        terminal: true,
+        next: REST,
+    };
+    assert_eq!(p.ended(over), "continue");
+    assert_eq!(p.end().reason, Finished);
+    assert_eq!(p.begin(), "stop:30");
+}
+
+#[test]
+fn what_makes_a_pod_end() {
+    let evicted = TerminationReason::Evicted {
+        reason: "Evicted".into(),
+        message: "memory".into(),
+    };
+    let gone = Arc::new(deleted(api_pod("u", "web"), None));
+    let failed = Arc::new(in_phase(api_pod("u", "web"), "Failed"));
+    let succeeded = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
+    for (options, reason, deleted, content_may_go) in [
+        (sync(Update, &gone), Deleted, true, false),
+        (sync(Sync, &failed), Finished, false, false),
+        (sync(Update, &succeeded), Finished, false, false),
+        (kill(&api()), Deleted, false, false),
+        (
+            UpdateOptions::kill(api(), evicted.clone()),
+            evicted,
+            false,
+            true,
+        ),
+        (
+            UpdateOptions::orphan(in_runtime("u", "web", true)),
+            Orphaned,
+            true,
+            false,
+        ),
+    ] {
+        let mut p = syncing(&api());
+        p.update(options.clone());
+        let expected = End {
+            reason,
+            deleted,
+            restart: false,
+        };
+        assert_eq!(p.end(), expected, "{options:?}");
+        assert_eq!(p.state.content_may_go(), content_may_go, "{options:?}");
+        p.begin();
+        p.ended(Outcome::Done);
+        let after = deleted || content_may_go;
+        assert_eq!(p.state.content_may_go(), after, "{options:?}");
+    }
+}
+
+#[test]
+fn the_first_reason_to_end_stays_and_a_deletion_is_added() {
+    let mut p = syncing(&api());
+    p.update(sync(
+        Update,
+        &Arc::new(in_phase(api_pod("u", "web"), "Failed")),
+    ));
+    p.update(sync(Update, &Arc::new(deleted(api_pod("u", "web"), None))));
+    assert_eq!(
+        p.end(),
+        End {
+            reason: Finished,
+            deleted: true,
+            restart: false
+        }
+    );
+}
+
+#[test]
+fn grace_is_the_least_of_what_was_asked_for_and_at_least_a_second() {
+    let own = |grace| {
+        let mut pod = api_pod("u", "web");
+        pod.spec.as_mut().unwrap().termination_grace_period_seconds = grace;
+        Arc::new(pod)
+    };
+    let api = |grace| Arc::new(deleted(api_pod("u", "web"), Some(grace)));
+    for (options, seconds) in [
+        (kill(&own(Some(45))), 45),
+        (kill(&own(None)), 30),
+        (kill(&own(Some(0))), 1),
+        (kill(&own(Some(45))).within(60), 60),
+        (kill(&own(Some(45))).within(5), 5),
+        (kill(&own(Some(45))).within(0), 1),
+        (kill(&own(Some(45))).within(-7), 1),
+        (kill(&api(20)), 20),
+        (kill(&api(0)), 1),
+        (kill(&api(20)).within(10), 10),
+        (kill(&api(20)).within(40), 20),
+    ] {
+        let mut p = syncing(&own(Some(45)));
+        p.update(options.clone());
+        assert_eq!(p.begin(), format!("stop:{seconds}"), "{options:?}");
+    }
+}
+
+#[test]
+fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
+    let pod = api();
+    let mut p = syncing(&pod);
+    p.begin();
+    p.update(kill(&pod));
+    p.later(20);
+    p.ended(LIVE);
+    assert_eq!(p.begin(), "stop:30");
+    let begun = p.now;
+    p.later(10);
+    assert_eq!(
+        p.update(kill(&pod).within(25)),
+        "kill:25",
+        "would end later than now planned"
+    );
+    assert_eq!(p.update(kill(&pod).within(5)), "shorten:5 kill:5");
+    assert_eq!(p.update(kill(&pod).within(8)), "kill:5");
+    assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
+    p.ended(Outcome::Failed);
+    p.later(100);
+    let effects = p.state.on(Input::Begin(None), p.now);
+    let [Effect::Run(Turn::Terminate(_, grace, _))] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(grace.deadline, begun + Duration::from_secs(15));
+}
+
+#[test]
+fn a_longer_override_is_not_cut_by_later_nudges() {
+    let pod = api();
+    let mut p = syncing(&pod);
+    p.update(kill(&pod).within(60));
+    assert_eq!(p.begin(), "stop:60");
+    assert_eq!(p.update(sync(Sync, &pod)), "kill:60");
+}
+
+#[test]
+fn a_pod_of_which_only_the_runtime_knows_can_only_be_killed() {
+    let running = in_runtime("u", "web", true);
+    let mut wish = UpdateOptions::orphan(running.clone());
+    wish.request = Request::Sync(Sync);
+    assert!(PodState::first(wish.clone(), Instant::now()).is_none());
+    let (mut p, said) = first(UpdateOptions::orphan(running.clone()));
+    assert_eq!(said, "hold kill:1");
+    assert_eq!(p.update(wish), "");
+    assert_eq!(p.begin(), "stop-runtime:1");
+    assert_eq!(p.update(UpdateOptions::orphan(running)), "kill:1");
+    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.begin(), "stop-runtime:1");
+    assert_eq!(p.ended(Outcome::Done), "leave drop");
+}
+
+#[test]
+fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers() {
+    let with_grace = |grace_seconds| {
+        let running = ContainerStatus {
+            state: ContainerState::Running,
+            grace_seconds,
+            ..ContainerStatus::default()
+        };
+        let mut status = PodStatus::clone(&in_runtime("u", "web", true));
+        status.containers = vec![running];
+        UpdateOptions::superseded(Arc::new(status))
+    };
+    assert_eq!(first(with_grace(None)).1, "hold kill:1");
+    let (mut p, said) = first(with_grace(Some(20)));
+    assert_eq!(said, "hold kill:20");
+    assert_eq!(p.begin(), "stop-runtime:20");
+    assert_eq!(p.update(sync(Create, &fixed())), "");
+    assert_eq!(p.update(sync(Sync, &fixed())), "kill:20");
+    let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
+    assert_eq!(p.update(orphan), "kill:20");
+    assert_eq!(p.ended(Outcome::Done), "leave drop");
+}
+
+#[test]
+fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes() {
+    let pod = api();
+    let (mut starting, _) = first(sync(Create, &pod));
+    assert_eq!(starting.on(Input::StatusChanged), "");
+    let mut p = syncing(&pod);
+    assert_eq!(p.on(Input::StatusChanged), "");
+    p.update(kill(&pod));
+    p.begin();
+    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.on(Input::StatusChanged), "kill:30");
+    p.begin();
+    p.ended(Outcome::Done);
+    assert_eq!(p.on(Input::StatusChanged), "kill:1");
+    assert_eq!(finished(&pod).on(Input::StatusChanged), "");
+}
+
+#[test]
+fn a_spec_that_was_seen_is_used_to_kill_what_the_runtime_shows() {
+    let mut p = syncing(&api());
+    assert_eq!(
+        p.update(UpdateOptions::orphan(in_runtime("u", "web", true))),
+        "kill:30"
+    );
+    assert_eq!(p.begin(), "stop:30");
+}
+
+#[test]
+fn a_spec_that_comes_later_is_used_to_stop_once_more() {
+    let (mut p, _) = first(UpdateOptions::orphan(in_runtime("u", "web", true)));
+    p.begin();
+    assert_eq!(p.update(kill(&api())), "kill:1");
+    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert_eq!(p.begin(), "stop:1");
+    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert_eq!(p.begin(), "clean-up");
+}
+
+#[test]
+fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
+    let over = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
+    let (mut p, said) = first(sync(Create, &over).seen(in_runtime("u", "web", false)));
+    assert_eq!(said, "deliver:Create");
+    assert!(p.state.is_terminated() && !p.state.is_finished());
+    assert_eq!(p.begin(), "clean-up");
+    for options in [
+        sync(Create, &over).seen(in_runtime("u", "web", true)),
+        sync(Create, &over),
+    ] {
+        let (mut p, said) = first(options);
+        assert_eq!(said, "kill:30");
+        assert_eq!(p.begin(), "stop:30");
+    }
+}
+
+#[test]
+fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
+    let named = |command: &str| {
+        let mut pod = static_pod("u", "web");
+        let labels = [("made".to_string(), command.to_string())];
+        pod.metadata.labels = Some(labels.into());
+        Arc::new(pod)
+    };
+    let made = |effects: &[Effect]| match effects {
+        [Effect::Run(Turn::Terminate(pod, ..) | Turn::CleanUp(pod))] => {
+            pod.metadata.labels.clone().unwrap_or_default()["made"].clone()
+        }
+        other => panic!("{other:?}"),
+    };
+    let (mut p, _) = first(UpdateOptions::sync(Create, named("first")));
+    p.on(Input::MayStart);
+    p.begin();
+    p.ended(LIVE);
+    p.update(UpdateOptions::kill(named("first"), Deleted));
+    p.update(UpdateOptions::sync(Create, named("second")));
+    p.update(UpdateOptions::sync(Sync, named("second")));
+    assert_eq!(made(&p.state.on(Input::Begin(None), p.now)), "first");
+    // A kill of the second one still hurries the first.
+    let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).within(1));
+    assert_eq!(hurried, "shorten:1 kill:1");
+    p.ended(Outcome::Done);
+    p.update(UpdateOptions::sync(Update, named("second")));
+    assert_eq!(made(&p.state.on(Input::Begin(None), p.now)), "first");
+    assert!(p.end().restart);
+}
+
+#[test]
+fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
+    let pod = api();
+    let mut p = syncing(&pod);
+    p.update(kill(&pod));
+    p.begin();
+    assert_eq!(p.update(sync(Create, &pod)), "");
+    assert!(p.end().restart);
+    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert_eq!(p.update(sync(Create, &pod)), "");
+    assert_eq!(p.begin(), "clean-up");
+    assert_eq!(p.ended(Outcome::Done), "leave markfinished");
+    assert!(p.end().restart);
+}
+
+#[test]
+fn a_finished_pod_ignores_all_but_being_added_again_and_being_forgotten() {
+    let pod = api();
+    let mut p = finished(&pod);
+    for options in [
+        sync(Update, &pod),
+        sync(Sync, &pod),
+        kill(&pod),
+        UpdateOptions::orphan(in_runtime("u", "web", true)),
+    ] {
+        assert_eq!(p.update(options), "");
+    }
+    assert_eq!(p.on(Input::MayStart), "");
+    assert_eq!(p.begin(), "");
+    assert_eq!(p.ended(LIVE), "");
+    assert!(p.state.is_finished());
+    assert_eq!(p.update(sync(Create, &pod)), "markfinished");
+    assert_eq!(p.begin(), "");
+    assert_eq!(p.on(Input::Unwanted), "drop");
+}
+
+#[test]
+fn a_terminated_pod_ignores_old_pictures_of_the_runtime() {
+    let pod = api();
+    let mut p = syncing(&pod);
+    p.update(kill(&pod));
+    p.begin();
+    p.ended(Outcome::Done);
+    assert_eq!(
+        p.update(UpdateOptions::orphan(in_runtime("u", "web", true))),
+        ""
+    );
+    assert_eq!(p.update(kill(&pod)), "kill:1");
+}
+
+#[test]
+fn a_static_pod_stands_in_line_and_remembers_the_strongest_wish() {
+    let pod = fixed();
+    let (mut p, said) = first(sync(Create, &pod));
+    assert_eq!(said, "arrive");
+    assert_eq!(p.update(sync(Update, &pod)), "");
+    assert_eq!(p.begin(), "", "not before the gate opens");
+    assert_eq!(p.on(Input::MayStart), "deliver:Create");
+    assert_eq!(p.on(Input::MayStart), "", "only once");
+    assert_eq!(p.begin(), "sync:Sync");
+}
+
+#[test]
+fn a_static_pod_killed_before_it_ran_is_closed_without_a_turn() {
+    let pod = fixed();
+    let nothing = || in_runtime("u", "web", false);
+    let (mut waiting, _) = first(sync(Create, &pod).seen(nothing()));
+    assert_eq!(waiting.update(kill(&pod)), "leave markfinished");
+    let (mut starting, _) = first(sync(Create, &pod).seen(nothing()));
+    starting.on(Input::MayStart);
+    assert_eq!(starting.update(kill(&pod)), "leave markfinished");
+    assert_eq!(starting.begin(), "");
+    let (at_first_sight, said) = first(kill(&pod).seen(nothing()));
+    assert_eq!(said, "leave markfinished");
+    assert!(at_first_sight.state.is_finished());
+}
+
+#[test]
+fn a_pod_that_may_run_already_is_stopped_properly() {
+    let pod = fixed();
+    for seen in [None, Some(in_runtime("u", "web", true))] {
+        let mut options = sync(Create, &pod);
+        options.running = seen;
+        let (mut p, _) = first(options);
+        assert_eq!(p.update(kill(&pod)), "hold kill:30");
+        assert_eq!(p.begin(), "stop:30");
+    }
+    let (mut p, said) = first(kill(&api()).seen(in_runtime("u", "web", false)));
+    assert_eq!(said, "kill:30", "an API pod needs its final status");
+    assert_eq!(p.begin(), "stop:30");
+}
+
+#[test]
+fn an_unwanted_pod_is_stopped_nudged_or_forgotten() {
+    let pod = fixed();
+    let (mut never, _) = first(sync(Create, &pod).seen(in_runtime("u", "web", false)));
+    assert_eq!(never.on(Input::Unwanted), "leave drop");
+    let (mut maybe, _) = first(sync(Create, &pod));
+    assert_eq!(maybe.on(Input::Unwanted), "hold kill:30");
+    let mut p = syncing(&pod);
+    assert_eq!(p.on(Input::Unwanted), "hold kill:30");
+    assert_eq!(p.on(Input::Unwanted), "kill:30");
+    p.begin();
+    p.ended(Outcome::Done);
+    assert_eq!(p.on(Input::Unwanted), "kill:1");
+    p.begin();
+    p.ended(Outcome::Done);
+    assert_eq!(p.on(Input::Unwanted), "drop");
+}
+
+#[test]
+fn a_second_turn_never_begins_while_one_runs() {
+    let pod = api();
+    let mut p = syncing(&pod);
+    assert_eq!(p.begin(), "sync:Sync");
+    assert_eq!(p.begin(), "");
+    p.update(kill(&pod));
+    assert_eq!(p.begin(), "", "not even a kill");
+}

@@ -1,0 +1,157 @@
+//! The metric families of probes.
+
+use super::PodProbes;
+use crate::{
+    base::metrics::{DEFAULT_BUCKETS, Metrics},
+    model::{PodExt, ProbeKind},
+    runtime::handlers::ProbeOutcome,
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+use std::time::Duration;
+
+const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Series {
+    probe_type: String,
+    result: &'static str,
+    container: String,
+    pod: String,
+    namespace: String,
+    pod_uid: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Timed {
+    probe_type: String,
+    container: String,
+    pod: String,
+    namespace: String,
+}
+
+type Durations = Family<Timed, Histogram, fn() -> Histogram>;
+
+fn histogram() -> Histogram {
+    Histogram::new(DEFAULT_BUCKETS)
+}
+
+/// Handles to the families.
+pub(super) struct ProberMetrics {
+    probes: Family<Series, Counter>,
+    durations: Durations,
+    /// Runs that have not returned although their hard deadline is over.
+    overdue: Gauge,
+}
+
+impl ProberMetrics {
+    /// Families of probes have a page of their own, `probes`.
+    pub(super) fn new(metrics: &Metrics, probes: &Metrics) -> Self {
+        Self {
+            durations: probes.register(
+                "prober_probe_duration_seconds",
+                "Duration in seconds for a probe response.",
+                Family::new_with_constructor(histogram as fn() -> Histogram),
+            ),
+            probes: probes.register(
+                "prober_probe_total",
+                "Cumulative number of a liveness, readiness or startup probe for a container by result",
+                Family::default(),
+            ),
+            overdue: metrics.register(
+                "kubelet_prober_overdue_probes",
+                "Number of probes that have not returned long after their timeout",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    pub(super) fn overdue(&self) -> Gauge {
+        self.overdue.clone()
+    }
+}
+
+/// The series of one probe. They appear with their first sample and go with this value.
+pub(super) struct ProbeSeries {
+    probes: Family<Series, Counter>,
+    counters: [Option<Counter>; 3],
+    durations: Durations,
+    duration: Option<Histogram>,
+}
+
+impl ProbeSeries {
+    pub(super) fn new(metrics: &ProberMetrics) -> Self {
+        Self {
+            probes: metrics.probes.clone(),
+            counters: Default::default(),
+            durations: metrics.durations.clone(),
+            duration: None,
+        }
+    }
+
+    pub(super) fn count(
+        &mut self,
+        probes: &PodProbes,
+        container: &str,
+        kind: ProbeKind,
+        outcome: &ProbeOutcome,
+        took: Duration,
+    ) {
+        // As upstream, of runs that succeeded or that could not be made.
+        if !matches!(outcome, ProbeOutcome::Failure { .. }) {
+            let durations = &self.durations;
+            let duration = self.duration.get_or_insert_with(|| {
+                durations.get_or_create_owned(&timed(probes, container, kind))
+            });
+            duration.observe(took.as_secs_f64());
+        }
+        let [successful, failed, unknown] = &mut self.counters;
+        let (counter, result) = match outcome {
+            ProbeOutcome::Success { .. } | ProbeOutcome::Warning { .. } => {
+                (successful, "successful")
+            }
+            ProbeOutcome::Failure { .. } => (failed, "failed"),
+            ProbeOutcome::Unknown { .. } => (unknown, "unknown"),
+        };
+        counter
+            .get_or_insert_with(|| {
+                let series = series(probes, container, kind, result);
+                self.probes.get_or_create_owned(&series)
+            })
+            .inc();
+    }
+
+    /// Takes the series off the exposition.
+    pub(super) fn remove(&mut self, probes: &PodProbes, container: &str, kind: ProbeKind) {
+        for (counter, result) in self.counters.iter_mut().zip(RESULTS) {
+            if counter.take().is_some() {
+                self.probes.remove(&series(probes, container, kind, result));
+            }
+        }
+        if self.duration.take().is_some() {
+            self.durations.remove(&timed(probes, container, kind));
+        }
+    }
+}
+
+fn timed(probes: &PodProbes, container: &str, kind: ProbeKind) -> Timed {
+    Timed {
+        probe_type: kind.to_string(),
+        container: container.to_owned(),
+        pod: probes.pod.name().to_owned(),
+        namespace: probes.pod.namespace().to_owned(),
+    }
+}
+
+fn series(probes: &PodProbes, container: &str, kind: ProbeKind, result: &'static str) -> Series {
+    Series {
+        probe_type: kind.to_string(),
+        result,
+        container: container.to_owned(),
+        pod: probes.pod.name().to_owned(),
+        namespace: probes.pod.namespace().to_owned(),
+        pod_uid: probes.uid.to_string(),
+    }
+}

@@ -1,0 +1,357 @@
+//! Probes: one light task per container and kind of probe.
+//!
+//! * **Owns** the schedule, counters and verdicts of every liveness, readiness and startup probe. All
+//!   rules are in `state`; `task` looks, waits and runs.
+//! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the picture of a
+//!   pod changed. Where only a change can matter (no container yet, held, not started) nothing ticks.
+//! * **Publishes** verdicts on the board of [`crate::state::probe_results`], remembers them in the journal so
+//!   that a restart resumes where it stopped, and tells of failures as events.
+//! * **Must never** run two probes of one kind on a container at once, hold a failure of this process
+//!   against a container, or wait for a reader.
+//! * **Answers to** upstream's `pkg/kubelet/prober`.
+//!
+//! ```text
+//!  pod_changed --> watch per pod --> probe.<container> --> probe_results (board), journal, events
+//!  period, delay ---------------------^      |
+//!                                            '--> lifecycle::run_handler
+//! ```
+
+mod metrics;
+mod spec;
+mod state;
+mod task;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    base::metrics::Metrics,
+    model::{
+        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeVerdict,
+    },
+    runtime::handlers::ExecFn,
+    state::events::EventRecorder,
+    state::pod_state_store::Journal,
+    state::probe_results::ProbeResultsWriter,
+};
+use jiff::Timestamp;
+use metrics::ProberMetrics;
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
+use tokio::{sync::watch, time::Instant};
+
+/// How much of what a probe said is kept, in bytes.
+const SHOWN_OUTPUT: usize = 240;
+
+/// What is known of a container and its pod at this moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// The newest instance of the container.
+    pub container: Option<ContainerStatus>,
+    /// Primary address of the pod; of the node for host-network pods.
+    pub pod_ip: Option<String>,
+    /// The pod is Failed or Succeeded.
+    pub pod_terminal: bool,
+    /// The pod is on its way out.
+    pub deleting: bool,
+}
+
+/// Shows a container by its pod's UID and its name. Called at each tick: it must be cheap and never
+/// block.
+pub type ContainerView = Arc<dyn Fn(&PodUid, &str) -> View + Send + Sync>;
+
+/// What the prober works with.
+pub struct Parts {
+    /// When this kubelet started, by the wall clock.
+    pub started_at: Timestamp,
+    /// Runs commands in containers.
+    pub exec: ExecFn,
+    /// Shows containers.
+    pub view: ContainerView,
+    /// The board of verdicts.
+    pub results: ProbeResultsWriter,
+    /// Remembers verdicts over restarts.
+    pub journal: Journal,
+    /// Takes events.
+    pub events: EventRecorder,
+}
+
+/// Starts and stops the probes of pods; cheap to clone.
+#[derive(Clone)]
+pub struct ProbeManager {
+    shared: Arc<Shared>,
+    pods: Arc<Mutex<HashMap<PodUid, Arc<PodProbes>>>>,
+    /// Container instances with results of an earlier kubelet, by pods that no probes were started for yet.
+    restored: Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>,
+}
+
+/// What all probe tasks share.
+struct Shared {
+    parts: Parts,
+    metrics: ProberMetrics,
+}
+
+/// What the probe tasks of one pod share.
+struct PodProbes {
+    pod: Arc<Pod>,
+    uid: PodUid,
+    signal: watch::Sender<Signal>,
+    slots: Mutex<Vec<Slot>>,
+}
+
+/// What the tasks of a pod are told; a repeated value says that the pod changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signal {
+    Run,
+    ReadinessOnly,
+    Removed,
+}
+
+/// One probe of one container.
+#[derive(Clone, Debug)]
+struct Slot {
+    container: Arc<str>,
+    kind: ProbeKind,
+    task: SlotTask,
+    seen: Seen,
+}
+
+/// What a probe shows of itself.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    last: Option<LastRun>,
+    due: Option<Instant>,
+}
+
+/// How a probe ran last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastRun {
+    /// When it ended.
+    pub at: Timestamp,
+    /// How it counts.
+    pub result: ProbeVerdict,
+    /// How many in a row were so, this one included.
+    pub in_a_row: u32,
+    /// What it said, unless it succeeded; cut to a sane length.
+    pub message: Box<str>,
+}
+
+/// A probe, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeLook {
+    /// Name of the container.
+    pub container: Arc<str>,
+    /// Which probe.
+    pub kind: ProbeKind,
+    /// How it ran last.
+    pub last: Option<LastRun>,
+    /// When it runs next, if that is only a matter of time.
+    pub due: Option<Instant>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SlotTask {
+    /// Under way; for startup probes, which instance has started.
+    Running { started: Option<ContainerId> },
+    /// Over, because of this instance.
+    Ended { last: Option<ContainerId> },
+}
+
+impl ProbeManager {
+    /// No probes yet, but the results that an earlier kubelet wrote down. Declares metric families: how
+    /// probes go in `results`, which is shown by itself, the rest in `metrics`.
+    pub fn new(parts: Parts, metrics: &Metrics, results: &Metrics) -> Self {
+        let metrics = ProberMetrics::new(metrics, results);
+        let restore = |uid: PodUid| {
+            let restored = parts.results.restore(&uid, &parts.journal.get(&uid));
+            (!restored.is_empty()).then_some((uid, restored))
+        };
+        let uids = parts.journal.uids().into_iter();
+        let restored = uids.filter_map(restore).collect();
+        Self {
+            shared: Arc::new(Shared { parts, metrics }),
+            pods: Arc::default(),
+            restored: Arc::new(Mutex::new(restored)),
+        }
+    }
+
+    /// Starts the probes of a pod's regular containers and sidecars. Calling it again changes nothing,
+    /// except that a probe whose container ended for good starts again when the container runs after
+    /// all. Needs a tokio runtime.
+    pub fn add_pod(&self, pod: &Arc<Pod>) {
+        let uid = pod.uid();
+        let mut pods = self.pods.lock();
+        if let Some(known) = pods.get(&uid) {
+            return self.shared.revive(known);
+        }
+        let slots = spec::probes_of(pod);
+        self.drop_restored(&uid, &slots);
+        if slots.is_empty() {
+            return;
+        }
+        let probes = Arc::new(PodProbes {
+            pod: pod.clone(),
+            uid: uid.clone(),
+            signal: watch::Sender::new(Signal::Run),
+            slots: Mutex::new(slots.clone()),
+        });
+        for slot in &slots {
+            task::spawn(&self.shared, &probes, slot);
+        }
+        pods.insert(uid, probes);
+    }
+
+    /// Ends all probes of a pod and forgets their verdicts.
+    pub fn remove_pod(&self, uid: &PodUid) {
+        self.drop_restored(uid, &[]);
+        if let Some(probes) = self.pods.lock().remove(uid) {
+            probes.signal.send_replace(Signal::Removed);
+        }
+    }
+
+    /// Forgets those of an earlier kubelet's results that none of these probes goes on from.
+    fn drop_restored(&self, uid: &PodUid, slots: &[Slot]) {
+        let Some(restored) = self.restored.lock().remove(uid) else {
+            return;
+        };
+        let probed = |slot: &Slot| {
+            let container = (self.shared.parts.view)(uid, &slot.container).container?;
+            Some((container.id, slot.kind))
+        };
+        let probed: Vec<_> = slots.iter().filter_map(probed).collect();
+        for id in restored {
+            for kind in ProbeKind::ALL {
+                if !probed.contains(&(id.clone(), kind)) {
+                    self.shared.forget(uid, &id, kind);
+                }
+            }
+        }
+    }
+
+    /// Ends the liveness and startup probes of a pod that is being stopped, sidecars included.
+    /// Readiness is probed on.
+    pub fn stop_liveness_and_startup(&self, uid: &PodUid) {
+        if let Some(probes) = self.pods.lock().get(uid) {
+            probes.signal.send_replace(Signal::ReadinessOnly);
+        }
+    }
+
+    /// Says that the picture of a pod changed: its probes look at once.
+    pub fn pod_changed(&self, uid: &PodUid) {
+        if let Some(probes) = self.pods.lock().get(uid) {
+            probes.wake();
+        }
+    }
+
+    /// Whether an instance that runs counts as started: its startup probe succeeded, or nothing waits
+    /// for one.
+    pub fn started(&self, uid: &PodUid, container: &str, id: &ContainerId) -> bool {
+        match self.pods.lock().get(uid) {
+            Some(probes) => probes.started(container, id),
+            None => true,
+        }
+    }
+
+    /// The probes of a pod as they are.
+    pub fn look(&self, uid: &PodUid) -> Vec<ProbeLook> {
+        let Some(probes) = self.pods.lock().get(uid).cloned() else {
+            return Vec::new();
+        };
+        let look = |slot: &Slot| ProbeLook {
+            container: slot.container.clone(),
+            kind: slot.kind,
+            last: slot.seen.last.clone(),
+            due: slot.seen.due,
+        };
+        let slots = probes.slots.lock();
+        slots.iter().map(look).collect()
+    }
+
+    /// How many pods have probes.
+    pub fn len(&self) -> usize {
+        self.pods.lock().len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Shared {
+    /// Forgets a result, here and for the next kubelet.
+    fn forget(&self, uid: &PodUid, id: &ContainerId, kind: ProbeKind) {
+        self.parts.results.clear(id, kind);
+        self.parts.journal.update(uid, |record| {
+            record.set_verdict(id, kind, ProbeVerdict::Unknown);
+        });
+    }
+
+    fn revive(self: &Arc<Self>, probes: &Arc<PodProbes>) {
+        if *probes.signal.borrow() != Signal::Run {
+            return;
+        }
+        let mut revived = Vec::new();
+        for slot in probes.slots.lock().iter_mut() {
+            let SlotTask::Ended { last } = &slot.task else {
+                continue;
+            };
+            let view = (self.parts.view)(&probes.uid, &slot.container);
+            let runs_again = view.container.is_some_and(|seen| {
+                seen.state == ContainerState::Running && Some(&seen.id) != last.as_ref()
+            });
+            if runs_again && !view.pod_terminal && !view.deleting {
+                slot.task = SlotTask::Running { started: None };
+                revived.push(slot.clone());
+            }
+        }
+        for slot in &revived {
+            task::spawn(self, probes, slot);
+        }
+    }
+}
+
+impl Seen {
+    /// A run ended at `at`.
+    fn ran(&mut self, result: ProbeVerdict, message: &str, at: Timestamp) {
+        let before = self.last.as_ref().filter(|last| last.result == result);
+        let message = message.get(..message.floor_char_boundary(SHOWN_OUTPUT));
+        self.last = Some(LastRun {
+            at,
+            result,
+            in_a_row: before.map_or(0, |last| last.in_a_row).saturating_add(1),
+            message: message.unwrap_or_default().into(),
+        });
+    }
+}
+
+impl PodProbes {
+    fn wake(&self) {
+        self.signal.send_modify(|_| ());
+    }
+
+    fn started(&self, container: &str, id: &ContainerId) -> bool {
+        let slots = self.slots.lock();
+        let startup = slots
+            .iter()
+            .find(|slot| slot.kind == ProbeKind::Startup && &*slot.container == container);
+        match startup.map(|slot| &slot.task) {
+            Some(SlotTask::Running { started }) => started.as_ref() == Some(id),
+            Some(SlotTask::Ended { .. }) | None => true,
+        }
+    }
+
+    fn set_task(&self, container: &str, kind: ProbeKind, task: SlotTask) {
+        self.with_slot(container, kind, |slot| slot.task = task);
+    }
+
+    fn with_slot(&self, container: &str, kind: ProbeKind, change: impl FnOnce(&mut Slot)) {
+        let mut slots = self.slots.lock();
+        let slot = slots
+            .iter_mut()
+            .find(|slot| slot.kind == kind && &*slot.container == container);
+        if let Some(slot) = slot {
+            change(slot);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! What one probe of one container does next. Pure: the clock and everything seen come in as data.
+
+use crate::{
+    model::{ContainerId, ProbeKind, ProbeVerdict},
+    runtime::handlers::ProbeOutcome,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Over how long the probes of containers that an earlier kubelet started, and of which nothing is
+/// remembered, are spread at start. Short, because readiness is not known until then.
+const TAKE_OVER_SPREAD: Duration = Duration::from_secs(1);
+
+/// The parameters of a probe, frozen when its task starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    pub(super) kind: ProbeKind,
+    /// Time from one probe to the next; never zero.
+    pub(super) period: Duration,
+    /// Time from the container's start to the first probe.
+    pub(super) initial_delay: Duration,
+    /// Successes in a row that settle on success.
+    pub(super) success_threshold: u32,
+    /// Failures in a row that settle on failure.
+    pub(super) failure_threshold: u32,
+}
+
+/// How a container instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Created but not started, or the runtime does not know.
+    Unclear,
+    /// Running for so long by the runtime's clock.
+    Running(Duration),
+    /// Exited; whether another instance may follow.
+    Exited { restarts: bool },
+}
+
+/// The newest instance of the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Instance {
+    pub(super) id: ContainerId,
+    pub(super) life: Life,
+    /// It was started well before this kubelet was.
+    pub(super) before_us: bool,
+}
+
+/// Everything that is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// The pod is Failed or Succeeded.
+    pub(super) pod_terminal: bool,
+    /// The pod is on its way out.
+    pub(super) deleting: bool,
+    /// What the runtime has of the container.
+    pub(super) container: Option<Instance>,
+    /// The instance counts as started: its startup probe succeeded, or it has none.
+    pub(super) started: bool,
+    /// The verdict that was remembered of this very instance, needed when it is seen first.
+    pub(super) remembered: Option<ProbeVerdict>,
+}
+
+impl Facts {
+    /// Whether this very instance runs.
+    pub(super) fn runs(&self, id: &ContainerId) -> bool {
+        let seen = self.container.as_ref();
+        seen.is_some_and(|seen| seen.id == *id && matches!(seen.life, Life::Running(_)))
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Probe this instance now and report with [`State::probed`].
+    Run(ContainerId),
+    /// Look again at that time, or when something changed.
+    Until(Instant),
+    /// Look again when something changed.
+    Idle,
+    /// Nothing will ever have to be done again.
+    Exit,
+}
+
+/// The answer to a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// An instance whose verdict is to be forgotten; comes before `set`.
+    pub(super) forget: Option<ContainerId>,
+    /// A verdict to write.
+    pub(super) set: Option<(ContainerId, ProbeVerdict)>,
+    pub(super) next: Next,
+}
+
+/// The memory of one probe.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    rules: Rules,
+    /// Where in its period this probe sits, 0 to 1, so that many do not fire together.
+    spread: f64,
+    current: Option<Current>,
+}
+
+/// What is known of the current instance.
+#[derive(Clone, Debug)]
+struct Current {
+    id: ContainerId,
+    /// As it stands on the board.
+    verdict: Option<ProbeVerdict>,
+    /// How it came under our eyes.
+    origin: Origin,
+    stage: Stage,
+    /// The last result and how often it came in a row.
+    row: Option<(ProbeVerdict, u32)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// Started under this kubelet.
+    Fresh,
+    /// Older than this kubelet, with a verdict from before.
+    Resumed,
+    /// Older than this kubelet; nothing is remembered.
+    TakenOver,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Not seen running yet.
+    Waiting,
+    /// Running; no probe before that time.
+    Delayed(Instant),
+    /// Probed; the next one is due at that time.
+    Probing(Instant),
+    /// Settled for good: the instance will be replaced, or has started.
+    OnHold,
+}
+
+impl State {
+    pub(super) fn new(rules: Rules, spread: f64) -> Self {
+        Self {
+            rules,
+            spread,
+            current: None,
+        }
+    }
+
+    /// Time from one probe to the next; never zero.
+    pub(super) fn period(&self) -> Duration {
+        self.rules.period
+    }
+
+    /// Whether this instance has been seen before. One that has not needs `remembered` in its facts.
+    pub(super) fn knows(&self, id: &ContainerId) -> bool {
+        self.current.as_ref().is_some_and(|c| c.id == *id)
+    }
+
+    /// The instance last seen.
+    pub(super) fn container(&self) -> Option<&ContainerId> {
+        self.current.as_ref().map(|current| &current.id)
+    }
+
+    /// The verdict of the instance last seen.
+    pub(super) fn verdict(&self) -> Option<ProbeVerdict> {
+        self.current.as_ref().and_then(|current| current.verdict)
+    }
+
+    /// Decides what to do now. A returned [`Next::Run`] counts as begun.
+    pub(super) fn look(&mut self, facts: &Facts, now: Instant) -> Turn {
+        let mut turn = Turn {
+            forget: None,
+            set: None,
+            next: Next::Exit,
+        };
+        let before = self.verdict();
+        let seen = match (&facts.container, facts.pod_terminal) {
+            (_, true) => return turn,
+            (None, false) => {
+                turn.next = Next::Idle;
+                return turn;
+            }
+            (Some(seen), false) => seen,
+        };
+        let known = self.current.take_if(|current| current.id == seen.id);
+        let is_new = known.is_none();
+        turn.forget = self.current.take().map(|replaced| replaced.id);
+        let rules = self.rules;
+        let current = self
+            .current
+            .insert(known.unwrap_or_else(|| Current::first_seen(seen, facts.remembered, &rules)));
+        turn.next = current.step(&rules, self.spread, seen, facts, now);
+        let before = if is_new { None } else { before };
+        if current.verdict != before {
+            turn.set = current.verdict.map(|verdict| (seen.id.clone(), verdict));
+        }
+        turn
+    }
+
+    /// Takes the outcome of a run. `facts` are those of after the run: what became of an instance that
+    /// is no longer there, or no longer runs, is not held against it. Returns a verdict to write.
+    pub(super) fn probed(
+        &mut self,
+        facts: &Facts,
+        id: &ContainerId,
+        outcome: &ProbeOutcome,
+    ) -> Option<(ContainerId, ProbeVerdict)> {
+        let rules = self.rules;
+        let current = self.current.as_mut().filter(|current| {
+            current.id == *id && matches!(current.stage, Stage::Probing(_)) && facts.runs(id)
+        })?;
+        let result = match outcome {
+            ProbeOutcome::Success { .. } | ProbeOutcome::Warning { .. } => ProbeVerdict::Success,
+            ProbeOutcome::Failure { .. } => ProbeVerdict::Failure,
+            ProbeOutcome::Unknown { .. } => return None,
+        };
+        let in_a_row = match current.row {
+            Some((last, times)) if last == result => times.saturating_add(1),
+            _ => 1,
+        };
+        current.row = Some((result, in_a_row));
+        let threshold = match result {
+            ProbeVerdict::Success => rules.success_threshold,
+            _ => rules.failure_threshold,
+        };
+        if in_a_row < threshold {
+            return None;
+        }
+        if settles_for_good(rules.kind, result) {
+            current.stage = Stage::OnHold;
+            current.row = None;
+        }
+        let changed = current.verdict != Some(result);
+        current.verdict = Some(result);
+        changed.then(|| (id.clone(), result))
+    }
+}
+
+impl Current {
+    fn first_seen(seen: &Instance, remembered: Option<ProbeVerdict>, rules: &Rules) -> Self {
+        let origin = match (remembered, seen.before_us) {
+            (Some(_), _) => Origin::Resumed,
+            (None, true) => Origin::TakenOver,
+            (None, false) => Origin::Fresh,
+        };
+        let verdict = match (origin, rules.kind) {
+            // Nothing is said before the first result: whoever reads the board decides on what else
+            // is known.
+            (Origin::TakenOver, _) => None,
+            (Origin::Resumed, _) => remembered,
+            (Origin::Fresh, ProbeKind::Readiness) => Some(ProbeVerdict::Failure),
+            (Origin::Fresh, ProbeKind::Liveness) => Some(ProbeVerdict::Success),
+            (Origin::Fresh, ProbeKind::Startup) => Some(ProbeVerdict::Unknown),
+        };
+        let held = remembered.is_some_and(|verdict| settles_for_good(rules.kind, verdict));
+        Self {
+            id: seen.id.clone(),
+            verdict,
+            origin,
+            stage: if held { Stage::OnHold } else { Stage::Waiting },
+            row: None,
+        }
+    }
+
+    fn step(
+        &mut self,
+        rules: &Rules,
+        spread: f64,
+        seen: &Instance,
+        facts: &Facts,
+        now: Instant,
+    ) -> Next {
+        let age = match (seen.life, self.stage) {
+            (Life::Exited { restarts: false }, Stage::OnHold) => return Next::Exit,
+            (_, Stage::OnHold) => return Next::Idle,
+            (Life::Running(age), _) => age,
+            (Life::Unclear, _) => {
+                // What was never started cannot be dead; but it cannot be ready either.
+                if rules.kind == ProbeKind::Readiness {
+                    self.verdict = Some(ProbeVerdict::Failure);
+                }
+                return Next::Idle;
+            }
+            (Life::Exited { restarts }, _) => {
+                self.verdict = Some(ProbeVerdict::Failure);
+                return if restarts { Next::Idle } else { Next::Exit };
+            }
+        };
+        if facts.deleting && rules.kind != ProbeKind::Readiness {
+            self.verdict = Some(ProbeVerdict::Success);
+            return Next::Exit;
+        }
+        if self.stage == Stage::Waiting {
+            // The runtime's clock is asked once; it may jump later.
+            self.stage = Stage::Delayed(now + rules.initial_delay.saturating_sub(age));
+        }
+        let due = match self.stage {
+            Stage::Delayed(not_before) if now < not_before => return Next::Until(not_before),
+            // The startup probe alone looks at what has not started, and at nothing else.
+            _ if facts.started == (rules.kind == ProbeKind::Startup) => return Next::Idle,
+            Stage::Probing(due) => due,
+            _ => now + self.first_wait(rules, spread),
+        };
+        if now < due {
+            self.stage = Stage::Probing(due);
+            return Next::Until(due);
+        }
+        self.stage = Stage::Probing(next_due(due, rules.period, now));
+        Next::Run(self.id.clone())
+    }
+
+    /// How long the first probe waits once it may be run. A container that has just started is probed
+    /// at once for what keeps it from being ready; liveness starts somewhere in its first period, as
+    /// upstream's does, because an early failure only eats into the time that a slow start has.
+    fn first_wait(&self, rules: &Rules, spread: f64) -> Duration {
+        match (self.origin, rules.kind) {
+            (Origin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
+            (Origin::TakenOver, ProbeKind::Readiness | ProbeKind::Startup) => {
+                rules.period.min(TAKE_OVER_SPREAD).mul_f64(spread)
+            }
+            (_, ProbeKind::Liveness) | (Origin::Resumed, _) => rules.period.mul_f64(spread),
+        }
+    }
+}
+
+/// The first point of the grid `due + n × period` after `now`: a slow probe skips ticks, and one that
+/// ended just after a tick does not lose it.
+fn next_due(due: Instant, period: Duration, now: Instant) -> Instant {
+    let late = now.saturating_duration_since(due).as_nanos();
+    let ticks = late / period.as_nanos().max(1) + 1;
+    due + period.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
+}
+
+/// Whether a verdict ends the probing of an instance: it will be replaced, or has started.
+fn settles_for_good(kind: ProbeKind, verdict: ProbeVerdict) -> bool {
+    match (kind, verdict) {
+        (_, ProbeVerdict::Unknown) | (ProbeKind::Readiness, _) => false,
+        (ProbeKind::Liveness, verdict) => verdict == ProbeVerdict::Failure,
+        (ProbeKind::Startup, _) => true,
+    }
+}

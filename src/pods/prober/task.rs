@@ -1,0 +1,363 @@
+//! The loop of one probe: look, do what [`super::state`] says, wait.
+
+use super::{
+    PodProbes, Seen, Shared, Signal, Slot, SlotTask, View,
+    metrics::ProbeSeries,
+    spec,
+    state::{Facts, Instance, Life, Next, State},
+};
+use crate::{
+    base::panics::{Place, contain},
+    model::{
+        ContainerId, ContainerState, ContainerStatus, PodExt, ProbeKind, ProbeVerdict, reasons,
+    },
+    runtime::handlers::{ProbeOutcome, Target, run_handler},
+    state::events::ObjectRef,
+};
+use futures::future::{BoxFuture, pending};
+use jiff::Timestamp;
+use prometheus_client::metrics::gauge::Gauge;
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+
+/// How often a run that could not be carried out is tried before its tick is given up.
+const ATTEMPTS: u32 = 3;
+/// How much longer than its timeout a run may take before it counts as failed all the same. Runtimes
+/// start their clock when the command runs, which on a busy node is seconds after the call.
+const MARGIN: Duration = Duration::from_secs(5);
+/// How much older than this kubelet a container must be to count as taken over.
+const TAKE_OVER_AGE: Duration = Duration::from_secs(10);
+
+/// Starts the task of one probe.
+pub(super) fn spawn(shared: &Arc<Shared>, probes: &Arc<PodProbes>, slot: &Slot) {
+    if let Some(task) = ProbeTask::new(shared, probes, slot) {
+        tokio::spawn(task.run());
+    }
+}
+
+pub(super) struct ProbeTask {
+    shared: Arc<Shared>,
+    probes: Arc<PodProbes>,
+    container: Arc<str>,
+    kind: ProbeKind,
+    timeout: Duration,
+    /// Whether another instance may follow one that exited.
+    restarts: bool,
+    signal: watch::Receiver<Signal>,
+    state: State,
+    overdue: Option<Overdue>,
+    series: ProbeSeries,
+}
+
+type Run = BoxFuture<'static, ProbeOutcome>;
+
+/// A run that outlived its hard deadline. It has been counted as failed; no other starts before it ends.
+struct Overdue {
+    run: Run,
+    gauge: Gauge,
+}
+
+impl Drop for Overdue {
+    fn drop(&mut self) {
+        self.gauge.dec();
+    }
+}
+
+impl ProbeTask {
+    pub(super) fn new(shared: &Arc<Shared>, probes: &Arc<PodProbes>, slot: &Slot) -> Option<Self> {
+        let container = probes.pod.container(&slot.container)?;
+        let probe = spec::probe(container, slot.kind)?;
+        Some(Self {
+            shared: shared.clone(),
+            probes: probes.clone(),
+            container: slot.container.clone(),
+            kind: slot.kind,
+            timeout: spec::timeout(probe),
+            restarts: spec::restarts(&probes.pod, container),
+            signal: probes.signal.subscribe(),
+            state: State::new(spec::rules(probe, slot.kind), fastrand::f64()),
+            overdue: None,
+            series: ProbeSeries::new(&shared.metrics),
+        })
+    }
+
+    /// Probes until the probe ends. What panics outside of the handler leaves the probe as it was; it goes on
+    /// after a period.
+    pub(super) async fn run(mut self) {
+        loop {
+            match contain(Place::Probe, self.step()).await {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return self.end(),
+                Err(_) => {
+                    self.overdue = None;
+                    sleep(self.state.period()).await;
+                }
+            }
+        }
+    }
+
+    async fn step(&mut self) -> ControlFlow<()> {
+        let signal = *self.signal.borrow_and_update();
+        if stops(signal, self.kind) {
+            return ControlFlow::Break(());
+        }
+        let facts = self.facts();
+        let turn = self.state.look(&facts, Instant::now());
+        if let Some(old) = &turn.forget {
+            self.overdue = None;
+            self.forget(old);
+        }
+        if let Some((id, verdict)) = turn.set {
+            self.settle(&id, verdict);
+        }
+        let due = match turn.next {
+            Next::Until(at) => Some(at),
+            Next::Run(_) | Next::Idle | Next::Exit => None,
+        };
+        self.show(|seen| seen.due = due);
+        match turn.next {
+            Next::Exit => return ControlFlow::Break(()),
+            Next::Run(id) if self.overdue.is_none() => self.probe(id).await,
+            Next::Run(_) | Next::Idle => self.wait(None).await,
+            Next::Until(at) => self.wait(Some(at)).await,
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Waits for a change, for a time, or for the end of an overdue run.
+    async fn wait(&mut self, at: Option<Instant>) {
+        let time = async {
+            match at {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
+        let overdue = async {
+            match &mut self.overdue {
+                Some(overdue) => overdue.run.as_mut().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.signal.changed() => {}
+            () = time => {}
+            _late = overdue => self.overdue = None,
+        }
+    }
+
+    /// Runs the handler, more than once where it could not be run, and takes in the outcome.
+    async fn probe(&mut self, id: ContainerId) {
+        let mut begun = Instant::now();
+        let mut outcome = self.attempt(&id).await;
+        for _ in 1..ATTEMPTS {
+            match outcome {
+                Some(ProbeOutcome::Unknown { .. }) if self.overdue.is_none() => {
+                    begun = Instant::now();
+                    outcome = self.attempt(&id).await;
+                }
+                _ => break,
+            }
+        }
+        if let Some(outcome) = outcome {
+            self.report(&id, &outcome, begun.elapsed());
+        }
+    }
+
+    /// One run; `None` when the probe was stopped meanwhile.
+    async fn attempt(&mut self, id: &ContainerId) -> Option<ProbeOutcome> {
+        let mut run = self.start(id);
+        let deadline = Instant::now() + self.timeout + MARGIN;
+        let kind = self.kind;
+        let stopped = self.signal.wait_for(|signal| stops(*signal, kind));
+        tokio::select! {
+            biased;
+            outcome = &mut run => return Some(outcome),
+            _ = stopped => return None,
+            () = sleep_until(deadline) => {}
+        }
+        let gauge = self.shared.metrics.overdue();
+        gauge.inc();
+        self.overdue = Some(Overdue { run, gauge });
+        let lag = deadline.elapsed();
+        Some(match lag > self.timeout / 4 {
+            true => ProbeOutcome::Unknown {
+                error: format!("the node agent itself was held up for {lag:?}"),
+            },
+            false => ProbeOutcome::Failure {
+                output: format!("probe did not return within {:?}", self.timeout + MARGIN),
+            },
+        })
+    }
+
+    fn start(&self, id: &ContainerId) -> Run {
+        let exec = self.shared.parts.exec.clone();
+        let (probes, name, id) = (self.probes.clone(), self.container.clone(), id.clone());
+        let (kind, timeout, pod_ip) = (self.kind, self.timeout, self.view().pod_ip);
+        Box::pin(async move {
+            let container = probes.pod.container(&name);
+            let handler = container.and_then(|container| {
+                let handler = spec::handler(container, spec::probe(container, kind)?)?;
+                Some((handler, container.ports.as_deref().unwrap_or_default()))
+            });
+            let Some((handler, ports)) = handler else {
+                let error = "the probe names no handler".to_owned();
+                return ProbeOutcome::Unknown { error };
+            };
+            let target = Target {
+                container_id: &id,
+                pod_ip: pod_ip.as_deref(),
+                ports,
+            };
+            let run = run_handler(&exec, &handler, &target, timeout);
+            let run = contain(Place::Probe, run).await;
+            run.unwrap_or_else(|panicked| ProbeOutcome::Unknown {
+                error: panicked.to_string(),
+            })
+        })
+    }
+
+    fn report(&mut self, id: &ContainerId, outcome: &ProbeOutcome, took: Duration) {
+        let facts = self.facts();
+        if !facts.runs(id) {
+            return;
+        }
+        let (result, said) = said(outcome);
+        self.show(|seen| seen.ran(result, said, Timestamp::now()));
+        self.series
+            .count(&self.probes, &self.container, self.kind, outcome, took);
+        if let Some((reason, message)) = event(self.kind, outcome) {
+            let object = ObjectRef::container(&self.probes.pod, &self.container);
+            self.shared.parts.events.warning(&object, reason, message);
+        }
+        if let Some((id, verdict)) = self.state.probed(&facts, id, outcome) {
+            self.settle(&id, verdict);
+        }
+    }
+
+    fn settle(&self, id: &ContainerId, verdict: ProbeVerdict) {
+        let (uid, kind) = (&self.probes.uid, self.kind);
+        if kind == ProbeKind::Startup {
+            let started = (verdict == ProbeVerdict::Success).then(|| id.clone());
+            let opens = started.is_some();
+            self.probes
+                .set_task(&self.container, kind, SlotTask::Running { started });
+            if opens {
+                self.probes.wake();
+            }
+        }
+        if self.shared.parts.results.set(uid, id, kind, verdict) {
+            self.shared
+                .parts
+                .journal
+                .update(uid, |record| record.set_verdict(id, kind, verdict));
+        }
+    }
+
+    fn show(&self, change: impl FnOnce(&mut Seen)) {
+        self.probes
+            .with_slot(&self.container, self.kind, |slot| change(&mut slot.seen));
+    }
+
+    fn forget(&self, id: &ContainerId) {
+        let (uid, kind) = (&self.probes.uid, self.kind);
+        self.show(|seen| *seen = Seen::default());
+        self.shared.forget(uid, id, kind);
+    }
+
+    fn end(mut self) {
+        let last = self.state.container().cloned();
+        if let Some(id) = &last {
+            self.forget(id);
+        }
+        self.series.remove(&self.probes, &self.container, self.kind);
+        self.probes
+            .set_task(&self.container, self.kind, SlotTask::Ended { last });
+        if self.kind == ProbeKind::Startup {
+            // Nothing holds the other probes of the container back any more.
+            self.probes.wake();
+        }
+    }
+
+    fn view(&self) -> View {
+        (self.shared.parts.view)(&self.probes.uid, &self.container)
+    }
+
+    fn facts(&self) -> Facts {
+        let view = self.view();
+        let seen = view.container.filter(|seen| !seen.id.as_str().is_empty());
+        let container = seen.map(|seen| self.instance(&seen));
+        let remembered = container
+            .as_ref()
+            .filter(|seen| !self.state.knows(&seen.id))
+            .and_then(|seen| self.shared.parts.results.get(&seen.id, self.kind));
+        Facts {
+            pod_terminal: view.pod_terminal,
+            deleting: view.deleting,
+            started: container
+                .as_ref()
+                .is_some_and(|seen| self.probes.started(&self.container, &seen.id)),
+            remembered,
+            container,
+        }
+    }
+
+    fn instance(&self, seen: &ContainerStatus) -> Instance {
+        let nanos_since = |then: Timestamp| {
+            let since = then.as_nanosecond() - i128::from(seen.started_at);
+            Duration::from_nanos(u64::try_from(since).unwrap_or(0))
+        };
+        let life = match seen.state {
+            ContainerState::Running => Life::Running(nanos_since(Timestamp::now())),
+            ContainerState::Exited => Life::Exited {
+                restarts: self.restarts,
+            },
+            ContainerState::Created | ContainerState::Unknown => Life::Unclear,
+        };
+        Instance {
+            id: seen.id.clone(),
+            life,
+            before_us: seen.started_at > 0
+                && nanos_since(self.shared.parts.started_at) > TAKE_OVER_AGE,
+        }
+    }
+}
+
+fn stops(signal: Signal, kind: ProbeKind) -> bool {
+    match signal {
+        Signal::Run => false,
+        Signal::ReadinessOnly => kind != ProbeKind::Readiness,
+        Signal::Removed => true,
+    }
+}
+
+/// How an outcome counts, and what there is to say about it.
+fn said(outcome: &ProbeOutcome) -> (ProbeVerdict, &str) {
+    match outcome {
+        ProbeOutcome::Success { .. } => (ProbeVerdict::Success, ""),
+        ProbeOutcome::Warning { output } => (ProbeVerdict::Success, output),
+        ProbeOutcome::Failure { output } => (ProbeVerdict::Failure, output),
+        ProbeOutcome::Unknown { error } => (ProbeVerdict::Unknown, error),
+    }
+}
+
+/// What users are told of an outcome, and under which reason.
+fn event(kind: ProbeKind, outcome: &ProbeOutcome) -> Option<(&'static str, String)> {
+    match outcome {
+        ProbeOutcome::Success { .. } => None,
+        ProbeOutcome::Warning { output } => Some((
+            reasons::event::PROBE_WARNING,
+            format!("{kind} probe warning: {output}"),
+        )),
+        ProbeOutcome::Failure { output } => Some((
+            reasons::event::UNHEALTHY,
+            format!("{kind} probe failed: {output}"),
+        )),
+        ProbeOutcome::Unknown { error } => Some((
+            reasons::event::UNHEALTHY,
+            format!("{kind} probe errored and resulted in unknown state: {error}"),
+        )),
+    }
+}

@@ -1,0 +1,140 @@
+//! What must hold of the state machine whatever happens, checked against a count of its own.
+
+use super::rules::{KINDS, bad, error, ok, rules};
+use crate::{
+    model::{
+        ContainerId,
+        ProbeKind::{Readiness, Startup},
+        ProbeVerdict::{Failure, Success},
+    },
+    pods::prober::state::{Facts, Instance, Life, Next, State},
+};
+use proptest::prelude::*;
+use std::time::Duration;
+use tokio::time::Instant;
+
+#[derive(Clone, Debug)]
+enum Input {
+    Look {
+        id: u8,
+        life: u8,
+        started: bool,
+        deleting: bool,
+    },
+    Result(u8),
+    Pass(u32),
+}
+
+fn inputs() -> impl Strategy<Value = Vec<Input>> {
+    let look = (0..3u8, 0..8u8, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+        |(id, life, started, deleting)| Input::Look {
+            id,
+            life,
+            started,
+            deleting,
+        },
+    );
+    let input = prop_oneof![
+        4 => look,
+        4 => (0..5u8).prop_map(Input::Result),
+        2 => (0..40_000u32).prop_map(Input::Pass),
+    ];
+    prop::collection::vec(input, 1..60)
+}
+
+fn facts_of(id: u8, life: u8, started: bool, deleting: bool) -> Facts {
+    let life = match life {
+        0 => Life::Unclear,
+        1 => Life::Exited { restarts: true },
+        2 => Life::Exited { restarts: false },
+        _ => Life::Running(Duration::ZERO),
+    };
+    Facts {
+        started,
+        deleting,
+        container: (id > 0).then(|| Instance {
+            id: format!("c{id}").into(),
+            life,
+            before_us: false,
+        }),
+        ..Facts::default()
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_probes_keep_to_their_rules(
+        kind in prop::sample::select(KINDS.to_vec()),
+        spread in 0.0..1.0f64,
+        inputs in inputs(),
+    ) {
+        let begun = Instant::now();
+        let (mut now, mut state) = (begun, State::new(rules(kind), spread));
+        let mut facts = Facts::default();
+        let mut row = (None, 0u32);
+        let mut last_run: Option<(ContainerId, Instant)> = None;
+        let mut under_way: Option<ContainerId> = None;
+        for input in inputs {
+            match input {
+                Input::Pass(millis) => now += Duration::from_millis(millis.into()),
+                Input::Look { id, life, started, deleting } => {
+                    facts = facts_of(id, life, started, deleting);
+                    if under_way.is_some() {
+                        // The task looks again only after the run.
+                        continue;
+                    }
+                    let seen = facts.container.clone();
+                    if seen.as_ref().is_some_and(|seen| !state.knows(&seen.id)) {
+                        row = (None, 0);
+                        last_run = None;
+                    }
+                    let turn = state.look(&facts, now);
+                    // A verdict is only ever written about the instance that is there.
+                    if let Some((id, _)) = &turn.set {
+                        prop_assert_eq!(Some(id), seen.as_ref().map(|seen| &seen.id));
+                    }
+                    // An instance is forgotten only for another one.
+                    prop_assert!(turn.forget.is_none() || turn.forget != seen.as_ref().map(|s| s.id.clone()));
+                    match turn.next {
+                        Next::Run(id) => {
+                            prop_assert!(facts.runs(&id));
+                            prop_assert_eq!(facts.started, kind != Startup);
+                            prop_assert!(!deleting || kind == Readiness);
+                            // Never twice for one tick.
+                            let ticks = |at: Instant| (at - begun).as_nanos();
+                            if let Some((_, before)) = last_run.filter(|(last, _)| *last == id) {
+                                prop_assert!(ticks(now) > ticks(before));
+                            }
+                            last_run = Some((id.clone(), now));
+                            under_way = Some(id);
+                        }
+                        Next::Until(at) => prop_assert!(at > now),
+                        Next::Idle => {}
+                        Next::Exit => break,
+                    }
+                }
+                Input::Result(which) => {
+                    let Some(id) = under_way.take() else { continue };
+                    let before = state.verdict();
+                    let (outcome, result) = match which {
+                        0 => (error(), None),
+                        1 | 2 => (ok(), Some(Success)),
+                        _ => (bad(), Some(Failure)),
+                    };
+                    let counts = facts.runs(&id) && state.knows(&id);
+                    if let Some(result) = result.filter(|_| counts) {
+                        row = match row {
+                            (Some(last), times) if last == result => (Some(result), times + 1),
+                            _ => (Some(result), 1),
+                        };
+                    }
+                    let needed = if row.0 == Some(Success) { 2 } else { 3 };
+                    let settled = result.filter(|_| counts && row.1 >= needed);
+                    let expected = settled.filter(|verdict| before != Some(*verdict));
+                    let written = state.probed(&facts, &id, &outcome);
+                    prop_assert_eq!(written, expected.map(|verdict| (id, verdict)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! The state machine: tables for each rule.
+
+use crate::{
+    model::{
+        ContainerId,
+        ProbeKind::{self, Liveness, Readiness, Startup},
+        ProbeVerdict::{self, Failure, Success, Unknown},
+    },
+    pods::prober::state::{Facts, Instance, Life, Next, Rules, State, Turn},
+    runtime::handlers::ProbeOutcome,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub(super) const KINDS: [ProbeKind; 3] = [Liveness, Readiness, Startup];
+const S: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(10);
+
+pub(super) fn rules(kind: ProbeKind) -> Rules {
+    Rules {
+        kind,
+        period: PERIOD,
+        initial_delay: Duration::ZERO,
+        success_threshold: 2,
+        failure_threshold: 3,
+    }
+}
+
+fn with_life(id: &str, life: Life) -> Facts {
+    Facts {
+        container: Some(Instance {
+            id: id.into(),
+            life,
+            before_us: false,
+        }),
+        ..Facts::default()
+    }
+}
+
+fn running(id: &str) -> Facts {
+    with_life(id, Life::Running(Duration::ZERO))
+}
+
+fn started(id: &str) -> Facts {
+    Facts {
+        started: true,
+        ..running(id)
+    }
+}
+
+/// What lets a probe of this kind run.
+fn open(kind: ProbeKind, id: &str) -> Facts {
+    match kind {
+        Startup => running(id),
+        _ => started(id),
+    }
+}
+
+pub(super) fn ok() -> ProbeOutcome {
+    ProbeOutcome::Success {
+        output: String::new(),
+    }
+}
+
+pub(super) fn bad() -> ProbeOutcome {
+    ProbeOutcome::Failure {
+        output: String::new(),
+    }
+}
+
+pub(super) fn error() -> ProbeOutcome {
+    ProbeOutcome::Unknown {
+        error: String::new(),
+    }
+}
+
+fn set(id: &str, verdict: ProbeVerdict) -> Option<(ContainerId, ProbeVerdict)> {
+    Some((id.into(), verdict))
+}
+
+fn run(id: &str) -> Next {
+    Next::Run(id.into())
+}
+
+/// A probe that has just been sent for the first time.
+fn probing(kind: ProbeKind) -> (State, Facts, Instant) {
+    let mut now = Instant::now();
+    let facts = open(kind, "c1");
+    let mut state = State::new(rules(kind), 0.5);
+    if let Next::Until(at) = state.look(&facts, now).next {
+        now = at;
+        assert_eq!(state.look(&facts, now).next, run("c1"));
+    }
+    (state, facts, now)
+}
+
+#[test]
+fn a_new_instance_gets_the_initial_verdict_of_its_kind() {
+    for (kind, verdict) in [
+        (Readiness, Failure),
+        (Liveness, Success),
+        (Startup, Unknown),
+    ] {
+        let turn = State::new(rules(kind), 0.0).look(&running("c1"), Instant::now());
+        assert_eq!(turn.set, set("c1", verdict), "{kind}");
+        assert_eq!(turn.forget, None);
+    }
+}
+
+#[test]
+fn nothing_is_said_of_an_instance_older_than_the_kubelet_until_it_was_probed() {
+    for kind in KINDS {
+        let mut facts = open(kind, "c1");
+        facts.container.as_mut().unwrap().before_us = true;
+        let turn = State::new(rules(kind), 0.5).look(&facts, Instant::now());
+        assert_eq!(turn.set, None, "{kind}");
+        assert!(matches!(turn.next, Next::Until(_)), "{kind}");
+    }
+}
+
+#[test]
+fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
+    let (mut state, facts, now) = probing(Readiness);
+    assert_eq!(state.probed(&facts, &"c1".into(), &ok()), None);
+    let turn = state.look(&started("c2"), now);
+    assert_eq!(
+        turn,
+        Turn {
+            forget: Some("c1".into()),
+            set: set("c2", Failure),
+            next: run("c2"),
+        }
+    );
+    let second = started("c2");
+    assert_eq!(state.probed(&second, &"c2".into(), &ok()), None);
+    assert_eq!(
+        state.probed(&second, &"c2".into(), &ok()),
+        set("c2", Success)
+    );
+}
+
+#[test]
+fn without_a_container_there_is_nothing_to_do_until_something_changes() {
+    for kind in KINDS {
+        let turn = State::new(rules(kind), 0.0).look(&Facts::default(), Instant::now());
+        assert_eq!(turn.next, Next::Idle);
+        assert_eq!((turn.set, turn.forget), (None, None));
+    }
+}
+
+#[test]
+fn a_terminal_pod_ends_every_probe() {
+    for kind in KINDS {
+        let facts = Facts {
+            pod_terminal: true,
+            ..open(kind, "c1")
+        };
+        let turn = State::new(rules(kind), 0.0).look(&facts, Instant::now());
+        assert_eq!(turn.next, Next::Exit);
+    }
+}
+
+#[test]
+fn an_exited_instance_has_failed_and_ends_the_probe_if_none_follows() {
+    for kind in KINDS {
+        for (restarts, next) in [(true, Next::Idle), (false, Next::Exit)] {
+            let (mut state, _, now) = probing(kind);
+            let turn = state.look(&with_life("c1", Life::Exited { restarts }), now);
+            // Liveness begins at Success and the others below it; all end at Failure.
+            let changed = (kind != Readiness).then(|| ("c1".into(), Failure));
+            assert_eq!((turn.set, turn.next), (changed, next), "{kind} {restarts}");
+        }
+    }
+}
+
+#[test]
+fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
+    for (kind, verdict) in [
+        (Readiness, Failure),
+        (Liveness, Success),
+        (Startup, Unknown),
+    ] {
+        let turn =
+            State::new(rules(kind), 0.0).look(&with_life("c1", Life::Unclear), Instant::now());
+        assert_eq!(
+            (turn.set, turn.next),
+            (set("c1", verdict), Next::Idle),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn a_pod_on_its_way_out_keeps_only_its_readiness_probes() {
+    for kind in [Liveness, Startup] {
+        let (mut state, facts, now) = probing(kind);
+        let facts = Facts {
+            deleting: true,
+            ..facts
+        };
+        let turn = state.look(&facts, now + PERIOD);
+        assert_eq!(turn.next, Next::Exit, "{kind}");
+        assert_eq!(state.verdict(), Some(Success), "{kind}");
+    }
+    let (mut state, facts, now) = probing(Readiness);
+    let facts = Facts {
+        deleting: true,
+        ..facts
+    };
+    assert_eq!(state.look(&facts, now + PERIOD).next, run("c1"));
+}
+
+#[test]
+fn no_probe_runs_before_the_initial_delay_is_over() {
+    let delayed = Rules {
+        initial_delay: 5 * S,
+        ..rules(Readiness)
+    };
+    let mut state = State::new(delayed, 0.0);
+    let now = Instant::now();
+    let facts = |age| Facts {
+        started: true,
+        ..with_life("c1", Life::Running(age))
+    };
+    assert_eq!(
+        state.look(&facts(2 * S), now).next,
+        Next::Until(now + 3 * S)
+    );
+    assert_eq!(
+        state.look(&facts(4 * S), now + 2 * S).next,
+        Next::Until(now + 3 * S)
+    );
+    assert_eq!(state.look(&facts(5 * S), now + 3 * S).next, run("c1"));
+}
+
+#[test]
+fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
+    let delayed = Rules {
+        initial_delay: 5 * S,
+        ..rules(Readiness)
+    };
+    let mut state = State::new(delayed, 0.0);
+    let now = Instant::now();
+    assert_eq!(
+        state.look(&started("c1"), now).next,
+        Next::Until(now + 5 * S)
+    );
+    // The clock went back: the container seems to be younger than ever.
+    assert_eq!(state.look(&started("c1"), now + 5 * S).next, run("c1"));
+}
+
+#[test]
+fn only_the_startup_probe_looks_at_what_has_not_started_and_at_nothing_else() {
+    let now = Instant::now();
+    for kind in KINDS {
+        let mut state = State::new(rules(kind), 0.0);
+        let (closed, next) = match kind {
+            Startup => (started("c1"), running("c1")),
+            _ => (running("c1"), started("c1")),
+        };
+        assert_eq!(state.look(&closed, now).next, Next::Idle, "{kind}");
+        assert_eq!(state.look(&next, now).next, run("c1"), "{kind}");
+    }
+}
+
+#[test]
+fn readiness_and_startup_are_probed_at_once_and_liveness_within_its_first_period() {
+    let now = Instant::now();
+    for (kind, next) in [
+        (Readiness, run("c1")),
+        (Startup, run("c1")),
+        (Liveness, Next::Until(now + PERIOD / 2)),
+    ] {
+        let turn = State::new(rules(kind), 0.5).look(&open(kind, "c1"), now);
+        assert_eq!(turn.next, next, "{kind}");
+    }
+}
+
+#[test]
+fn probes_tick_on_a_grid_and_skip_what_a_slow_one_missed() {
+    let (mut state, facts, begun) = probing(Readiness);
+    let table = [
+        // Looked at early, nothing runs.
+        (S, Next::Until(begun + PERIOD)),
+        (PERIOD, run("c1")),
+        // One that took a little longer than a period is followed at once, back on the grid.
+        (2 * PERIOD + S, run("c1")),
+        (2 * PERIOD + 2 * S, Next::Until(begun + 3 * PERIOD)),
+        // One that took for ever is followed by one, not by many.
+        (9 * PERIOD + S, run("c1")),
+        (9 * PERIOD + 2 * S, Next::Until(begun + 10 * PERIOD)),
+    ];
+    for (at, next) in table {
+        assert_eq!(state.look(&facts, begun + at).next, next, "{at:?}");
+    }
+}
+
+#[test]
+fn verdicts_need_as_many_equal_results_in_a_row_as_the_threshold_says() {
+    let (mut state, facts, _) = probing(Readiness);
+    let id = ContainerId::from("c1");
+    let table = [
+        (ok(), None),
+        (bad(), None),
+        (ok(), None),
+        (ok(), set("c1", Success)),
+        (ok(), None),
+        (bad(), None),
+        (bad(), None),
+        (ok(), None),
+        (bad(), None),
+        (bad(), None),
+        (bad(), set("c1", Failure)),
+        (bad(), None),
+    ];
+    for (step, (outcome, verdict)) in table.into_iter().enumerate() {
+        assert_eq!(state.probed(&facts, &id, &outcome), verdict, "step {step}");
+    }
+}
+
+#[test]
+fn a_run_that_could_not_be_carried_out_neither_counts_nor_breaks_a_row() {
+    let (mut state, facts, _) = probing(Readiness);
+    let id = ContainerId::from("c1");
+    assert_eq!(state.probed(&facts, &id, &ok()), None);
+    assert_eq!(state.probed(&facts, &id, &error()), None);
+    assert_eq!(state.probed(&facts, &id, &ok()), set("c1", Success));
+}
+
+#[test]
+fn a_warning_is_a_success() {
+    let (mut state, facts, _) = probing(Readiness);
+    let id = ContainerId::from("c1");
+    let remark = ProbeOutcome::Warning {
+        output: "moved".into(),
+    };
+    state.probed(&facts, &id, &remark);
+    assert_eq!(state.probed(&facts, &id, &remark), set("c1", Success));
+}
+
+#[test]
+fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
+    for (kind, outcome, verdict) in [
+        (Liveness, bad(), Failure),
+        (Startup, bad(), Failure),
+        (Startup, ok(), Success),
+    ] {
+        let (mut state, facts, now) = probing(kind);
+        let id = ContainerId::from("c1");
+        let settled = (0..3).find_map(|_| state.probed(&facts, &id, &outcome));
+        assert_eq!(settled, set("c1", verdict), "{kind}");
+        let turn = state.look(&facts, now + 5 * PERIOD);
+        assert_eq!((turn.set, turn.next), (None, Next::Idle), "{kind}");
+        let turn = state.look(&with_life("c1", Life::Exited { restarts: true }), now);
+        assert_eq!((turn.set, turn.next), (None, Next::Idle), "{kind}");
+        assert_eq!(
+            state.look(&open(kind, "c2"), now).forget,
+            Some(id),
+            "{kind}"
+        );
+        assert!(state.knows(&"c2".into()));
+    }
+}
+
+#[test]
+fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
+    let (mut state, _, _) = probing(Liveness);
+    let id = ContainerId::from("c1");
+    for facts in [
+        Facts::default(),
+        running("c2"),
+        with_life("c1", Life::Exited { restarts: true }),
+    ] {
+        for _ in 0..5 {
+            assert_eq!(state.probed(&facts, &id, &bad()), None);
+        }
+    }
+}
+
+#[test]
+fn a_remembered_verdict_stands_until_results_say_otherwise() {
+    let now = Instant::now();
+    let facts = Facts {
+        remembered: Some(Success),
+        ..started("c1")
+    };
+    for kind in [Readiness, Liveness] {
+        let mut state = State::new(rules(kind), 0.5);
+        let turn = state.look(&facts, now);
+        assert_eq!(turn.set, set("c1", Success), "{kind}");
+        assert_eq!(turn.next, Next::Until(now + PERIOD / 2), "{kind}");
+        let again = Facts {
+            remembered: None,
+            ..facts.clone()
+        };
+        assert_eq!(
+            state.look(&again, now + PERIOD / 2).next,
+            run("c1"),
+            "{kind}"
+        );
+        let id = ContainerId::from("c1");
+        let verdicts: Vec<_> = (0..3).map(|_| state.probed(&again, &id, &bad())).collect();
+        assert_eq!(verdicts, [None, None, set("c1", Failure)], "{kind}");
+    }
+}
+
+#[test]
+fn a_remembered_end_of_probing_is_remembered_too() {
+    for (kind, verdict) in [(Liveness, Failure), (Startup, Success), (Startup, Failure)] {
+        let facts = Facts {
+            remembered: Some(verdict),
+            ..open(kind, "c1")
+        };
+        let turn = State::new(rules(kind), 0.5).look(&facts, Instant::now());
+        assert_eq!(
+            (turn.set, turn.next),
+            (set("c1", verdict), Next::Idle),
+            "{kind}"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! The API status of a pod, as a pure function of what is known about it.
+//!
+//! Everything a person sees with `kubectl get pod -o yaml` or in `/pods` is decided here, from the
+//! runtime's picture, the probe verdicts and the status shown before. Answers to upstream's
+//! `generateAPIPodStatus` and `pkg/kubelet/status/generate.go`.
+
+mod conditions;
+mod container_states;
+mod mounts;
+mod phase;
+mod resources;
+mod restart;
+mod restart_all;
+#[cfg(test)]
+mod tests;
+mod transition;
+
+pub use conditions::carry_transition_times;
+pub(in crate::pods::status) use container_states::unknown_exit;
+pub use phase::Phase;
+pub use transition::IllegalTransition;
+
+use crate::{
+    model::{self, ContainerId, Pod, PodExt},
+    runtime::kuberuntime::RestartAllStage,
+    state::probe_results::Verdicts,
+};
+use container_states::{Kind, container_statuses};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use std::borrow::Cow;
+
+/// Bytes that the termination messages of all containers of a pod share.
+const POD_MESSAGE_BYTES: usize = 12 * 1024;
+
+/// Why something other than its containers makes a pod `Failed`: its deadline, or an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedBecause {
+    /// `status.reason`.
+    pub reason: String,
+    /// `status.message`.
+    pub message: String,
+}
+
+/// Everything a pod's status is made from.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The pod as its source delivered it.
+    pub pod: &'a Pod,
+    /// What the runtime has of it.
+    pub runtime: &'a model::PodStatus,
+    /// The runtime's name, for ids such as `containerd://0123`.
+    pub runtime_name: &'a str,
+    /// `Guaranteed`, `Burstable` or `BestEffort`.
+    pub qos_class: &'a str,
+    /// Settled probe verdicts of a container instance.
+    pub verdicts: &'a dyn Fn(&ContainerId) -> Verdicts,
+    /// Reason and message of a container's last start if that failed; a start that went well must
+    /// clear it.
+    pub start_failure: &'a dyn Fn(&str) -> Option<(String, String)>,
+    /// Message of a container's restart back-off if it holds the container back at `now`.
+    pub back_off: &'a dyn Fn(&str) -> Option<String>,
+    /// The status shown before: by this process, or by an earlier one and remembered since.
+    pub old: Option<&'a PodStatus>,
+    /// The sandbox check's verdict: the pod has no sandbox fit for use.
+    pub needs_new_sandbox: bool,
+    /// How far the pod is with restarting all of its containers.
+    pub restart_all: RestartAllStage,
+    /// The pod is known to be ending: its containers will not be started again.
+    pub pod_is_terminal: bool,
+    /// The node's addresses; empty without an API server.
+    pub host_ips: &'a [String],
+    /// Set when something else than a container failed the pod.
+    pub failed_because: Option<&'a FailedBecause>,
+    /// The runtime can mount a whole tree read-only.
+    pub recursive_read_only_mounts: bool,
+    /// Wall clock.
+    pub now: Timestamp,
+}
+
+impl<'a> Inputs<'a> {
+    /// Inputs about a pod of which nothing but the runtime's picture is known; the caller sets what
+    /// else it knows.
+    pub fn new(pod: &'a Pod, runtime: &'a model::PodStatus, now: Timestamp) -> Self {
+        Self {
+            pod,
+            runtime,
+            runtime_name: "containerd",
+            qos_class: "BestEffort",
+            verdicts: &|_| Verdicts::default(),
+            start_failure: &|_| None,
+            back_off: &|_| None,
+            old: None,
+            needs_new_sandbox: false,
+            restart_all: RestartAllStage::None,
+            pod_is_terminal: false,
+            host_ips: &[],
+            failed_because: None,
+            recursive_read_only_mounts: false,
+            now,
+        }
+    }
+
+    /// The status to build on: the one shown before, else what the pod object itself carries.
+    fn baseline(&self) -> Cow<'a, PodStatus> {
+        match self.old.or(self.pod.status.as_ref()) {
+            Some(status) => Cow::Borrowed(status),
+            None => Cow::Owned(PodStatus::default()),
+        }
+    }
+}
+
+/// Makes the status. An error means that the picture contradicts what was shown before (a container
+/// that had ended for good runs again); the caller keeps the old status.
+pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, IllegalTransition> {
+    let old = inputs.baseline();
+    let mut init = container_statuses(inputs, list(&old.init_container_statuses), Kind::Init);
+    let mut regular = container_statuses(inputs, list(&old.container_statuses), Kind::Regular);
+    limit_messages(&mut init, &mut regular);
+
+    let generated = phase::of(inputs.pod, &init, &regular, inputs.pod_is_terminal);
+    let (phase, reason, message) = settle_phase(inputs, &old, generated);
+    let before = list(&old.conditions);
+    let mut conditions = conditions::of(inputs, &init, &regular, phase, before);
+    carry_transition_times(&mut conditions, before, inputs.now);
+    let (pod_ip, pod_ips) = pod_ips(inputs, &old);
+
+    let of_host = |ip: &String| HostIP { ip: ip.clone() };
+    let host_ips = inputs.host_ips.iter().map(of_host).collect();
+
+    let resources = resources::of_pod(inputs.pod);
+    let status = PodStatus {
+        allocated_resources: resources.requests.clone(),
+        resources: Some(resources),
+        conditions: Some(conditions),
+        container_statuses: none_if_empty(regular),
+        host_ip: inputs.host_ips.first().cloned(),
+        host_ips: none_if_empty(host_ips),
+        init_container_statuses: none_if_empty(init),
+        message,
+        observed_generation: inputs.pod.metadata.generation,
+        phase: Some(phase.as_str().into()),
+        pod_ip,
+        pod_ips,
+        qos_class: Some(inputs.qos_class.into()),
+        reason,
+        start_time: Some(start_time(inputs, &old)),
+        ..PodStatus::default()
+    };
+    transition::check(inputs.pod, &old, &status)?;
+    Ok(status)
+}
+
+/// A terminal phase stays; otherwise what failed the pod from outside wins over its containers.
+fn settle_phase(
+    inputs: &Inputs<'_>,
+    old: &PodStatus,
+    generated: Phase,
+) -> (Phase, Option<String>, Option<String>) {
+    let api = inputs.pod.status.as_ref();
+    let known = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
+    let ended = [api.and_then(known), known(old)]
+        .into_iter()
+        .flatten()
+        .find(|phase| phase.is_terminal());
+    let phase = match (ended, inputs.failed_because) {
+        (Some(ended), _) => ended,
+        (None, Some(_)) => Phase::Failed,
+        (None, None) => generated,
+    };
+    let (mut reason, mut message) = (None, None);
+    if known(old) == Some(phase) {
+        reason = non_empty(&old.reason).or_else(|| non_empty(&api?.reason));
+        message = non_empty(&old.message).or_else(|| non_empty(&api?.message));
+    }
+    if let Some(because) = inputs.failed_because
+        && phase == Phase::Failed
+        && reason.is_none()
+    {
+        reason = Some(because.reason.clone());
+        message = Some(because.message.clone());
+    }
+    (phase, reason, message)
+}
+
+/// Addresses of the sandbox. Once there is no sandbox to have any, the last ones stay on show; a
+/// host-network pod has the node's.
+fn pod_ips(inputs: &Inputs<'_>, old: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
+    let runtime = inputs.runtime.ips();
+    let ips: Vec<PodIP> = if !runtime.is_empty() {
+        runtime.iter().map(|ip| PodIP { ip: ip.clone() }).collect()
+    } else if inputs.runtime.ready_sandboxes().next().is_none() && !list(&old.pod_ips).is_empty() {
+        list(&old.pod_ips).to_vec()
+    } else if inputs.pod.host_network() {
+        let of_host = |ip: &String| PodIP { ip: ip.clone() };
+        inputs.host_ips.iter().map(of_host).collect()
+    } else {
+        Vec::new()
+    };
+    (
+        ips.first().map(|first| first.ip.clone()),
+        none_if_empty(ips),
+    )
+}
+
+/// When the pod was first seen. A kubelet that finds a pod running takes the age of its oldest
+/// sandbox, so that its own restart does not make the pod younger.
+fn start_time(inputs: &Inputs<'_>, old: &PodStatus) -> Time {
+    let sandboxes = inputs.runtime.sandboxes.iter();
+    let oldest = sandboxes
+        .filter_map(|s| container_states::time(s.created_at))
+        .min();
+    let first_seen = Time(whole_seconds(inputs.now));
+    old.start_time
+        .clone()
+        .unwrap_or_else(|| oldest.map_or(first_seen.clone(), |oldest| oldest.min(first_seen)))
+}
+
+/// Cuts termination messages to the containers' equal shares of the pod's allowance.
+fn limit_messages(init: &mut [ContainerStatus], regular: &mut [ContainerStatus]) {
+    let share = POD_MESSAGE_BYTES / (init.len() + regular.len()).max(1);
+    let states = init
+        .iter_mut()
+        .chain(regular)
+        .flat_map(|status| [status.state.as_mut(), status.last_state.as_mut()]);
+    for message in states
+        .flatten()
+        .filter_map(|state| state.terminated.as_mut()?.message.as_mut())
+    {
+        message.truncate(message.floor_char_boundary(share));
+    }
+}
+
+/// The timestamp without its fraction of a second: that is all the API shows.
+pub(in crate::pods::status) fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+fn list<T>(optional: &Option<Vec<T>>) -> &[T] {
+    optional.as_deref().unwrap_or_default()
+}
+
+fn none_if_empty<T>(items: Vec<T>) -> Option<Vec<T>> {
+    (!items.is_empty()).then_some(items)
+}
+
+fn non_empty(text: &Option<String>) -> Option<String> {
+    text.clone().filter(|text| !text.is_empty())
+}

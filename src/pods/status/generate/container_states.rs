@@ -1,0 +1,394 @@
+//! One container's status: the runtime's instances laid over what was shown before.
+
+use super::{
+    Inputs, mounts, resources,
+    restart::{restarts_after, starts_next},
+    restart_all, whole_seconds,
+};
+use crate::model::{self, Pod, PodExt, ProbeVerdict, is_sidecar, reasons};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{
+        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+        ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+/// Exit code shown when nobody knows the real one.
+pub(super) const UNKNOWN_EXIT_CODE: i32 = 137;
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// Which of a pod's two container lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Init,
+    Regular,
+}
+
+impl Kind {
+    fn containers(self, pod: &Pod) -> &[Container] {
+        match self {
+            Self::Init => pod.init_containers(),
+            Self::Regular => pod.containers(),
+        }
+    }
+
+    fn is_plain_init(self, container: &Container) -> bool {
+        self == Self::Init && !is_sidecar(container)
+    }
+}
+
+/// Statuses of one list: init containers in spec order, regular ones by name.
+pub(super) fn container_statuses(
+    inputs: &Inputs<'_>,
+    old: &[ContainerStatus],
+    kind: Kind,
+) -> Vec<ContainerStatus> {
+    let mut statuses: Vec<_> = kind
+        .containers(inputs.pod)
+        .iter()
+        .map(|container| {
+            let old = old.iter().find(|status| status.name == container.name);
+            one(inputs, container, kind, old)
+        })
+        .collect();
+    if kind == Kind::Regular {
+        statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    statuses
+}
+
+fn one(
+    inputs: &Inputs<'_>,
+    container: &Container,
+    kind: Kind,
+    old: Option<&ContainerStatus>,
+) -> ContainerStatus {
+    let mut instances = inputs.runtime.instances(&container.name);
+    let newest = instances.next();
+    let mut status = match newest {
+        Some(newest) => {
+            let mut status = from_instance(inputs, container, newest, old);
+            status.last_state = instances
+                .next()
+                .and_then(|earlier| ended_state(inputs, earlier, old))
+                .or_else(|| last_state_before(&status, old));
+            status
+        }
+        None => without_instance(inputs, container, kind, old),
+    };
+    if let Some(waiting) = why_waiting(inputs, container, kind, newest, &status) {
+        if let Some(ended) = status
+            .state
+            .take()
+            .filter(|state| state.terminated.is_some())
+        {
+            status.last_state = Some(ended);
+        }
+        status.state = Some(waiting);
+    }
+    mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
+    status.volume_mounts = mounts::of(container, inputs.recursive_read_only_mounts);
+    status.last_state.get_or_insert_default();
+    status
+}
+
+/// The last state that was shown: of the very same instance, or of one that vanished and has this
+/// one for a successor.
+fn last_state_before(
+    status: &ContainerStatus,
+    old: Option<&ContainerStatus>,
+) -> Option<ContainerState> {
+    let old = old?;
+    let vanished = old.container_id.is_none();
+    (vanished || old.container_id == status.container_id)
+        .then(|| old.last_state.clone())
+        .flatten()
+}
+
+/// How an earlier instance ended, if it is known to have.
+fn ended_state(
+    inputs: &Inputs<'_>,
+    earlier: &model::ContainerStatus,
+    old: Option<&ContainerStatus>,
+) -> Option<ContainerState> {
+    let id = container_id(inputs.runtime_name, &earlier.id);
+    let shown = old.filter(|old| old.container_id.as_deref() == Some(&*id));
+    Some(state_of(inputs, earlier, shown)).filter(|state| state.terminated.is_some())
+}
+
+fn from_instance(
+    inputs: &Inputs<'_>,
+    container: &Container,
+    instance: &model::ContainerStatus,
+    old: Option<&ContainerStatus>,
+) -> ContainerStatus {
+    let state = state_of(inputs, instance, old);
+    let restarts = i32::try_from(instance.restart_count).unwrap_or(i32::MAX);
+    let invented = is_status_unknown(&state) && instance.state != model::ContainerState::Exited;
+    let id = container_id(inputs.runtime_name, &instance.id);
+    let shown = old.filter(|old| old.container_id.as_deref() == Some(&*id));
+    let lifecycle = container.lifecycle.as_ref();
+    let asks_for_signal = lifecycle.is_some_and(|hooks| hooks.stop_signal.is_some());
+    ContainerStatus {
+        resources: Some(resources::of_container(container, instance, shown)),
+        allocated_resources: resources::allocated_requests(container),
+        name: instance.name.to_string(),
+        restart_count: match old.filter(|_| invented) {
+            Some(old) if is_running(old) => old.restart_count.saturating_add(1),
+            Some(old) => old.restart_count,
+            None => restarts,
+        },
+        image: instance.image.to_string(),
+        image_id: instance.image_ref.to_string(),
+        container_id: Some(id),
+        state: Some(state),
+        user: instance.user.as_deref().map(user),
+        stop_signal: instance
+            .stop_signal
+            .filter(|_| asks_for_signal)
+            .map(str::to_string),
+        ..ContainerStatus::default()
+    }
+}
+
+fn user(told: &model::ContainerUser) -> ContainerUser {
+    let groups = &told.supplemental_groups;
+    ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: told.uid,
+            gid: told.gid,
+            supplemental_groups: (!groups.is_empty()).then(|| groups.clone()),
+        }),
+    }
+}
+
+/// The state of one instance. One of unknown state that was shown running has ended somehow, and is
+/// shown so from then on: "ran and failed" must not turn into "never ran".
+fn state_of(
+    inputs: &Inputs<'_>,
+    instance: &model::ContainerStatus,
+    old: Option<&ContainerStatus>,
+) -> ContainerState {
+    let id = container_id(inputs.runtime_name, &instance.id);
+    match instance.state {
+        model::ContainerState::Running => ContainerState {
+            running: Some(ContainerStateRunning {
+                started_at: time(instance.started_at),
+            }),
+            ..ContainerState::default()
+        },
+        model::ContainerState::Exited => terminated(ContainerStateTerminated {
+            exit_code: instance.exit_code,
+            reason: non_empty(&instance.reason),
+            message: non_empty(&instance.message),
+            started_at: time(instance.started_at),
+            finished_at: time(instance.finished_at),
+            container_id: Some(id),
+            signal: None,
+        }),
+        model::ContainerState::Created => waiting(None, None),
+        model::ContainerState::Unknown => match old {
+            Some(old) if is_running(old) => {
+                unknown_exit("The container could not be located when the pod was terminated")
+            }
+            Some(old) if old.container_id.as_deref() == Some(&*id) => [&old.state, &old.last_state]
+                .into_iter()
+                .flatten()
+                .find(|state| is_status_unknown(state))
+                .cloned()
+                .unwrap_or_else(|| waiting(None, None)),
+            _ => waiting(None, None),
+        },
+    }
+}
+
+/// The status of a container of which the runtime has no instance.
+fn without_instance(
+    inputs: &Inputs<'_>,
+    container: &Container,
+    kind: Kind,
+    old: Option<&ContainerStatus>,
+) -> ContainerStatus {
+    let reason = match inputs.pod.init_containers().is_empty() {
+        true => reasons::CONTAINER_CREATING,
+        false => reasons::POD_INITIALIZING,
+    };
+    let mut status = ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        state: Some(waiting(Some(reason.into()), None)),
+        ..ContainerStatus::default()
+    };
+    if let Some(removed) = restart_all::removed(inputs, old) {
+        status.restart_count = removed.restarts;
+        status.state = Some(removed.state);
+        status.last_state = Some(removed.last_state);
+        return status;
+    }
+    let ended = old.filter(|old| termination(&old.state).is_some());
+    if kind.is_plain_init(container) && pod_was_initialized(inputs) {
+        match ended.filter(|old| exit_code(&old.state) == Some(0)) {
+            Some(old) => return old.clone(),
+            None => {
+                status.restart_count = old.map_or(0, |old| old.restart_count);
+                status.last_state = old.and_then(|old| old.last_state.clone());
+                status.state = Some(completed_unseen());
+                return status;
+            }
+        }
+    }
+    if let Some(old) = ended {
+        return old.clone();
+    }
+    if let Some(old) = old {
+        status.restart_count = old.restart_count;
+        status.last_state.clone_from(&old.last_state);
+        if is_running(old) {
+            status.last_state = Some(unknown_exit(
+                "The container could not be located when the pod was deleted.  \
+                 The container used to be Running",
+            ));
+            if !inputs.pod.is_being_deleted() && !inputs.pod_is_terminal {
+                status.restart_count = old.restart_count.saturating_add(1);
+            }
+        }
+    }
+    status
+}
+
+/// Regular containers are only created once every plain init container has succeeded.
+fn pod_was_initialized(inputs: &Inputs<'_>) -> bool {
+    let mut regular = inputs.pod.containers().iter();
+    regular.any(|container| inputs.runtime.newest(&container.name).is_some())
+}
+
+/// The waiting state of a container that is to be started and is held back, by a failed start or by
+/// its back-off.
+fn why_waiting(
+    inputs: &Inputs<'_>,
+    container: &Container,
+    kind: Kind,
+    newest: Option<&model::ContainerStatus>,
+    shown: &ContainerStatus,
+) -> Option<ContainerState> {
+    let init = kind == Kind::Init;
+    if inputs.pod_is_terminal || !starts_next(inputs.pod, container, init, newest) {
+        return None;
+    }
+    let done = |code| !restarts_after(inputs.pod, container, init, code);
+    if newest.is_none() && exit_code(&shown.state).is_some_and(done) {
+        return None;
+    }
+    use model::ContainerState::{Created, Exited};
+    let ended = newest.is_none_or(|newest| matches!(newest.state, Exited | Created));
+    let (reason, message) = (inputs.start_failure)(&container.name).or_else(|| {
+        let message = (inputs.back_off)(&container.name).filter(|_| ended)?;
+        Some((reasons::CRASH_LOOP_BACK_OFF.to_string(), message))
+    })?;
+    Some(waiting(Some(reason), Some(message)))
+}
+
+/// `started` and `ready`. What was shown of the very same instance holds until a probe says
+/// otherwise: neither a restart of the kubelet nor the end of the probes makes a pod unready.
+fn mark_started_and_ready(
+    inputs: &Inputs<'_>,
+    container: &Container,
+    kind: Kind,
+    newest: Option<&model::ContainerStatus>,
+    old: Option<&ContainerStatus>,
+    status: &mut ContainerStatus,
+) {
+    let running = newest.filter(|newest| newest.state == model::ContainerState::Running);
+    let Some(instance) = running else {
+        status.started = Some(false);
+        status.ready = kind.is_plain_init(container) && exit_code(&status.state) == Some(0);
+        return;
+    };
+    let same = old.filter(|old| old.container_id == status.container_id);
+    let was_started = same.is_some_and(|old| old.started == Some(true));
+    let was_ready = same.is_some_and(|old| old.ready);
+    let verdicts = (inputs.verdicts)(&instance.id);
+    let started = match verdicts.startup {
+        Some(ProbeVerdict::Success) => true,
+        Some(ProbeVerdict::Failure) => false,
+        Some(ProbeVerdict::Unknown) => was_started,
+        None => container.startup_probe.is_none() || was_started,
+    };
+    let ready = match verdicts.readiness {
+        Some(verdict) => verdict == ProbeVerdict::Success,
+        None => container.readiness_probe.is_none() || was_ready,
+    };
+    status.started = Some(started);
+    status.ready = started && ready && !kind.is_plain_init(container);
+}
+
+/// `<runtime>://<id>`, as the API shows container ids.
+fn container_id(runtime_name: &str, id: &model::ContainerId) -> String {
+    format!("{runtime_name}://{id}")
+}
+
+/// The API's time of a runtime's nanoseconds; `None` for 0, "not reached".
+pub(super) fn time(nanos: i64) -> Option<Time> {
+    let at = Timestamp::from_second(nanos.div_euclid(NANOS_PER_SECOND)).ok()?;
+    (nanos != 0).then(|| Time(whole_seconds(at)))
+}
+
+fn non_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_string())
+}
+
+pub(super) fn waiting(reason: Option<String>, message: Option<String>) -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting { reason, message }),
+        ..ContainerState::default()
+    }
+}
+
+pub(super) fn terminated(end: ContainerStateTerminated) -> ContainerState {
+    ContainerState {
+        terminated: Some(end),
+        ..ContainerState::default()
+    }
+}
+
+/// The end of a container of which only is known that it does not run any more.
+pub(in crate::pods::status) fn unknown_exit(message: &str) -> ContainerState {
+    terminated(ContainerStateTerminated {
+        exit_code: UNKNOWN_EXIT_CODE,
+        reason: Some(reasons::CONTAINER_STATUS_UNKNOWN.into()),
+        message: Some(message.into()),
+        ..ContainerStateTerminated::default()
+    })
+}
+
+fn completed_unseen() -> ContainerState {
+    terminated(ContainerStateTerminated {
+        exit_code: 0,
+        reason: Some(reasons::COMPLETED.into()),
+        message: Some(
+            "The runtime has no record of the init container, \
+             but the pod has been initialized, so it must have succeeded"
+                .into(),
+        ),
+        ..ContainerStateTerminated::default()
+    })
+}
+
+fn is_status_unknown(state: &ContainerState) -> bool {
+    let end = state.terminated.as_ref();
+    end.is_some_and(|end| end.reason.as_deref() == Some(reasons::CONTAINER_STATUS_UNKNOWN))
+}
+
+fn is_running(status: &ContainerStatus) -> bool {
+    matches!(&status.state, Some(state) if state.running.is_some())
+}
+
+pub(super) fn termination(state: &Option<ContainerState>) -> Option<&ContainerStateTerminated> {
+    state.as_ref()?.terminated.as_ref()
+}
+
+pub(super) fn exit_code(state: &Option<ContainerState>) -> Option<i32> {
+    termination(state).map(|end| end.exit_code)
+}

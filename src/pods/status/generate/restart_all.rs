@@ -1,0 +1,69 @@
+//! What a status says while all containers of a pod are restarted.
+
+use super::{Inputs, Phase, container_states::terminated, container_states::waiting};
+use crate::{
+    model::{may_restart_all, reasons::RESTARTING_ALL_CONTAINERS},
+    runtime::kuberuntime::RestartAllStage,
+};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus};
+
+const MESSAGE: &str = "The container is removed because RestartAllContainers in place";
+
+/// Shows a container that was removed for a restart of all: it waits, and ran before. One that had not
+/// begun stays as it was.
+pub(super) fn removed(inputs: &Inputs<'_>, old: Option<&ContainerStatus>) -> Option<Removed> {
+    if inputs.restart_all == RestartAllStage::None || inputs.pod_is_terminal {
+        return None;
+    }
+    let old = old?;
+    let is_waiting = |state: &ContainerState| state.waiting.is_some();
+    let says_so = |state: &Option<ContainerState>| state.as_ref().is_some_and(says_so);
+    let known = says_so(&old.state) || (old.container_id.is_none() && says_so(&old.last_state));
+    let restarts = match old.state.as_ref().is_none_or(is_waiting) {
+        true if known => old.restart_count,
+        true => return None,
+        false => old.restart_count.saturating_add(1),
+    };
+    Some(Removed {
+        restarts,
+        state: waiting(Some(RESTARTING_ALL_CONTAINERS.into()), Some(MESSAGE.into())),
+        last_state: terminated(ContainerStateTerminated {
+            exit_code: super::container_states::UNKNOWN_EXIT_CODE,
+            reason: Some(RESTARTING_ALL_CONTAINERS.into()),
+            message: Some(MESSAGE.into()),
+            ..ContainerStateTerminated::default()
+        }),
+    })
+}
+
+/// How a removed container is shown.
+pub(super) struct Removed {
+    pub(super) restarts: i32,
+    pub(super) state: ContainerState,
+    pub(super) last_state: ContainerState,
+}
+
+/// Whether a state, waiting or ended, is due to a restart of all.
+fn says_so(state: &ContainerState) -> bool {
+    let waits = state.waiting.as_ref().and_then(|w| w.reason.as_deref());
+    let ended = state.terminated.as_ref().and_then(|t| t.reason.as_deref());
+    [waits, ended].contains(&Some(RESTARTING_ALL_CONTAINERS))
+}
+
+/// Whether the condition `AllContainersRestarting` holds, with its reason and message; `None` for a pod
+/// that has no such rule.
+pub(super) fn condition(
+    inputs: &Inputs<'_>,
+    phase: Phase,
+) -> Option<(bool, Option<&'static str>, Option<&'static str>)> {
+    may_restart_all(inputs.pod).then_some(match (phase, inputs.restart_all) {
+        (Phase::Succeeded, _) => (false, Some("PodCompleted"), None),
+        (Phase::Failed, _) => (false, Some("PodFailed"), None),
+        (_, RestartAllStage::Removing) => (
+            true,
+            Some("RestartAllContainersStarted"),
+            Some("container exited with restart policy rule"),
+        ),
+        (_, RestartAllStage::None | RestartAllStage::Removed) => (false, None, None),
+    })
+}

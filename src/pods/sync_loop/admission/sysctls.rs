@@ -1,0 +1,231 @@
+//! Which kernel parameters a pod may set. Pure; answers to upstream's `pkg/kubelet/sysctl`.
+
+use super::Rejection;
+use crate::{
+    model::validation::sysctl::{self, Namespace, PATTERN_RULE, namespace_of},
+    model::{Pod, PodExt},
+};
+
+/// Parameters whose effect stays within the pod, and the first kernel that keeps it there.
+const SAFE: [(&str, (u32, u32)); 12] = [
+    ("kernel.shm_rmid_forced", (0, 0)),
+    ("net.ipv4.ip_local_port_range", (0, 0)),
+    ("net.ipv4.tcp_syncookies", (0, 0)),
+    ("net.ipv4.ping_group_range", (0, 0)),
+    ("net.ipv4.ip_unprivileged_port_start", (0, 0)),
+    ("net.ipv4.ip_local_reserved_ports", (3, 16)),
+    ("net.ipv4.tcp_keepalive_time", (4, 5)),
+    ("net.ipv4.tcp_fin_timeout", (4, 6)),
+    ("net.ipv4.tcp_keepalive_intvl", (4, 5)),
+    ("net.ipv4.tcp_keepalive_probes", (4, 5)),
+    ("net.ipv4.tcp_rmem", (4, 15)),
+    ("net.ipv4.tcp_wmem", (4, 15)),
+];
+
+/// A pattern that cannot be allowed; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// No pattern at all.
+    #[error("sysctl {0:?} {PATTERN_RULE}")]
+    Syntax(String),
+    /// It would be set for the whole node.
+    #[error("the sysctls {0:?} are not known to be namespaced")]
+    NotNamespaced(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    /// The name, or what a name begins with.
+    text: String,
+    prefix: bool,
+    namespace: Namespace,
+}
+
+impl Entry {
+    fn of(pattern: &str) -> Result<Self, PatternError> {
+        if !sysctl::is_pattern(pattern) {
+            return Err(PatternError::Syntax(pattern.to_string()));
+        }
+        let dotted = sysctl::dotted(pattern);
+        let (text, prefix) = match dotted.split_once('*') {
+            Some((head, _)) => (head, true),
+            None => (&*dotted, false),
+        };
+        let namespace =
+            namespace_of(text).ok_or_else(|| PatternError::NotNamespaced(text.to_string()))?;
+        Ok(Self {
+            text: text.to_string(),
+            prefix,
+            namespace,
+        })
+    }
+
+    fn covers(&self, name: &str) -> bool {
+        match self.prefix {
+            true => name.starts_with(&self.text),
+            false => name == self.text,
+        }
+    }
+}
+
+/// What pods may set on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowlist(Vec<Entry>);
+
+impl Allowlist {
+    /// What is safe on this kernel (`major.minor…`; of an unknown one, only what always was), and what
+    /// `allowedUnsafeSysctls` adds.
+    pub fn new(kernel_release: &str, unsafe_patterns: &[String]) -> Result<Self, PatternError> {
+        let kernel = version(kernel_release);
+        let safe = SAFE
+            .iter()
+            .filter(|(_, since)| *since == (0, 0) || kernel.is_some_and(|kernel| kernel >= *since))
+            .map(|(name, _)| *name);
+        let patterns = safe.chain(unsafe_patterns.iter().map(String::as_str));
+        Ok(Self(patterns.map(Entry::of).collect::<Result<_, _>>()?))
+    }
+
+    fn judge(&self, name: &str, host_network: bool, host_ipc: bool) -> Result<(), String> {
+        let name = sysctl::dotted(name);
+        // An entry for this very name comes before those for many.
+        let exact = self.0.iter().find(|e| !e.prefix && e.covers(&name));
+        let entry = exact.or_else(|| self.0.iter().find(|e| e.prefix && e.covers(&name)));
+        let Some(entry) = entry else {
+            return Err(format!("{name:?} not allowlisted"));
+        };
+        let shared = match entry.namespace {
+            Namespace::Ipc => host_ipc,
+            Namespace::Net => host_network,
+        };
+        match shared {
+            true => Err(format!(
+                "{name:?} not allowed with host {} enabled",
+                entry.namespace
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+/// `6.1.0-13-amd64` is 6.1.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let digits = |text: &str| {
+        let end = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        text.get(..end)?.parse().ok()
+    };
+    let (major, rest) = release.split_once('.')?;
+    Some((digits(major)?, digits(rest)?))
+}
+
+/// Refuses a pod with a parameter that it may not set.
+pub(super) fn admit(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
+    let Some(spec) = pod.spec() else {
+        return Ok(());
+    };
+    let context = spec.security_context.as_ref();
+    let wanted = context.and_then(|context| context.sysctls.as_deref());
+    for sysctl in wanted.unwrap_or_default() {
+        let judged = allowed.judge(
+            &sysctl.name,
+            pod.host_network(),
+            spec.host_ipc == Some(true),
+        );
+        if let Err(text) = judged {
+            let message = format!("forbidden sysctl: {text}");
+            return Err(Rejection::new("SysctlForbidden", message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(kernel: &str, patterns: &[&str]) -> Allowlist {
+        let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+        Allowlist::new(kernel, &patterns).unwrap()
+    }
+
+    #[test]
+    fn what_is_safe_depends_on_the_kernel() {
+        for (kernel, name, expected) in [
+            ("6.1.0-13-amd64", "net.ipv4.tcp_rmem", true),
+            ("4.15", "net.ipv4.tcp_rmem", true),
+            ("4.14.9", "net.ipv4.tcp_rmem", false),
+            ("10.0", "net.ipv4.tcp_rmem", true),
+            ("", "net.ipv4.tcp_rmem", false),
+            ("nonsense", "net.ipv4.tcp_keepalive_time", false),
+            ("nonsense", "net.ipv4.tcp_syncookies", true),
+            ("3.10.0-1160.el7", "kernel.shm_rmid_forced", true),
+            ("3.10.0-1160.el7", "net.ipv4.ip_local_reserved_ports", false),
+            ("6.1", "net.ipv4.tcp_fin_timeout", true),
+            ("6.1", "net.core.somaxconn", false),
+        ] {
+            let judged = allowed(kernel, &[]).judge(name, false, false);
+            assert_eq!(judged.is_ok(), expected, "{kernel} {name}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn more_can_be_allowed_by_name_and_by_pattern() {
+        let list = allowed("6.1", &["net.core.*", "kernel.msg*", "net/ipv6/conf/all/x"]);
+        for (name, expected) in [
+            ("net.core.somaxconn", true),
+            ("net/core/somaxconn", true),
+            ("net.corex", false),
+            ("kernel.msgmax", true),
+            ("kernel.shmmax", false),
+            ("net.ipv6.conf.all.x", true),
+            ("net.ipv6.conf.all.xy", false),
+            ("vm.swappiness", false),
+        ] {
+            let judged = list.judge(name, false, false);
+            assert_eq!(judged.is_ok(), expected, "{name}: {judged:?}");
+        }
+        assert_eq!(
+            list.judge("vm/swappiness", false, false),
+            Err(r#""vm.swappiness" not allowlisted"#.to_string())
+        );
+    }
+
+    #[test]
+    fn a_shared_namespace_is_not_the_pods_to_set() {
+        let list = allowed("6.1", &["net.core.*"]);
+        for (name, host_network, host_ipc, expected) in [
+            ("net.core.somaxconn", true, false, "Net"),
+            ("net.ipv4.tcp_syncookies", true, false, "Net"),
+            ("kernel.shm_rmid_forced", false, true, "IPC"),
+        ] {
+            assert_eq!(
+                list.judge(name, host_network, host_ipc),
+                Err(format!("{name:?} not allowed with host {expected} enabled"))
+            );
+            assert_eq!(list.judge(name, !host_network, !host_ipc), Ok(()));
+        }
+    }
+
+    #[test]
+    fn patterns_that_reach_beyond_a_namespace_are_refused() {
+        let refused = |pattern: &str| {
+            Allowlist::new("6.1", &[pattern.to_string()])
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            refused("kernel.*"),
+            r#"the sysctls "kernel." are not known to be namespaced"#
+        );
+        assert_eq!(
+            refused("vm.swappiness"),
+            r#"the sysctls "vm.swappiness" are not known to be namespaced"#
+        );
+        assert!(
+            refused("Net.*").starts_with(
+                r#"sysctl "Net.*" must have at most 253 characters and match regex ("#
+            )
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! What happens after a pod's end, and the audit for what nobody claims.
+
+use super::{
+    SyncLoop,
+    occupant::Occupant,
+    orphans::{Claims, find},
+};
+use crate::{
+    base::{
+        chain,
+        panics::{Place, contain},
+    },
+    model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
+    pods::pod_config::SourcesReadyReader,
+    pods::pod_sync::syncer::TerminationReason,
+    pods::pod_workers::{Collected, UpdateOptions},
+    state::events::ObjectRef,
+    state::pod_cache::Complete,
+    state::pod_state_store::Origin,
+};
+use std::{collections::HashSet, sync::Arc};
+
+impl SyncLoop {
+    /// Workers that have nothing more to do. One whose pod is gone, or is wanted afresh under the same
+    /// UID (also by now, after an orphan of that UID), is cleaned up after; a pod that ended by itself
+    /// stays as it is, to be looked at.
+    pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
+        let manager = self.manager.reader();
+        for uid in uids {
+            let unwanted = manager.get(&uid).is_none();
+            if unwanted || self.workers.wants_restart(&uid) || !self.workers.knows(&uid) {
+                self.clean(uid);
+            }
+        }
+    }
+
+    /// A source no longer has the pod. One that had ended before has only its remains left.
+    pub(super) fn end(&mut self, pod: Arc<Pod>) {
+        let uid = pod.uid();
+        if self.held.remove(&uid) {
+            // Nothing of it was started; what has its UID is another pod's, or an orphan now.
+            self.audits.soon();
+        } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
+            self.clean(uid);
+        } else {
+            self.tell(&uid, UpdateOptions::kill(pod, TerminationReason::Deleted));
+        }
+    }
+
+    /// The clean-up after a pod is over: its worker may go, and a pod that was asked for again
+    /// meanwhile starts afresh. False when something is left of one of them.
+    pub(super) fn on_cleaned(&mut self, uids: HashSet<(PodUid, bool)>) -> bool {
+        let manager = self.manager.reader();
+        let mut all_gone = true;
+        for (uid, gone) in uids {
+            all_gone &= gone;
+            if !gone {
+                self.metrics.left_over();
+            }
+            self.cleaning.remove(&uid);
+            let wanted = manager.get(&uid);
+            let knew = self.workers.knows(&uid);
+            let collected = self.workers.collect(&uid, wanted.is_some());
+            if let (Collected::Forgotten, Some(pod)) = (collected, wanted) {
+                if knew {
+                    self.metrics.restarted(&pod);
+                }
+                // What could not be removed is tried again by the audit, and not at once.
+                if !gone && self.occupant(&pod) != Occupant::Itself {
+                    self.held.insert(uid);
+                } else {
+                    self.create(pod);
+                }
+            }
+        }
+        all_gone
+    }
+
+    /// Something of these pods is on disk although nobody knew them when an audit looked.
+    pub(super) fn on_strays(&mut self, uids: HashSet<PodUid>) {
+        let manager = self.manager.reader();
+        for uid in uids {
+            if manager.get(&uid).is_none() && !self.workers.knows(&uid) {
+                self.clean(uid);
+            }
+        }
+    }
+
+    /// Removes what is left of a pod, beside the loop. Its worker stays until that is done, so a pod
+    /// of the same UID cannot start into its own removal.
+    fn clean(&mut self, uid: PodUid) {
+        if !self.cleaning.insert(uid.clone()) {
+            return;
+        }
+        let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
+        tokio::spawn(async move {
+            // A panic must not keep the UID from ever being used again.
+            let removal = contain(Place::CleanUp, pod_sync.remove_pod(&uid)).await;
+            cleaned.mark((uid, removal.unwrap_or(false)));
+        });
+    }
+
+    /// Whether a pod that is in no list is gone.
+    fn is_gone(&self, pod: &PodStatus) -> bool {
+        let source = pod.source();
+        self.pod_sync.journal.read(&pod.uid, |record| {
+            let origin = record.origin.as_ref();
+            let origin = origin.filter(|origin| origin.source() == Some(source));
+            let manifest = origin.and_then(|origin| origin.manifest.as_deref());
+            self.sources.ready(source, manifest)
+        })
+    }
+
+    /// Looks for what nobody claims. Acts only on settled runtime statuses from a complete list, and only
+    /// on pods whose source has delivered.
+    pub(super) fn audit(&mut self, complete: Complete) {
+        let manager = self.manager.reader();
+        let held: Vec<_> = self
+            .held
+            .iter()
+            .filter_map(|uid| manager.get(uid))
+            .collect();
+        held.into_iter().for_each(|pod| self.create_held(pod));
+        let pods = self.cache.pods();
+        self.workers.observe_runtime(&pods);
+        let (pods, unread): (Vec<_>, Vec<_>) = pods
+            .into_iter()
+            .partition(|p| self.cache.try_settled(&p.uid).is_some());
+        let wanted = self.manager.reader().uids();
+        let claimed = |uid: &PodUid| {
+            wanted.contains(uid) || self.workers.knows(uid) || self.cleaning.contains(uid)
+        };
+        let claims = Claims {
+            claimed: &claimed,
+            gone: &|pod| self.is_gone(pod),
+        };
+        let orphans = find(&pods, &claims);
+        let unread_orphans = unread.iter().any(|pod| !claimed(&pod.uid));
+        for orphan in orphans.running {
+            tracing::info!(
+                pod = %orphan.name,
+                namespace = %orphan.namespace,
+                "podUID" = %orphan.uid,
+                "Stopping a pod that no source wants"
+            );
+            self.metrics.orphan();
+            self.workers.update_pod(UpdateOptions::orphan(orphan));
+        }
+        for remains in orphans.remains {
+            self.clean(remains.uid.clone());
+        }
+        // Before anything is compared with what is wanted, all of that has to be known.
+        let all_delivered = self.sources.all_ready().is_some();
+        let whole = self.audits.done(all_delivered);
+        if unread_orphans {
+            // That a pod has been read does not wake the loop unless it has changed.
+            self.audits.again();
+        }
+        if whole {
+            self.compare(&wanted);
+        }
+        self.collect(pods, wanted, whole, complete);
+    }
+
+    /// Makes up for updates of workers that were lost somewhere: what is wanted and has no worker gets
+    /// one, and what is not wanted any more is stopped, or told to try again.
+    fn compare(&mut self, wanted: &HashSet<PodUid>) {
+        let found = self.workers.sync_known_pods(wanted);
+        let manager = self.manager.reader();
+        for uid in found.to_create {
+            // Those that were forgotten just now are cleaned up after first.
+            let waits = self.cleaning.contains(&uid) || self.held.contains(&uid);
+            if found.forgotten.contains(&uid) || waits {
+                continue;
+            }
+            if let Some(pod) = manager.get(&uid) {
+                tracing::warn!(pod = %pod.full_name(), "A pod had no worker; it gets one");
+                self.create(pod);
+            }
+        }
+    }
+
+    /// What is superseded of pods that stay, and strays on disk.
+    fn collect(
+        &mut self,
+        pods: Vec<Arc<PodStatus>>,
+        mut claimed: HashSet<PodUid>,
+        whole: bool,
+        complete: Complete,
+    ) {
+        claimed.extend(self.cleaning.iter().cloned());
+        claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
+        let all_delivered = self.sources.all_ready().is_some();
+        let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
+        let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
+        self.audits.start(async move {
+            if all_delivered {
+                let gone = |origin: Option<&Origin>| is_gone(&sources, origin);
+                let found = pod_sync.strays(&claimed, gone, whole, complete).await;
+                metrics.swept(found.len());
+                strays.mark_all(found);
+            }
+            if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
+                tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
+            }
+        });
+    }
+
+    /// Whether a desired pod without a worker may get one, as far as its UID goes. Another pod that has the
+    /// UID is stopped and removed first. While it is stopped it has a worker, which has to restart with the
+    /// desired pod (true); otherwise the desired pod waits until the UID is free (false).
+    pub(super) fn has_its_uid(&mut self, pod: &Pod) -> bool {
+        let uid = pod.uid();
+        match self.occupant(pod) {
+            Occupant::Itself => return true,
+            Occupant::Other => {
+                let other = self.cache.latest(&uid);
+                if other.is_active() {
+                    self.workers.update_pod(UpdateOptions::superseded(other));
+                    return true;
+                }
+                self.clean(uid);
+                return false;
+            }
+            Occupant::OfApi => {
+                let other = self.cache.latest(&uid);
+                let (namespace, name) = (&other.namespace, &other.name);
+                let why = format!(
+                    "UID {uid} is already in use by pod {namespace}/{name} of the API server"
+                );
+                let object = ObjectRef::pod(pod);
+                let events = &self.pod_sync.events;
+                events.warning(&object, event::FAILED_SYNC, why.as_str());
+                self.hold(pod, &why);
+            }
+            Occupant::Unread => self.hold(pod, "the runtime status of its UID is not known yet"),
+        }
+        false
+    }
+
+    /// What an earlier kubelet ran under the same full name has to end before a new static pod starts
+    /// (P-12): its worker holds the start gate of that name. One of another source that has not
+    /// delivered yet may still be wanted: it holds the name itself, until an audit judges it. False when
+    /// nothing is known yet of one of them: it may be one of the API server.
+    pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) -> bool {
+        let (uid, manager) = (pod.uid(), self.manager.reader());
+        let mut all_read = true;
+        for other in pods {
+            let same_name = *other.name == *pod.name() && *other.namespace == *pod.namespace();
+            let replaced = same_name && other.uid != uid && manager.get(&other.uid).is_none();
+            if !replaced {
+                continue;
+            }
+            if self.is_unread(other) && !self.workers.knows(&other.uid) {
+                all_read = false;
+            } else if PodSource::of(pod) == Some(other.source()) || self.is_gone(other) {
+                self.workers
+                    .update_pod(UpdateOptions::superseded(other.clone()));
+            }
+        }
+        all_read
+    }
+}
+
+/// Whether a pod of which only a record is left, and perhaps files, is gone for good. Where it came from
+/// is not noted in records of earlier kubelets.
+fn is_gone(sources: &SourcesReadyReader, origin: Option<&Origin>) -> bool {
+    match origin {
+        Some(origin) => origin
+            .source()
+            .is_some_and(|source| sources.ready(source, origin.manifest.as_deref())),
+        None => sources.everything_known(),
+    }
+}

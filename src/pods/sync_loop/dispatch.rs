@@ -1,0 +1,111 @@
+//! What a message from a source means: pure.
+
+use crate::model::{Pod, PodExt, PodOp, PodUid, PodUpdate};
+use std::sync::Arc;
+
+/// One thing to do, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Put the pod on the board of desired pods.
+    Set(Arc<Pod>),
+    /// Take the pod off the board.
+    Unset(PodUid),
+    /// Give the pod a worker.
+    Create(Arc<Pod>),
+    /// Tell the pod's worker that the pod was changed.
+    Update(Arc<Pod>),
+    /// Tell the pod's worker to end it: its source no longer has it.
+    Kill(Arc<Pod>),
+}
+
+/// The steps of one message. Additions go in order of creation, as upstream's do; pods without a
+/// creation time (static ones) come first.
+pub fn dispatch(update: &PodUpdate, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
+    let mut pods = update.pods.clone();
+    if update.op == PodOp::Add {
+        pods.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+    }
+    pods.into_iter()
+        .flat_map(|pod| steps(update.op, pod, known))
+        .collect()
+}
+
+fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
+    match op {
+        PodOp::Add => vec![Step::Set(pod.clone()), Step::Create(pod)],
+        PodOp::Update | PodOp::Delete => vec![Step::Set(pod.clone()), Step::Update(pod)],
+        PodOp::Reconcile => vec![Step::Set(pod)],
+        // The last desired version knows the grace period and the hooks better than the message may.
+        PodOp::Remove => {
+            let uid = pod.uid();
+            let last = known(&uid).unwrap_or(pod);
+            vec![Step::Unset(uid), Step::Kill(last)]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Completeness, PodSource};
+
+    fn pod(uid: &str, created: Option<&str>) -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.into());
+        pod.metadata.creation_timestamp = created
+            .map(|t| k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t.parse().unwrap()));
+        Arc::new(pod)
+    }
+
+    fn update(op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
+        PodUpdate {
+            source: PodSource::File,
+            op,
+            pods,
+            completeness: Completeness::Complete,
+        }
+    }
+
+    #[test]
+    fn additions_are_set_before_they_get_a_worker_in_order_of_creation() {
+        let (late, early, none) = (
+            pod("l", Some("2026-01-02T00:00:00Z")),
+            pod("e", Some("2026-01-01T00:00:00Z")),
+            pod("n", None),
+        );
+        let steps = dispatch(
+            &update(PodOp::Add, vec![late.clone(), early.clone(), none.clone()]),
+            &|_| None,
+        );
+        let expected: Vec<_> = [none, early, late]
+            .into_iter()
+            .flat_map(|pod| [Step::Set(pod.clone()), Step::Create(pod)])
+            .collect();
+        assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn a_removed_pod_is_killed_by_its_last_desired_version() {
+        let (last, message) = (pod("u", Some("2026-01-01T00:00:00Z")), pod("u", None));
+        let steps = dispatch(&update(PodOp::Remove, vec![message]), &|_| {
+            Some(last.clone())
+        });
+        assert_eq!(steps, [Step::Unset("u".into()), Step::Kill(last.clone())]);
+    }
+
+    #[test]
+    fn updates_and_deletions_reach_the_worker_and_reconciliations_do_not() {
+        let p = pod("u", None);
+        for op in [PodOp::Update, PodOp::Delete] {
+            let steps = dispatch(&update(op, vec![p.clone()]), &|_| None);
+            assert_eq!(steps, [Step::Set(p.clone()), Step::Update(p.clone())]);
+        }
+        let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None);
+        assert_eq!(steps, [Step::Set(p)]);
+    }
+
+    #[test]
+    fn an_empty_message_does_nothing() {
+        assert!(dispatch(&update(PodOp::Add, vec![]), &|_| None).is_empty());
+    }
+}

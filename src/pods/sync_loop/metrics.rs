@@ -1,0 +1,163 @@
+//! The metric families about which pods are wanted and what became of others, named as upstream names
+//! them.
+
+use crate::{
+    base::metrics::{AtScrape, Metrics, Sample},
+    model::{Pod, PodExt},
+    pods::pod_workers::PodWorkers,
+    state::pod_manager::PodManager,
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+};
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Static {
+    r#static: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+/// Handles to the families.
+#[derive(Clone)]
+pub struct LoopMetrics {
+    rejections: Family<Reason, Counter>,
+    orphans: Counter,
+    restarts: Family<Static, Counter>,
+    containers: Histogram,
+    cleaned: Gauge,
+    clean_errors: Gauge,
+}
+
+impl LoopMetrics {
+    /// Declares the families, and those that count what is wanted.
+    pub fn new(metrics: &Metrics, manager: &PodManager, workers: &PodWorkers) -> Self {
+        let pods = manager.clone();
+        metrics.register(
+            "kubelet_desired_pods",
+            "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
+            AtScrape::gauge(move || by_static(&pods.pods(), |_| true)),
+        );
+        let (pods, workers) = (manager.clone(), workers.clone());
+        metrics.register(
+            "kubelet_active_pods",
+            "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
+            AtScrape::gauge(move || {
+                let active = |pod: &Pod| {
+                    let ended = pod.is_terminal() || workers.should_pod_be_finished(&pod.uid());
+                    !ended
+                };
+                by_static(&pods.pods(), active)
+            }),
+        );
+        let pods = manager.clone();
+        metrics.register(
+            "kubelet_managed_ephemeral_containers",
+            "Current number of ephemeral containers in pods managed by this kubelet.",
+            AtScrape::number(move || ephemeral(&pods.pods())),
+        );
+        Self {
+            rejections: metrics.register(
+                "kubelet_admission_rejections_total",
+                "Cumulative number pod admission rejections by the Kubelet.",
+                Family::default(),
+            ),
+            orphans: metrics.register(
+                "kubelet_orphaned_runtime_pods_total",
+                "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
+                Counter::default(),
+            ),
+            restarts: metrics.register(
+                "kubelet_restarted_pods_total",
+                "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)",
+                Family::default(),
+            ),
+            containers: metrics.register(
+                "kubelet_containers_per_pod_count",
+                "The number of containers per pod.",
+                Histogram::new(exponential_buckets(1.0, 2.0, 5)),
+            ),
+            cleaned: metrics.register(
+                "kubelet_orphan_pod_cleaned_volumes",
+                "The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep.",
+                Gauge::default(),
+            ),
+            clean_errors: metrics.register(
+                "kubelet_orphan_pod_cleaned_volumes_errors",
+                "The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// The node refused a pod.
+    pub(super) fn rejected(&self, reason: &'static str) {
+        self.rejections
+            .get_or_create_owned(&Reason { reason })
+            .inc();
+    }
+
+    /// Something runs that nobody wants.
+    pub(super) fn orphan(&self) {
+        self.orphans.inc();
+    }
+
+    /// A pod starts afresh after another one of its UID.
+    pub(super) fn restarted(&self, pod: &Pod) {
+        let label = Static {
+            r#static: yes_no(pod.is_static()),
+        };
+        self.restarts.get_or_create_owned(&label).inc();
+    }
+
+    /// A pod is new.
+    pub(super) fn created(&self, pod: &Pod) {
+        self.containers.observe(pod.containers().len() as f64);
+    }
+
+    /// An audit found so many strays on disk, which are removed now.
+    pub(super) fn swept(&self, strays: usize) {
+        self.cleaned.set(i64::try_from(strays).unwrap_or(i64::MAX));
+        self.clean_errors.set(0);
+    }
+
+    /// Something of a pod could not be removed.
+    pub(super) fn left_over(&self) {
+        self.clean_errors.inc();
+    }
+}
+
+fn yes_no(yes: bool) -> &'static str {
+    if yes { "true" } else { "false" }
+}
+
+/// Both are always shown, as upstream does.
+fn by_static(pods: &[Arc<Pod>], counts: impl Fn(&Pod) -> bool) -> Vec<Sample> {
+    let sample = |is_static: bool| {
+        let those = pods.iter().filter(|pod| pod.is_static() == is_static);
+        let count = those.filter(|pod| counts(pod)).count();
+        let labels = vec![("static", yes_no(is_static).to_owned())];
+        (labels, count as f64)
+    };
+    [false, true].map(sample).to_vec()
+}
+
+fn ephemeral(pods: &[Arc<Pod>]) -> f64 {
+    let count = |pod: &Arc<Pod>| {
+        let containers = pod
+            .spec()
+            .and_then(|spec| spec.ephemeral_containers.as_ref());
+        containers.map_or(0, Vec::len)
+    };
+    pods.iter().map(count).sum::<usize>() as f64
+}

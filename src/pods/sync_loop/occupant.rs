@@ -1,0 +1,206 @@
+//! Which pod has the UID of a pod that is to start: pure.
+
+use crate::model::{Pod, PodExt, PodSource, PodStatus, is_other_manifest, keys};
+
+/// The pod that has the UID of a desired pod without a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// None, or the pod itself.
+    Itself,
+    /// Another pod that came from here: one of another name, or one made from an earlier version of the
+    /// manifest. It ends and is removed before the pod starts.
+    Other,
+    /// A pod of the API server, which is left alone.
+    OfApi,
+    /// Too little of the runtime status is known to say.
+    Unread,
+}
+
+/// Compares a desired pod with the runtime status of its UID. `settled` is whether all of that status is
+/// known. `remembered` is the digest of the manifest in the journal; it counts where the sandbox has none.
+pub fn occupant(
+    pod: &Pod,
+    status: &PodStatus,
+    settled: bool,
+    remembered: Option<&str>,
+) -> Occupant {
+    // UIDs of the API server are unique, and it edits pods in place.
+    if !pod.is_static() {
+        return Occupant::Itself;
+    }
+    let newest = status.newest_sandbox();
+    if newest.is_none() && !settled {
+        return Occupant::Unread;
+    }
+    let has_name = *status.name == *pod.name() && *status.namespace == *pod.namespace();
+    let renamed = !status.is_empty() && !has_name;
+    let source = newest.and_then(|sandbox| sandbox.source);
+    if source == Some(PodSource::Api) || (renamed && status.source() == PodSource::Api) {
+        return Occupant::OfApi;
+    }
+    let made_from = newest.and_then(|sandbox| sandbox.spec_digest.as_deref());
+    let edited = is_other_manifest(made_from.or(remembered), pod.annotation(keys::SPEC_DIGEST));
+    match (renamed || edited, settled) {
+        (false, _) => Occupant::Itself,
+        (true, true) => Occupant::Other,
+        (true, false) => Occupant::Unread,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ContainerStatus, SandboxStatus};
+    use Occupant::{Itself, OfApi, Other, Unread};
+
+    fn pod(source: &str, digest: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("web".into());
+        pod.metadata.namespace = Some("shop".into());
+        let annotations = [(keys::CONFIG_SOURCE, source), (keys::SPEC_DIGEST, digest)];
+        let annotations = annotations.map(|(key, value)| (key.into(), value.into()));
+        pod.metadata.annotations = Some(annotations.into());
+        pod
+    }
+
+    fn status(name: &str, sandboxes: &[(Option<PodSource>, Option<&str>)]) -> PodStatus {
+        let sandbox = |(source, digest): &(Option<PodSource>, Option<&str>)| SandboxStatus {
+            source: *source,
+            spec_digest: digest.map(Into::into),
+            ..SandboxStatus::default()
+        };
+        PodStatus {
+            name: name.into(),
+            namespace: "shop".into(),
+            sandboxes: sandboxes.iter().map(sandbox).collect(),
+            containers: vec![ContainerStatus::default()],
+            ..PodStatus::default()
+        }
+    }
+
+    #[test]
+    fn another_pod_under_a_uid_is_recognised_row_by_row() {
+        const FILE: Option<PodSource> = Some(PodSource::File);
+        const API: Option<PodSource> = Some(PodSource::Api);
+        let ours = pod("file", "v1:new");
+        let nothing = PodStatus::default();
+        let (new, old) = (Some("v1:new"), Some("v1:old"));
+        for (what, status, settled, remembered, expected) in [
+            ("nothing", nothing.clone(), true, None, Itself),
+            ("nothing but records", nothing.clone(), true, old, Other),
+            ("its own records", nothing.clone(), true, new, Itself),
+            ("nothing read yet", nothing, false, None, Unread),
+            ("no sandbox", status("web", &[]), true, None, Itself),
+            ("no sandbox yet", status("web", &[]), false, None, Unread),
+            ("itself", status("web", &[(FILE, new)]), true, None, Itself),
+            (
+                "not all read",
+                status("web", &[(FILE, new)]),
+                false,
+                None,
+                Itself,
+            ),
+            ("edited", status("web", &[(FILE, old)]), true, None, Other),
+            (
+                "edited, not all read",
+                status("web", &[(FILE, old)]),
+                false,
+                None,
+                Unread,
+            ),
+            (
+                "the newest counts",
+                status("web", &[(FILE, new), (FILE, old)]),
+                true,
+                old,
+                Itself,
+            ),
+            (
+                "adopted",
+                status("web", &[(FILE, None)]),
+                true,
+                None,
+                Itself,
+            ),
+            (
+                "adopted, then edited",
+                status("web", &[(FILE, None)]),
+                true,
+                old,
+                Other,
+            ),
+            (
+                "another version",
+                status("web", &[(FILE, Some("v0:old"))]),
+                true,
+                None,
+                Itself,
+            ),
+            (
+                "unmarked",
+                status("web", &[(None, None)]),
+                true,
+                None,
+                Itself,
+            ),
+            (
+                "renamed",
+                status("other", &[(FILE, new)]),
+                true,
+                None,
+                Other,
+            ),
+            (
+                "renamed, not all read",
+                status("other", &[(FILE, new)]),
+                false,
+                None,
+                Unread,
+            ),
+            (
+                "of the API",
+                status("other", &[(API, None)]),
+                true,
+                None,
+                OfApi,
+            ),
+            (
+                "of the API, not all read",
+                status("other", &[(API, None)]),
+                false,
+                None,
+                OfApi,
+            ),
+            (
+                "of the API, same name",
+                status("web", &[(API, None)]),
+                true,
+                None,
+                OfApi,
+            ),
+            (
+                "unmarked, other name",
+                status("other", &[(None, None)]),
+                true,
+                None,
+                OfApi,
+            ),
+            (
+                "no sandbox, other name",
+                status("other", &[]),
+                true,
+                None,
+                OfApi,
+            ),
+        ] {
+            let found = occupant(&ours, &status, settled, remembered);
+            assert_eq!(found, expected, "{what}");
+        }
+        let edited = status("web", &[(API, old)]);
+        let of_api = occupant(&pod("api", "v1:new"), &edited, true, old);
+        assert_eq!(
+            of_api, Itself,
+            "annotations of API pods are their users' own"
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Which pods of the runtime nobody wants: pure.
+
+use crate::model::{PodStatus, PodUid};
+use std::sync::Arc;
+
+/// What is known about who wants pods.
+pub struct Claims<'a> {
+    /// A source still has the pod, or a worker is still at it.
+    pub claimed: &'a dyn Fn(&PodUid) -> bool,
+    /// The source that the pod came from has delivered: it is gone unless somebody claims it.
+    pub gone: &'a dyn Fn(&PodStatus) -> bool,
+}
+
+/// Pods to stop and pods of which only remains are left.
+#[derive(Debug, Default, PartialEq)]
+pub struct Orphans {
+    /// Something of them runs.
+    pub running: Vec<Arc<PodStatus>>,
+    /// Dead containers and sandboxes, nothing else.
+    pub remains: Vec<Arc<PodStatus>>,
+}
+
+/// Finds orphans. A pod is judged once the source it came from has delivered.
+pub fn find(pods: &[Arc<PodStatus>], claims: &Claims<'_>) -> Orphans {
+    let mut orphans = Orphans::default();
+    for pod in pods {
+        if (claims.claimed)(&pod.uid) || !(claims.gone)(pod) {
+            continue;
+        }
+        match pod.is_active() {
+            true => orphans.running.push(pod.clone()),
+            false => orphans.remains.push(pod.clone()),
+        }
+    }
+    orphans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{PodSource, SandboxStatus};
+
+    fn pod(uid: &str, source: Option<PodSource>, ready: bool) -> Arc<PodStatus> {
+        let sandbox = SandboxStatus {
+            ready,
+            source,
+            ..SandboxStatus::default()
+        };
+        Arc::new(PodStatus {
+            uid: uid.into(),
+            sandboxes: vec![sandbox],
+            ..PodStatus::default()
+        })
+    }
+
+    fn uids(pods: &[Arc<PodStatus>]) -> Vec<&str> {
+        pods.iter().map(|pod| pod.uid.as_str()).collect()
+    }
+
+    #[test]
+    fn a_claimed_pod_is_never_an_orphan() {
+        let pods = [pod("u", Some(PodSource::File), true)];
+        let claims = Claims {
+            claimed: &|_| true,
+            gone: &|_| true,
+        };
+        assert_eq!(find(&pods, &claims), Orphans::default());
+    }
+
+    #[test]
+    fn a_pod_is_judged_by_whether_its_own_source_has_delivered() {
+        let pods = [
+            pod("file", Some(PodSource::File), true),
+            pod("http", Some(PodSource::Http), true),
+            pod("dead", Some(PodSource::File), false),
+            pod("api", Some(PodSource::Api), true),
+            pod("unmarked", None, true),
+        ];
+        let found = |delivered: &[PodSource]| {
+            let claims = Claims {
+                claimed: &|_| false,
+                gone: &|pod| delivered.contains(&pod.source()),
+            };
+            let orphans = find(&pods, &claims);
+            [orphans.running, orphans.remains].map(|pods| uids(&pods).join(" "))
+        };
+        use PodSource::{Api, File, Http};
+        assert_eq!(found(&[]), ["", ""]);
+        assert_eq!(found(&[File]), ["file", "dead"]);
+        assert_eq!(found(&[File, Http]), ["file http", "dead"]);
+        assert_eq!(found(&[Api]), ["api unmarked", ""]);
+    }
+}

@@ -1,0 +1,223 @@
+//! postStart and preStop.
+
+use super::{
+    ExecFn, Handler, Target,
+    exec::{self, Ended},
+    http,
+    net::join_host_port,
+    request,
+};
+use crate::{
+    base::metrics::Metrics,
+    cri::ExecOutput,
+    model::{ContainerId, reasons},
+    state::events::{EventRecorder, ObjectRef},
+};
+use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};
+use prometheus_client::metrics::counter::Counter;
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+/// Runs hooks; cheap to clone.
+#[derive(Clone)]
+pub struct Hooks {
+    exec: ExecFn,
+    events: EventRecorder,
+    http_fallbacks: Counter,
+}
+
+/// Whose hook it is.
+#[derive(Clone, Copy, Debug)]
+pub struct HookTarget<'a> {
+    /// The pod, for events and texts. What is known of an orphan from its labels is enough.
+    pub pod: &'a ObjectRef,
+    /// Name of the container.
+    pub container: &'a str,
+    /// The instance.
+    pub container_id: &'a ContainerId,
+    /// Address of the pod (of the node for host-network pods), once known.
+    pub pod_ip: Option<&'a str>,
+    /// Ports of the container, for hooks that name one.
+    pub ports: &'a [ContainerPort],
+}
+
+/// A hook that did not do its work. The texts may hold what the container answered: they are for the
+/// log, not for events.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HookError {
+    /// The budget was over before the hook was.
+    #[error("the hook did not end within its budget of {0:?}")]
+    DeadlineExceeded(Duration),
+    /// The hook failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The runtime could not be reached: the hook has not run.
+    #[error("{0}")]
+    Unreachable(String),
+    /// There is no such hook.
+    #[error("Cannot run handler: {0}")]
+    Invalid(String),
+}
+
+impl Hooks {
+    /// Commands go to `exec`; declares its metric family in `metrics`.
+    pub fn new(exec: ExecFn, events: EventRecorder, metrics: &Metrics) -> Self {
+        let http_fallbacks = metrics.register(
+            "kubelet_lifecycle_handler_http_fallbacks_total",
+            "Number of times lifecycle handlers fell back from https to http",
+            Counter::default(),
+        );
+        Self {
+            exec,
+            events,
+            http_fallbacks,
+        }
+    }
+
+    /// Runs a postStart hook to its end; it has no timeout (upstream gives it none). Dropping the
+    /// future is how a caller that must go on cancels it.
+    pub async fn run_post_start(
+        &self,
+        hook: &LifecycleHandler,
+        target: &HookTarget<'_>,
+    ) -> Result<(), HookError> {
+        Box::pin(self.run(hook, target, Duration::ZERO)).await
+    }
+
+    /// Runs a preStop hook for at most `budget`, the time left of the container's grace. A hook that is
+    /// not over by then is cancelled; a command is stopped by the runtime.
+    pub async fn run_pre_stop(
+        &self,
+        hook: &LifecycleHandler,
+        target: &HookTarget<'_>,
+        budget: Duration,
+    ) -> Result<(), HookError> {
+        let over = HookError::DeadlineExceeded(budget);
+        if budget.is_zero() {
+            return Err(over);
+        }
+        match tokio::time::timeout(budget, Box::pin(self.run(hook, target, budget))).await {
+            Ok(result) => result,
+            Err(_) => Err(over),
+        }
+    }
+
+    /// `exec_timeout` is for the runtime; zero is none.
+    async fn run(
+        &self,
+        hook: &LifecycleHandler,
+        target: &HookTarget<'_>,
+        exec_timeout: Duration,
+    ) -> Result<(), HookError> {
+        match Handler::of_hook(hook) {
+            Some(Handler::Exec(command)) => self.run_exec(&command, target, exec_timeout).await,
+            Some(Handler::HttpGet(action)) => self.run_http(action, target).await,
+            Some(Handler::Sleep(seconds)) => {
+                let seconds = u64::try_from(seconds).unwrap_or(0);
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok(())
+            }
+            Some(Handler::TcpSocket(_)) => Err(HookError::Invalid(
+                "invalid handler: tcpSocket is not supported as a lifecycle hook".into(),
+            )),
+            Some(Handler::Grpc(_)) | None => Err(HookError::Invalid(
+                "invalid handler: none of exec, httpGet and sleep is set".into(),
+            )),
+        }
+    }
+
+    async fn run_exec(
+        &self,
+        command: &[String],
+        target: &HookTarget<'_>,
+        timeout: Duration,
+    ) -> Result<(), HookError> {
+        let text = |error: String, output: String| {
+            format!(
+                "Exec lifecycle hook ([{}]) for Container {:?} in Pod {:?} failed - error: {error}, message: {output:?}",
+                command.join(" "),
+                target.container,
+                target.pod_text(),
+            )
+        };
+        Err(
+            match exec::run(&self.exec, target.container_id, command, timeout).await {
+                Ended::Exited(output) if output.exit_code == 0 => return Ok(()),
+                Ended::Exited(output) => {
+                    HookError::Failed(text(exit_text(command, &output), exec::both(&output)))
+                }
+                Ended::TimedOut => HookError::DeadlineExceeded(timeout),
+                Ended::Error(error) if error.is_unavailable() => {
+                    HookError::Unreachable(text(error.grpc_text(), String::new()))
+                }
+                Ended::Error(error) => HookError::Failed(text(error.grpc_text(), String::new())),
+            },
+        )
+    }
+
+    /// Any answer will do, whatever its status: upstream judges none.
+    async fn run_http(
+        &self,
+        action: &HTTPGetAction,
+        target: &HookTarget<'_>,
+    ) -> Result<(), HookError> {
+        let failed = |error: String| {
+            HookError::Failed(format!(
+                "HTTP lifecycle hook ({}) for Container {:?} in Pod {:?} failed - error: {error}",
+                action.path.as_deref().unwrap_or_default(),
+                target.container,
+                target.pod_text(),
+            ))
+        };
+        let reading = AtomicBool::new(false);
+        let request =
+            request::of_action(action, &target.as_target(), request::HOOK_AGENT).map_err(failed)?;
+        let address = join_host_port(&request.url.host, request.url.port());
+        let error = match http::get(request.clone(), &reading).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        if error.no_tls && http::get(request.in_plain_text(), &reading).await.is_ok() {
+            self.http_fallbacks.inc();
+            self.events.warning(
+                target.pod,
+                reasons::event::LIFECYCLE_HTTP_FALLBACK,
+                format!(
+                    "request to HTTPS lifecycle hook {address} got HTTP response, \
+                     retry with HTTP succeeded"
+                ),
+            );
+            return Ok(());
+        }
+        Err(failed(error.error.text))
+    }
+}
+
+impl HookTarget<'_> {
+    /// `name_namespace(uid)`.
+    fn pod_text(&self) -> String {
+        let ObjectRef {
+            namespace,
+            name,
+            uid,
+            ..
+        } = self.pod;
+        format!("{name}_{namespace}({uid})")
+    }
+
+    fn as_target(&self) -> Target<'_> {
+        Target {
+            container_id: self.container_id,
+            pod_ip: self.pod_ip,
+            ports: self.ports,
+        }
+    }
+}
+
+fn exit_text(command: &[String], output: &ExecOutput) -> String {
+    format!(
+        "command '{}' exited with {}: {}",
+        command.join(" "),
+        output.exit_code,
+        super::shown(&output.stderr)
+    )
+}

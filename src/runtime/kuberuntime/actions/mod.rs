@@ -1,0 +1,207 @@
+//! What a pod needs next: the decision table behind every sync.
+//!
+//! * Owns: [`compute_pod_actions`], from a pod, the runtime's picture of it, probe verdicts and
+//!   journaled facts to a plan. Nothing is remembered between two plans.
+//! * Woken by: every sync of a pod, which carries the plan out and asks again.
+//! * Publishes: [`PodActions`], every step with its reason.
+//! * Must never do anything itself, and never plan two instances of one container at a time.
+//! * Answers to upstream's `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations:
+//!   "initialised" is a journaled fact where there is one, and what was left behind by an earlier
+//!   sandbox is told from what belongs to the present one by the sandbox's id.
+
+mod ahead;
+mod init;
+mod reasons;
+mod regular;
+mod restart_all;
+mod sandbox;
+mod view;
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+pub use ahead::needed_soon;
+pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
+pub use restart_all::{ContainerReset, Reset, Trigger};
+
+use crate::{
+    model::{ContainerId, Pod, PodExt, PodStatus, SandboxId},
+    state::probe_results::Verdicts,
+};
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// Everything a plan depends on.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// What should run.
+    pub pod: &'a Pod,
+    /// What the runtime has, newest first.
+    pub status: &'a PodStatus,
+    /// Probe verdicts by container instance.
+    pub verdicts: &'a dyn Fn(&ContainerId) -> Verdicts,
+    /// What was written down earlier.
+    pub facts: &'a Facts,
+}
+
+/// Journaled facts about the pod. All of them may be absent; then the runtime status alone decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// All init containers were done in this sandbox.
+    pub initialized_in: Option<SandboxId>,
+    /// The pod reached phase Succeeded or Failed: nothing of it is ever started again.
+    pub terminal: bool,
+    /// Last exit codes of regular containers by name, for those whose instances the runtime no
+    /// longer has. A container with an instance is judged by the instance.
+    pub exits: BTreeMap<Arc<str>, i32>,
+    /// Instances that go because all containers are being restarted.
+    pub resetting: Vec<ContainerId>,
+}
+
+/// A container to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerStart {
+    /// Position in its list of the pod spec.
+    pub index: usize,
+    /// Name.
+    pub name: String,
+    /// Why.
+    pub reason: StartReason,
+}
+
+impl ContainerStart {
+    fn new(index: usize, name: &str, reason: StartReason) -> Self {
+        let name = name.to_string();
+        Self {
+            index,
+            name,
+            reason,
+        }
+    }
+}
+
+/// A container instance to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerKill {
+    /// The instance.
+    pub id: ContainerId,
+    /// Name of its container.
+    pub name: String,
+    /// Why.
+    pub reason: KillReason,
+    /// It is an init container (a sidecar, as a rule).
+    pub init: bool,
+    /// The same plan starts it again.
+    pub restart: bool,
+}
+
+impl fmt::Display for ContainerKill {
+    /// The message of the `Killing` event, in upstream's words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.init {
+            "Init container"
+        } else {
+            "Container"
+        })?;
+        match self.reason {
+            KillReason::UnknownState => {
+                write!(f, " {}, try killing it before restart", self.reason)
+            }
+            reason => {
+                write!(f, " {} {reason}", self.name)?;
+                if self.restart && !self.init {
+                    f.write_str(", will be restarted")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A plan. The executor first stops (`kill_pod`, else `containers_to_kill`), then makes the sandbox,
+/// then starts ephemeral, init and regular containers in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodActions {
+    /// Stop every container and sandbox of the pod. `containers_to_kill` then only says why some of
+    /// them would have been stopped anyway.
+    pub kill_pod: Option<KillPodReason>,
+    /// Make a new sandbox; the instances of all init containers are removed before.
+    pub create_sandbox: bool,
+    /// Why the newest sandbox cannot be used; `None` when it can.
+    pub sandbox_change: Option<SandboxChange>,
+    /// The sandbox to use, or the one that is replaced (then `None` also when its network mode
+    /// differs, as upstream has it).
+    pub sandbox: Option<SandboxId>,
+    /// Attempt number of that sandbox, or of the one to create.
+    pub attempt: u32,
+    /// Ephemeral containers to start.
+    pub ephemeral_containers_to_start: Vec<ContainerStart>,
+    /// Init containers to start, in spec order.
+    pub init_containers_to_start: Vec<ContainerStart>,
+    /// Regular containers to start, in spec order.
+    pub containers_to_start: Vec<ContainerStart>,
+    /// All containers start over: this is removed, and nothing else happens before that is done.
+    pub reset: Option<Reset>,
+    /// Single instances to stop before anything is started.
+    pub containers_to_kill: Vec<ContainerKill>,
+}
+
+impl PodActions {
+    /// Nothing is to be done.
+    pub fn is_empty(&self) -> bool {
+        self.kill_pod.is_none()
+            && !self.create_sandbox
+            && self.reset.is_none()
+            && !self.starts_something()
+            && self.containers_to_kill.is_empty()
+    }
+
+    /// Any container is to be started.
+    pub fn starts_something(&self) -> bool {
+        !(self.ephemeral_containers_to_start.is_empty()
+            && self.init_containers_to_start.is_empty()
+            && self.containers_to_start.is_empty())
+    }
+
+    fn start_nothing(&mut self) {
+        self.ephemeral_containers_to_start.clear();
+        self.init_containers_to_start.clear();
+        self.containers_to_start.clear();
+    }
+}
+
+/// Decides what a pod needs now. Pure: equal inputs give equal plans.
+pub fn compute_pod_actions(inputs: &Inputs<'_>) -> PodActions {
+    let view = view::View { inputs };
+    let mut actions = sandbox::check(&view);
+    if inputs.facts.terminal {
+        let active = inputs.status.is_active();
+        actions.kill_pod = active.then_some(KillPodReason::Terminal);
+        return actions;
+    }
+    match actions.sandbox_change {
+        Some(change) => sandbox::replace(&view, change, &mut actions),
+        None => {
+            actions.reset = restart_all::compute(&view);
+            if actions.reset.is_some() {
+                return actions;
+            }
+            regular::compute_ephemeral(&view, &mut actions);
+            if init::compute(&view, &mut actions) {
+                regular::compute(&view, &mut actions);
+            }
+        }
+    }
+    let only_kills = actions.kill_pod.is_some() && !actions.create_sandbox;
+    if only_kills || inputs.pod.is_being_deleted() {
+        actions.start_nothing();
+        actions
+            .containers_to_kill
+            .iter_mut()
+            .for_each(|kill| kill.restart = false);
+    }
+    actions
+}

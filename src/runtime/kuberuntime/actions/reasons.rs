@@ -1,0 +1,113 @@
+//! Why a plan does what it does, as data; `Display` gives the words that users see.
+
+use std::fmt;
+
+/// Why the pod needs another sandbox than the newest one it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SandboxChange {
+    /// The runtime has no sandbox of the pod.
+    NoneKnown,
+    /// More than one sandbox is READY.
+    SeveralReady,
+    /// The newest sandbox is not READY.
+    NotReady,
+    /// The sandbox lives in the pod's network and should live in the node's, or the other way round.
+    NetworkModeDiffers,
+    /// The runtime reports a network without an address.
+    LostIp,
+}
+
+impl fmt::Display for SandboxChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoneKnown => "the pod has no sandbox",
+            Self::SeveralReady => "several sandboxes are ready",
+            Self::NotReady => "the sandbox is not ready",
+            Self::NetworkModeDiffers => "the network mode differs",
+            Self::LostIp => "the sandbox lost its IP address",
+        })
+    }
+}
+
+/// Why everything of the pod is stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KillPodReason {
+    /// A new sandbox takes the place of the present one (or of none).
+    SandboxReplaced(SandboxChange),
+    /// The sandbox is no good and nothing in the pod may run again.
+    SandboxLost(SandboxChange),
+    /// This init container failed and may not be restarted.
+    InitFailed(String),
+    /// No regular container is left to keep or to start.
+    NothingToRun,
+    /// The pod reached a terminal phase earlier.
+    Terminal,
+}
+
+impl fmt::Display for KillPodReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SandboxReplaced(change) => write!(f, "{change}, it will be created anew"),
+            Self::SandboxLost(change) => write!(f, "{change} and nothing is left to restart"),
+            Self::InitFailed(name) => {
+                write!(f, "init container {name} failed and may not be restarted")
+            }
+            Self::NothingToRun => f.write_str("no container is left to run"),
+            Self::Terminal => f.write_str("the pod has reached its end"),
+        }
+    }
+}
+
+/// Why one container is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KillReason {
+    /// Name and image are not those it was created with.
+    DefinitionChanged,
+    /// Its liveness probe failed.
+    LivenessProbe,
+    /// Its startup probe failed.
+    StartupProbe,
+    /// The runtime does not know whether it runs.
+    UnknownState,
+}
+
+impl fmt::Display for KillReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DefinitionChanged => "definition changed",
+            Self::LivenessProbe => "failed liveness probe",
+            Self::StartupProbe => "failed startup probe",
+            Self::UnknownState => "is in \"unknown\" state",
+        })
+    }
+}
+
+/// Why one container is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StartReason {
+    /// There is no instance of it.
+    NoInstance,
+    /// The sandbox is new.
+    NewSandbox,
+    /// The init container before it is done.
+    PreviousInitialized,
+    /// The runtime created it but did not start it.
+    NeverStarted,
+    /// It exited with this code, and its policy asks for a restart.
+    Exited(i32),
+    /// It is stopped for this reason and has to come back.
+    Killed(KillReason),
+}
+
+impl fmt::Display for StartReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInstance => f.write_str("has no instance yet"),
+            Self::NewSandbox => f.write_str("the sandbox is new"),
+            Self::PreviousInitialized => f.write_str("the init container before it is done"),
+            Self::NeverStarted => f.write_str("was created but never started"),
+            Self::Exited(code) => write!(f, "exited with code {code}"),
+            Self::Killed(reason) => reason.fmt(f),
+        }
+    }
+}

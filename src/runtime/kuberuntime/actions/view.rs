@@ -1,0 +1,92 @@
+//! The runtime status as the rules need it: what belongs to the pod, and what belongs to its present
+//! sandbox.
+
+use super::Inputs;
+use crate::model::{ContainerState, ContainerStatus, PodExt, RestartPolicy, container_hash};
+use k8s_openapi::api::core::v1::Container;
+
+/// What is known of a regular container.
+pub(super) enum Seen<'a> {
+    /// Nothing.
+    Never,
+    /// The runtime has no instance, but the last one is known to have exited with this code.
+    Gone(i32),
+    /// The newest instance.
+    Instance(&'a ContainerStatus),
+}
+
+pub(super) struct View<'a> {
+    pub(super) inputs: &'a Inputs<'a>,
+}
+
+impl<'a> View<'a> {
+    /// Newest instance of a container.
+    pub(super) fn newest(&self, name: &'a str) -> Option<&'a ContainerStatus> {
+        self.inputs.status.newest(name)
+    }
+
+    /// Newest instance of a container in the newest sandbox.
+    pub(super) fn newest_here(&self, name: &'a str) -> Option<&'a ContainerStatus> {
+        let sandbox = self.inputs.status.newest_sandbox()?;
+        self.inputs
+            .status
+            .instances(name)
+            .find(|c| c.sandbox == sandbox.id)
+    }
+
+    /// The newest instance, or the journal's word of the last exit.
+    pub(super) fn regular(&self, name: &'a str) -> Seen<'a> {
+        match self.newest(name) {
+            Some(status) => Seen::Instance(status),
+            None => match self.inputs.facts.exits.get(name) {
+                Some(code) => Seen::Gone(*code),
+                None => Seen::Never,
+            },
+        }
+    }
+
+    /// Whether any container was ever created.
+    pub(super) fn any_container(&self) -> bool {
+        !self.inputs.facts.exits.is_empty() || !self.inputs.status.containers.is_empty()
+    }
+
+    /// Whether any regular container was ever created.
+    pub(super) fn any_regular_container(&self) -> bool {
+        self.inputs
+            .pod
+            .containers()
+            .iter()
+            .any(|c| !matches!(self.regular(&c.name), Seen::Never))
+    }
+
+    /// Whether the pod was initialised in its newest sandbox: a journaled fact, or else the presence
+    /// of a regular container there, which is only ever created after initialisation.
+    pub(super) fn is_initialized(&self) -> bool {
+        let Some(sandbox) = self.inputs.status.newest_sandbox() else {
+            return false;
+        };
+        self.inputs.facts.initialized_in.as_ref() == Some(&sandbox.id)
+            || self
+                .inputs
+                .pod
+                .containers()
+                .iter()
+                .any(|c| self.newest_here(&c.name).is_some())
+    }
+
+    /// The container's own restart policy, else the pod's.
+    pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
+        RestartPolicy::of(self.inputs.pod, container)
+    }
+}
+
+/// Whether name and image are not those the container was created with. An instance without a hash
+/// is taken as it is.
+pub(super) fn definition_changed(container: &Container, status: &ContainerStatus) -> bool {
+    !status.hash.is_empty() && *status.hash != *container_hash(container)
+}
+
+/// Exited with a failure: a bad code, or killed for memory.
+pub(super) fn failed(status: &ContainerStatus) -> bool {
+    status.state == ContainerState::Exited && !status.succeeded()
+}

@@ -1,0 +1,113 @@
+//! How containers ended still counts when their instances are gone (P-15): whatever removed them, the
+//! restart policy, the back-off, the phase and the last state go by it.
+
+use super::KubeGenericRuntimeManager;
+use crate::{
+    model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, runs_again},
+    state::pod_state_store::{PodRecord, says_the_last_word},
+};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+/// Exit codes by name of containers whose last instance may be gone.
+pub(super) fn codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
+    record
+        .last_exits()
+        .map(|(name, exit)| (name.into(), exit.exit_code))
+        .collect()
+}
+
+impl KubeGenericRuntimeManager {
+    /// Writes down how containers ended that are not to run again: nobody is to start them afresh
+    /// because the runtime, or somebody who tidies up there, has lost them.
+    pub(super) fn note_ends(&self, pod: &Pod, status: &PodStatus) {
+        let uid = pod.uid();
+        if self.journal.read(&uid, |r| r.restart_all.is_some()) {
+            // All of them are to run again.
+            return;
+        }
+        for container in pod.containers() {
+            let ended = status.newest(&container.name).filter(|newest| {
+                newest.state == ContainerState::Exited
+                    && !runs_again(pod, container, newest.exit_code)
+            });
+            let Some(ended) = ended else { continue };
+            let known = self.journal.read(&uid, |record| {
+                let exit = record.exits.get(&container.name);
+                exit.is_some_and(|exit| exit.id == ended.id.as_str())
+            });
+            if !known {
+                self.journal
+                    .update(&uid, |record| record.set_exit(ended, false));
+            }
+        }
+    }
+
+    /// Before the last instance that says how a container ended is removed, that is written down.
+    pub(super) async fn remember_exit(&self, uid: &PodUid, container: &ContainerStatus) {
+        if container.state != ContainerState::Exited {
+            return;
+        }
+        let picture = self.cache.latest(uid);
+        if let Some(followed) = says_the_last_word(&picture, container) {
+            let change = |record: &mut PodRecord| record.set_exit(container, followed);
+            self.journal.record(uid, change).await;
+        }
+    }
+
+    /// The newest instance of a container, or what is remembered of it if the runtime has none.
+    pub(super) fn newest<'a>(
+        &self,
+        pod: &Pod,
+        status: &'a PodStatus,
+        name: &str,
+    ) -> Option<Cow<'a, ContainerStatus>> {
+        if let Some(newest) = status.newest(name) {
+            return Some(Cow::Borrowed(newest));
+        }
+        self.journal.read(&pod.uid(), |record| {
+            let mut exits = record.last_exits();
+            let (_, exit) = exits.find(|(known, _)| *known == name)?;
+            Some(Cow::Owned(exit.instance(name)))
+        })
+    }
+
+    /// How a container ended last that runs, or ran a moment ago: of what the runtime has, else of what is
+    /// remembered.
+    pub(super) fn ended_before(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        name: &str,
+    ) -> Option<ContainerStatus> {
+        let exited = |status: &PodStatus| {
+            let mut instances = status.instances(name);
+            let exited = instances.find(|c| c.state == ContainerState::Exited);
+            exited.cloned()
+        };
+        exited(status).or_else(|| {
+            let record = |record: &PodRecord| record.with_exits(status);
+            exited(&self.journal.read(&pod.uid(), record)?)
+        })
+    }
+
+    /// A container has been made anew: its last exit is not how it ended any more.
+    pub(super) fn exit_is_past(&self, pod: &Pod, name: &str) {
+        let uid = pod.uid();
+        let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.followed);
+        if self.journal.read(&uid, is_last) {
+            self.journal.update(&uid, |record| {
+                if let Some(exit) = record.exits.get_mut(name) {
+                    exit.followed = true;
+                }
+            });
+        }
+    }
+
+    /// These containers begin anew: how they ended before says nothing.
+    pub(super) fn forget_exits(&self, uid: &PodUid, of: impl Fn(&str) -> bool) {
+        if self.journal.read(uid, |r| !r.exits.is_empty()) {
+            self.journal
+                .update(uid, |r| r.exits.retain(|name, _| !of(name)));
+        }
+    }
+}

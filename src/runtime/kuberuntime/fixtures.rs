@@ -1,0 +1,48 @@
+//! Pods and settings that the tests of this module share.
+
+use super::generate::SpecSettings;
+use crate::model::Pod;
+use crate::resources::{CpuEnforcement, NodeFacts};
+use crate::volumes::KubeletRoot;
+use serde_json::{Value, json};
+use std::{path::Path, sync::Arc};
+
+/// A pod `web` in namespace `shop` with UID `u-1`.
+pub(super) fn pod(spec: Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u-1"},
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// The pod with only this container, named `c`.
+pub(super) fn pod_with(mut container: Value) -> Pod {
+    container["name"] = "c".into();
+    pod(json!({"containers": [container]}))
+}
+
+/// Facts of a node with 4 GiB.
+pub(super) fn node() -> NodeFacts {
+    NodeFacts {
+        memory_capacity_bytes: 4 << 30,
+        allocatable_milli_cpu: 4000,
+        allocatable_memory_bytes: 4 << 30,
+        allocatable_ephemeral_storage_bytes: 10 << 30,
+        host_ips: vec!["192.0.2.1".into(), "2001:db8::1".into()],
+        ..NodeFacts::default()
+    }
+}
+
+/// Settings with a root below the directory.
+pub(super) fn settings(directory: &Path) -> SpecSettings {
+    SpecSettings {
+        root: KubeletRoot::create(directory).unwrap(),
+        pod_logs_dir: "/var/log/pods".into(),
+        cluster_dns: vec!["10.96.0.10".parse().unwrap()],
+        cluster_domain: "cluster.local".into(),
+        seccomp_default: false,
+        cpu: CpuEnforcement::default(),
+        node: Arc::new(node()),
+    }
+}

@@ -1,0 +1,245 @@
+//! Carries out the removal of dead containers, sandboxes and logs.
+
+use super::{
+    super::KubeGenericRuntimeManager,
+    plan::{self, ContainerRemoval, Instance, Reason, Sandbox},
+};
+use crate::{
+    model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid},
+    state::pod_cache::{Complete, ItemId, Owner, Read},
+};
+use jiff::Timestamp;
+use std::sync::Arc;
+
+impl KubeGenericRuntimeManager {
+    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
+    /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
+    pub async fn collect_pod(
+        &self,
+        status: &Arc<PodStatus>,
+        owner: &Owner,
+        content_goes: bool,
+    ) -> anyhow::Result<()> {
+        self.collect(std::slice::from_ref(status), content_goes)
+            .await?;
+        if content_goes {
+            self.links.remove_pod_logs(owner).await;
+        }
+        Ok(())
+    }
+
+    /// The audit: superseded instances that no pod's own worker has removed. The proof says that the
+    /// runtime statuses come from a complete list. Pods of the API server are left to it.
+    pub async fn collect_superseded(
+        &self,
+        pods: &[Arc<PodStatus>],
+        _proof: Complete,
+    ) -> anyhow::Result<()> {
+        self.back_off.collect(Timestamp::now());
+        let ours = |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api;
+        let ours: Vec<_> = pods.iter().filter(ours).cloned().collect();
+        self.collect(&ours, false).await
+    }
+
+    async fn collect(&self, pods: &[Arc<PodStatus>], content_goes: bool) -> anyhow::Result<()> {
+        let goes = |_: &PodUid| content_goes;
+        let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+        let removals = plan::containers(instances(pods), &self.gc_policy, Some(&goes), now);
+        let sandbox_removals =
+            |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), Some(&goes));
+        let early = sandbox_removals(pods);
+        if removals.is_empty() && early.is_empty() {
+            return Ok(());
+        }
+        let mut first_error = None;
+        for removal in &removals {
+            let Some(status) = pods.iter().find(|p| p.container(&removal.id).is_some()) else {
+                continue;
+            };
+            if let Err(error) = self.remove_container(status, removal).await {
+                first_error.get_or_insert(error);
+            }
+        }
+        let pods: Vec<_> = pods.iter().map(|pod| self.cache.latest(&pod.uid)).collect();
+        for removal in sandbox_removals(&pods) {
+            let Some(status) = pods
+                .iter()
+                .find(|p| p.sandboxes.iter().any(|s| s.id == removal.id))
+            else {
+                continue;
+            };
+            if let Err(error) = self.remove_sandbox(status, &removal.id).await {
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    async fn remove_container(
+        &self,
+        status: &PodStatus,
+        removal: &ContainerRemoval,
+    ) -> anyhow::Result<()> {
+        let owner = Owner::of_status(status);
+        let id = removal.id.as_str();
+        tracing::debug!(pod = %owner.name, container = id, why = %removal.reason, "Removing a container");
+        if removal.stop_first {
+            match self.runtime.stop_container(id, plan_minimum()).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        if let Some(container) = status.container(&removal.id) {
+            if removal.reason != Reason::PodGone {
+                self.remember_exit(&owner.uid, container).await;
+            }
+            self.links.remove_container_logs(&owner, container).await;
+        }
+        self.remove_from_runtime(status, &removal.id).await
+    }
+
+    /// Removes a container that makes way for the pod's restart. The log of the newest instance stays
+    /// until its successor's successor comes: it says what happened, and its number goes on.
+    pub(in crate::runtime::kuberuntime) async fn remove_reset_container(
+        &self,
+        status: &PodStatus,
+        id: &ContainerId,
+        keep_log: bool,
+    ) -> anyhow::Result<()> {
+        let owner = Owner::of_status(status);
+        tracing::debug!(pod = %owner.name, container = %id, "Removing a container for a restart");
+        if let Some(container) = status.container(id) {
+            match keep_log {
+                true => self.links.retire_container_logs(&owner, container).await,
+                false => self.links.remove_container_logs(&owner, container).await,
+            }
+        }
+        self.remove_from_runtime(status, id).await
+    }
+
+    /// Removes an instance that was never started, so far as is known. Its log file, if there is one,
+    /// goes with the pod's others.
+    pub(in crate::runtime::kuberuntime) async fn remove_unstarted(
+        &self,
+        status: &PodStatus,
+        id: &ContainerId,
+    ) -> anyhow::Result<()> {
+        tracing::debug!(pod = %status.name, container = %id, "Removing a container that never started");
+        if let Some(container) = status.container(id) {
+            let owner = Owner::of_status(status);
+            self.links.remove_link(&owner, container).await;
+        }
+        self.remove_from_runtime(status, id).await
+    }
+
+    async fn remove_from_runtime(
+        &self,
+        status: &PodStatus,
+        container: &ContainerId,
+    ) -> anyhow::Result<()> {
+        let owner = Owner::of_status(status);
+        let id = container.as_str();
+        match self.runtime.remove_container(id).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+        // Gone for good: newer than any read that began while it was being removed.
+        let seq = self.cache.next_seq();
+        self.cache.observed(
+            &owner,
+            &ItemId::Container(container.clone()),
+            seq,
+            Read::Gone,
+        );
+        self.journal.update(&status.uid, |record| {
+            record.retain_containers(|known| known != id)
+        });
+        Ok(())
+    }
+
+    async fn remove_sandbox(
+        &self,
+        status: &PodStatus,
+        id: &crate::model::SandboxId,
+    ) -> anyhow::Result<()> {
+        let owner = Owner::of_status(status);
+        tracing::debug!(pod = %owner.name, sandbox = %id, "Removing a sandbox");
+        self.stop_sandbox(&owner, id).await?;
+        match self.runtime.remove_pod_sandbox(id.as_str()).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+        let seq = self.cache.next_seq();
+        self.cache
+            .observed(&owner, &ItemId::Sandbox(id.clone()), seq, Read::Gone);
+        Ok(())
+    }
+
+    /// Before anything is started, of each init container only the newest dead instance stays.
+    pub(in crate::runtime::kuberuntime) async fn prune_init_containers(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+    ) {
+        self.remove_quietly(status, plan::init_containers(pod, status))
+            .await;
+    }
+
+    /// Before a new sandbox is made, init containers are to run afresh: no instance stays.
+    pub(in crate::runtime::kuberuntime) async fn purge_init_containers(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+    ) {
+        let removals = plan::all_init_containers(pod, status);
+        self.remove_quietly(status, removals).await;
+        self.forget_exits(&pod.uid(), |name| {
+            pod.init_containers().iter().any(|c| c.name == name)
+        });
+    }
+
+    async fn remove_quietly(&self, status: &PodStatus, removals: Vec<ContainerRemoval>) {
+        for removal in removals {
+            if let Err(error) = self.remove_container(status, &removal).await {
+                tracing::warn!(
+                    pod = %status.name,
+                    container = %removal.id,
+                    err = %crate::base::chain(error.as_ref()),
+                    "Cannot remove an init container"
+                );
+            }
+        }
+    }
+}
+
+fn plan_minimum() -> i64 {
+    super::super::kill::plan::MINIMUM_STOP_SECONDS
+}
+
+fn instances(pods: &[Arc<PodStatus>]) -> Vec<Instance> {
+    pods.iter()
+        .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
+        .map(|(pod, c)| Instance {
+            id: c.id.clone(),
+            pod: pod.uid.clone(),
+            name: c.name.to_string(),
+            restart_count: c.restart_count,
+            created_at: c.created_at,
+            state: c.state,
+        })
+        .collect()
+}
+
+fn sandboxes(pods: &[Arc<PodStatus>]) -> Vec<Sandbox> {
+    pods.iter()
+        .flat_map(|pod| pod.sandboxes.iter().map(move |s| (pod, s)))
+        .map(|(pod, s)| Sandbox {
+            id: s.id.clone(),
+            pod: pod.uid.clone(),
+            attempt: s.attempt,
+            created_at: s.created_at,
+            ready: s.ready,
+            has_containers: pod.containers.iter().any(|c| c.sandbox == s.id),
+        })
+        .collect()
+}

@@ -1,0 +1,266 @@
+//! Which dead containers and sandboxes may be removed, and why.
+
+use crate::model::{ContainerId, ContainerState, Pod, PodExt, PodStatus, PodUid, SandboxId};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    time::Duration,
+};
+
+/// How many dead containers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Only containers created longer ago than this are looked at.
+    pub min_age: Duration,
+    /// Dead instances kept per pod and container name; `None` for all.
+    pub max_per_container: Option<usize>,
+    /// Dead instances kept on the node; `None` for any number.
+    pub max_containers: Option<usize>,
+}
+
+impl Default for Policy {
+    /// Upstream's: no minimum age, one instance per container name, no limit for the node.
+    fn default() -> Self {
+        Self {
+            min_age: Duration::ZERO,
+            max_per_container: Some(1),
+            max_containers: None,
+        }
+    }
+}
+
+/// A container instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The instance.
+    pub id: ContainerId,
+    /// Its pod.
+    pub pod: PodUid,
+    /// Its container's name.
+    pub name: String,
+    /// How often its container had been restarted; says which instance of a name is the newer one,
+    /// whatever happened to the clock in between.
+    pub restart_count: u32,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Running ones stay; they say whether there is a newer instance than a created one.
+    pub state: ContainerState,
+}
+
+/// A sandbox of any kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its pod.
+    pub pod: PodUid,
+    /// Attempt number.
+    pub attempt: u32,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// READY.
+    pub ready: bool,
+    /// Whether any container, dead or alive, is in it.
+    pub has_containers: bool,
+}
+
+/// Why something is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Nothing of the pod is to stay.
+    PodGone,
+    /// There are newer instances of the same container, or a newer sandbox of the same pod.
+    Superseded,
+    /// There are more dead containers on the node than may be kept.
+    TooMany,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PodGone => "its pod is gone",
+            Self::Superseded => "there is a newer one",
+            Self::TooMany => "too many dead containers",
+        })
+    }
+}
+
+/// A container to remove.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerRemoval {
+    /// The instance.
+    pub id: ContainerId,
+    /// Why.
+    pub reason: Reason,
+    /// Its state is unknown: stop it first.
+    pub stop_first: bool,
+}
+
+/// A sandbox to remove; it is stopped before, whatever its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxRemoval {
+    /// The sandbox.
+    pub id: SandboxId,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Which of the node's dead containers go, of each container the oldest first: wherever this is broken
+/// off, the newest instance, which says how it ended, is still there. A created instance without a successor
+/// is about to start: it stays, and takes the place of no dead one. `content_goes` says whether nothing of a
+/// pod is to stay; it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
+pub fn containers(
+    instances: Vec<Instance>,
+    policy: &Policy,
+    content_goes: Option<&dyn Fn(&PodUid) -> bool>,
+    now: i64,
+) -> Vec<ContainerRemoval> {
+    let min_age = i64::try_from(policy.min_age.as_nanos()).unwrap_or(i64::MAX);
+    let newest_allowed = now.saturating_sub(min_age);
+    // Without a minimum any age will do, also that of what a clock set back has put into the future.
+    let old_enough = |instance: &Instance| min_age == 0 || instance.created_at <= newest_allowed;
+    let mut groups: HashMap<(PodUid, String), Vec<Instance>> = HashMap::new();
+    for instance in instances {
+        let key = (instance.pod.clone(), instance.name.clone());
+        groups.entry(key).or_default().push(instance);
+    }
+    let mut removals = Vec::new();
+    groups.retain(|(pod, _), group| {
+        let goes = content_goes.is_some_and(|goes| goes(pod));
+        group.sort_by(newest_instance_first);
+        let starts = |newest: &Instance| newest.state == ContainerState::Created;
+        if !goes && group.first().is_some_and(starts) {
+            group.remove(0);
+        }
+        group.retain(|instance| instance.state != ContainerState::Running && old_enough(instance));
+        if goes {
+            remove(group.drain(..).rev(), Reason::PodGone, &mut removals);
+        } else if let Some(keep) = policy.max_per_container {
+            let keep = keep.min(group.len());
+            remove(group.drain(keep..).rev(), Reason::Superseded, &mut removals);
+        }
+        !group.is_empty()
+    });
+    if let Some(max) = policy.max_containers {
+        enforce_total(groups, max, &mut removals);
+    }
+    removals
+}
+
+/// First an equal share for every container name, at least one each; then the oldest go.
+fn enforce_total(
+    mut groups: HashMap<(PodUid, String), Vec<Instance>>,
+    max: usize,
+    removals: &mut Vec<ContainerRemoval>,
+) {
+    let total: usize = groups.values().map(Vec::len).sum();
+    if total <= max {
+        return;
+    }
+    let share = max.checked_div(groups.len()).unwrap_or(0).max(1);
+    for group in groups.values_mut() {
+        let keep = share.min(group.len());
+        remove(group.drain(keep..).rev(), Reason::TooMany, removals);
+    }
+    let mut left: Vec<Instance> = groups.into_values().flatten().collect();
+    left.sort_by(newest_first);
+    let keep = max.min(left.len());
+    remove(left.drain(keep..).rev(), Reason::TooMany, removals);
+}
+
+/// The order of the instances of one container.
+fn newest_instance_first(a: &Instance, b: &Instance) -> std::cmp::Ordering {
+    (b.restart_count, b.created_at, &b.id).cmp(&(a.restart_count, a.created_at, &a.id))
+}
+
+/// The order of containers of different names.
+fn newest_first(a: &Instance, b: &Instance) -> std::cmp::Ordering {
+    (b.created_at, &b.id).cmp(&(a.created_at, &a.id))
+}
+
+fn remove(
+    containers: impl Iterator<Item = Instance>,
+    reason: Reason,
+    removals: &mut Vec<ContainerRemoval>,
+) {
+    removals.extend(containers.map(|container| ContainerRemoval {
+        stop_first: container.state == ContainerState::Unknown,
+        id: container.id,
+        reason,
+    }));
+}
+
+/// Which sandboxes go: those that are not READY and without containers, unless it is the newest one
+/// of a pod that stays. The list has to be complete.
+pub fn sandboxes(
+    all: &[Sandbox],
+    content_goes: Option<&dyn Fn(&PodUid) -> bool>,
+) -> Vec<SandboxRemoval> {
+    let rank = |s: &Sandbox| (s.attempt, s.created_at, s.id.clone());
+    let mut newest: HashMap<&PodUid, &Sandbox> = HashMap::new();
+    for sandbox in all {
+        let known = newest.entry(&sandbox.pod).or_insert(sandbox);
+        if rank(sandbox) > rank(known) {
+            *known = sandbox;
+        }
+    }
+    all.iter()
+        .filter(|s| !s.ready && !s.has_containers)
+        .filter_map(|s| {
+            let is_newest = newest.get(&s.pod).is_some_and(|n| n.id == s.id);
+            let reason = if content_goes.is_some_and(|goes| goes(&s.pod)) {
+                Reason::PodGone
+            } else if !is_newest {
+                Reason::Superseded
+            } else {
+                return None;
+            };
+            Some(SandboxRemoval {
+                id: s.id.clone(),
+                reason,
+            })
+        })
+        .collect()
+}
+
+/// Old instances of init containers that are removed before a pod's sync starts anything: of each
+/// name only the newest dead one stays.
+pub fn init_containers(pod: &Pod, status: &PodStatus) -> Vec<ContainerRemoval> {
+    let names: HashSet<&str> = pod
+        .init_containers()
+        .iter()
+        .map(|c| c.name.as_str())
+        .collect();
+    let mut kept = HashSet::new();
+    status
+        .containers
+        .iter()
+        .filter(|c| matches!(c.state, ContainerState::Exited | ContainerState::Unknown))
+        .filter(|c| names.contains(&*c.name))
+        .filter(|c| !kept.insert(&*c.name))
+        .map(|c| ContainerRemoval {
+            id: c.id.clone(),
+            reason: Reason::Superseded,
+            stop_first: c.state == ContainerState::Unknown,
+        })
+        .collect()
+}
+
+/// All instances of init containers: before a new sandbox they are to run afresh.
+pub fn all_init_containers(pod: &Pod, status: &PodStatus) -> Vec<ContainerRemoval> {
+    let is_init = |name: &str| pod.init_containers().iter().any(|c| c.name == name);
+    status
+        .containers
+        .iter()
+        .filter(|c| is_init(&c.name))
+        .map(|c| ContainerRemoval {
+            id: c.id.clone(),
+            reason: Reason::Superseded,
+            stop_first: c.state == ContainerState::Unknown,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

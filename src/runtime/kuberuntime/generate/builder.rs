@@ -1,0 +1,321 @@
+//! From a pod to what the runtime is asked for: gathers the inputs of the pure generators and makes
+//! the files they refer to.
+
+use super::{
+    container_config::{ContainerInputs, generate_container_config},
+    container_files::{
+        FilesRequest, make_container_files, make_pod_log_dir, planned_container_files,
+        read_env_files, read_resolv_conf, restart_count_from_log_dir,
+    },
+    env::{EnvFiles, EnvInputs, make_environment, objects::wanted_objects},
+    mounts::{ImageVolumes, MountSources},
+    network::dns::{DnsWarning, ResolvConf},
+    sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
+    security_context::ImageUser,
+    settings::{ConfigError, SpecSettings},
+    user_namespaces::{UserNamespaceError, UserNamespaces, ranges::IdRange},
+};
+use crate::runtime::kuberuntime::log_paths;
+use crate::{
+    apiserver::configmap_secret::Found,
+    base::with_own_files,
+    cri::{
+        FeaturesReader,
+        v1::{ContainerConfig, PodSandboxConfig},
+    },
+    model::{Pod, PodExt as _, PodUid},
+    state::pod_cache::Owner,
+    volumes::{VolumeManager, VolumePaths, pod_dirs::TerminationLog},
+};
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Container;
+use std::{path::PathBuf, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+/// Makes configurations.
+pub(in crate::runtime::kuberuntime) struct Builder {
+    settings: SpecSettings,
+    volumes: VolumeManager,
+    resolv_conf: Option<PathBuf>,
+    user_namespaces: UserNamespaces,
+    features: FeaturesReader,
+}
+
+/// One container to configure.
+pub(in crate::runtime::kuberuntime) struct ContainerRequest<'a> {
+    pub(in crate::runtime::kuberuntime) pod: &'a Arc<Pod>,
+    pub(in crate::runtime::kuberuntime) container: &'a Container,
+    pub(in crate::runtime::kuberuntime) restart_count: u32,
+    /// Those of the instances that there are.
+    pub(in crate::runtime::kuberuntime) others: &'a [u32],
+    pub(in crate::runtime::kuberuntime) image_ref: &'a str,
+    pub(in crate::runtime::kuberuntime) image_user: &'a ImageUser,
+    pub(in crate::runtime::kuberuntime) pod_ips: &'a [String],
+    pub(in crate::runtime::kuberuntime) volumes: &'a VolumePaths,
+    pub(in crate::runtime::kuberuntime) images: &'a ImageVolumes,
+    /// Ends the wait for files that hang.
+    pub(in crate::runtime::kuberuntime) cancel: &'a CancellationToken,
+}
+
+/// One container to show the configuration of. Its variables that come from elsewhere are to be masked.
+pub(in crate::runtime::kuberuntime) struct PreviewRequest<'a> {
+    pub(in crate::runtime::kuberuntime) pod: &'a Arc<Pod>,
+    pub(in crate::runtime::kuberuntime) container: &'a Container,
+    pub(in crate::runtime::kuberuntime) restart_count: u32,
+    pub(in crate::runtime::kuberuntime) image_ref: &'a str,
+    pub(in crate::runtime::kuberuntime) image_user: &'a ImageUser,
+    pub(in crate::runtime::kuberuntime) pod_ips: &'a [String],
+    pub(in crate::runtime::kuberuntime) images: &'a ImageVolumes,
+}
+
+/// A sandbox to be made.
+pub(in crate::runtime::kuberuntime) struct NewSandbox {
+    pub(in crate::runtime::kuberuntime) config: PodSandboxConfig,
+    /// What to warn about when it is made.
+    pub(in crate::runtime::kuberuntime) warnings: Vec<DnsWarning>,
+    /// There was no log directory, so no container of the pod has left a log.
+    pub(in crate::runtime::kuberuntime) fresh_logs: bool,
+}
+
+impl Builder {
+    pub(in crate::runtime::kuberuntime) fn new(
+        settings: SpecSettings,
+        volumes: VolumeManager,
+        resolv_conf: Option<PathBuf>,
+        user_namespaces: UserNamespaces,
+        features: FeaturesReader,
+    ) -> Self {
+        Self {
+            settings,
+            volumes,
+            resolv_conf,
+            user_namespaces,
+            features,
+        }
+    }
+
+    /// The pod's own ids, or none.
+    async fn user_namespace(&self, pod: &Pod) -> Result<Option<IdRange>, UserNamespaceError> {
+        let features = *self.features.borrow();
+        self.user_namespaces.of_pod(pod, features).await
+    }
+
+    /// Takes back the ids of a pod none of whose processes is left.
+    pub(in crate::runtime::kuberuntime) async fn release_user_namespace(&self, uid: &PodUid) {
+        self.user_namespaces.release(uid).await;
+    }
+
+    /// The configuration of a sandbox, with its log directory made.
+    pub(in crate::runtime::kuberuntime) async fn new_sandbox(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> anyhow::Result<NewSandbox> {
+        let owner = Owner::of(pod);
+        let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &owner)
+            .map_err(ConfigError::from)?;
+        let resolv_conf = self.resolv_conf.clone();
+        // One trip for all: a start is short enough for trips to count.
+        let (host, fresh_logs) = with_own_files(move || {
+            let fresh = make_pod_log_dir(&logs)
+                .with_context(|| format!("cannot create the log directory {}", logs.display()))?;
+            anyhow::Ok((read_host_resolv(resolv_conf)?, fresh))
+        })
+        .await??;
+        let ids = self.user_namespace(pod).await?;
+        let (config, warnings) = self.sandbox_config(pod, attempt, host.as_ref(), ids)?;
+        Ok(NewSandbox {
+            config,
+            warnings,
+            fresh_logs,
+        })
+    }
+
+    /// The configuration that a sandbox of this attempt has.
+    pub(in crate::runtime::kuberuntime) async fn sandbox(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> anyhow::Result<PodSandboxConfig> {
+        let resolv_conf = self.resolv_conf.clone();
+        let host = with_own_files(move || read_host_resolv(resolv_conf)).await??;
+        let ids = self.user_namespace(pod).await?;
+        Ok(self.sandbox_config(pod, attempt, host.as_ref(), ids)?.0)
+    }
+
+    fn sandbox_config(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+        host_resolv: Option<&ResolvConf>,
+        user_namespace: Option<IdRange>,
+    ) -> Result<(PodSandboxConfig, Vec<DnsWarning>), ConfigError> {
+        let inputs = SandboxInputs {
+            attempt,
+            host_resolv,
+            cgroup_parent: "",
+            user_namespace,
+        };
+        generate_pod_sandbox_config(pod, &self.settings, &inputs)
+    }
+
+    /// The configuration of a container, with the files that it refers to made.
+    pub(in crate::runtime::kuberuntime) async fn container(
+        &self,
+        request: ContainerRequest<'_>,
+    ) -> anyhow::Result<ContainerConfig> {
+        let ContainerRequest { pod, container, .. } = request;
+        let node = &*self.settings.node;
+        let pod_ips = match pod.host_network() {
+            true => &node.host_ips,
+            false => request.pod_ips,
+        };
+        let (uid, cancel) = (pod.uid(), request.cancel);
+        let objects = wanted_objects(pod, container);
+        let env_inputs = EnvInputs {
+            pod_ips,
+            node,
+            files: &read_env_files(container, request.volumes).await?,
+            objects: &self.volumes.objects(&uid, objects, cancel).await?,
+        };
+        let environment =
+            make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
+        let ContainerRequest {
+            volumes, images, ..
+        } = request;
+        let wanted = FilesRequest {
+            pod,
+            container,
+            pod_ips,
+            volumes,
+            images,
+            environment: &environment,
+            instance: TerminationLog {
+                restart_count: request.restart_count,
+                others: request.others,
+            },
+        };
+        let files = make_container_files(&self.volumes, &self.settings, wanted, cancel).await?;
+        let inputs = ContainerInputs {
+            restart_count: request.restart_count,
+            image_ref: request.image_ref,
+            image_user: request.image_user,
+            environment: &environment,
+            sources: MountSources {
+                volumes,
+                images,
+                files: &files,
+            },
+            user_namespace: self.user_namespace(pod).await?,
+            features: *self.features.borrow(),
+        };
+        Ok(generate_container_config(
+            pod,
+            container,
+            &self.settings,
+            &inputs,
+        )?)
+    }
+
+    /// The configuration that a sandbox would have, with remarks. Nothing is made.
+    pub(in crate::runtime::kuberuntime) async fn preview_sandbox(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> anyhow::Result<(PodSandboxConfig, Vec<String>)> {
+        let resolv_conf = self.resolv_conf.clone();
+        let host = with_own_files(move || read_host_resolv(resolv_conf)).await??;
+        let ids = self.user_namespaces.preview(pod, *self.features.borrow())?;
+        let (config, warnings) = self.sandbox_config(pod, attempt, host.as_ref(), ids)?;
+        let remarks = warnings.into_iter().map(|warning| warning.message);
+        Ok((config, remarks.collect()))
+    }
+
+    /// The configuration that a container would have. Nothing is made and no file is read.
+    pub(in crate::runtime::kuberuntime) fn preview_container(
+        &self,
+        request: PreviewRequest<'_>,
+    ) -> anyhow::Result<ContainerConfig> {
+        let PreviewRequest { pod, container, .. } = request;
+        let node = &*self.settings.node;
+        let pod_ips = match pod.host_network() {
+            true => &node.host_ips,
+            false => request.pod_ips,
+        };
+        let files = EnvFiles::default();
+        let env_inputs = EnvInputs {
+            pod_ips,
+            node,
+            files: &files,
+            objects: &Found::new(),
+        };
+        let environment =
+            make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
+        let volumes = self.volumes.planned_paths(pod)?;
+        let wanted = FilesRequest {
+            pod,
+            container,
+            pod_ips,
+            volumes: &volumes,
+            images: request.images,
+            environment: &environment,
+            instance: TerminationLog {
+                restart_count: request.restart_count,
+                ..TerminationLog::default()
+            },
+        };
+        let features = *self.features.borrow();
+        let inputs = ContainerInputs {
+            restart_count: request.restart_count,
+            image_ref: request.image_ref,
+            image_user: request.image_user,
+            environment: &environment,
+            sources: MountSources {
+                volumes: &volumes,
+                images: request.images,
+                files: &planned_container_files(&self.settings, wanted)?,
+            },
+            user_namespace: self.user_namespaces.preview(pod, features)?,
+            features,
+        };
+        Ok(generate_container_config(
+            pod,
+            container,
+            &self.settings,
+            &inputs,
+        )?)
+    }
+
+    /// The restart count that a container's log files prove, for one the runtime has no instance of.
+    pub(in crate::runtime::kuberuntime) async fn restart_count_from_logs(
+        &self,
+        pod: &Pod,
+        container: &str,
+    ) -> u32 {
+        let Ok(logs) =
+            log_paths::container_logs_dir(&self.settings.pod_logs_dir, &Owner::of(pod), container)
+        else {
+            return 0;
+        };
+        let shown = logs.display().to_string();
+        let counted = with_own_files(move || restart_count_from_log_dir(&logs)).await;
+        match counted {
+            Ok(Ok(count)) => count,
+            Ok(Err(error)) => {
+                tracing::warn!(path = shown, err = %error, "Cannot count a container's log files");
+                0
+            }
+            Err(_) => 0,
+        }
+    }
+}
+
+/// The node's file is read anew for every sandbox, as it may change. Blocking.
+fn read_host_resolv(path: Option<PathBuf>) -> anyhow::Result<Option<ResolvConf>> {
+    match path {
+        Some(path) => {
+            read_resolv_conf(&path).with_context(|| format!("cannot read {}", path.display()))
+        }
+        None => Ok(None),
+    }
+}

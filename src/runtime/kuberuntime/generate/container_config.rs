@@ -1,0 +1,102 @@
+//! The configuration of a container. Pure.
+
+use super::env::Environment;
+use super::env::expansion::expand_all;
+use super::mounts::{self, MountSources};
+use super::security_context::{self, ImageUser};
+use super::settings::{ConfigError, SpecSettings};
+use super::stop_signal::stop_signal;
+use super::user_namespaces::ranges::IdRange;
+use crate::cri::{RuntimeFeatures, v1};
+use crate::model::Pod;
+use crate::resources;
+use crate::runtime::kuberuntime::{labels, log_paths};
+use k8s_openapi::api::core::v1::Container;
+
+/// What a container's configuration depends on besides the pod and the node.
+#[derive(Clone, Copy, Debug)]
+pub struct ContainerInputs<'a> {
+    /// How often it was restarted; also its attempt number and the number of its log file.
+    pub restart_count: u32,
+    /// What the runtime calls the image after the pull.
+    pub image_ref: &'a str,
+    /// The user the image wants to run as.
+    pub image_user: &'a ImageUser,
+    /// Its variables ([`super::env::make_environment`]).
+    pub environment: &'a Environment,
+    /// Where its volumes and files are.
+    pub sources: MountSources<'a>,
+    /// The pod's own ids; `None` for the node's.
+    pub user_namespace: Option<IdRange>,
+    /// What the runtime can do.
+    pub features: RuntimeFeatures,
+}
+
+/// Everything CreateContainer needs (upstream's `generateContainerConfig`). An error is what users
+/// see as `CreateContainerConfigError`.
+pub fn generate_container_config(
+    pod: &Pod,
+    container: &Container,
+    settings: &SpecSettings,
+    inputs: &ContainerInputs<'_>,
+) -> Result<v1::ContainerConfig, ConfigError> {
+    security_context::verify_run_as_non_root(pod, container, inputs.image_user)?;
+    let security = security_context::container_security_context(
+        pod,
+        container,
+        inputs.image_user,
+        settings,
+        inputs.user_namespace,
+    )?;
+    let node = &settings.node;
+    let resources = resources::container_resources(pod, container, node, &settings.cpu)?;
+    let environment = inputs.environment;
+    let mut mounts = mounts::container_mounts(
+        container,
+        &inputs.sources,
+        environment,
+        inputs.features.recursive_read_only_mounts,
+    )?;
+    // Files keep their owners, as the pod's ids call them.
+    let mappings = security_context::id_mappings(inputs.user_namespace);
+    for mount in &mut mounts {
+        mount.uid_mappings.clone_from(&mappings);
+        mount.gid_mappings.clone_from(&mappings);
+        mount.selinux_relabel &= node.selinux;
+    }
+    Ok(v1::ContainerConfig {
+        metadata: Some(v1::ContainerMetadata {
+            name: container.name.clone(),
+            attempt: inputs.restart_count,
+        }),
+        image: Some(v1::ImageSpec {
+            image: inputs.image_ref.to_string(),
+            user_specified_image: container.image.clone().unwrap_or_default(),
+            ..Default::default()
+        }),
+        command: expand_all(container.command.as_deref(), environment),
+        args: expand_all(container.args.as_deref(), environment),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        envs: environment.iter().map(key_value).collect(),
+        mounts,
+        labels: labels::container_labels(pod, container),
+        annotations: labels::container_annotations(pod, container, inputs.restart_count),
+        log_path: log_paths::container_log_path(&container.name, inputs.restart_count)?,
+        stdin: container.stdin == Some(true),
+        stdin_once: container.stdin_once == Some(true),
+        tty: container.tty == Some(true),
+        stop_signal: stop_signal(container).into(),
+        linux: Some(v1::LinuxContainerConfig {
+            resources: Some(resources),
+            security_context: Some(security),
+        }),
+        ..Default::default()
+    })
+}
+
+fn key_value((name, value): &(String, String)) -> v1::KeyValue {
+    v1::KeyValue {
+        key: name.clone(),
+        value: value.clone().into_bytes(),
+    }
+}

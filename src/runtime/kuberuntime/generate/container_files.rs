@@ -1,0 +1,410 @@
+//! Makes the files and directories that a container's configuration refers to. Executor of what
+//! the pure files beside it decide.
+
+use super::mounts::{self, ContainerFiles, ImageVolumes};
+use super::network::dns::{self, ResolvConf};
+use super::settings::{ConfigError, SpecSettings};
+use super::{
+    env::{
+        EnvFile, EnvFiles, Environment,
+        env_file::{EnvFileError, MAX_FILE},
+        wanted_files,
+    },
+    network::hostname::pod_hostname,
+};
+use crate::base::with_own_files;
+use crate::host::files;
+use crate::model::{Pod, PodExt};
+use crate::runtime::kuberuntime::log_paths;
+use crate::runtime::kuberuntime::termination::{FileRead, LastWords, MAX_MESSAGE};
+use crate::state::pod_cache::Owner;
+use crate::volumes::pod_dirs::TerminationLog;
+use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
+use k8s_openapi::api::core::v1::Container;
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio_util::sync::CancellationToken;
+
+/// How much of the node's hosts file is passed on, bytes.
+const MAX_HOSTS: usize = 1 << 20;
+const NODE_HOSTS: &str = "/etc/hosts";
+
+/// Why a container's files could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// The pod asks for something impossible.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The volumes or the pod's directory are in trouble.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The log directory cannot be made.
+    #[error("cannot make log directory {0}")]
+    LogDirectory(PathBuf, #[source] io::Error),
+    /// The node's hosts file cannot be read.
+    #[error("cannot read {NODE_HOSTS}")]
+    NodeHosts(#[source] io::Error),
+    /// The blocking task was lost.
+    #[error("the file task did not finish")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// Hosts file of a pod: composed here, or from the node's.
+enum Hosts {
+    None,
+    Text(String),
+    FromNode,
+}
+
+fn plan_hosts(
+    settings: &SpecSettings,
+    pod: &Pod,
+    container: &Container,
+    pod_ips: &[String],
+) -> Result<Hosts, ConfigError> {
+    if !mounts::wants_hosts_file(pod, container, pod_ips) {
+        return Ok(Hosts::None);
+    }
+    if pod.host_network() {
+        return Ok(Hosts::FromNode);
+    }
+    let name = pod_hostname(pod, &settings.cluster_domain)?;
+    Ok(Hosts::Text(mounts::pod_hosts(pod, &name, pod_ips)))
+}
+
+impl Hosts {
+    /// What the file says. Blocking.
+    fn content(self, pod: &Pod) -> Result<Option<Vec<u8>>, FilesError> {
+        Ok(match self {
+            Self::None => None,
+            Self::Text(text) => Some(text.into_bytes()),
+            Self::FromNode => {
+                let node = files::read_head_or_empty(Path::new(NODE_HOSTS), MAX_HOSTS)
+                    .map_err(FilesError::NodeHosts)?;
+                Some(mounts::node_hosts(pod, &node))
+            }
+        })
+    }
+}
+
+/// What a container's files depend on besides the node.
+#[derive(Clone, Copy)]
+pub struct FilesRequest<'a> {
+    /// The pod.
+    pub pod: &'a Arc<Pod>,
+    /// The container.
+    pub container: &'a Container,
+    /// Addresses of the pod.
+    pub pod_ips: &'a [String],
+    /// Where its volumes are on the node.
+    pub volumes: &'a VolumePaths,
+    /// Its volumes that are images.
+    pub images: &'a ImageVolumes,
+    /// Its variables.
+    pub environment: &'a Environment,
+    /// The instance.
+    pub instance: TerminationLog<'a>,
+}
+
+/// Makes what one container needs before it is created: log directory, sub-paths, hosts file and a
+/// fresh termination log.
+pub async fn make_container_files(
+    volumes: &VolumeManager,
+    settings: &SpecSettings,
+    request: FilesRequest<'_>,
+    cancel: &CancellationToken,
+) -> Result<ContainerFiles, FilesError> {
+    let FilesRequest { pod, container, .. } = request;
+    let requests = mounts::sub_path_requests(
+        container,
+        request.volumes,
+        request.images,
+        request.environment,
+    )
+    .map_err(ConfigError::from)?;
+    let uid = pod.uid();
+    let sub_paths = volumes
+        .prepare_sub_paths(&uid, &container.name, requests, cancel)
+        .await?;
+    let hosts = plan_hosts(settings, pod, container, request.pod_ips)?;
+    let message_path = container.termination_message_path.as_deref();
+    let wants_log = message_path.is_some_and(|path| !path.is_empty());
+    let logs =
+        log_paths::container_logs_dir(&settings.pod_logs_dir, &Owner::of(pod), &container.name)
+            .map_err(ConfigError::from)?;
+    let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
+    let name = container.name.clone();
+    let (restart_count, others) = (
+        request.instance.restart_count,
+        request.instance.others.to_vec(),
+    );
+    let pod = pod.clone();
+    let make = move || {
+        let instance = TerminationLog {
+            restart_count,
+            others: &others,
+        };
+        make_log_dir(&logs)?;
+        pod_dirs::create(&directory)?;
+        let content = hosts.content(&pod)?;
+        Ok(ContainerFiles {
+            sub_paths,
+            hosts_file: content
+                .map(|content| pod_dirs::write_hosts_file(&directory, &content))
+                .transpose()?,
+            termination_log: wants_log
+                .then(|| pod_dirs::create_termination_log(&directory, &name, &instance))
+                .transpose()?,
+        })
+    };
+    with_own_files(make).await?
+}
+
+/// Where [`make_container_files`] would put what it makes. Pure.
+pub fn planned_container_files(
+    settings: &SpecSettings,
+    request: FilesRequest<'_>,
+) -> Result<ContainerFiles, ConfigError> {
+    let FilesRequest { pod, container, .. } = request;
+    let directory = settings.root.pod(&pod.uid())?;
+    let requests = mounts::sub_path_requests(
+        container,
+        request.volumes,
+        request.images,
+        request.environment,
+    )?;
+    let mut files = ContainerFiles::default();
+    for wanted in requests {
+        let path = directory.sub_path(&wanted.volume, &container.name, wanted.mount_index)?;
+        files.sub_paths.insert(wanted.mount_index, path);
+    }
+    let hosts = mounts::wants_hosts_file(pod, container, request.pod_ips);
+    files.hosts_file = hosts.then(|| directory.hosts_file());
+    let message_path = container.termination_message_path.as_deref();
+    if message_path.is_some_and(|path| !path.is_empty()) {
+        let own = directory.container(&container.name)?;
+        files.termination_log = Some(own.join(request.instance.file_name()));
+    }
+    Ok(files)
+}
+
+/// Makes a log directory and its parents (0755). Blocking.
+pub fn make_log_dir(path: &Path) -> Result<(), FilesError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(path)
+        .map_err(|e| FilesError::LogDirectory(path.to_path_buf(), e))
+}
+
+/// Makes a pod's log directory and its parents. True when it was not there. Blocking.
+pub fn make_pod_log_dir(path: &Path) -> io::Result<bool> {
+    let one = || fs::DirBuilder::new().mode(0o755).create(path);
+    let made = match one() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().unwrap_or(path);
+            let all = fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(parent);
+            all.and_then(|()| one())
+        }
+        made => made,
+    };
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+        made => made.map(|()| true),
+    }
+}
+
+/// The restart count that the log files of a container's earlier instances prove; 0 without any.
+/// Blocking.
+pub fn restart_count_from_log_dir(logs: &Path) -> io::Result<u32> {
+    let entries = match fs::read_dir(logs) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        listed => listed?,
+    };
+    let names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    Ok(log_paths::restart_count_from_logs(
+        names.iter().map(String::as_str),
+    ))
+}
+
+/// Links a container's log where collectors look for it, replacing an older link. Blocking.
+pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
+    if let Some(parent) = link.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(parent)?;
+    }
+    match fs::remove_file(link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(log, link)
+}
+
+/// Reads the files that a container's variables come from. One whose volume the pod does not have is
+/// left out.
+pub async fn read_env_files(
+    container: &Container,
+    volumes: &VolumePaths,
+) -> Result<EnvFiles, FilesError> {
+    let wanted = wanted_files(container).filter_map(|(volume, path)| {
+        let place = (volume.to_string(), path.to_string());
+        Some((place, volumes.get(volume)?.host_path.clone()))
+    });
+    let wanted: Vec<_> = wanted.collect();
+    if wanted.is_empty() {
+        return Ok(EnvFiles::new());
+    }
+    let read = move || {
+        let read = |((volume, path), directory): ((String, String), PathBuf)| {
+            let host_path = directory.join(path.trim_start_matches('/'));
+            let file = EnvFile {
+                host_path: host_path.to_string_lossy().into_owned(),
+                content: read_env_file(&directory, Path::new(&path)),
+            };
+            ((volume, path), file)
+        };
+        wanted.into_iter().map(read).collect()
+    };
+    Ok(with_own_files(read).await?)
+}
+
+fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError> {
+    match files::read_within(directory, path, MAX_FILE + 1) {
+        Ok(bytes) if bytes.len() > MAX_FILE => Err(EnvFileError::TooLong),
+        Ok(bytes) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(EnvFileError::Missing),
+        Err(error) => Err(EnvFileError::Unreadable(error.to_string())),
+    }
+}
+
+/// Reads the end of an exited container's termination log. Blocking.
+pub fn read_last_words(words: &LastWords) -> FileRead {
+    let Some(path) = &words.file else {
+        return FileRead::Missing;
+    };
+    match files::read_tail(path, MAX_MESSAGE) {
+        Ok(bytes) => FileRead::Bytes(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => FileRead::Missing,
+        Err(error) => FileRead::Failed(error.to_string()),
+    }
+}
+
+/// The node's resolver configuration; a missing file is an empty one. `None` for an empty path,
+/// which switches it off. Blocking.
+pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let text = files::read_head_or_empty(path, dns::MAX_RESOLV_CONF)?;
+    Ok(Some(dns::parse_resolv_conf(&text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::kuberuntime::fixtures::{node, pod, settings};
+    use crate::volumes::HostMounter;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn everything_a_container_refers_to_is_there_before_it_is_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = settings(&dir.path().join("kubelet"));
+        settings.pod_logs_dir = dir.path().join("logs");
+        let volumes = VolumeManager::new(
+            settings.root.clone(),
+            Arc::new(node()),
+            crate::apiserver::configmap_secret::Objects::default(),
+            HostMounter,
+        );
+        let pod = Arc::new(pod(json!({"containers": [
+            {"name": "c", "terminationMessagePath": "/dev/termination-log"}
+        ]})));
+        let container = &pod.containers()[0];
+        let ips = ["10.1.0.5".to_string()];
+        let make = async |restart_count| {
+            let paths = VolumePaths::new();
+            let environment = Environment::new();
+            let request = FilesRequest {
+                pod: &pod,
+                container,
+                pod_ips: &ips,
+                volumes: &paths,
+                images: &ImageVolumes::new(),
+                environment: &environment,
+                instance: TerminationLog {
+                    restart_count,
+                    ..TerminationLog::default()
+                },
+            };
+            make_container_files(&volumes, &settings, request, &CancellationToken::new())
+                .await
+                .unwrap()
+        };
+        let first = make(0).await;
+        let second = make(1).await;
+        assert!(dir.path().join("logs/shop_web_u-1/c").is_dir());
+        let hosts = fs::read_to_string(first.hosts_file.unwrap()).unwrap();
+        assert!(hosts.contains("10.1.0.5\tweb\n"));
+        let (old, new) = (
+            first.termination_log.unwrap(),
+            second.termination_log.unwrap(),
+        );
+        assert_ne!(old, new, "an instance does not inherit last words");
+        assert!(new.is_file() && !old.exists());
+    }
+
+    #[test]
+    fn logs_of_earlier_instances_count_and_links_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = dir.path().join("c");
+        assert_eq!(restart_count_from_log_dir(&logs).unwrap(), 0);
+        make_log_dir(&logs).unwrap();
+        fs::write(logs.join("4.log"), "").unwrap();
+        assert_eq!(restart_count_from_log_dir(&logs).unwrap(), 5);
+        let link = dir.path().join("containers/link.log");
+        link_log(&logs.join("4.log"), &link).unwrap();
+        link_log(&logs.join("5.log"), &link).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), logs.join("5.log"));
+    }
+
+    #[test]
+    fn last_words_are_read_from_a_plain_file_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        let words = LastWords {
+            file: Some(path.clone()),
+            log: None,
+        };
+        assert_eq!(read_last_words(&LastWords::default()), FileRead::Missing);
+        assert_eq!(read_last_words(&words), FileRead::Missing);
+        fs::write(&path, [vec![b'x'; MAX_MESSAGE], b"end".to_vec()].concat()).unwrap();
+        assert!(matches!(
+            read_last_words(&words),
+            FileRead::Bytes(bytes) if bytes.len() == MAX_MESSAGE && bytes.ends_with(b"end")
+        ));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(matches!(read_last_words(&words), FileRead::Failed(_)));
+    }
+
+    #[test]
+    fn a_missing_resolver_configuration_is_empty_and_an_empty_path_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = read_resolv_conf(&dir.path().join("resolv.conf")).unwrap();
+        assert_eq!(missing, Some(ResolvConf::default()));
+        assert_eq!(read_resolv_conf(Path::new("")).unwrap(), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! The environment of a container. Pure.
+
+pub mod env_file;
+pub mod expansion;
+pub mod objects;
+
+use crate::apiserver::configmap_secret::Found;
+use crate::model::{Pod, PodExt, pod_field};
+use crate::resources::{FieldRefError, NodeFacts, field_ref_value};
+use env_file::{EnvFileError, value_of_key};
+use expansion::expand;
+use k8s_openapi::api::core::v1::{Container, EnvVar, FileKeySelector};
+use objects::{ObjectVariableError, entry_value, key_reference, variables_from};
+use std::collections::{BTreeMap, HashMap};
+
+/// Variables in the order of their first definition.
+pub type Environment = Vec<(String, String)>;
+
+/// What values may come from besides the pod's spec.
+#[derive(Clone, Copy, Debug)]
+pub struct EnvInputs<'a> {
+    /// Addresses of the pod, primary first; of the node with host network.
+    pub pod_ips: &'a [String],
+    /// The node.
+    pub node: &'a NodeFacts,
+    /// The files of [`wanted_files`], read.
+    pub files: &'a EnvFiles,
+    /// The objects of [`objects::wanted_objects`], looked up.
+    pub objects: &'a Found,
+}
+
+/// A file of variables in a volume of the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvFile {
+    /// Where it is on the node, for messages.
+    pub host_path: String,
+    /// What it says.
+    pub content: Result<Vec<u8>, EnvFileError>,
+}
+
+/// Files of variables by volume name and path. One whose volume the pod does not have is missing.
+pub type EnvFiles = BTreeMap<(String, String), EnvFile>;
+
+/// The files that a container's variables come from, as volume name and path in it.
+pub fn wanted_files(container: &Container) -> impl Iterator<Item = (&str, &str)> {
+    let variables = container.env.as_deref().unwrap_or_default().iter();
+    variables
+        .filter_map(|variable| variable.value_from.as_ref()?.file_key_ref.as_ref())
+        .map(|file| (file.volume_name.as_str(), file.path.as_str()))
+}
+
+/// Why a variable has no value; the text equals upstream's where it has one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// A ConfigMap or Secret does not give a value.
+    #[error(transparent)]
+    Object(#[from] ObjectVariableError),
+    /// A field that the downward API does not have.
+    #[error("unsupported fieldPath: {0}")]
+    FieldPath(String),
+    /// The node's address is wanted and not known.
+    #[error("host IP unknown; known addresses: []")]
+    NoHostIp,
+    /// An amount of a resource cannot be shown.
+    #[error(transparent)]
+    Resource(#[from] FieldRefError),
+    /// The volume of a file is not there.
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    FileVolume(String),
+    /// A file makes no sense.
+    #[error("couldn't parse env file")]
+    File(#[source] EnvFileError),
+    /// A file does not have the key.
+    #[error("environment variable key {key:?} not found in file {file:?}")]
+    FileKey {
+        /// The key.
+        key: String,
+        /// Path on the node.
+        file: String,
+    },
+    /// A source this kubelet does not know.
+    #[error("the source of environment variable {0:?} is not supported by this kubelet")]
+    Source(String),
+}
+
+/// The container's variables (upstream's `makeEnvironmentVariables`): those of whole objects first,
+/// then single ones, each of which may refer to the variables above it. The last definition of a
+/// name wins.
+pub fn make_environment(
+    pod: &Pod,
+    container: &Container,
+    inputs: &EnvInputs<'_>,
+) -> Result<Environment, EnvError> {
+    let mut variables = Variables::default();
+    for source in container.env_from.iter().flatten() {
+        for (name, value) in variables_from(pod, source, inputs.objects)? {
+            variables.set(&name, value);
+        }
+    }
+    for variable in container.env.iter().flatten() {
+        if let Some(value) = value_of(pod, container, variable, &variables, inputs)? {
+            variables.set(&variable.name, value);
+        }
+    }
+    Ok(variables.list)
+}
+
+/// Variables in order, and where each is.
+#[derive(Default)]
+struct Variables {
+    list: Environment,
+    places: HashMap<String, usize>,
+}
+
+impl Variables {
+    fn set(&mut self, name: &str, value: String) {
+        let known = self.places.get(name).and_then(|at| self.list.get_mut(*at));
+        if let Some((_, known)) = known {
+            *known = value;
+            return;
+        }
+        self.places.insert(name.to_string(), self.list.len());
+        self.list.push((name.to_string(), value));
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.list.get(*self.places.get(name)?)?;
+        Some(value.as_str())
+    }
+}
+
+fn value_of(
+    pod: &Pod,
+    container: &Container,
+    variable: &EnvVar,
+    above: &Variables,
+    inputs: &EnvInputs<'_>,
+) -> Result<Option<String>, EnvError> {
+    if let Some(value) = variable.value.as_deref().filter(|value| !value.is_empty()) {
+        return Ok(Some(expand(value, |name| above.get(name))));
+    }
+    let Some(from) = &variable.value_from else {
+        return Ok(Some(String::new()));
+    };
+    if let Some(field) = &from.field_ref {
+        return field_value(pod, &field.field_path, inputs).map(Some);
+    }
+    if let Some(resource) = &from.resource_field_ref {
+        return Ok(Some(field_ref_value(
+            pod,
+            Some(container),
+            resource,
+            inputs.node,
+        )?));
+    }
+    if let Some(wanted) = key_reference(from) {
+        return Ok(entry_value(pod, &wanted, inputs.objects)?);
+    }
+    if let Some(file) = &from.file_key_ref {
+        return file_value(file, inputs.files);
+    }
+    Err(EnvError::Source(variable.name.clone()))
+}
+
+/// The value of a key in a file. An optional one may be without its file as well as without its key.
+fn file_value(wanted: &FileKeySelector, files: &EnvFiles) -> Result<Option<String>, EnvError> {
+    let place = (wanted.volume_name.clone(), wanted.path.clone());
+    let Some(file) = files.get(&place) else {
+        return Err(EnvError::FileVolume(place.0));
+    };
+    let optional = wanted.optional == Some(true);
+    let content = match &file.content {
+        Err(EnvFileError::Missing) if optional => return Ok(None),
+        Err(error) => return Err(EnvError::File(error.clone())),
+        Ok(content) => content,
+    };
+    let value = value_of_key(content, &wanted.key).map_err(EnvError::File)?;
+    match (value.is_empty(), optional) {
+        (false, _) => Ok(Some(value)),
+        (true, true) => Ok(None),
+        (true, false) => Err(EnvError::FileKey {
+            key: wanted.key.clone(),
+            file: file.host_path.clone(),
+        }),
+    }
+}
+
+/// A field of the pod by its path.
+fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> Result<String, EnvError> {
+    let spec = pod.spec();
+    let own = |text: Option<&String>| Ok(text.cloned().unwrap_or_default());
+    match path {
+        "spec.nodeName" => own(spec.and_then(|s| s.node_name.as_ref())),
+        "spec.serviceAccountName" => own(spec.and_then(|s| s.service_account_name.as_ref())),
+        "status.hostIP" => match inputs.node.host_ips.first() {
+            Some(ip) => Ok(ip.clone()),
+            None => Err(EnvError::NoHostIp),
+        },
+        "status.hostIPs" => match inputs.node.host_ips.as_slice() {
+            [] => Err(EnvError::NoHostIp),
+            ips => Ok(ips.join(",")),
+        },
+        "status.podIP" => own(inputs.pod_ips.first()),
+        "status.podIPs" => Ok(inputs.pod_ips.join(",")),
+        // Volumes can show all of them at once, variables cannot.
+        "metadata.labels" | "metadata.annotations" => Err(EnvError::FieldPath(path.to_string())),
+        _ => pod_field(pod, path).ok_or_else(|| EnvError::FieldPath(path.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

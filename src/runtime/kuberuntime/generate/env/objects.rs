@@ -1,0 +1,181 @@
+//! Variables that come from ConfigMaps and Secrets. Pure.
+
+use crate::apiserver::configmap_secret::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+use crate::model::{Pod, PodExt};
+use k8s_openapi::api::core::v1::{Container, EnvFromSource, EnvVarSource};
+use std::collections::BTreeSet;
+
+/// Why an object gives no variable; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectVariableError {
+    /// The object is not there or cannot be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// It was not looked up.
+    #[error("{} {:?} was not looked up", .0.kind, .0.name)]
+    NotLookedUp(ObjectKey),
+    /// It has no such key.
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    Key {
+        /// The key.
+        key: String,
+        /// `ConfigMap` or `Secret`.
+        kind: &'static str,
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the object.
+        name: String,
+    },
+    /// A value is no text, which is what variables are.
+    #[error("key {key} in secret {name:?} is not UTF-8 text and cannot be a variable")]
+    NotText {
+        /// The key.
+        key: String,
+        /// Name of the secret.
+        name: String,
+    },
+}
+
+/// The objects that the container's variables come from.
+pub fn wanted_objects(pod: &Pod, container: &Container) -> BTreeSet<ObjectKey> {
+    let all = container.env_from.iter().flatten();
+    let all = all.filter_map(|source| env_from(source).map(|(kind, name, _)| (kind, name)));
+    let single = container.env.iter().flatten().filter_map(|variable| {
+        let reference = key_reference(variable.value_from.as_ref()?)?;
+        // A value that is given is not looked for.
+        let given = variable.value.as_ref().is_some_and(|v| !v.is_empty());
+        (!given).then_some((reference.kind, reference.name))
+    });
+    all.chain(single)
+        .map(|(kind, name)| object_key(pod, kind, name))
+        .collect()
+}
+
+/// All entries of an object as variables; none of one that may be missing and is.
+pub(super) fn variables_from(
+    pod: &Pod,
+    source: &EnvFromSource,
+    objects: &Found,
+) -> Result<Vec<(String, String)>, ObjectVariableError> {
+    let Some((kind, name, optional)) = env_from(source) else {
+        return Ok(Vec::new());
+    };
+    let key = object_key(pod, kind, name);
+    let Some(object) = object(&key, optional, objects)? else {
+        return Ok(Vec::new());
+    };
+    let prefix = source.prefix.as_deref().unwrap_or_default();
+    let mut variables = Vec::new();
+    for (entry, value) in object.entries() {
+        if let Some(text) = text_of(&key, entry, value)? {
+            variables.push((format!("{prefix}{entry}"), text.to_string()));
+        }
+    }
+    Ok(variables)
+}
+
+/// Kind, name and `optional` of an object all of whose entries are wanted.
+fn env_from(source: &EnvFromSource) -> Option<(ObjectKind, &str, bool)> {
+    if let Some(wanted) = &source.config_map_ref {
+        let optional = wanted.optional == Some(true);
+        return Some((ObjectKind::ConfigMap, &wanted.name, optional));
+    }
+    let wanted = source.secret_ref.as_ref()?;
+    let optional = wanted.optional == Some(true);
+    Some((ObjectKind::Secret, &wanted.name, optional))
+}
+
+/// One entry of an object that is wanted.
+pub(super) struct KeyReference<'a> {
+    kind: ObjectKind,
+    name: &'a str,
+    key: &'a str,
+    optional: bool,
+}
+
+/// The entry that a variable is to have the value of.
+pub(super) fn key_reference(from: &EnvVarSource) -> Option<KeyReference<'_>> {
+    if let Some(wanted) = &from.config_map_key_ref {
+        return Some(KeyReference {
+            kind: ObjectKind::ConfigMap,
+            name: &wanted.name,
+            key: &wanted.key,
+            optional: wanted.optional == Some(true),
+        });
+    }
+    let wanted = from.secret_key_ref.as_ref()?;
+    Some(KeyReference {
+        kind: ObjectKind::Secret,
+        name: &wanted.name,
+        key: &wanted.key,
+        optional: wanted.optional == Some(true),
+    })
+}
+
+pub(super) fn object_key(pod: &Pod, kind: ObjectKind, name: &str) -> ObjectKey {
+    ObjectKey {
+        kind,
+        namespace: pod.namespace().to_string(),
+        name: name.to_string(),
+    }
+}
+
+/// The object, if it is there; `None` when it may be missing and is.
+fn object<'a>(
+    key: &ObjectKey,
+    optional: bool,
+    objects: &'a Found,
+) -> Result<Option<&'a Object>, ObjectVariableError> {
+    match objects.get(key) {
+        Some(Ok(object)) => Ok(Some(object)),
+        Some(Err(error)) if optional && error.is_not_found() => Ok(None),
+        Some(Err(error)) => Err(error.clone().into()),
+        None => Err(ObjectVariableError::NotLookedUp(key.clone())),
+    }
+}
+
+/// A value as text. One of a ConfigMap that is none is no variable there either: the API keeps it
+/// among its binary data.
+fn text_of<'a>(
+    key: &ObjectKey,
+    entry: &str,
+    value: &'a [u8],
+) -> Result<Option<&'a str>, ObjectVariableError> {
+    match (std::str::from_utf8(value), key.kind) {
+        (Ok(text), _) => Ok(Some(text)),
+        (Err(_), ObjectKind::ConfigMap) => Ok(None),
+        (Err(_), ObjectKind::Secret) => Err(ObjectVariableError::NotText {
+            key: entry.to_string(),
+            name: key.name.clone(),
+        }),
+    }
+}
+
+/// The value of one entry; `None` when it may be missing and is.
+pub(super) fn entry_value(
+    pod: &Pod,
+    wanted: &KeyReference<'_>,
+    objects: &Found,
+) -> Result<Option<String>, ObjectVariableError> {
+    let key = object_key(pod, wanted.kind, wanted.name);
+    let Some(object) = object(&key, wanted.optional, objects)? else {
+        return Ok(None);
+    };
+    let text = match object.get(wanted.key) {
+        Some(value) => text_of(&key, wanted.key, value)?,
+        None => None,
+    };
+    match text {
+        Some(text) => Ok(Some(text.to_string())),
+        None if wanted.optional => Ok(None),
+        None => Err(ObjectVariableError::Key {
+            key: wanted.key.to_string(),
+            kind: match wanted.kind {
+                ObjectKind::ConfigMap => "ConfigMap",
+                ObjectKind::Secret => "Secret",
+            },
+            namespace: key.namespace,
+            name: key.name,
+        }),
+    }
+}

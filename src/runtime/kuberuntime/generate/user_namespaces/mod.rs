@@ -1,0 +1,318 @@
+//! The user namespaces of pods: who has which ids, also after a restart.
+//!
+//! * Owns: the file `userns` in every pod's directory that has a range, and the picture of all of them.
+//! * Woken by: the creation of a sandbox or container; the end of a pod.
+//! * Publishes: the pod's range.
+//! * Must never give two pods the same ids, nor a pod that runs other ids than it has.
+//! * Answers to upstream's `pkg/kubelet/userns`.
+
+pub mod ranges;
+
+use crate::{
+    base::{atomic_file, chain, with_own_files},
+    cri::RuntimeFeatures,
+    host::files,
+    model::{Pod, PodExt, PodUid},
+    volumes::{KubeletRoot, UnsafeName, VolumeError, pod_dirs},
+};
+use parking_lot::Mutex;
+use ranges::{IdRange, IdSpace, RangeError, Ranges, RecordError, parse_record, record_text};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The file's name; upstream's.
+const FILE: &str = "userns";
+/// More than any file of ours has.
+const MAX_FILE: usize = 4096;
+
+/// Why a pod cannot have the user namespace it wants; texts as upstream's.
+#[derive(Debug, thiserror::Error)]
+pub enum UserNamespaceError {
+    /// The runtime cannot.
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    Unsupported,
+    /// The runtime lists its handlers, and the default one is not there.
+    #[error(
+        "can't set `spec.hostUsers: false`, runtime does not support user namespaces: the handler \"\" is not known"
+    )]
+    UnknownHandler,
+    /// No range for it.
+    #[error("create user namespace")]
+    Create(#[source] RangeError),
+    /// Its own file contradicts the others.
+    #[error("user namespace")]
+    Contradiction(#[source] RangeError),
+    /// Its own file makes no sense.
+    #[error("user namespace")]
+    Record(#[source] RecordError),
+    /// Its own file cannot be read or written.
+    #[error("user namespace: {0}")]
+    File(PathBuf, #[source] io::Error),
+    /// The pod's directory cannot be made.
+    #[error("user namespace")]
+    Directory(#[from] VolumeError),
+    /// The pod's UID is no file name.
+    #[error(transparent)]
+    Name(#[from] UnsafeName),
+    /// The file work was cut off.
+    #[error("user namespace")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// Gives pods their ranges; cheap to clone.
+#[derive(Clone)]
+pub struct UserNamespaces {
+    root: KubeletRoot,
+    ranges: Arc<Mutex<Ranges>>,
+}
+
+impl UserNamespaces {
+    /// Reads the ranges of all pods that have a directory. A file that makes no sense concerns its own
+    /// pod, which will be told; the others go on. Blocking.
+    ///
+    /// # Errors
+    /// The pods' directories cannot be listed: whose ids are taken is not known then, which does not
+    /// mean that none are.
+    pub fn open(root: KubeletRoot, space: IdSpace) -> Result<Self, VolumeError> {
+        let known = Self {
+            root,
+            ranges: Arc::new(Mutex::new(Ranges::new(space))),
+        };
+        let pods = match pod_dirs::list(&known.root) {
+            Err(VolumeError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Vec::new()
+            }
+            listed => listed?,
+        };
+        for uid in pods {
+            if let Err(error) = known.read(&uid) {
+                tracing::error!(
+                    "podUID" = %uid,
+                    err = %chain(&error),
+                    "Cannot take over a pod's user namespace"
+                );
+            }
+        }
+        Ok(known)
+    }
+
+    /// The ids that a pod has or would be given; nothing is written down.
+    pub fn preview(
+        &self,
+        pod: &Pod,
+        features: RuntimeFeatures,
+    ) -> Result<Option<IdRange>, UserNamespaceError> {
+        if !wanted(pod, features)? {
+            return Ok(None);
+        }
+        let (uid, mut ranges) = (pod.uid(), self.ranges.lock());
+        let known = ranges.of(&uid);
+        let range = ranges.allocate(&uid).map_err(UserNamespaceError::Create)?;
+        if known.is_none() {
+            ranges.release(&uid);
+        }
+        Ok(Some(range))
+    }
+
+    /// The ids of a pod that wants some of its own; `None` for one that uses the node's.
+    pub async fn of_pod(
+        &self,
+        pod: &Pod,
+        features: RuntimeFeatures,
+    ) -> Result<Option<IdRange>, UserNamespaceError> {
+        if !wanted(pod, features)? {
+            return Ok(None);
+        }
+        let uid = pod.uid();
+        if let Some(known) = self.ranges.lock().of(&uid) {
+            return Ok(Some(known));
+        }
+        let this = self.clone();
+        let made = with_own_files(move || this.read_or_make(&uid)).await??;
+        Ok(Some(made))
+    }
+
+    /// Takes a pod's range back. To be called when none of its processes is left.
+    pub async fn release(&self, uid: &PodUid) {
+        if self.ranges.lock().of(uid).is_none() {
+            return;
+        }
+        let (this, uid) = (self.clone(), uid.clone());
+        let released = with_own_files(move || {
+            // The file first: a range that is free must not be in anybody's file.
+            let removed = this.file(&uid).map(fs::remove_file);
+            match removed {
+                Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => {
+                    this.ranges.lock().release(&uid);
+                    Ok(())
+                }
+            }
+        });
+        if let Ok(Err(error)) = released.await {
+            tracing::warn!(err = %error, "Cannot take back the ids of a pod that is gone");
+        }
+    }
+
+    fn file(&self, uid: &PodUid) -> Result<PathBuf, UnsafeName> {
+        Ok(self.root.pod(uid)?.path().join(FILE))
+    }
+
+    /// What the pod's file says, noted; `None` without a file.
+    fn read(&self, uid: &PodUid) -> Result<Option<IdRange>, UserNamespaceError> {
+        let path = self.file(uid)?;
+        let text = match read_plain(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(UserNamespaceError::File(path, error)),
+        };
+        let range = parse_record(&text).map_err(UserNamespaceError::Record)?;
+        let noted = self.ranges.lock().record(uid, range);
+        noted.map_err(UserNamespaceError::Contradiction)?;
+        Ok(Some(range))
+    }
+
+    fn read_or_make(&self, uid: &PodUid) -> Result<IdRange, UserNamespaceError> {
+        if let Some(range) = self.read(uid)? {
+            return Ok(range);
+        }
+        let allocated = self.ranges.lock().allocate(uid);
+        let range = allocated.map_err(UserNamespaceError::Create)?;
+        let path = self.file(uid)?;
+        // A pod without volumes has no directory yet.
+        if let Err(error) = pod_dirs::create(&self.root.pod(uid)?) {
+            self.ranges.lock().release(uid);
+            return Err(error.into());
+        }
+        match atomic_file::write(&path, record_text(range).as_bytes()) {
+            Ok(()) => Ok(range),
+            Err(error) => {
+                self.ranges.lock().release(uid);
+                Err(UserNamespaceError::File(path, error))
+            }
+        }
+    }
+}
+
+/// Whether the pod wants ids of its own, which the runtime must be able to give.
+fn wanted(pod: &Pod, features: RuntimeFeatures) -> Result<bool, UserNamespaceError> {
+    if pod.spec().and_then(|spec| spec.host_users) != Some(false) {
+        return Ok(false);
+    }
+    match (features.default_handler_unknown, features.user_namespaces) {
+        (true, _) => Err(UserNamespaceError::UnknownHandler),
+        (false, false) => Err(UserNamespaceError::Unsupported),
+        (false, true) => Ok(true),
+    }
+}
+
+/// The file, if it is one; `NotFound` when there is none.
+fn read_plain(path: &Path) -> io::Result<Vec<u8>> {
+    files::read_tail(path, MAX_FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::kuberuntime::fixtures::pod;
+    use ranges::UNIT;
+    use serde_json::json;
+
+    const CAN: RuntimeFeatures = RuntimeFeatures {
+        recursive_read_only_mounts: false,
+        user_namespaces: true,
+        supplemental_groups_policy: false,
+        default_handler_unknown: false,
+    };
+
+    fn space() -> IdSpace {
+        IdSpace::new((UNIT, 2 * UNIT), UNIT, 2).unwrap()
+    }
+
+    fn pod_of(name: &str) -> Pod {
+        let mut pod = pod(json!({"hostUsers": false}));
+        pod.metadata.uid = Some(name.into());
+        pod
+    }
+
+    #[tokio::test]
+    async fn a_pod_keeps_its_ids_over_a_restart_and_gives_them_back_at_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = KubeletRoot::create(dir.path()).unwrap();
+        let (a, b) = (pod_of("a"), pod_of("b"));
+        let first = UserNamespaces::open(root.clone(), space()).unwrap();
+        let of_b = first.of_pod(&b, CAN).await.unwrap().unwrap();
+        let of_a = first.of_pod(&a, CAN).await.unwrap().unwrap();
+        assert_eq!((of_b.host_id, of_a.host_id), (65536, 131_072));
+        let file = dir.path().join("pods/a/userns");
+        assert!(fs::read_to_string(&file).unwrap().contains("131072"));
+
+        let second = UserNamespaces::open(root.clone(), space()).unwrap();
+        assert_eq!(second.of_pod(&a, CAN).await.unwrap(), Some(of_a));
+        let c = pod_of("c");
+        let none = second.of_pod(&c, CAN).await.unwrap_err();
+        assert_eq!(
+            chain(&none),
+            "create user namespace: could not find an empty slot to allocate a user namespace"
+        );
+        second.release(&a.uid()).await;
+        assert!(!file.exists());
+        assert_eq!(second.of_pod(&c, CAN).await.unwrap(), Some(of_a));
+    }
+
+    #[tokio::test]
+    async fn only_pods_that_ask_need_a_runtime_that_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = KubeletRoot::create(dir.path()).unwrap();
+        let all = UserNamespaces::open(root.clone(), space()).unwrap();
+        let none = RuntimeFeatures::default();
+        for spec in [json!({}), json!({"hostUsers": true})] {
+            assert_eq!(all.of_pod(&pod(spec), none).await.unwrap(), None);
+        }
+        let asks = pod_of("a");
+        assert_eq!(
+            all.of_pod(&asks, none).await.unwrap_err().to_string(),
+            "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+        );
+        let odd = RuntimeFeatures {
+            default_handler_unknown: true,
+            ..none
+        };
+        assert_eq!(
+            all.of_pod(&asks, odd).await.unwrap_err().to_string(),
+            "can't set `spec.hostUsers: false`, runtime does not support user namespaces: the \
+             handler \"\" is not known"
+        );
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_had_is_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = KubeletRoot::look(dir.path()).unwrap();
+        assert!(
+            UserNamespaces::open(root.clone(), space()).is_ok(),
+            "nobody has any"
+        );
+        fs::write(dir.path().join("pods"), "not a directory").unwrap();
+        assert!(UserNamespaces::open(root, space()).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_broken_file_concerns_its_own_pod_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = KubeletRoot::create(dir.path()).unwrap();
+        let (a, b) = (pod_of("a"), pod_of("b"));
+        pod_dirs::create(&root.pod(&a.uid()).unwrap()).unwrap();
+        fs::write(dir.path().join("pods/a/userns"), "{").unwrap();
+        let all = UserNamespaces::open(root, space()).unwrap();
+        let error = chain(&all.of_pod(&a, CAN).await.unwrap_err());
+        assert!(
+            error.starts_with("user namespace: invalid user namespace mappings file: "),
+            "{error}"
+        );
+        assert!(all.of_pod(&b, CAN).await.unwrap().is_some());
+    }
+}

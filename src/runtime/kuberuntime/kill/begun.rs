@@ -1,0 +1,173 @@
+//! Stops that have begun and are not over: what the next try goes on with. A try that failed takes
+//! nothing back: its hook has run, and its grace runs.
+
+use super::running::RunningStops;
+use crate::{
+    model::{ContainerId, GraceDeadline, PodUid},
+    state::pod_state_store::Journal,
+};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// What is being stopped of a pod that stays.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::runtime::kuberuntime) enum Scope {
+    /// All of it, for its sandbox is replaced or nothing of it is to run.
+    Pod,
+    /// One instance.
+    Container(ContainerId),
+}
+
+/// The memory of stops. Deadlines live in memory; which hooks have run is in the journal as well, so
+/// that neither a failed stop nor a restart of the kubelet runs a hook twice.
+#[derive(Debug)]
+pub(in crate::runtime::kuberuntime) struct BegunStops {
+    deadlines: Mutex<HashMap<PodUid, HashMap<Scope, GraceDeadline>>>,
+    running: RunningStops,
+    journal: Journal,
+}
+
+impl BegunStops {
+    pub(in crate::runtime::kuberuntime) fn new(journal: Journal) -> Self {
+        Self {
+            deadlines: Mutex::default(),
+            running: RunningStops::default(),
+            journal,
+        }
+    }
+
+    /// The deadline of a stop: `fresh` for the first try, for another one that of the first, unless
+    /// the fresh one is earlier.
+    pub(in crate::runtime::kuberuntime) fn begin(
+        &self,
+        uid: &PodUid,
+        scope: Scope,
+        fresh: GraceDeadline,
+    ) -> GraceDeadline {
+        let mut deadlines = self.deadlines.lock();
+        let of_pod = deadlines.entry(uid.clone()).or_default();
+        let deadline = of_pod.entry(scope).or_insert(fresh);
+        *deadline = fresh.min(*deadline);
+        *deadline
+    }
+
+    /// The earliest of this deadline and those of stops of the container, or of its whole pod, that have
+    /// begun and are not over.
+    pub(super) fn limit(
+        &self,
+        uid: &PodUid,
+        id: &ContainerId,
+        fresh: GraceDeadline,
+    ) -> GraceDeadline {
+        let deadlines = self.deadlines.lock();
+        let of_pod = deadlines.get(uid);
+        let begun = |scope| of_pod.and_then(|of_pod| of_pod.get(&scope)).copied();
+        [begun(Scope::Pod), begun(Scope::Container(id.clone()))]
+            .into_iter()
+            .flatten()
+            .fold(fresh, GraceDeadline::min)
+    }
+
+    /// The stops that are being carried out.
+    pub(super) fn running(&self) -> &RunningStops {
+        &self.running
+    }
+
+    /// Of how many pods a stop has begun.
+    pub(in crate::runtime::kuberuntime) fn len(&self) -> usize {
+        self.deadlines.lock().len()
+    }
+
+    /// The stop has succeeded. That of a whole pod ends those of its containers.
+    pub(in crate::runtime::kuberuntime) fn over(&self, uid: &PodUid, scope: &Scope) {
+        let mut deadlines = self.deadlines.lock();
+        let Some(of_pod) = deadlines.get_mut(uid) else {
+            return;
+        };
+        of_pod.remove(scope);
+        if of_pod.is_empty() || *scope == Scope::Pod {
+            deadlines.remove(uid);
+        }
+    }
+
+    /// Nothing of the pod is to be stopped (any more): a later stop is another one, with a grace and
+    /// hooks of its own.
+    pub(in crate::runtime::kuberuntime) fn called_off(&self, uid: &PodUid) {
+        self.forget(uid);
+        if self.journal.read(uid, |r| !r.pre_stop_ran.is_empty()) {
+            self.journal.update(uid, |r| r.pre_stop_ran.clear());
+        }
+    }
+
+    /// Whether the preStop hook of an instance has had its run.
+    pub(in crate::runtime::kuberuntime) fn hook_ran(&self, uid: &PodUid, id: &ContainerId) -> bool {
+        self.journal
+            .read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
+    }
+
+    /// The preStop hook of an instance has had its run, however it ended.
+    pub(in crate::runtime::kuberuntime) fn note_hook(&self, uid: &PodUid, id: &ContainerId) {
+        if !self.hook_ran(uid, id) {
+            self.journal
+                .update(uid, |r| r.pre_stop_ran.push(id.to_string()));
+        }
+    }
+
+    /// Forgets a pod.
+    pub(in crate::runtime::kuberuntime) fn forget(&self, uid: &PodUid) {
+        self.deadlines.lock().remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    fn stops() -> (tempfile::TempDir, BegunStops, PodUid) {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path().to_path_buf()).unwrap();
+        (dir, BegunStops::new(journal), "u".into())
+    }
+
+    #[test]
+    fn another_try_goes_on_with_what_is_left_and_a_later_stop_starts_afresh() {
+        let (_dir, stops, uid) = stops();
+        let now = Instant::now();
+        let grace =
+            |after, seconds| GraceDeadline::starting(now + Duration::from_secs(after), seconds);
+        let scope = Scope::Container("c".into());
+        let begin = |fresh| stops.begin(&uid, scope.clone(), fresh);
+        assert_eq!(begin(grace(0, 30)), grace(0, 30));
+        assert_eq!(begin(grace(10, 30)), grace(0, 30));
+        assert_eq!(begin(grace(10, 5)), grace(10, 5), "less is taken");
+        let limit = |id: &str, fresh| stops.limit(&uid, &id.into(), fresh);
+        assert_eq!(
+            limit("c", grace(11, 30)),
+            grace(10, 5),
+            "by whoever stops it"
+        );
+        assert_eq!(limit("c", grace(11, 1)), grace(11, 1));
+        assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
+        stops.over(&uid, &scope);
+        assert_eq!(begin(grace(40, 30)), grace(40, 30));
+        stops.called_off(&uid);
+        assert_eq!(begin(grace(90, 30)), grace(90, 30));
+        stops.over(&uid, &Scope::Pod);
+        assert!(stops.deadlines.lock().is_empty());
+    }
+
+    #[test]
+    fn a_hook_has_run_until_its_stop_is_called_off() {
+        let (dir, stops, uid) = stops();
+        let (a, b) = ("a".into(), "b".into());
+        stops.note_hook(&uid, &a);
+        stops.note_hook(&uid, &a);
+        assert!(stops.hook_ran(&uid, &a) && !stops.hook_ran(&uid, &b));
+        assert_eq!(stops.journal.get(&uid).pre_stop_ran, ["a"]);
+        stops.called_off(&uid);
+        assert!(!stops.hook_ran(&uid, &a));
+        drop(dir);
+    }
+}

@@ -1,0 +1,167 @@
+//! Stops of containers that are under way. Each is carried out by a task of its own, so a sync that is
+//! cancelled does not take its hook and its signal back: the stop of the whole pod that follows joins
+//! it, and may shorten it.
+
+use crate::{
+    base::otel::carried,
+    cri::CriError,
+    model::{ContainerId, GraceDeadline},
+};
+use anyhow::Context as _;
+use parking_lot::Mutex;
+use std::{collections::HashMap, future::Future, sync::Arc};
+use tokio::sync::watch;
+
+/// The stops under way, at most one per container.
+#[derive(Clone, Debug, Default)]
+pub(in crate::runtime::kuberuntime) struct RunningStops {
+    stops: Arc<Mutex<HashMap<ContainerId, RunningStop>>>,
+}
+
+/// One stop; cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct RunningStop {
+    grace: Arc<watch::Sender<GraceDeadline>>,
+    ended: watch::Receiver<Option<Result<(), CriError>>>,
+}
+
+/// Takes a stop off the list, also when its task panics.
+struct Listed(RunningStops, ContainerId);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.0.stops.lock().remove(&self.1);
+    }
+}
+
+impl RunningStops {
+    /// The stop of this container that is under way, with at most this grace, or the one that `stop`
+    /// begins.
+    pub(super) fn join_or_begin<F>(
+        &self,
+        id: &ContainerId,
+        grace: GraceDeadline,
+        stop: impl FnOnce(watch::Receiver<GraceDeadline>) -> F,
+    ) -> RunningStop
+    where
+        F: Future<Output = Result<(), CriError>> + Send + 'static,
+    {
+        let mut stops = self.stops.lock();
+        if let Some(running) = stops.get(id) {
+            running.shorten(grace);
+            return running.clone();
+        }
+        let (sender, receiver) = watch::channel(grace);
+        let (report, ended) = watch::channel(None);
+        let (work, listed) = (stop(receiver), Listed(self.clone(), id.clone()));
+        tokio::spawn(carried(async move {
+            let result = work.await;
+            // First, so that who hears of the end and tries again begins another one.
+            drop(listed);
+            report.send_replace(Some(result));
+        }));
+        let running = RunningStop {
+            grace: Arc::new(sender),
+            ended,
+        };
+        stops.insert(id.clone(), running.clone());
+        running
+    }
+}
+
+impl RunningStop {
+    fn shorten(&self, grace: GraceDeadline) {
+        self.grace.send_if_modified(|known| {
+            let shorter = grace.deadline < known.deadline;
+            if shorter {
+                *known = grace;
+            }
+            shorter
+        });
+    }
+
+    /// Waits until it has ended, well or not.
+    pub(super) async fn ended(&self) {
+        let _ = self.ended.clone().wait_for(Option::is_some).await;
+    }
+
+    /// Waits for its result and shortens it whenever `grace` shrinks.
+    pub(super) async fn result(
+        &self,
+        mut grace: watch::Receiver<GraceDeadline>,
+    ) -> anyhow::Result<()> {
+        let mut ended = self.ended.clone();
+        loop {
+            self.shorten(*grace.borrow_and_update());
+            tokio::select! {
+                ended = ended.wait_for(Option::is_some) => {
+                    let result = ended.context("a bug: the stop panicked")?.clone();
+                    return Ok(result.unwrap_or(Ok(()))?);
+                }
+                Ok(()) = grace.changed() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::{Instant, sleep_until};
+
+    fn grace(seconds: i64) -> GraceDeadline {
+        GraceDeadline::starting(Instant::now(), seconds)
+    }
+
+    /// A stop that takes all of its grace.
+    async fn stubborn(mut grace: watch::Receiver<GraceDeadline>) -> Result<(), CriError> {
+        loop {
+            let deadline = grace.borrow_and_update().deadline;
+            tokio::select! {
+                () = sleep_until(deadline) => return Ok(()),
+                Ok(()) = grace.changed() => {}
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_later_joins_the_stop_and_can_only_shorten_it() {
+        let (stops, id, begun) = (RunningStops::default(), "c".into(), Instant::now());
+        let first = stops.join_or_begin(&id, grace(3600), stubborn);
+        let (_keep, never) = watch::channel(grace(7200));
+        let waiting = tokio::spawn(async move { first.result(never).await });
+        let (less, receiver) = watch::channel(grace(60));
+        let second = stops.join_or_begin(&id, grace(60), |_| async { panic!("a second stop") });
+        let shortened = tokio::spawn(async move { second.result(receiver).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        less.send_replace(grace(4));
+        shortened.await.unwrap().unwrap();
+        waiting.await.unwrap().unwrap();
+        assert_eq!(begun.elapsed(), Duration::from_secs(5));
+        assert!(stops.stops.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_goes_on_when_the_one_who_began_it_is_cancelled() {
+        let (stops, id) = (RunningStops::default(), "c".into());
+        let first = stops.join_or_begin(&id, grace(10), stubborn);
+        let (_keep, receiver) = watch::channel(grace(10));
+        let waited = tokio::time::timeout(Duration::from_secs(2), first.result(receiver));
+        assert!(waited.await.is_err());
+        let begun = Instant::now();
+        let second = stops.join_or_begin(&id, grace(10), |_| async { panic!("a second stop") });
+        second.ended().await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(8));
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_panics_is_an_error_and_the_next_one_is_another() {
+        let (stops, id) = (RunningStops::default(), "c".into());
+        let first = stops.join_or_begin(&id, grace(1), |_| async { panic!("on purpose") });
+        let (_keep, receiver) = watch::channel(grace(1));
+        assert!(first.result(receiver.clone()).await.is_err());
+        let second = stops.join_or_begin(&id, grace(1), |_| async { Ok(()) });
+        second.result(receiver).await.unwrap();
+    }
+}

@@ -1,0 +1,387 @@
+//! Carries out stops: hook, wait for others, StopContainer, and a check that it really ended.
+
+use super::{
+    super::{KubeGenericRuntimeManager, actions::ContainerKill, labels::OrphanRecord},
+    begun::Scope,
+    plan::{self, ContainerStop},
+    running::RunningStop,
+};
+use crate::{
+    base::chain,
+    cri::{CriError, v1},
+    model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, SandboxStatus, reasons::event},
+    runtime::handlers::{HookError, HookTarget},
+    state::events::ObjectRef,
+    state::pod_cache::{ItemId, Owner},
+};
+use anyhow::Context as _;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+/// How long the runtime may go on showing a container as running after it said that it stopped it.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Why one container of a pod that stays is stopped.
+#[derive(Clone, Debug)]
+pub(in crate::runtime::kuberuntime) enum Why {
+    /// The plan says so.
+    Plan(ContainerKill),
+    /// Its postStart hook failed.
+    FailedPostStartHook,
+    /// All containers of the pod are restarted: no hook, and no more grace than the least there is.
+    RestartAll,
+}
+
+impl Why {
+    fn message(&self, name: &str) -> String {
+        match self {
+            Self::Plan(kill) => kill.to_string(),
+            Self::FailedPostStartHook => event::FAILED_POST_START_HOOK.into(),
+            Self::RestartAll => format!("Stopping container {name}, all containers are restarted"),
+        }
+    }
+}
+
+/// Everything one stop needs.
+struct Target {
+    owner: Owner,
+    object: ObjectRef,
+    ports: Vec<ContainerPort>,
+    stop: ContainerStop,
+    message: String,
+    pod_ip: Option<String>,
+}
+
+impl KubeGenericRuntimeManager {
+    /// Stops one container of a pod that stays.
+    pub(in crate::runtime::kuberuntime) async fn kill_one(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        name: &str,
+        id: &ContainerId,
+        why: Why,
+    ) -> anyhow::Result<()> {
+        let container = pod.container(name);
+        let (reason, grace) = match &why {
+            Why::Plan(kill) => (Some(kill.reason), None),
+            Why::FailedPostStartHook => (None, None),
+            Why::RestartAll => (None, Some(0)),
+        };
+        let seconds = plan::container_grace_seconds(pod, container, reason, grace);
+        let (uid, scope) = (pod.uid(), Scope::Container(id.clone()));
+        let grace = GraceDeadline {
+            deadline: plan::deadline_after(seconds, Instant::now()),
+            grace_seconds: seconds,
+        };
+        let grace = self.stops.begin(&uid, scope.clone(), grace);
+        let running = status
+            .container(id)
+            .is_none_or(|c| c.state == crate::model::ContainerState::Running);
+        let pre_stop = container
+            .filter(|_| running)
+            .and_then(|c| c.lifecycle.as_ref()?.pre_stop.clone());
+        let stop = ContainerStop {
+            id: id.clone(),
+            name: name.into(),
+            waits_for: Vec::new(),
+            pre_stop,
+        };
+        let target = Target {
+            owner: Owner::of(pod),
+            object: ObjectRef::container(pod, name),
+            ports: container.and_then(|c| c.ports.clone()).unwrap_or_default(),
+            stop,
+            message: why.message(name),
+            pod_ip: self.address(Some(pod), status),
+        };
+        let (_keep, receiver) = watch::channel(grace);
+        let stop = self.begin_stop(target, grace, Vec::new());
+        stop.result(receiver)
+            .await
+            .with_context(|| format!("cannot stop container {name}"))?;
+        self.stops.over(&uid, &scope);
+        Ok(())
+    }
+
+    /// Stops every container of a pod, then its sandboxes. Without a pod object (an orphan) hooks come
+    /// from the annotations that its containers were created with. Sandboxes are stopped only after
+    /// every container was seen to have exited.
+    pub async fn kill_pod(
+        &self,
+        pod: Option<&Pod>,
+        status: &PodStatus,
+        grace: watch::Receiver<GraceDeadline>,
+    ) -> anyhow::Result<()> {
+        let owner = Owner::of_status(status);
+        let records = match pod {
+            Some(_) => HashMap::new(),
+            None => self.orphan_records(status, &grace).await,
+        };
+        let mut stops = plan::stop_pod(pod, status, &|id| records.get(id).cloned());
+        // Those come first that others wait for.
+        stops.sort_by_key(|stop| stop.waits_for.len());
+        let mut begun: HashMap<ContainerId, RunningStop> = HashMap::new();
+        let mut running = Vec::new();
+        for stop in stops {
+            let others = stop
+                .waits_for
+                .iter()
+                .filter_map(|id| begun.get(id).cloned());
+            let others = others.collect();
+            let (id, name) = (stop.id.clone(), stop.name.clone());
+            let target = Target {
+                object: object_of(pod, status, &stop.name),
+                owner: owner.clone(),
+                ports: ports_of(pod, &records, &stop),
+                message: format!("Stopping container {}", stop.name),
+                pod_ip: self.address(pod, status),
+                stop,
+            };
+            let stop = self.begin_stop(target, *grace.borrow(), others);
+            begun.insert(id, stop.clone());
+            let grace = grace.clone();
+            running.push(async move {
+                let result = stop.result(grace).await;
+                result.with_context(|| format!("cannot stop container {name}"))
+            });
+        }
+        join_all(running)
+            .await
+            .into_iter()
+            .collect::<Result<(), _>>()?;
+        self.stop_sandboxes(&owner, status).await
+    }
+
+    async fn stop_sandboxes(&self, owner: &Owner, status: &PodStatus) -> anyhow::Result<()> {
+        if status.containers.is_empty() && status.sandboxes.is_empty() {
+            return Ok(());
+        }
+        let status = match timeout(SETTLE, self.cache.settled(&owner.uid)).await {
+            Ok(status) => status,
+            Err(_) => {
+                let listed = self.list_pod(&owner.uid).await;
+                let listed =
+                    listed.context("cannot tell whether containers of the pod still run")?;
+                Arc::new(self.completed(&owner.uid, Some(&listed)))
+            }
+        };
+        let running: Vec<_> = status.maybe_running().map(|c| &*c.name).collect();
+        anyhow::ensure!(
+            running.is_empty(),
+            "containers still run after they were stopped: {}",
+            running.join(", ")
+        );
+        // A dead sandbox is stopped as well, for its network may be left; but once is enough.
+        let stopped = self.journal.read(&owner.uid, |record| {
+            let terminal = record.terminal.as_ref();
+            terminal.map_or_else(Vec::new, |terminal| terminal.stopped_sandboxes.clone())
+        });
+        let left = |s: &&SandboxStatus| s.ready || !stopped.iter().any(|id| id == s.id.as_str());
+        let stops = status
+            .sandboxes
+            .iter()
+            .filter(left)
+            .map(|s| self.stop_sandbox(owner, &s.id));
+        join_all(stops)
+            .await
+            .into_iter()
+            .collect::<Result<(), _>>()?;
+        self.journal.update(&owner.uid, |record| {
+            if let Some(terminal) = &mut record.terminal {
+                let ids = status.sandboxes.iter().map(|s| s.id.to_string());
+                terminal.stopped_sandboxes = ids.collect();
+            }
+        });
+        Ok(())
+    }
+
+    /// Joins the stop of a container that is under way, or begins one. `others` are the stops that it
+    /// waits for.
+    fn begin_stop(
+        &self,
+        target: Target,
+        grace: GraceDeadline,
+        others: Vec<RunningStop>,
+    ) -> RunningStop {
+        let id = target.stop.id.clone();
+        let grace = self.stops.limit(&target.owner.uid, &id, grace);
+        let manager = self.clone();
+        self.stops
+            .running()
+            .join_or_begin(&id, grace, |grace| async move {
+                manager.stop_container(&target, grace, others).await
+            })
+    }
+
+    async fn stop_container(
+        &self,
+        target: &Target,
+        grace: watch::Receiver<GraceDeadline>,
+        others: Vec<RunningStop>,
+    ) -> Result<(), CriError> {
+        self.events
+            .normal(&target.object, event::KILLING, target.message.clone());
+        if let Some(handler) = &target.stop.pre_stop {
+            self.run_pre_stop(target, handler, grace.clone()).await;
+        }
+        wait_for_others(&others, grace.clone()).await;
+        let id = target.stop.id.as_str();
+        let stopped = self.stop_while_grace_shrinks(id, grace).await;
+        let item = ItemId::Container(target.stop.id.clone());
+        self.cache.touch(&target.owner, item, None);
+        match stopped {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn run_pre_stop(
+        &self,
+        target: &Target,
+        handler: &LifecycleHandler,
+        mut grace: watch::Receiver<GraceDeadline>,
+    ) {
+        let (uid, id) = (&target.owner.uid, &target.stop.id);
+        if self.stops.hook_ran(uid, id) {
+            return;
+        }
+        let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now());
+        let Some(budget) = budget else { return };
+        let hook_target = HookTarget {
+            pod: &target.object,
+            container: &target.stop.name,
+            container_id: &target.stop.id,
+            pod_ip: target.pod_ip.as_deref(),
+            ports: &target.ports,
+        };
+        let result = tokio::select! {
+            result = self.hooks.run_pre_stop(handler, &hook_target, budget) => result,
+            () = deadline_over(&mut grace) => Err(HookError::DeadlineExceeded(budget)),
+        };
+        if !matches!(result, Err(HookError::Unreachable(_))) {
+            self.stops.note_hook(uid, id);
+        }
+        if let Err(error) = result {
+            tracing::warn!(
+                pod = %target.owner.name,
+                container = target.stop.name,
+                err = %error,
+                "PreStop hook failed"
+            );
+            self.events.warning(
+                &target.object,
+                event::FAILED_PRE_STOP_HOOK,
+                "PreStopHook failed",
+            );
+        }
+    }
+
+    /// StopContainer, asked again with less whenever the grace shrinks meanwhile.
+    async fn stop_while_grace_shrinks(
+        &self,
+        id: &str,
+        mut grace: watch::Receiver<GraceDeadline>,
+    ) -> Result<(), CriError> {
+        loop {
+            let deadline = grace.borrow_and_update().deadline;
+            let seconds = plan::stop_timeout(deadline, Instant::now());
+            let stop = self.runtime.stop_container(id, seconds);
+            tokio::pin!(stop);
+            loop {
+                let shrunk = tokio::select! {
+                    result = &mut stop => return result,
+                    Ok(()) = grace.changed() => grace.borrow_and_update().deadline < deadline,
+                    else => return stop.await,
+                };
+                if shrunk {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What the annotations of an orphan's containers say, from one list: it must not use up the little
+    /// grace that orphans have.
+    async fn orphan_records(
+        &self,
+        status: &PodStatus,
+        grace: &watch::Receiver<GraceDeadline>,
+    ) -> HashMap<ContainerId, OrphanRecord> {
+        if status.maybe_running().next().is_none() {
+            return HashMap::new();
+        }
+        let patience = plan::status_timeout(grace.borrow().left(Instant::now()));
+        let list = self.list_containers_of(&status.uid);
+        let problem = match timeout(patience, list).await {
+            Ok(Ok(containers)) => return containers.iter().map(record_of).collect(),
+            Ok(Err(error)) => chain(&error),
+            Err(_) => format!("no list within {} ms", patience.as_millis()),
+        };
+        tracing::warn!(
+            pod = %status.name,
+            podUID = %status.uid,
+            err = problem,
+            "Cannot list the containers of an orphaned pod; they are stopped without their hooks"
+        );
+        HashMap::new()
+    }
+}
+
+fn record_of(container: &v1::Container) -> (ContainerId, OrphanRecord) {
+    let (record, unreadable) = OrphanRecord::read(&container.annotations);
+    for error in unreadable {
+        tracing::warn!(container = container.id, err = %error, "Orphaned container");
+    }
+    (container.id.as_str().into(), record)
+}
+
+/// A sidecar waits until those before it in the stopping order have exited, at most until the end of
+/// the grace.
+async fn wait_for_others(others: &[RunningStop], mut grace: watch::Receiver<GraceDeadline>) {
+    tokio::select! {
+        _ = join_all(others.iter().map(RunningStop::ended)) => {}
+        () = deadline_over(&mut grace) => {}
+    }
+}
+
+/// Ends when the grace does, however it shrinks.
+async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
+    loop {
+        let deadline = grace.borrow_and_update().deadline;
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => return,
+            Ok(()) = grace.changed() => {}
+        }
+    }
+}
+
+fn ports_of(
+    pod: Option<&Pod>,
+    records: &HashMap<ContainerId, OrphanRecord>,
+    stop: &ContainerStop,
+) -> Vec<ContainerPort> {
+    let ports = match pod.and_then(|pod| pod.container(&stop.name)) {
+        Some(container) => container.ports.clone(),
+        None => records.get(&stop.id).map(|record| record.ports.clone()),
+    };
+    ports.unwrap_or_default()
+}
+
+fn object_of(pod: Option<&Pod>, status: &PodStatus, name: &str) -> ObjectRef {
+    match pod {
+        Some(pod) => ObjectRef::container(pod, name),
+        None => ObjectRef {
+            kind: "Pod",
+            namespace: status.namespace.to_string(),
+            name: status.name.to_string(),
+            uid: status.uid.clone(),
+            field_path: format!("spec.containers{{{name}}}"),
+        },
+    }
+}

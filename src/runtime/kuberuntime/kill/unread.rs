@@ -1,0 +1,135 @@
+//! Pods that are to stop and of which something cannot be read. What a list says of them is enough to
+//! stop them, and to know that they have stopped.
+
+use super::plan;
+use crate::{
+    base::chain,
+    cri::{
+        CriError,
+        v1::{Container, ContainerFilter, PodSandboxFilter},
+    },
+    model::{ContainerStatus, PodStatus, PodUid, SandboxStatus, keys},
+    runtime::kuberuntime::{KubeGenericRuntimeManager, translate},
+    state::pod_cache::{ItemId, Owner, Read, Unread},
+};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::time::timeout;
+
+/// How long it may take to read how the items of a stopped pod ended; longer than a read that hangs
+/// counts as one that is under way.
+const END_TIMEOUT: Duration = Duration::from_secs(12);
+
+impl KubeGenericRuntimeManager {
+    /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
+    /// else completed by a list. Empty only if the runtime has nothing of the pod.
+    pub async fn status_to_stop(&self, uid: &PodUid, left: Duration) -> Arc<PodStatus> {
+        let patience = plan::status_timeout(left);
+        if let Ok(status) = timeout(patience, self.cache.settled(uid)).await {
+            return status;
+        }
+        let unread = self.cache.unread(uid);
+        let listed = match timeout(patience, self.list_pod(uid)).await {
+            Ok(Ok(listed)) => Ok(listed),
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(_) => Err(format!("no list within {} ms", patience.as_millis())),
+        };
+        tracing::warn!(
+            podUID = %uid,
+            err = unread.first().map(Unread::to_string),
+            list = listed.as_ref().err(),
+            "Stopping a pod that cannot be read"
+        );
+        Arc::new(self.completed(uid, listed.ok().as_ref()))
+    }
+
+    /// Waits until it is known how every item of a pod ended whose containers and sandboxes have been
+    /// stopped. What cannot be read and is not running by a list counts as ended in an unknown way.
+    ///
+    /// # Errors
+    /// Something may still run, or there is no list.
+    pub async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
+        let settled = timeout(END_TIMEOUT, self.cache.settled_or_failed(uid)).await;
+        if matches!(settled, Ok(Some(_))) {
+            return Ok(());
+        }
+        let seq = self.cache.next_seq();
+        let listed = self.list_pod(uid).await?;
+        let status = self.completed(uid, Some(&listed));
+        anyhow::ensure!(
+            !status.is_active(),
+            "the pod was stopped, but something of it still runs"
+        );
+        let (owner, read) = (Owner::of_status(&status), self.cache.latest(uid));
+        for Unread { item, .. } in self.cache.unread(uid) {
+            tracing::warn!(
+                pod = %owner.name,
+                podUID = %uid,
+                ?item,
+                "How an item of a stopped pod ended cannot be read"
+            );
+            let known = match &item {
+                ItemId::Container(id) => listed.container(id).map(|listed| {
+                    Read::Container(listed.clone().with_unknown_end(read.container(id)))
+                }),
+                ItemId::Sandbox(id) => {
+                    let mut known = status.sandboxes.iter().filter(|s| s.id == *id);
+                    known.next().cloned().map(Read::Sandbox)
+                }
+            };
+            self.cache
+                .observed(&owner, &item, seq, known.unwrap_or(Read::Gone));
+        }
+        Ok(())
+    }
+
+    /// What is known of a pod and what a list says of the items that cannot be read.
+    pub(super) fn completed(&self, uid: &PodUid, listed: Option<&PodStatus>) -> PodStatus {
+        let unread = self.cache.unread(uid);
+        let unread: Vec<ItemId> = unread.into_iter().map(|unread| unread.item).collect();
+        plan::completed(&self.cache.latest(uid), &unread, listed)
+    }
+
+    pub(super) async fn list_containers_of(
+        &self,
+        uid: &PodUid,
+    ) -> Result<Vec<Container>, CriError> {
+        let filter = ContainerFilter {
+            label_selector: selector(uid),
+            ..ContainerFilter::default()
+        };
+        self.runtime.list_containers(Some(filter)).await
+    }
+
+    /// What lists say of one pod.
+    pub(super) async fn list_pod(&self, uid: &PodUid) -> Result<PodStatus, CriError> {
+        let filter = PodSandboxFilter {
+            label_selector: selector(uid),
+            ..PodSandboxFilter::default()
+        };
+        let (sandboxes, containers) = tokio::try_join!(
+            self.runtime.list_pod_sandboxes(Some(filter)),
+            self.list_containers_of(uid),
+        )?;
+        let strings = self.cache.strings();
+        let sandboxes = sandboxes.iter();
+        let sandboxes: Vec<SandboxStatus> = sandboxes
+            .filter_map(|found| translate::sandbox_from_list(found, strings))
+            .map(|owned| owned.object)
+            .collect();
+        let containers = containers.iter();
+        let containers: Vec<ContainerStatus> = containers
+            .filter_map(|found| translate::container_from_list(found, strings))
+            .map(|owned| owned.object)
+            .collect();
+        Ok(PodStatus {
+            uid: uid.clone(),
+            sandboxes,
+            containers,
+            ..PodStatus::default()
+        })
+    }
+}
+
+fn selector(uid: &PodUid) -> HashMap<String, String> {
+    HashMap::from([(keys::POD_UID.to_string(), uid.to_string())])
+}

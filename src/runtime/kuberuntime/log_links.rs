@@ -1,0 +1,203 @@
+//! Log files outside the runtime's care: links for collectors, and removal with their container.
+
+use super::{generate::container_files::link_log, log_paths};
+use crate::{
+    model::{ContainerId, ContainerStatus, Pod},
+    state::pod_cache::Owner,
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Keeps `/var/log/containers` and the pod log directories in order.
+pub(super) struct LogLinks {
+    logs: PathBuf,
+    links: Option<PathBuf>,
+}
+
+impl LogLinks {
+    pub(super) fn new(logs: PathBuf, links: Option<PathBuf>) -> Self {
+        Self { logs, links }
+    }
+
+    /// The directory for logs and that for links.
+    pub(super) fn places(&self) -> (PathBuf, Option<PathBuf>) {
+        (self.logs.clone(), self.links.clone())
+    }
+
+    /// Links the log that a container is going to write.
+    pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
+        let Some(links) = &self.links else { return };
+        let owner = Owner::of(pod);
+        let paths = log_paths::pod_logs_dir(&self.logs, &owner).and_then(|dir| {
+            Ok((
+                dir.join(log_path),
+                log_paths::log_symlink(links, &owner, name, id.as_str())?,
+            ))
+        });
+        let Ok((log, link)) = paths else { return };
+        let shown = link.display().to_string();
+        blocking("link a log", shown, move || link_log(&log, &link)).await;
+    }
+
+    /// Removes the log of an instance that the runtime did not make after all, if nothing was written to it:
+    /// a log counts as an instance that there was.
+    pub(super) async fn remove_unused(&self, pod: &Pod, log_path: &str) {
+        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, &Owner::of(pod)) else {
+            return;
+        };
+        let log = directory.join(log_path);
+        let shown = log.display().to_string();
+        blocking("remove an unused log", shown, move || remove_empty(&log)).await;
+    }
+
+    /// Removes the link alone.
+    pub(super) async fn remove_link(&self, owner: &Owner, container: &ContainerStatus) {
+        let Some(link) = self.link_of(owner, container) else {
+            return;
+        };
+        let shown = link.display().to_string();
+        blocking("remove a link to a log", shown, move || {
+            ignore_missing(fs::remove_file(link))
+        })
+        .await;
+    }
+
+    /// Removes the log of one instance, rotated files included, and its link.
+    pub(super) async fn remove_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
+        let own = container.restart_count;
+        let goes = move |number| number == own;
+        self.remove("remove logs", owner, container, goes).await;
+    }
+
+    /// Takes away the link of an instance that is removed although its log stays, and the logs of
+    /// instances before it.
+    pub(super) async fn retire_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
+        let kept = container.restart_count;
+        let goes = move |number| number < kept;
+        self.remove("remove old logs", owner, container, goes).await;
+    }
+
+    /// Removes an instance's link and the logs of instances with such numbers.
+    async fn remove(
+        &self,
+        what: &'static str,
+        owner: &Owner,
+        container: &ContainerStatus,
+        goes: impl Fn(u32) -> bool + Send + 'static,
+    ) {
+        let Ok(directory) = log_paths::container_logs_dir(&self.logs, owner, &container.name)
+        else {
+            return;
+        };
+        let link = self.link_of(owner, container);
+        let shown = directory.display().to_string();
+        blocking(what, shown, move || {
+            if let Some(link) = link {
+                ignore_missing(fs::remove_file(link))?;
+            }
+            remove_logs(&directory, goes)
+        })
+        .await;
+    }
+
+    fn link_of(&self, owner: &Owner, container: &ContainerStatus) -> Option<PathBuf> {
+        let links = self.links.as_ref()?;
+        log_paths::log_symlink(links, owner, &container.name, container.id.as_str()).ok()
+    }
+
+    /// Removes the log directory of a pod that is gone.
+    pub(super) async fn remove_pod_logs(&self, owner: &Owner) {
+        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, owner) else {
+            return;
+        };
+        let shown = directory.display().to_string();
+        blocking("remove a pod's logs", shown, move || {
+            ignore_missing(fs::remove_dir_all(directory))
+        })
+        .await;
+    }
+}
+
+/// Removes the logs of instances by their numbers, rotated files included.
+fn remove_logs(directory: &Path, goes: impl Fn(u32) -> bool) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if log_paths::instance_of_log(&name.to_string_lossy()).is_some_and(&goes) {
+            ignore_missing(fs::remove_file(entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_empty(log: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(log) {
+        Ok(found) if found.is_file() && found.len() == 0 => ignore_missing(fs::remove_file(log)),
+        found => ignore_missing(found.map(drop)),
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+async fn blocking(
+    what: &'static str,
+    path: String,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) {
+    let done = crate::base::with_own_files(work).await;
+    if let Ok(Err(error)) = done {
+        tracing::warn!(path, err = %error, "Cannot {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_nothing_was_written_to_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [empty, used] = ["0.log", "1.log"].map(|name| dir.path().join(name));
+        fs::write(&empty, "").unwrap();
+        fs::write(&used, "x").unwrap();
+        for log in [&empty, &used, &dir.path().join("2.log")] {
+            remove_empty(log).unwrap();
+        }
+        assert!(!empty.exists() && used.exists());
+    }
+
+    #[test]
+    fn an_instances_logs_go_with_their_rotated_files_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "1.log",
+            "1.log.20260101-000000",
+            "1.log.20260101-000000.gz",
+            "11.log",
+            "0.log",
+        ] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        remove_logs(dir.path(), |number| number == 1).unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["0.log", "11.log"]);
+        remove_logs(&dir.path().join("missing"), |_| true).unwrap();
+        remove_logs(dir.path(), |number| number < 11).unwrap();
+        assert!(!dir.path().join("0.log").exists() && dir.path().join("11.log").exists());
+    }
+}

@@ -1,0 +1,182 @@
+//! Logs of pods of which nothing else is left: they vanished while no kubelet ran.
+
+use super::{KubeGenericRuntimeManager, log_links::LogLinks, log_paths::owner_of_logs};
+use crate::{
+    base::with_own_files,
+    model::PodUid,
+    state::pod_cache::{Complete, Owner},
+};
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+impl KubeGenericRuntimeManager {
+    /// Pods that have a log directory, or links to logs that are gone. Somebody else has to know whether
+    /// they are still wanted.
+    pub async fn pods_with_logs(&self, _proof: Complete) -> HashSet<Owner> {
+        self.links.pods_with_logs().await
+    }
+
+    /// Removes the logs of a pod of which no more than the UID is known.
+    pub async fn remove_logs_of(&self, uid: &PodUid) {
+        let uid = uid.clone();
+        self.links.remove_logs(move |owner| owner.uid == uid).await;
+    }
+}
+
+impl LogLinks {
+    async fn pods_with_logs(&self) -> HashSet<Owner> {
+        let (logs, links) = self.places();
+        let found = with_own_files(move || {
+            let mut owners: HashSet<Owner> = HashSet::new();
+            owners.extend(directories(&logs)?.into_iter().map(|(_, owner)| owner));
+            for (_, target, owner) in log_links(links.as_deref(), &logs)? {
+                if !owners.contains(&owner) && is_gone(&target) {
+                    owners.insert(owner);
+                }
+            }
+            Ok(owners)
+        });
+        settled(found.await, "look for logs of pods that are gone").unwrap_or_default()
+    }
+
+    async fn remove_logs(&self, is_gone_pods: impl Fn(&Owner) -> bool + Send + 'static) {
+        let (logs, links) = self.places();
+        let removed = with_own_files(move || {
+            let directories = directories(&logs)?.into_iter();
+            for (path, _) in directories.filter(|(_, owner)| is_gone_pods(owner)) {
+                tracing::info!(path = %path.display(), "Removing logs of a pod that is gone");
+                fs::remove_dir_all(path)?;
+            }
+            for (link, target, owner) in log_links(links.as_deref(), &logs)? {
+                if is_gone_pods(&owner) && is_gone(&target) {
+                    fs::remove_file(link)?;
+                }
+            }
+            Ok(())
+        });
+        settled(removed.await, "remove logs of a pod that is gone");
+    }
+}
+
+/// The directories of pods below the one for logs. Links and what has no name of a pod is none.
+fn directories(logs: &Path) -> io::Result<Vec<(PathBuf, Owner)>> {
+    let mut found = Vec::new();
+    for entry in entries(logs)? {
+        let entry = entry?;
+        let owner = owner_of_logs(&entry.file_name().to_string_lossy());
+        if let Some(owner) = owner
+            && entry.file_type()?.is_dir()
+        {
+            found.push((entry.path(), owner));
+        }
+    }
+    Ok(found)
+}
+
+/// The links that lead to logs of pods, with where they lead.
+fn log_links(links: Option<&Path>, logs: &Path) -> io::Result<Vec<(PathBuf, PathBuf, Owner)>> {
+    let mut found = Vec::new();
+    let Some(links) = links else {
+        return Ok(found);
+    };
+    for entry in entries(links)? {
+        let link = entry?.path();
+        // What is no link is somebody else's.
+        let Ok(target) = fs::read_link(&link) else {
+            continue;
+        };
+        let directory = target
+            .strip_prefix(logs)
+            .ok()
+            .and_then(|below| below.iter().next());
+        if let Some(owner) = directory.and_then(|name| owner_of_logs(&name.to_string_lossy())) {
+            found.push((link, target, owner));
+        }
+    }
+    Ok(found)
+}
+
+fn entries(directory: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntry>>> {
+    let listed = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        listed => Some(listed?),
+    };
+    Ok(listed.into_iter().flatten())
+}
+
+fn is_gone(path: &Path) -> bool {
+    let looked = path.symlink_metadata();
+    looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+fn settled<T, E: std::fmt::Display>(done: Result<io::Result<T>, E>, what: &str) -> Option<T> {
+    let error = match done {
+        Ok(Ok(value)) => return Some(value),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(err = error, "Cannot {what}");
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[tokio::test]
+    async fn logs_of_pods_are_told_from_what_others_left_and_go_with_their_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let (logs, links) = (dir.path().join("pods"), dir.path().join("containers"));
+        for name in [
+            "shop_a_u1/main",
+            "shop_b_u2/main",
+            "lost+found",
+            "two_parts",
+        ] {
+            fs::create_dir_all(logs.join(name)).unwrap();
+        }
+        fs::create_dir(&links).unwrap();
+        fs::write(logs.join("shop_file_u3"), "").unwrap();
+        symlink(dir.path(), logs.join("shop_link_u4")).unwrap();
+        fs::write(logs.join("shop_b_u2/main/0.log"), "x").unwrap();
+        let link = |name: &str, to: &Path| symlink(to, links.join(name)).unwrap();
+        link("dead", &logs.join("shop_c_u5/main/0.log"));
+        link("live", &logs.join("shop_b_u2/main/0.log"));
+        link("elsewhere", Path::new("/nowhere/shop_d_u6/main/0.log"));
+        fs::write(links.join("file"), "").unwrap();
+        let strays = LogLinks::new(logs.clone(), Some(links.clone()));
+        let uids = |owners: HashSet<Owner>| {
+            let mut uids: Vec<_> = owners.iter().map(|o| o.uid.to_string()).collect();
+            uids.sort();
+            uids
+        };
+        assert_eq!(uids(strays.pods_with_logs().await), ["u1", "u2", "u5"]);
+        for uid in ["u1", "u3", "u4", "u5", "u6"] {
+            strays
+                .remove_logs(move |owner| owner.uid == uid.into())
+                .await;
+        }
+        assert_eq!(uids(strays.pods_with_logs().await), ["u2"]);
+        for left in [
+            "shop_b_u2/main/0.log",
+            "lost+found",
+            "two_parts",
+            "shop_file_u3",
+            "shop_link_u4",
+        ] {
+            assert!(logs.join(left).symlink_metadata().is_ok(), "{left}");
+        }
+        let names = fs::read_dir(&links)
+            .unwrap()
+            .map(|e| e.unwrap().file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        assert_eq!(names, ["elsewhere", "file", "live"]);
+        let nowhere = LogLinks::new(dir.path().join("no"), None);
+        assert!(nowhere.pods_with_logs().await.is_empty());
+    }
+}

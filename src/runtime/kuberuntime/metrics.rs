@@ -1,0 +1,150 @@
+//! The metric families of starting pods and containers, named as upstream names them.
+
+use super::report::StartFailure;
+use crate::{
+    base::metrics::{DEFAULT_BUCKETS, Metrics},
+    model::{Pod, PodExt, reasons},
+};
+use k8s_openapi::api::core::v1::Container;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+};
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    container_type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failed {
+    container_type: &'static str,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Handler {
+    runtime_handler: String,
+}
+
+/// Handles to the families. Clones share them.
+#[derive(Clone)]
+pub struct StartMetrics {
+    pods: Counter,
+    pod_errors: Counter,
+    user_namespaced: Counter,
+    user_namespaced_errors: Counter,
+    containers: Family<Kind, Counter>,
+    container_errors: Family<Failed, Counter>,
+    sandbox_duration: Family<Handler, Histogram>,
+    sandbox_errors: Family<Handler, Counter>,
+}
+
+impl StartMetrics {
+    /// Declares the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        let counter = |name, help| metrics.register(name, help, Counter::default());
+        Self {
+            pods: counter("kubelet_started_pods_total", "Cumulative number of pods started"),
+            pod_errors: counter(
+                "kubelet_started_pods_errors_total",
+                "Cumulative number of errors when starting pods",
+            ),
+            user_namespaced: counter(
+                "kubelet_started_user_namespaced_pods_total",
+                "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
+            ),
+            user_namespaced_errors: counter(
+                "kubelet_started_user_namespaced_pods_errors_total",
+                "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.",
+            ),
+            containers: metrics.register(
+                "kubelet_started_containers_total",
+                "Cumulative number of containers started",
+                Family::default(),
+            ),
+            container_errors: metrics.register(
+                "kubelet_started_containers_errors_total",
+                "Cumulative number of errors when starting containers",
+                Family::default(),
+            ),
+            sandbox_duration: metrics.register(
+                "kubelet_run_podsandbox_duration_seconds",
+                "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
+            ),
+            sandbox_errors: metrics.register(
+                "kubelet_run_podsandbox_errors_total",
+                "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// A sandbox is about to be made for a pod.
+    pub(super) fn starts_pod(&self, pod: &Pod) {
+        self.pods.inc();
+        if has_own_users(pod) {
+            self.user_namespaced.inc();
+        }
+    }
+
+    /// No sandbox came of it.
+    pub(super) fn failed_pod(&self, pod: &Pod) {
+        self.pod_errors.inc();
+        if has_own_users(pod) {
+            self.user_namespaced_errors.inc();
+        }
+    }
+
+    /// The runtime was asked for a sandbox.
+    pub(super) fn ran_sandbox(&self, handler: &str, took: Duration, failed: bool) {
+        let handler = Handler {
+            runtime_handler: handler.to_owned(),
+        };
+        let duration = self.sandbox_duration.get_or_create_owned(&handler);
+        duration.observe(took.as_secs_f64());
+        if failed {
+            self.sandbox_errors.get_or_create_owned(&handler).inc();
+        }
+    }
+
+    /// A container was to be started, and this is why it was not. To wait for a back-off is no failure,
+    /// and no start either.
+    pub(super) fn started_container(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        failure: Option<&StartFailure>,
+    ) {
+        if failure.is_some_and(|failure| failure.reason == reasons::CRASH_LOOP_BACK_OFF) {
+            return;
+        }
+        let container_type = kind(pod, container);
+        let tried = self
+            .containers
+            .get_or_create_owned(&Kind { container_type });
+        tried.inc();
+        if let Some(failure) = failure {
+            let code = failure.reason;
+            let failed = Failed {
+                container_type,
+                code,
+            };
+            self.container_errors.get_or_create_owned(&failed).inc();
+        }
+    }
+}
+
+fn kind(pod: &Pod, container: &Container) -> &'static str {
+    let inits = pod.init_containers();
+    match inits.iter().any(|init| init.name == container.name) {
+        true => "init_container",
+        false => "container",
+    }
+}
+
+fn has_own_users(pod: &Pod) -> bool {
+    pod.spec().and_then(|spec| spec.host_users) == Some(false)
+}

@@ -1,0 +1,433 @@
+//! How long a container that ended waits before it runs again.
+//!
+//! The step lives in memory and in the journal, so a restarted kubelet goes on where it was. Points in
+//! time are wall-clock times, because the exit they count from is the runtime's.
+
+use crate::{
+    base::backoff::{Backoff, Moment, Step},
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
+    state::pod_state_store::{BackOffStep, Journal, PodRecord},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
+use parking_lot::Mutex;
+use std::{collections::HashMap, time::Duration};
+
+/// First delay; the very first restart has none.
+const BASE: Duration = Duration::from_secs(10);
+/// An exit this long after the last step starts afresh (upstream, independent of the cap).
+const RESET_AFTER: Duration = Duration::from_secs(600);
+
+/// The back-off of all containers of the node.
+#[derive(Debug)]
+pub(super) struct RestartBackOff {
+    steps: Mutex<Backoff<u64, Timestamp>>,
+    /// When starts failed, by instance. Some runtimes leave such an instance as it was created.
+    failed_starts: Mutex<HashMap<ContainerId, Timestamp>>,
+    cap: Duration,
+    journal: Journal,
+}
+
+/// What the back-off says of one start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Start now.
+    Go,
+    /// Wait.
+    Wait {
+        /// The whole delay, for texts.
+        delay: Duration,
+        /// What is left of it.
+        left: Duration,
+    },
+}
+
+impl RestartBackOff {
+    pub(super) fn new(cap: Duration, journal: Journal) -> Self {
+        Self {
+            steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
+            failed_starts: Mutex::default(),
+            cap,
+            journal,
+        }
+    }
+
+    /// The start of an instance failed.
+    pub(super) fn start_failed(&self, id: &ContainerId, at: Timestamp) {
+        self.failed_starts.lock().insert(id.clone(), at);
+    }
+
+    /// Whether a container may start at `now`, given its newest instance. A container that may start
+    /// after an exit takes the next step.
+    pub(super) fn admit(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        newest: Option<&ContainerStatus>,
+        now: Timestamp,
+    ) -> Admission {
+        match newest.and_then(|newest| self.ended(newest)) {
+            Some(ended) => self.admit_after(pod, container, ended, now),
+            None => Admission::Go,
+        }
+    }
+
+    /// The same, for a container whose last instance ended at a known time and may be gone.
+    pub(super) fn admit_after(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        ended: Timestamp,
+        now: Timestamp,
+    ) -> Admission {
+        if let Some((delay, left)) = self.held_after(pod, container, ended, now) {
+            return Admission::Wait { delay, left };
+        }
+        let key = key_of(pod, container);
+        let cap = self.cap_of(pod);
+        let delay = self.steps.lock().advance_within(key, ended, now, cap);
+        self.journal.update(&pod.uid(), |record| {
+            let step = BackOffStep {
+                key,
+                delay_seconds: delay.as_secs(),
+                since: now,
+            };
+            record.back_off.insert(container.name.clone(), step);
+        });
+        Admission::Go
+    }
+
+    /// The whole delay and what is left of it, if the exit of the newest instance holds the container
+    /// back at `now`.
+    pub(super) fn held(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        newest: &ContainerStatus,
+        now: Timestamp,
+    ) -> Option<(Duration, Duration)> {
+        self.held_after(pod, container, self.ended(newest)?, now)
+    }
+
+    /// The same, for a container whose last instance ended at a known time and may be gone.
+    pub(super) fn held_after(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        ended: Timestamp,
+        now: Timestamp,
+    ) -> Option<(Duration, Duration)> {
+        let key = key_of(pod, container);
+        let mut steps = self.steps.lock();
+        if steps.step(&key).is_none() {
+            let saved = self
+                .journal
+                .read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
+            if let Some(saved) = saved.filter(|saved| saved.key == key) {
+                let delay = Duration::from_secs(saved.delay_seconds);
+                let since = saved.since;
+                steps.restore_within(key, Step { delay, since }, self.cap_of(pod));
+            }
+        }
+        let left = steps.remaining(&key, ended, now)?;
+        // The step may be longer than what the pod asks for by now.
+        let (delay, cap) = (steps.delay(&key), self.cap_of(pod));
+        let left = left.checked_sub(delay.saturating_sub(cap))?;
+        (!left.is_zero()).then(|| (delay.min(cap), left))
+    }
+
+    /// The longest delay of a pod's containers: its own, else the node's (P-31).
+    fn cap_of(&self, pod: &Pod) -> Duration {
+        pod.max_restart_period().unwrap_or(self.cap)
+    }
+
+    /// Whether the end of the newest instance has been answered with a start already, which may be
+    /// under way.
+    pub(super) fn is_answered(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        newest: &ContainerStatus,
+    ) -> bool {
+        let ended = self.ended(newest);
+        let steps = self.steps.lock();
+        let step = steps.step(&key_of(pod, container));
+        ended.is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
+    }
+
+    /// How many steps are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.steps.lock().len()
+    }
+
+    /// Forgets the steps of a pod that is gone, or begins anew, as far as its record in the journal knows
+    /// them. Those of a container before its image was changed go with time.
+    pub(super) fn forget(&self, uid: &PodUid) {
+        let keys = |record: &PodRecord| -> Vec<u64> {
+            record.back_off.values().map(|step| step.key).collect()
+        };
+        let keys = self.journal.read(uid, keys);
+        if keys.is_empty() {
+            return;
+        }
+        self.journal.update(uid, |record| record.back_off.clear());
+        let mut steps = self.steps.lock();
+        keys.iter().for_each(|key| steps.forget(key));
+    }
+
+    /// Forgets steps that can no longer matter.
+    pub(super) fn collect(&self, now: Timestamp) {
+        let age = |step: &Step<Timestamp>| Moment::since(now, step.since);
+        self.steps
+            .lock()
+            .retain(|_, step| age(step) < 2 * RESET_AFTER);
+        let recent = |at: &Timestamp| Moment::since(now, *at) < 2 * RESET_AFTER;
+        self.failed_starts.lock().retain(|_, at| recent(at));
+    }
+
+    /// When an instance ended that does not run any more. Of one in a state that nobody knows, all that is
+    /// sure is when it was made; counting from there keeps its replacements from following each other
+    /// without a pause.
+    fn ended(&self, container: &ContainerStatus) -> Option<Timestamp> {
+        let nanoseconds = match container.state {
+            ContainerState::Exited => container.finished_at,
+            ContainerState::Unknown => container.created_at,
+            ContainerState::Created => {
+                return self.failed_starts.lock().get(&container.id).copied();
+            }
+            ContainerState::Running => return None,
+        };
+        let instant = Timestamp::from_nanosecond(i128::from(nanoseconds));
+        Some(instant.unwrap_or(Timestamp::UNIX_EPOCH))
+    }
+}
+
+fn key_of(pod: &Pod, container: &Container) -> u64 {
+    back_off_key(pod.name(), pod.namespace(), pod.uid().as_str(), container)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::keys;
+
+    struct Bed {
+        back_off: RestartBackOff,
+        journal: Journal,
+        pod: Pod,
+        container: Container,
+        _dir: tempfile::TempDir,
+    }
+
+    fn bed() -> Bed {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path().to_path_buf()).unwrap();
+        let container = Container {
+            name: "c".into(),
+            ..Container::default()
+        };
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some("u".into());
+        let back_off = RestartBackOff::new(Duration::from_secs(300), journal.clone());
+        Bed {
+            back_off,
+            journal,
+            pod,
+            container,
+            _dir: dir,
+        }
+    }
+
+    fn exit_at(at: Timestamp) -> ContainerStatus {
+        ContainerStatus {
+            state: ContainerState::Exited,
+            finished_at: i64::try_from(at.as_nanosecond()).unwrap(),
+            ..ContainerStatus::default()
+        }
+    }
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_begins_anew_waits_for_nothing() {
+        let Bed {
+            back_off,
+            journal,
+            pod,
+            container,
+            ..
+        } = bed();
+        let now = Timestamp::now();
+        assert_eq!(
+            back_off.admit_after(&pod, &container, now, now),
+            Admission::Go
+        );
+        let held = || back_off.held_after(&pod, &container, now, now);
+        assert!(held().is_some() && back_off.len() == 1);
+        back_off.forget(&"other".into());
+        assert!(held().is_some());
+        back_off.forget(&pod.uid());
+        assert_eq!((held(), back_off.len()), (None, 0));
+        assert!(journal.get(&pod.uid()).back_off.is_empty());
+    }
+
+    #[test]
+    fn gaps_grow_as_upstreams_and_end_at_the_exact_second() {
+        let bed = bed();
+        let mut exit = t(0);
+        let mut gaps = Vec::new();
+        for _ in 0..8 {
+            let status = exit_at(exit);
+            let at = |left| exit + left;
+            match bed
+                .back_off
+                .admit(&bed.pod, &bed.container, Some(&status), exit)
+            {
+                Admission::Go => gaps.push(0),
+                Admission::Wait { left, .. } => {
+                    let early = at(left - Duration::from_millis(1));
+                    let now = bed
+                        .back_off
+                        .admit(&bed.pod, &bed.container, Some(&status), early);
+                    assert!(matches!(now, Admission::Wait { .. }));
+                    let now = bed
+                        .back_off
+                        .admit(&bed.pod, &bed.container, Some(&status), at(left));
+                    assert_eq!(now, Admission::Go);
+                    gaps.push(left.as_secs());
+                    exit = at(left);
+                }
+            }
+        }
+        assert_eq!(gaps, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    /// The delays between an end and the next start of a container that ends as soon as it runs.
+    fn gaps(bed: &Bed, ends: usize) -> Vec<u64> {
+        let mut exit = t(0);
+        let mut gap = || {
+            let status = exit_at(exit);
+            let admit = |now| {
+                bed.back_off
+                    .admit(&bed.pod, &bed.container, Some(&status), now)
+            };
+            let left = match admit(exit) {
+                Admission::Go => return 0,
+                Admission::Wait { left, .. } => left,
+            };
+            exit += left;
+            assert_eq!(admit(exit), Admission::Go);
+            left.as_secs()
+        };
+        (0..ends).map(|_| gap()).collect()
+    }
+
+    #[test]
+    fn a_pod_may_have_a_longest_delay_of_its_own() {
+        for (own, expected) in [
+            ("1s", [0, 1, 1, 1]),
+            ("25s", [0, 10, 20, 25]),
+            ("nonsense", [0, 10, 20, 40]),
+            ("1ms", [0, 10, 20, 40]),
+        ] {
+            let mut bed = bed();
+            let key = keys::MAX_RESTART_PERIOD.to_string();
+            bed.pod.metadata.annotations = Some([(key, own.to_string())].into());
+            assert_eq!(gaps(&bed, 4), expected, "{own}");
+        }
+    }
+
+    #[test]
+    fn a_longest_delay_that_is_asked_for_later_holds_at_once() {
+        let mut bed = bed();
+        assert_eq!(gaps(&bed, 4), [0, 10, 20, 40]);
+        let exit = t(70);
+        let held = |bed: &Bed, now| {
+            let status = exit_at(exit);
+            let held = bed.back_off.held(&bed.pod, &bed.container, &status, now);
+            held.map(|(delay, left)| (delay.as_secs(), left.as_secs()))
+        };
+        assert_eq!(held(&bed, exit), Some((80, 80)));
+        let key = keys::MAX_RESTART_PERIOD.to_string();
+        bed.pod.metadata.annotations = Some([(key, "5s".to_string())].into());
+        assert_eq!(held(&bed, exit), Some((5, 5)));
+        assert_eq!(held(&bed, t(75)), None);
+    }
+
+    #[test]
+    fn the_step_survives_a_restart_of_the_kubelet() {
+        let bed = bed();
+        let status = exit_at(t(0));
+        assert_eq!(
+            bed.back_off
+                .admit(&bed.pod, &bed.container, Some(&status), t(0)),
+            Admission::Go
+        );
+        let second = RestartBackOff::new(Duration::from_secs(300), bed.journal.clone());
+        let status = exit_at(t(1));
+        let admission = second.admit(&bed.pod, &bed.container, Some(&status), t(2));
+        let (delay, left) = (Duration::from_secs(10), Duration::from_secs(9));
+        assert_eq!(admission, Admission::Wait { delay, left });
+    }
+
+    #[test]
+    fn another_image_starts_at_once() {
+        let mut bed = bed();
+        let status = exit_at(t(0));
+        bed.back_off
+            .admit(&bed.pod, &bed.container, Some(&status), t(0));
+        bed.container.image = Some("other".into());
+        let admission = bed
+            .back_off
+            .admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
+        assert_eq!(admission, Admission::Go);
+    }
+
+    #[test]
+    fn a_start_that_failed_counts_as_an_end_also_when_the_runtime_leaves_it_created() {
+        let bed = bed();
+        let created = ContainerStatus {
+            id: "c1".into(),
+            state: ContainerState::Created,
+            ..Default::default()
+        };
+        let admit = |now| {
+            bed.back_off
+                .admit(&bed.pod, &bed.container, Some(&created), now)
+        };
+        let mut gaps = Vec::new();
+        let mut now = t(0);
+        for _ in 0..5 {
+            bed.back_off.start_failed(&created.id, now);
+            let left = match admit(now) {
+                Admission::Go => Duration::ZERO,
+                Admission::Wait { left, .. } => left,
+            };
+            now += left;
+            assert!(left.is_zero() || admit(now) == Admission::Go);
+            gaps.push(left.as_secs());
+        }
+        assert_eq!(gaps, [0, 10, 20, 40, 80]);
+        bed.back_off.collect(now + Duration::from_secs(3600));
+        assert_eq!(admit(now), Admission::Go, "it is forgotten with time");
+    }
+
+    #[test]
+    fn a_container_that_never_ended_starts_at_once() {
+        let bed = bed();
+        assert_eq!(
+            bed.back_off.admit(&bed.pod, &bed.container, None, t(0)),
+            Admission::Go
+        );
+        let created = ContainerStatus {
+            state: ContainerState::Created,
+            ..Default::default()
+        };
+        let admission = bed
+            .back_off
+            .admit(&bed.pod, &bed.container, Some(&created), t(0));
+        assert_eq!(admission, Admission::Go);
+    }
+}

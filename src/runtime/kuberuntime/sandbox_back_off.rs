@@ -1,0 +1,127 @@
+//! How long a sandbox that keeps breaking waits for its next replacement (upstream has nothing of the
+//! kind, P-18). What counts is a sandbox that was made in place of another one: a stop or a creation
+//! that failed has the retry delay of every failed turn, and no step of this.
+
+use super::actions::SandboxChange;
+use crate::{base::backoff::Backoff, model::PodUid};
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// First delay; the very first replacement has none.
+const BASE: Duration = Duration::from_secs(1);
+const CAP: Duration = Duration::from_secs(60);
+/// A sandbox that lasted this long starts afresh.
+const RESET_AFTER: Duration = Duration::from_secs(600);
+
+/// The back-off of all pods of the node.
+#[derive(Debug)]
+pub(super) struct SandboxBackOff {
+    steps: Mutex<Backoff<PodUid, Instant>>,
+}
+
+impl Default for SandboxBackOff {
+    fn default() -> Self {
+        Self {
+            steps: Mutex::new(Backoff::new(BASE, CAP, RESET_AFTER)),
+        }
+    }
+}
+
+impl SandboxBackOff {
+    /// What is left at `now` of the delay since the last replacement.
+    pub(super) fn held(
+        &self,
+        uid: &PodUid,
+        change: SandboxChange,
+        now: Instant,
+    ) -> Option<Duration> {
+        if !counts(change) {
+            return None;
+        }
+        let steps = self.steps.lock();
+        let since = steps.step(uid)?.since;
+        steps.remaining(uid, since, now)
+    }
+
+    /// A sandbox has been made in place of another one.
+    pub(super) fn replaced(&self, uid: PodUid, change: SandboxChange, now: Instant) {
+        if counts(change) {
+            self.steps.lock().advance(uid, now, now);
+        }
+    }
+
+    /// How many pods are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.steps.lock().len()
+    }
+
+    /// Forgets a pod.
+    pub(super) fn forget(&self, uid: &PodUid) {
+        self.steps.lock().forget(uid);
+    }
+}
+
+/// A first sandbox replaces nothing.
+fn counts(change: SandboxChange) -> bool {
+    change != SandboxChange::NoneKnown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use SandboxChange::{LostIp, NoneKnown, NotReady};
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn the_first_replacement_is_immediate_and_each_further_one_waits_longer() {
+        let (back_off, uid, start) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        assert_eq!(back_off.held(&uid, NotReady, start), None);
+        let mut now = start;
+        let mut gaps = Vec::new();
+        for _ in 0..8 {
+            back_off.replaced(uid.clone(), NotReady, now);
+            let left = back_off.held(&uid, LostIp, now).unwrap();
+            now += left;
+            assert_eq!(back_off.held(&uid, LostIp, now), None);
+            gaps.push(left.as_secs());
+        }
+        assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 60, 60]);
+    }
+
+    #[test]
+    fn a_try_that_ends_before_the_replacement_takes_no_step() {
+        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        back_off.replaced(uid.clone(), NotReady, now);
+        let later = now + S(2);
+        for _ in 0..10 {
+            assert_eq!(back_off.held(&uid, NotReady, later), None);
+        }
+        back_off.replaced(uid.clone(), NotReady, later);
+        assert_eq!(back_off.held(&uid, NotReady, later), Some(S(2)));
+    }
+
+    #[test]
+    fn a_first_sandbox_neither_waits_nor_counts() {
+        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        back_off.replaced(uid.clone(), NoneKnown, now);
+        assert_eq!(back_off.held(&uid, NotReady, now), None);
+        back_off.replaced(uid.clone(), NotReady, now);
+        assert_eq!(back_off.held(&uid, NotReady, now), Some(S(1)));
+        assert_eq!(back_off.held(&uid, NoneKnown, now), None);
+    }
+
+    #[test]
+    fn a_sandbox_that_lasted_long_starts_afresh() {
+        let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
+        for _ in 0..5 {
+            back_off.replaced(uid.clone(), NotReady, now);
+        }
+        let late = now + S(601);
+        back_off.replaced(uid.clone(), NotReady, late);
+        assert_eq!(back_off.held(&uid, NotReady, late), Some(S(1)));
+        back_off.forget(&uid);
+        assert_eq!(back_off.held(&uid, NotReady, late), None);
+    }
+}

@@ -1,0 +1,250 @@
+//! From what the runtime says to the model. Pure but for the shared strings.
+//!
+//! Objects without a kubelet's labels belong to other users of the runtime: they are `None` here,
+//! so nothing above ever sees, counts or stops them.
+
+use super::{generate::stop_signal::signal_name, labels};
+use crate::base::Strings;
+use crate::cri::v1;
+use crate::model::{
+    AddressOrder, ContainerId, ContainerResources, ContainerState, ContainerStatus, ContainerUser,
+    NetworkMode, PodSource, PodUid, SandboxId, SandboxStatus, keys,
+};
+use crate::resources::{quota_to_milli_cpu, shares_to_milli_cpu};
+use std::{net::IpAddr, sync::Arc};
+
+/// Longest message kept of a container, bytes.
+const MAX_MESSAGE: usize = 4096;
+/// Longest reason, image name or other short text, bytes.
+const MAX_TEXT: usize = 1024;
+/// Most addresses of one sandbox that are looked at.
+const MAX_ADDRESSES: usize = 16;
+/// Most groups kept of one container; the kernel has no more of a process.
+const MAX_GROUPS: usize = 65536;
+
+/// Which pod an object belongs to, with what is true of the object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owned<T> {
+    /// UID of the pod.
+    pub uid: PodUid,
+    /// Name of the pod.
+    pub name: Arc<str>,
+    /// Namespace of the pod.
+    pub namespace: Arc<str>,
+    /// The object.
+    pub object: T,
+}
+
+impl<T> Owned<T> {
+    fn new(labels: &labels::Map, strings: &Strings, object: T) -> Option<Self> {
+        let pod = labels::pod_of(labels)?;
+        Some(Self {
+            uid: PodUid::new(strings.share(pod.uid)),
+            name: strings.share(pod.name),
+            namespace: strings.share(pod.namespace),
+            object,
+        })
+    }
+}
+
+/// A sandbox of a list. Lists do not tell about the network: it counts as the pod's own, unknown.
+pub fn sandbox_from_list(
+    sandbox: &v1::PodSandbox,
+    strings: &Strings,
+) -> Option<Owned<SandboxStatus>> {
+    let object = SandboxStatus {
+        id: SandboxId::from(sandbox.id.as_str()),
+        attempt: sandbox.metadata.as_ref().map_or(0, |m| m.attempt),
+        ready: sandbox.state == v1::PodSandboxState::SandboxReady as i32,
+        created_at: sandbox.created_at.max(0),
+        network: NetworkMode::Pod,
+        has_network_status: false,
+        ips: Vec::new(),
+        source: source(&sandbox.annotations),
+        spec_digest: digest(&sandbox.annotations, strings),
+    };
+    Owned::new(&sandbox.labels, strings, object)
+}
+
+/// A sandbox in full.
+pub fn sandbox_status(
+    status: &v1::PodSandboxStatus,
+    strings: &Strings,
+    order: AddressOrder,
+) -> Option<Owned<SandboxStatus>> {
+    let namespaces = status.linux.as_ref().and_then(|l| l.namespaces.as_ref());
+    let network = namespaces
+        .and_then(|n| n.options.as_ref())
+        .map(|o| o.network);
+    let object = SandboxStatus {
+        id: SandboxId::from(status.id.as_str()),
+        attempt: status.metadata.as_ref().map_or(0, |m| m.attempt),
+        ready: status.state == v1::PodSandboxState::SandboxReady as i32,
+        created_at: status.created_at.max(0),
+        network: match network == Some(v1::NamespaceMode::Node as i32) {
+            true => NetworkMode::Node,
+            false => NetworkMode::Pod,
+        },
+        has_network_status: status.network.is_some(),
+        ips: status
+            .network
+            .as_ref()
+            .map_or_else(Vec::new, |network| addresses(network, order)),
+        source: source(&status.annotations),
+        spec_digest: digest(&status.annotations, strings),
+    };
+    Owned::new(&status.labels, strings, object)
+}
+
+/// The sandbox's addresses, primary first; none at all if one is not an address, as upstream does.
+fn addresses(network: &v1::PodSandboxNetworkStatus, order: AddressOrder) -> Vec<String> {
+    if network.ip.is_empty() {
+        return Vec::new();
+    }
+    let more = network.additional_ips.iter().map(|more| more.ip.as_str());
+    let all: Option<Vec<IpAddr>> = std::iter::once(network.ip.as_str())
+        .chain(more)
+        .take(MAX_ADDRESSES)
+        .map(|ip| ip.parse().ok())
+        .collect();
+    order.pick(&all.unwrap_or_default())
+}
+
+/// A container of a list: how it ended is not in there.
+pub fn container_from_list(
+    container: &v1::Container,
+    strings: &Strings,
+) -> Option<Owned<ContainerStatus>> {
+    let object = ContainerStatus {
+        id: ContainerId::from(container.id.as_str()),
+        name: strings.share(labels::container_name(&container.labels)?),
+        sandbox: SandboxId::new(strings.share(&container.pod_sandbox_id)),
+        state: state(container.state),
+        restart_count: restart_count(&container.annotations, container.metadata.as_ref()),
+        created_at: container.created_at.max(0),
+        image: image(container.image.as_ref(), strings),
+        image_ref: strings.share(cut(&container.image_ref, MAX_TEXT)),
+        hash: hash(&container.annotations, strings),
+        reason: strings.share(""),
+        message: strings.share(""),
+        grace_seconds: grace_seconds(&container.annotations),
+        ..ContainerStatus::default()
+    };
+    Owned::new(&container.labels, strings, object)
+}
+
+/// A container in full. Its status does not name its sandbox, so the caller does.
+pub fn container_status(
+    status: &v1::ContainerStatus,
+    sandbox: SandboxId,
+    strings: &Strings,
+) -> Option<Owned<ContainerStatus>> {
+    let state = state(status.state);
+    let exited = state == ContainerState::Exited;
+    let text_if = |when: bool, text: &str, limit| match when {
+        true => strings.share(cut(text, limit)),
+        false => strings.share(""),
+    };
+    let object = ContainerStatus {
+        id: ContainerId::from(status.id.as_str()),
+        name: strings.share(labels::container_name(&status.labels)?),
+        sandbox,
+        state,
+        restart_count: restart_count(&status.annotations, status.metadata.as_ref()),
+        created_at: status.created_at.max(0),
+        started_at: match state {
+            ContainerState::Created => 0,
+            _ => status.started_at.max(0),
+        },
+        finished_at: if exited { status.finished_at.max(0) } else { 0 },
+        exit_code: if exited { status.exit_code } else { 0 },
+        image: image(status.image.as_ref(), strings),
+        image_ref: strings.share(cut(&status.image_ref, MAX_TEXT)),
+        hash: hash(&status.annotations, strings),
+        reason: text_if(exited, &status.reason, MAX_TEXT),
+        // Not shared: hardly two are the same.
+        message: match exited && !status.message.is_empty() {
+            true => cut(&status.message, MAX_MESSAGE).into(),
+            false => strings.share(""),
+        },
+        user: user(status),
+        stop_signal: signal_name(status.stop_signal),
+        resources: resources(status),
+        grace_seconds: grace_seconds(&status.annotations),
+    };
+    Owned::new(&status.labels, strings, object)
+}
+
+/// Upstream's `toKubeContainerResources`.
+fn resources(status: &v1::ContainerStatus) -> Option<Arc<ContainerResources>> {
+    let told = status.resources.as_ref()?.linux.as_ref()?;
+    let positive = |amount: i64| (amount > 0).then_some(amount);
+    let resources = ContainerResources {
+        cpu_request: positive(shares_to_milli_cpu(told.cpu_shares)),
+        cpu_limit: positive(quota_to_milli_cpu(told.cpu_quota, told.cpu_period)),
+        memory_limit: positive(told.memory_limit_in_bytes),
+    };
+    (resources != ContainerResources::default()).then(|| Arc::new(resources))
+}
+
+fn user(status: &v1::ContainerStatus) -> Option<Arc<ContainerUser>> {
+    let told = status.user.as_ref()?.linux.as_ref()?;
+    let groups = told.supplemental_groups.iter().take(MAX_GROUPS);
+    Some(Arc::new(ContainerUser {
+        uid: told.uid,
+        gid: told.gid,
+        supplemental_groups: groups.copied().collect(),
+    }))
+}
+
+fn state(state: i32) -> ContainerState {
+    match v1::ContainerState::try_from(state) {
+        Ok(v1::ContainerState::ContainerCreated) => ContainerState::Created,
+        Ok(v1::ContainerState::ContainerRunning) => ContainerState::Running,
+        Ok(v1::ContainerState::ContainerExited) => ContainerState::Exited,
+        Ok(v1::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unknown,
+    }
+}
+
+fn restart_count(annotations: &labels::Map, metadata: Option<&v1::ContainerMetadata>) -> u32 {
+    annotations
+        .get(keys::CONTAINER_RESTART_COUNT)
+        .and_then(|count| count.parse().ok())
+        .or(metadata.map(|m| m.attempt))
+        .unwrap_or(0)
+}
+
+fn image(image: Option<&v1::ImageSpec>, strings: &Strings) -> Arc<str> {
+    let name = image.map_or("", |image| match image.user_specified_image.as_str() {
+        "" => &image.image,
+        written => written,
+    });
+    strings.share(cut(name, MAX_TEXT))
+}
+
+fn hash(annotations: &labels::Map, strings: &Strings) -> Arc<str> {
+    let hash = annotations.get(keys::CONTAINER_HASH);
+    strings.share(hash.map_or("", |hash| cut(hash, 64)))
+}
+
+fn grace_seconds(annotations: &labels::Map) -> Option<u32> {
+    let seconds = annotations.get(keys::POD_TERMINATION_GRACE_PERIOD)?;
+    seconds.parse().ok()
+}
+
+fn source(annotations: &labels::Map) -> Option<PodSource> {
+    PodSource::parse(annotations.get(keys::CONFIG_SOURCE)?)
+}
+
+fn digest(annotations: &labels::Map, strings: &Strings) -> Option<Arc<str>> {
+    let digest = annotations.get(keys::SPEC_DIGEST)?;
+    Some(strings.share(cut(digest, MAX_TEXT)))
+}
+
+/// The text cut to at most so many bytes, between characters.
+pub(super) fn cut(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests;

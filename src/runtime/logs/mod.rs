@@ -1,0 +1,30 @@
+//! Container logs as the runtime writes them.
+//!
+//! * Owns: the CRI log format; reading, following and rotating the log files of containers.
+//! * Woken by: its callers; inotify while somebody follows; a timer that looks at the sizes of logs.
+//! * Publishes: streams of what containers wrote.
+//! * Must never hold more of a file than a fixed amount, whatever is in it or however slow its reader
+//!   is; write to a log; read on an async thread; show or log lines that are not of the format.
+//! * Answers to upstream's `pkg/kubelet/kuberuntime/logs` and `pkg/kubelet/logs`.
+//!
+//! Pure: the format ([`LogLine`]), `names`, `read::decode`, `read::choose`, `rotation::plan`.
+
+mod files;
+mod line;
+mod names;
+mod read;
+pub mod rotation;
+pub mod tail;
+
+pub use line::{LogLine, Stream};
+pub use read::{
+    ContainerLogs, Decoder, LogError, LogOptions, LogStream, Logs, Streams, Unavailable,
+    container_for_logs, since,
+};
+
+use crate::{model::ContainerStatus, state::pod_cache::Owner};
+use std::{path::PathBuf, sync::Arc};
+
+/// Where the log of an instance is; `None` for one whose names would lead elsewhere. Whoever lays out
+/// the directories brings it.
+pub type LogPath = Arc<dyn Fn(&Owner, &ContainerStatus) -> Option<PathBuf> + Send + Sync>;

@@ -1,0 +1,211 @@
+//! The chain of a log's files at one moment, and where in it to begin. Everything here blocks.
+
+use super::{
+    LogOptions,
+    segment::{Cursor, Segment, TailStart, tail_start},
+};
+use crate::runtime::logs::{
+    files::{self, FileId},
+    names::{Form, GZIP, Rotated, Stamp},
+};
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+use std::{
+    collections::VecDeque,
+    fs::{self, Metadata},
+    io,
+    path::Path,
+    sync::Arc,
+};
+
+/// How often the chain is looked at again because a rotation changed it meanwhile.
+const TRIES: usize = 10;
+/// Most rotated files that one reader opens.
+const MOST_FILES: usize = 100;
+/// File systems tell when a file was written by a clock that lags by some milliseconds.
+const TIME_SLACK: SignedDuration = SignedDuration::from_secs(1);
+
+/// A file that the runtime writes to, or did when it was opened.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) segment: Arc<Segment>,
+    /// The newest rotated file before it; it will itself be rotated to a later stamp.
+    pub(super) after: Option<Stamp>,
+    /// What it was rotated to, as far as was seen.
+    pub(super) own: Mutex<Option<Stamp>>,
+}
+
+/// Opens what the runtime writes to. In the moment of a rotation in which the log has no file of its
+/// name, that is the newest rotated file. `None` when there is neither.
+pub(super) fn open_live(log: &Path) -> io::Result<Option<Live>> {
+    let mut before = files::history(log)?;
+    let mut tries = 0;
+    loop {
+        let opened = files::found(files::open(log))?;
+        let after = files::history(log)?;
+        tries += 1;
+        // Equal lists before and after: nothing was rotated in between.
+        if stamps(&before) != stamps(&after) && tries < TRIES {
+            before = after;
+            continue;
+        }
+        if let Some((file, metadata)) = opened {
+            return Ok(Some(Live {
+                segment: Segment::new(file, &metadata, false),
+                after: after.last().map(|newest| newest.stamp),
+                own: Mutex::default(),
+            }));
+        }
+        let Some((newest, older)) = after.split_last() else {
+            return Ok(None);
+        };
+        if newest.form != Form::Plain {
+            return Ok(None);
+        }
+        match files::found(files::open(&log.with_file_name(&newest.name)))? {
+            Some((file, metadata)) => {
+                return Ok(Some(Live {
+                    segment: Segment::new(file, &metadata, false),
+                    after: older.last().map(|older| older.stamp),
+                    own: Mutex::new(Some(newest.stamp)),
+                }));
+            }
+            None if tries < TRIES => before = after,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// The file that is written now, or was until just now: in the middle of a rotation the log has no file.
+pub(super) fn newest(log: &Path) -> io::Result<Option<FileId>> {
+    if let Some(there) = files::found(fs::symlink_metadata(log))? {
+        return Ok(Some(FileId::of(&there)));
+    }
+    let rotated = files::history(log)?;
+    let Some(last) = rotated.last().filter(|file| file.form == Form::Plain) else {
+        return Ok(None);
+    };
+    let there = files::found(fs::symlink_metadata(log.with_file_name(&last.name)))?;
+    Ok(there.map(|there| FileId::of(&there)))
+}
+
+fn stamps(files: &[Rotated]) -> Vec<Stamp> {
+    files.iter().map(|file| file.stamp).collect()
+}
+
+/// A file to read before the live one.
+pub(super) struct Older {
+    pub(super) name: String,
+    pub(super) cursor: Cursor,
+}
+
+/// Where reading begins.
+pub(super) struct Start {
+    /// Files to be read first, oldest first.
+    pub(super) older: VecDeque<Older>,
+    /// Where to go on in the live file.
+    pub(super) offset: u64,
+}
+
+/// Finds where what the options ask for begins: in the first `length` bytes of the live file, or in one
+/// of those before it.
+pub(super) fn start(
+    log: &Path,
+    live: Option<&Live>,
+    length: u64,
+    options: &LogOptions,
+) -> io::Result<Start> {
+    let mut missing = options.tail_lines;
+    let mut offset = 0;
+    if let (Some(live), Some(lines)) = (live, options.tail_lines) {
+        match tail_start(&live.segment.file, length, lines)? {
+            TailStart::At(start) => {
+                missing = Some(0);
+                offset = start;
+            }
+            TailStart::Before(found) => missing = Some(lines.saturating_sub(found)),
+        }
+    }
+    let mut rotated = files::history(log)?;
+    rotated.retain(|file| live.is_none_or(|live| live.after.is_some_and(|at| file.stamp <= at)));
+    let mut older = VecDeque::new();
+    for file in rotated.into_iter().rev().take(MOST_FILES) {
+        if missing == Some(0) {
+            break;
+        }
+        let cursor = match open_rotated(log, &file) {
+            // It was removed for its age, and with it all before it.
+            Ok(None) => break,
+            Ok(Some((_, metadata))) if ended_before(&metadata, options.since) => break,
+            Ok(Some((segment, metadata))) => from_tail(segment, &metadata, &mut missing),
+            Err(error) => Err(error),
+        };
+        match cursor {
+            Ok(cursor) => older.push_front(Older {
+                name: file.name,
+                cursor,
+            }),
+            Err(error) => tracing::warn!(
+                log = %log.display(),
+                file = file.name,
+                err = %error,
+                "A rotated log cannot be read and is left out"
+            ),
+        }
+    }
+    Ok(Start { older, offset })
+}
+
+/// Opens a rotated file, or what it was compressed to meanwhile.
+pub(super) fn open_rotated(
+    log: &Path,
+    file: &Rotated,
+) -> io::Result<Option<(Arc<Segment>, Metadata)>> {
+    let mut gzip = file.form == Form::Gzip;
+    let mut opened = files::found(files::open(&log.with_file_name(&file.name)))?;
+    if opened.is_none() && !gzip {
+        gzip = true;
+        let name = format!("{}{GZIP}", file.name);
+        opened = files::found(files::open(&log.with_file_name(name)))?;
+    }
+    Ok(opened.map(|(file, metadata)| (Segment::new(file, &metadata, gzip), metadata)))
+}
+
+/// Whether all of a rotated file is older than what is wanted.
+fn ended_before(metadata: &Metadata, since: Option<Timestamp>) -> bool {
+    let modified = metadata.modified().ok().map(Timestamp::try_from);
+    let (Some(since), Some(Ok(modified))) = (since, modified) else {
+        return false;
+    };
+    modified
+        .checked_add(TIME_SLACK)
+        .is_ok_and(|end| end < since)
+}
+
+/// A cursor at the beginning of a file, or at the last lines of it that are still missing.
+fn from_tail(
+    segment: Arc<Segment>,
+    metadata: &Metadata,
+    missing: &mut Option<u64>,
+) -> io::Result<Cursor> {
+    let Some(lines) = *missing else {
+        return Ok(Cursor::new(segment));
+    };
+    if segment.gzip {
+        let has = Cursor::new(segment.clone()).count_lines()?;
+        let mut cursor = Cursor::new(segment);
+        cursor.skip_lines(has.saturating_sub(lines))?;
+        *missing = Some(lines.saturating_sub(has));
+        return Ok(cursor);
+    }
+    let (offset, found) = match tail_start(&segment.file, metadata.len(), lines)? {
+        TailStart::At(offset) => (offset, lines),
+        TailStart::Before(found) => (0, found),
+    };
+    *missing = Some(lines.saturating_sub(found));
+    Ok(Cursor::Plain {
+        segment,
+        offset,
+        end: u64::MAX,
+    })
+}

@@ -1,0 +1,311 @@
+//! Looks after the size of the logs of all running containers.
+
+use super::{
+    plan::{Policy, Sighting, next_look},
+    rotate::{Job, rotate},
+};
+use crate::{
+    base::{
+        chain,
+        panics::{Place, contain},
+    },
+    cri::RuntimeClient,
+    model::{ContainerId, ContainerState},
+    runtime::logs::{LogPath, files::found},
+    state::pod_cache::{Owner, PodCache},
+};
+use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{
+    sync::Semaphore,
+    task::{JoinSet, spawn_blocking},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Longest pause between two tries to get back a log that is missing.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// How soon a log is looked at after it was rotated.
+const GROWTH: Duration = Duration::from_secs(1);
+
+/// Settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// When and how.
+    pub policy: Policy,
+    /// `containerLogMaxWorkers`: rotations at once.
+    pub workers: u32,
+    /// `containerLogMonitorInterval`: how often sizes are looked at, at least.
+    pub interval: Duration,
+}
+
+/// The task.
+pub struct Rotation {
+    runtime: RuntimeClient,
+    cache: PodCache,
+    path: LogPath,
+    config: Config,
+    workers: Arc<Semaphore>,
+    started: Instant,
+    logs: HashMap<ContainerId, Log>,
+    jobs: JoinSet<Done>,
+}
+
+/// The log of a running container.
+struct Log {
+    path: PathBuf,
+    seen: Option<Sighting>,
+    due: Instant,
+    /// A job is at it.
+    busy: bool,
+    /// How often it was missing in a row.
+    missing: u32,
+}
+
+struct Done {
+    id: ContainerId,
+    /// Where the log really is, if that was asked.
+    path: Option<PathBuf>,
+    result: anyhow::Result<()>,
+}
+
+impl Rotation {
+    /// A task that looks after the containers of `cache`, whose logs are where `path` says.
+    pub fn new(runtime: RuntimeClient, cache: PodCache, path: LogPath, config: Config) -> Self {
+        let workers = usize::try_from(config.workers).unwrap_or(1).max(1);
+        Self {
+            runtime,
+            cache,
+            path,
+            config,
+            workers: Arc::new(Semaphore::new(workers)),
+            started: Instant::now(),
+            logs: HashMap::new(),
+            jobs: JoinSet::new(),
+        }
+    }
+
+    /// Runs until shutdown. Rotations that have begun are brought to an end then.
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            _ = self.cache.complete() => {}
+        }
+        let mut refresh = Instant::now();
+        while !shutdown.is_cancelled() {
+            if refresh <= Instant::now() {
+                self.refresh();
+                refresh = Instant::now() + self.config.interval;
+            }
+            self.look(&shutdown).await?;
+            let idle = self.logs.values().filter(|log| !log.busy);
+            let next = idle
+                .map(|log| log.due)
+                .min()
+                .map_or(refresh, |due| due.min(refresh));
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = sleep_until(next) => {}
+                Some(done) = self.jobs.join_next() => self.finished(done?),
+            }
+        }
+        while self.jobs.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    /// Takes up the containers that run now and forgets the others, as the pod cache has them.
+    fn refresh(&mut self) {
+        let now = Instant::now();
+        let mut known = std::mem::take(&mut self.logs);
+        for pod in self.cache.pods() {
+            let owner = Owner::of_status(&pod);
+            let running = |c: &&crate::model::ContainerStatus| c.state == ContainerState::Running;
+            for container in pod.containers.iter().filter(running) {
+                let log = known.remove(&container.id).or_else(|| {
+                    Some(Log {
+                        path: (self.path)(&owner, container)?,
+                        seen: None,
+                        due: now,
+                        busy: false,
+                        missing: 0,
+                    })
+                });
+                if let Some(log) = log {
+                    self.logs.insert(container.id.clone(), log);
+                }
+            }
+        }
+    }
+
+    /// Looks at all logs that are due, with one trip off the async threads.
+    async fn look(&mut self, shutdown: &CancellationToken) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let due = self
+            .logs
+            .iter()
+            .filter(|(_, log)| !log.busy && log.due <= now);
+        let due: Vec<_> = due
+            .map(|(id, log)| (id.clone(), log.path.clone()))
+            .collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let sizes = spawn_blocking(move || {
+            let size =
+                |path: &PathBuf| found(fs::metadata(path)).map(|found| found.map(|m| m.len()));
+            due.into_iter()
+                .map(|(id, path)| (id, size(&path)))
+                .collect::<Vec<_>>()
+        });
+        for (id, size) in sizes.await? {
+            self.judge(id, size, shutdown);
+        }
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        id: ContainerId,
+        size: io::Result<Option<u64>>,
+        shutdown: &CancellationToken,
+    ) {
+        let Some(log) = self.logs.get_mut(&id) else {
+            return;
+        };
+        let Config {
+            policy, interval, ..
+        } = self.config;
+        log.due = Instant::now() + interval;
+        match size {
+            Ok(Some(size)) if size < policy.max_size => {
+                let seen = Sighting {
+                    size,
+                    at: self.started.elapsed(),
+                };
+                log.due = Instant::now() + next_look(log.seen, seen, policy, interval);
+                log.seen = Some(seen);
+                log.missing = 0;
+            }
+            Ok(Some(_)) => {
+                log.busy = true;
+                log.missing = 0;
+                let job = Job {
+                    runtime: self.runtime.clone(),
+                    id: id.clone(),
+                    log: log.path.clone(),
+                    policy,
+                    shutdown: shutdown.clone(),
+                };
+                let workers = self.workers.clone();
+                self.jobs.spawn(contained(id.clone(), async move {
+                    let result = rotate(job, &workers).await;
+                    Done {
+                        id,
+                        path: None,
+                        result,
+                    }
+                }));
+            }
+            Ok(None) => {
+                log.busy = true;
+                log.missing = log.missing.saturating_add(1);
+                let recovered = recover(self.runtime.clone(), id.clone(), log.path.clone());
+                self.jobs.spawn(contained(id, recovered));
+            }
+            Err(error) => tracing::warn!(
+                container = %id,
+                log = %log.path.display(),
+                err = %error,
+                "Cannot look at a container's log"
+            ),
+        }
+    }
+
+    fn finished(&mut self, done: Done) {
+        let Done { id, path, result } = done;
+        // It may have ended meanwhile, and its log gone with it.
+        let Some(log) = self.logs.get_mut(&id) else {
+            return;
+        };
+        log.busy = false;
+        log.path = path.unwrap_or_else(|| std::mem::take(&mut log.path));
+        let pause = match log.missing {
+            // A rotated log begins empty. A second tells how fast it grows.
+            0 => {
+                log.seen = Some(Sighting {
+                    size: 0,
+                    at: self.started.elapsed(),
+                });
+                GROWTH.min(self.config.interval)
+            }
+            times => self.config.interval * 2_u32.saturating_pow(times.min(10) - 1),
+        };
+        log.due = Instant::now() + pause.min(LONGEST_PAUSE.max(self.config.interval));
+        if let Err(error) = result {
+            log.due = log.due.max(Instant::now() + self.config.interval);
+            tracing::error!(
+                container = %id,
+                log = %log.path.display(),
+                err = %chain(error.as_ref()),
+                "Cannot rotate a container's log"
+            );
+        }
+    }
+}
+
+/// Work on one log; a panic in it is a failure of that log.
+async fn contained(id: ContainerId, work: impl Future<Output = Done>) -> Done {
+    let done = contain(Place::LogRotation, work).await;
+    done.unwrap_or_else(|panicked| Done {
+        id,
+        path: None,
+        result: Err(panicked.into()),
+    })
+}
+
+/// The log of a running container is not where it should be. Either it is elsewhere, or it was taken
+/// away: by somebody, or by a kubelet that died between renaming it and having it reopened.
+async fn recover(runtime: RuntimeClient, id: ContainerId, expected: PathBuf) -> Done {
+    let mut path = None;
+    let asked: anyhow::Result<()> = async {
+        let status = runtime.container_status(id.as_str()).await?;
+        let running = status.state() == crate::cri::v1::ContainerState::ContainerRunning;
+        if !running || status.log_path.is_empty() {
+            return Ok(());
+        }
+        let real = PathBuf::from(status.log_path);
+        if real != expected {
+            path = Some(real);
+            return Ok(());
+        }
+        tracing::info!(container = %id, log = %expected.display(), "A container's log is missing; having it reopened");
+        Ok(runtime.reopen_container_log(id.as_str()).await?)
+    }
+    .await;
+    let result = match asked {
+        // Gone from the runtime: the pod cache will say so.
+        Err(error) if is_not_found(&error) => Ok(()),
+        result => result,
+    };
+    Done { id, path, result }
+}
+
+fn is_not_found(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<crate::cri::CriError>();
+    error.is_some_and(crate::cri::CriError::is_not_found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_rotation_that_panics_is_a_failure_of_that_log() {
+        let done = contained("c".into(), async { panic!("as scripted") }).await;
+        assert_eq!(done.id.as_str(), "c");
+        assert_eq!(
+            done.result.unwrap_err().to_string(),
+            "panicked: as scripted"
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Admission of reviews. Requests of unknown clients must neither load the API server nor keep known clients
+//! waiting.
+
+use super::{
+    ReviewFailure,
+    answers::{Kept, Key},
+};
+use crate::base::Rate;
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
+
+/// Reviews that known clients may have under way at once.
+const MAX_KNOWN: usize = 32;
+/// The same of all other clients.
+const MAX_UNKNOWN: usize = 8;
+/// How long an unknown client waits for the rate to allow its review.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+/// How long a client with a token that was accepted stays known. Longer than answers are kept, so that the
+/// token is reviewed again without a delay.
+const KNOWN_FOR: Duration = Duration::from_secs(3600);
+/// Accepted tokens that are remembered.
+const MAX_TOKENS: usize = 4096;
+
+/// Admission of reviews; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Admission {
+    inner: Arc<AdmissionState>,
+}
+
+struct AdmissionState {
+    known: Semaphore,
+    unknown: Semaphore,
+    rate: Mutex<Rate>,
+    accepted: Mutex<Kept<()>>,
+}
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Admission")
+    }
+}
+
+impl Admission {
+    /// `qps` reviews a second for unknown clients, `burst` at once; a `qps` of zero is no limit.
+    pub(super) fn new(qps: u32, burst: u32) -> Self {
+        Self {
+            inner: Arc::new(AdmissionState {
+                known: Semaphore::new(MAX_KNOWN),
+                unknown: Semaphore::new(MAX_UNKNOWN),
+                rate: Mutex::new(Rate::new(f64::from(qps), burst)),
+                accepted: Mutex::new(Kept::new(MAX_TOKENS)),
+            }),
+        }
+    }
+
+    /// The token of this digest has been accepted.
+    pub(super) fn accept(&self, token: Key) {
+        let now = Instant::now();
+        let mut accepted = self.inner.accepted.lock();
+        accepted.insert(token, (), now + KNOWN_FOR, now);
+    }
+
+    /// Whether the token of this digest has been accepted lately.
+    pub(super) fn knows(&self, token: &Key) -> bool {
+        self.inner
+            .accepted
+            .lock()
+            .get(token, Instant::now())
+            .is_some()
+    }
+
+    /// Runs a review when it is admitted. The caller sets the deadline.
+    ///
+    /// # Errors
+    /// That of the review; [`ReviewFailure::TooMany`] when unknown clients have caused too many.
+    pub(super) async fn run<T>(
+        &self,
+        is_known: bool,
+        review: impl Future<Output = Result<T, ReviewFailure>>,
+    ) -> Result<T, ReviewFailure> {
+        let places = if is_known {
+            &self.inner.known
+        } else {
+            let delay = self.inner.rate.lock().take(Instant::now(), MAX_DELAY);
+            sleep(delay.ok_or(ReviewFailure::TooMany)?).await;
+            &self.inner.unknown
+        };
+        // The semaphore is never closed; were it, the review would merely run without a place.
+        let _place = places.acquire().await.ok();
+        review.await
+    }
+}

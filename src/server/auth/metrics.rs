@@ -1,0 +1,101 @@
+//! The metric families of the cache of tokens, named as upstream names them.
+
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+use std::fmt;
+use tokio::time::Instant;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Status {
+    status: &'static str,
+}
+
+/// Handles to the families; clones share them.
+#[derive(Clone)]
+pub(super) struct TokenMetrics {
+    requests: Family<Status, Counter>,
+    duration: Family<Status, Histogram, fn() -> Histogram>,
+    fetches: Family<Status, Counter>,
+    active: Family<Status, Gauge>,
+}
+
+impl fmt::Debug for TokenMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenMetrics")
+    }
+}
+
+impl TokenMetrics {
+    /// Declares the families.
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(DEFAULT_BUCKETS);
+        Self {
+            requests: metrics.register(
+                "authentication_token_cache_request_total",
+                "Number of tokens that were looked up, by whether the cache had them",
+                Family::default(),
+            ),
+            duration: metrics.register(
+                "authentication_token_cache_request_duration_seconds",
+                "Duration in seconds to look up a token, by whether the cache had it",
+                Family::new_with_constructor(histogram),
+            ),
+            fetches: metrics.register(
+                "authentication_token_cache_fetch_total",
+                "Number of tokens that were reviewed because the cache did not have them, by outcome",
+                Family::default(),
+            ),
+            active: metrics.register(
+                "authentication_token_cache_active_fetch_count",
+                "Number of reviews in flight, and of requests that wait for one",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// A token was looked up.
+    pub(super) fn looked_up(&self, hit: bool, begun: Instant) {
+        let status = Status {
+            status: if hit { "hit" } else { "miss" },
+        };
+        self.requests.get_or_create_owned(&status).inc();
+        let seconds = begun.elapsed().as_secs_f64();
+        self.duration.get_or_create_owned(&status).observe(seconds);
+    }
+
+    /// A request waits for a review, until what this returns is dropped.
+    pub(super) fn blocked(&self) -> Active {
+        self.active("blocked")
+    }
+
+    /// A review is in flight, until what this returns is dropped.
+    pub(super) fn in_flight(&self) -> Active {
+        self.active("in_flight")
+    }
+
+    fn active(&self, status: &'static str) -> Active {
+        let gauge = self.active.get_or_create_owned(&Status { status });
+        gauge.inc();
+        Active(gauge)
+    }
+
+    /// A review has ended. One that finds a token invalid has succeeded.
+    pub(super) fn fetched(&self, well: bool) {
+        let status = Status {
+            status: if well { "ok" } else { "error" },
+        };
+        self.fetches.get_or_create_owned(&status).inc();
+    }
+}
+
+/// One that counts as long as it is there.
+pub(super) struct Active(Gauge);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,139 @@
+//! A token among the subprotocols of a WebSocket, which is where a page in a browser can put one. Pure.
+//!
+//! Answers to upstream's `k8s.io/apiserver/pkg/authentication/request/websocket`.
+
+use super::streaming::is_websocket;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{HeaderMap, HeaderValue, header};
+
+const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// The token of a request to open a WebSocket; `None` when it has none in this place.
+///
+/// # Errors
+/// The token cannot be read; the texts are upstream's.
+pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+    if !is_websocket(headers) {
+        return Ok(None);
+    }
+    let (tokens, others): (Vec<&str>, Vec<&str>) =
+        protocols(headers).partition(|protocol| protocol.starts_with(PREFIX));
+    let [token] = tokens[..] else {
+        return match tokens.is_empty() {
+            true => Ok(None),
+            false => Err("multiple base64.bearer.authorization tokens specified"),
+        };
+    };
+    let encoded = token.strip_prefix(PREFIX).unwrap_or_default();
+    let decoded = URL_SAFE_NO_PAD.decode(encoded);
+    let decoded = decoded.map_err(|_| "invalid base64.bearer.authorization token encoding")?;
+    let token = String::from_utf8(decoded);
+    let token = token.map_err(|_| "invalid base64.bearer.authorization token")?;
+    if token.is_empty() {
+        return Ok(None);
+    }
+    // One has to be left that the answer can name.
+    if others.is_empty() {
+        return Err("missing additional subprotocol");
+    }
+    Ok(Some(token))
+}
+
+/// The subprotocols without any token, for the runtime; `None` when nothing is left.
+pub(super) fn without_tokens(headers: &HeaderMap) -> Option<HeaderValue> {
+    let others: Vec<&str> = protocols(headers)
+        .filter(|protocol| !protocol.starts_with(PREFIX))
+        .collect();
+    let others = others.join(", ");
+    (!others.is_empty())
+        .then(|| HeaderValue::from_str(&others).ok())
+        .flatten()
+}
+
+/// A line that is no text is left out: it may hide a token.
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let lines = lines.filter_map(|line| line.to_str().ok());
+    let protocols = lines.flat_map(|line| line.split(',')).map(str::trim);
+    protocols.filter(|protocol| !protocol.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        for line in lines {
+            let line = HeaderValue::from_str(line).unwrap();
+            headers.append(header::SEC_WEBSOCKET_PROTOCOL, line);
+        }
+        headers
+    }
+
+    #[test]
+    fn a_token_is_the_one_protocol_of_that_name() {
+        // "reader-1", "", bytes that are no text.
+        let good = "base64url.bearer.authorization.k8s.io.cmVhZGVyLTE";
+        let empty = "base64url.bearer.authorization.k8s.io.";
+        let binary = "base64url.bearer.authorization.k8s.io.__79";
+        let rows: &[(&[&str], _)] = &[
+            (&["v4.channel.k8s.io"], Ok(None)),
+            (&[], Ok(None)),
+            (&[good, "v4.channel.k8s.io"], Ok(Some("reader-1"))),
+            (
+                &["v5.channel.k8s.io , base64url.bearer.authorization.k8s.io.cmVhZGVyLTE"],
+                Ok(Some("reader-1")),
+            ),
+            (&[good], Err("missing additional subprotocol")),
+            (
+                &[good, good, "v4"],
+                Err("multiple base64.bearer.authorization tokens specified"),
+            ),
+            (&[empty, "v4"], Ok(None)),
+            (
+                &[binary, "v4"],
+                Err("invalid base64.bearer.authorization token"),
+            ),
+            (
+                &["base64url.bearer.authorization.k8s.io.cmVhZGVyLTE=", "v4"],
+                Err("invalid base64.bearer.authorization token encoding"),
+            ),
+        ];
+        for (lines, expected) in rows {
+            let found = token(&headers(lines));
+            assert_eq!(
+                found.as_ref().map(Option::as_deref),
+                expected.as_ref().map(|t| *t),
+                "{lines:?}"
+            );
+        }
+        let mut no_upgrade = headers(&[good, "v4"]);
+        no_upgrade.remove(header::UPGRADE);
+        assert_eq!(token(&no_upgrade), Ok(None));
+    }
+
+    #[test]
+    fn what_is_left_for_the_runtime_has_no_token() {
+        let token = "base64url.bearer.authorization.k8s.io.cmVhZGVyLTE";
+        let rows: &[(&[&str], _)] = &[
+            (
+                &["v5.channel.k8s.io, v4.channel.k8s.io"],
+                Some("v5.channel.k8s.io, v4.channel.k8s.io"),
+            ),
+            (&[token, "v4.channel.k8s.io"], Some("v4.channel.k8s.io")),
+            (&[token, token], None),
+            (&[], None),
+        ];
+        for (lines, expected) in rows {
+            let left = without_tokens(&headers(lines));
+            assert_eq!(
+                left.as_ref().map(|left| left.to_str().unwrap()),
+                *expected,
+                "{lines:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The open connections of one port: how many there may be, which one is closed for a new one, and until when
+//! one may do nothing.
+//!
+//! Connections whose client is not authenticated have a budget of their own, so that they take nothing from
+//! those who are. The rules are in `state.rs`; the clock of a single connection is in `progress.rs`.
+
+mod progress;
+mod state;
+
+pub(super) use progress::{Progress, Watched};
+pub(super) use state::{Full, Source};
+
+use super::Limits;
+use parking_lot::Mutex;
+use state::{Id, State};
+use std::{collections::HashMap, sync::Arc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The connections of one port; clones share them.
+#[derive(Clone)]
+pub(super) struct Connections {
+    table: Arc<Mutex<Table>>,
+}
+
+struct Table {
+    state: State,
+    /// Each is cancelled to close its connection.
+    closing: HashMap<Id, CancellationToken>,
+}
+
+impl Table {
+    fn close(&self, ids: impl IntoIterator<Item = Id>) {
+        for id in ids {
+            if let Some(closing) = self.closing.get(&id) {
+                closing.cancel();
+            }
+        }
+    }
+}
+
+impl Connections {
+    pub(super) fn new(limits: Limits) -> Self {
+        let table = Table {
+            state: State::new(limits),
+            closing: HashMap::new(),
+        };
+        Self {
+            table: Arc::new(Mutex::new(table)),
+        }
+    }
+
+    /// Takes a connection in; others may be closed for it.
+    ///
+    /// # Errors
+    /// There is no room, because every connection of its kind has a request in progress.
+    pub(super) fn open(&self, source: Source) -> Result<Place, Full> {
+        let mut table = self.table.lock();
+        let (id, closed) = table.state.open(source, Instant::now())?;
+        table.close(closed);
+        let closing = CancellationToken::new();
+        table.closing.insert(id, closing.clone());
+        Ok(Place {
+            id,
+            closing,
+            table: self.table.clone(),
+        })
+    }
+}
+
+/// The place of one connection, which is given back with it.
+pub(super) struct Place {
+    id: Id,
+    closing: CancellationToken,
+    table: Arc<Mutex<Table>>,
+}
+
+impl Place {
+    /// Ends when the connection is to be closed for another one.
+    pub(super) async fn taken(&self) {
+        self.closing.cancelled().await;
+    }
+
+    /// A request is in progress.
+    pub(super) fn begin(&self) {
+        self.table.lock().state.begin(self.id);
+    }
+
+    /// No request is in progress any more.
+    pub(super) fn end(&self) {
+        self.table.lock().state.end(self.id, Instant::now());
+    }
+
+    /// The client is authenticated.
+    ///
+    /// # Errors
+    /// There are as many of those as there may be, and each has a request in progress.
+    pub(super) fn authenticated(&self) -> Result<(), Full> {
+        let mut table = self.table.lock();
+        let closed = table.state.authenticated(self.id)?;
+        table.close(closed);
+        Ok(())
+    }
+
+    /// The connection counts no longer: what it carries is limited elsewhere.
+    pub(super) fn leave(&self) {
+        let mut table = self.table.lock();
+        table.state.remove(self.id);
+        table.closing.remove(&self.id);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

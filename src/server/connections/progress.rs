@@ -1,0 +1,279 @@
+//! What one connection does, and until when it may go on doing so.
+
+use crate::server::Limits;
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+/// What a connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Between two requests, since then.
+    Idle(Instant),
+    /// The head of a request is being read, since then.
+    Head(Instant),
+    /// A request is in progress: what answers it limits its own time.
+    Request,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Status {
+    phase: Phase,
+    /// The client has taken nothing since then, and there is something for it.
+    blocked: Option<Instant>,
+    /// How long it may do so; zero is no limit.
+    stall: Duration,
+}
+
+impl Status {
+    /// When the connection is to be closed unless something happens before.
+    fn deadline(&self, limits: &Limits) -> Option<Instant> {
+        match (self.blocked, self.phase) {
+            (Some(since), _) => (!self.stall.is_zero()).then(|| since + self.stall),
+            (None, Phase::Idle(since)) => Some(since + limits.idle),
+            (None, Phase::Head(since)) => Some(since + limits.head),
+            (None, Phase::Request) => None,
+        }
+    }
+}
+
+/// What one connection does; clones share it.
+#[derive(Clone)]
+pub(in crate::server) struct Progress {
+    status: watch::Sender<Status>,
+    limits: Limits,
+}
+
+impl Progress {
+    /// Of a connection that has just been opened: its first head is due.
+    pub(in crate::server) fn new(limits: Limits) -> Self {
+        let status = Status {
+            phase: Phase::Head(Instant::now()),
+            blocked: None,
+            stall: limits.stall,
+        };
+        Self {
+            status: watch::Sender::new(status),
+            limits,
+        }
+    }
+
+    /// A request is in progress.
+    pub(in crate::server) fn begin(&self) {
+        let stall = self.limits.stall;
+        self.status
+            .send_modify(|status| (status.phase, status.stall) = (Phase::Request, stall));
+    }
+
+    /// The client may take nothing of the present answer for so long; zero is no limit.
+    pub(in crate::server) fn allow_stall(&self, stall: Duration) {
+        self.status.send_modify(|status| status.stall = stall);
+    }
+
+    /// The answer is out, or is not sent any further.
+    pub(in crate::server) fn end(&self) {
+        let idle = Phase::Idle(Instant::now());
+        self.status.send_modify(|status| status.phase = idle);
+    }
+
+    /// Ends when the client has done nothing for too long.
+    pub(in crate::server) async fn overdue(&self) {
+        let mut changes = self.status.subscribe();
+        loop {
+            let deadline = changes.borrow_and_update().deadline(&self.limits);
+            let due = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = due => return,
+            }
+        }
+    }
+
+    fn read(&self) {
+        self.status.send_if_modified(|status| {
+            let begins = matches!(status.phase, Phase::Idle(_));
+            if begins {
+                status.phase = Phase::Head(Instant::now());
+            }
+            begins
+        });
+    }
+
+    fn wrote<T>(&self, poll: &Poll<io::Result<T>>) {
+        self.status.send_if_modified(|status| {
+            let changes = status.blocked.is_some() == poll.is_ready();
+            if changes {
+                status.blocked = poll.is_pending().then(Instant::now);
+            }
+            changes
+        });
+    }
+}
+
+/// A stream that reports what is read and whether what is written is taken.
+pub(in crate::server) struct Watched<S> {
+    stream: S,
+    progress: Progress,
+}
+
+impl<S> Watched<S> {
+    pub(in crate::server) fn new(stream: S, progress: Progress) -> Self {
+        Self { stream, progress }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.progress.read();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.progress.wrote(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.progress.wrote(&written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.progress.wrote(&flushed);
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
+        time::{sleep, timeout},
+    };
+
+    /// When a connection is overdue, seconds after its start; `None` when it is not within a day.
+    async fn overdue(progress: &Progress, start: Instant) -> Option<u64> {
+        let day = Duration::from_secs(86_400);
+        let overdue = timeout(day, progress.overdue()).await;
+        overdue.ok().map(|()| start.elapsed().as_secs())
+    }
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    fn progress() -> Progress {
+        Progress::new(Limits {
+            head: seconds(10),
+            idle: seconds(90),
+            stall: seconds(60),
+            ..Limits::default()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_has_to_be_whole_soon_and_the_next_one_may_be_waited_for() {
+        let (start, progress) = (Instant::now(), progress());
+        assert_eq!(overdue(&progress, start).await, Some(10));
+        progress.begin();
+        assert_eq!(overdue(&progress, start).await, None);
+        let start = Instant::now();
+        progress.end();
+        assert_eq!(overdue(&progress, start).await, Some(90));
+        // From its first byte on, however many follow.
+        let (mut client, ours) = duplex(100);
+        let mut ours = Watched::new(ours, progress.clone());
+        let start = Instant::now();
+        progress.end();
+        let dribbling = async {
+            loop {
+                sleep(seconds(4)).await;
+                client.write_all(b"G").await.unwrap();
+                ours.read_u8().await.unwrap();
+            }
+        };
+        let overdue = tokio::select! {
+            overdue = overdue(&progress, start) => overdue,
+            () = dribbling => None,
+        };
+        assert_eq!(overdue, Some(14));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_something_now_and_then_may_take_for_ever() {
+        let progress = progress();
+        let (mut client, ours) = duplex(10);
+        let mut ours = Watched::new(ours, progress.clone());
+        progress.begin();
+        let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
+        let start = Instant::now();
+        let taking = async {
+            let mut taken = [0; 10];
+            for _ in 0..20 {
+                sleep(seconds(50)).await;
+                client.read_exact(&mut taken).await.unwrap();
+            }
+        };
+        let (found, ()) = futures::future::join(overdue(&progress, start), taking).await;
+        assert_eq!(found, Some(20 * 50 + 60));
+        writing.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_long_a_client_may_take_nothing_is_the_answers_choice() {
+        let progress = progress();
+        let (_client, ours) = duplex(10);
+        let mut ours = Watched::new(ours, progress.clone());
+        progress.begin();
+        progress.allow_stall(seconds(3600));
+        let start = Instant::now();
+        let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
+        assert_eq!(overdue(&progress, start).await, Some(3600));
+        progress.allow_stall(Duration::ZERO);
+        assert_eq!(overdue(&progress, start).await, None);
+        writing.abort();
+    }
+}

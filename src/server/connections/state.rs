@@ -1,0 +1,328 @@
+//! Which connections a port has, and which of them is closed to make room for a new one. Pure.
+
+use crate::server::Limits;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// A connection that is younger is not closed for another one while there are older ones: its client may be in
+/// the middle of a TLS handshake.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// Bits of an IPv6 address that one client cannot choose among at will.
+const PREFIX: u32 = 64;
+
+/// Number of a connection, unique on its port.
+pub(super) type Id = u64;
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::server) enum Source {
+    /// An IPv4 address, or the network of an IPv6 address.
+    Address(IpAddr),
+    /// The local socket, whose clients need no authentication.
+    Local,
+}
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = u128::MAX << (Ipv6Addr::BITS - PREFIX);
+                Ipv6Addr::from_bits(address.to_bits() & network).into()
+            }
+            address => address,
+        })
+    }
+}
+
+/// There is no room for another connection, or for another authenticated client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) struct Full;
+
+#[derive(Debug)]
+struct Connection {
+    source: Source,
+    authenticated: bool,
+    /// A request is in progress.
+    busy: bool,
+    /// When it was opened, or its last request ended.
+    since: Instant,
+}
+
+impl Connection {
+    fn is_past_grace(&self, now: Instant) -> bool {
+        now >= self.since + GRACE
+    }
+}
+
+/// The connections of one port.
+#[derive(Debug)]
+pub(super) struct State {
+    limits: Limits,
+    connections: BTreeMap<Id, Connection>,
+    authenticated: usize,
+    next: Id,
+}
+
+impl State {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            connections: BTreeMap::new(),
+            authenticated: 0,
+            next: 0,
+        }
+    }
+
+    /// A new connection, with those that have to be closed for it.
+    ///
+    /// # Errors
+    /// There is no room for one that needs no authentication.
+    pub(super) fn open(&mut self, source: Source, now: Instant) -> Result<(Id, Vec<Id>), Full> {
+        let authenticated = source == Source::Local;
+        let closed = if authenticated {
+            self.room_for_authenticated()?.into_iter().collect()
+        } else {
+            self.room_for_unauthenticated(source, now)
+        };
+        for id in &closed {
+            self.remove(*id);
+        }
+        let id = self.next;
+        self.next += 1;
+        self.authenticated += usize::from(authenticated);
+        let connection = Connection {
+            source,
+            authenticated,
+            busy: false,
+            since: now,
+        };
+        self.connections.insert(id, connection);
+        Ok((id, closed))
+    }
+
+    pub(super) fn begin(&mut self, id: Id) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.busy = true;
+        }
+    }
+
+    pub(super) fn end(&mut self, id: Id, now: Instant) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            (connection.busy, connection.since) = (false, now);
+        }
+    }
+
+    /// The client of a connection is authenticated; returns what has to be closed for it.
+    ///
+    /// # Errors
+    /// There is no room for another one.
+    pub(super) fn authenticated(&mut self, id: Id) -> Result<Option<Id>, Full> {
+        let known = self.connections.get(&id);
+        if known.is_none_or(|connection| connection.authenticated) {
+            return Ok(None);
+        }
+        let closed = self.room_for_authenticated()?;
+        if let Some(closed) = closed {
+            self.remove(closed);
+        }
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.authenticated = true;
+            self.authenticated += 1;
+        }
+        Ok(closed)
+    }
+
+    pub(super) fn remove(&mut self, id: Id) {
+        let removed = self.connections.remove(&id);
+        if removed.is_some_and(|connection| connection.authenticated) {
+            self.authenticated -= 1;
+        }
+    }
+
+    /// The oldest idle connection of an authenticated client, if it has to go for another such client.
+    fn room_for_authenticated(&self) -> Result<Option<Id>, Full> {
+        if self.authenticated < self.limits.authenticated {
+            return Ok(None);
+        }
+        let all = self.connections.iter();
+        let idle = all.filter(|(_, connection)| connection.authenticated && !connection.busy);
+        let oldest = idle.min_by_key(|(id, connection)| (connection.since, **id));
+        oldest.map(|(id, _)| Some(*id)).ok_or(Full)
+    }
+
+    /// What goes for a connection from that source. Its own silent ones go while it has more than its share; one
+    /// of the source that has most goes when there is no room at all. Connections with a request in progress and
+    /// those that have just been opened go last.
+    fn room_for_unauthenticated(&self, source: Source, now: Instant) -> Vec<Id> {
+        let all = self.connections.iter();
+        let all = all.filter(|(_, connection)| !connection.authenticated);
+        let all: Vec<(Id, &Connection)> = all.map(|(id, one)| (*id, one)).collect();
+        let mut own: Vec<_> = all.iter().filter(|(_, one)| one.source == source).collect();
+        let too_many = (own.len() + 1).saturating_sub(self.limits.per_source);
+        own.retain(|(_, one)| !one.busy && one.is_past_grace(now));
+        own.sort_by_key(|(id, one)| (one.since, *id));
+        let mut closed: Vec<Id> = own.iter().take(too_many).map(|(id, _)| *id).collect();
+        if closed.is_empty() && all.len() >= self.limits.unauthenticated {
+            let mut weights = HashMap::<Source, usize>::new();
+            for (_, one) in &all {
+                *weights.entry(one.source).or_default() += 1;
+            }
+            let weight = |one: &Connection| weights.get(&one.source).copied().unwrap_or_default();
+            let order = |(id, one): &&(Id, &Connection)| {
+                let young = !one.is_past_grace(now);
+                (one.busy, young, Reverse(weight(one)), one.since, *id)
+            };
+            closed.extend(all.iter().min_by_key(order).map(|(id, _)| *id));
+        }
+        closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Port {
+        state: State,
+        start: Instant,
+    }
+
+    fn limits(unauthenticated: usize, per_source: usize, authenticated: usize) -> Limits {
+        Limits {
+            unauthenticated,
+            per_source,
+            authenticated,
+            ..Limits::default()
+        }
+    }
+
+    fn source(last: u8) -> Source {
+        IpAddr::from([10, 0, 0, last]).into()
+    }
+
+    impl Port {
+        fn new(limits: Limits) -> Self {
+            Self {
+                state: State::new(limits),
+                start: Instant::now(),
+            }
+        }
+
+        fn at(&self, seconds: u64) -> Instant {
+            self.start + Duration::from_secs(seconds)
+        }
+
+        /// What is closed for a connection of that source.
+        fn open(&mut self, last: u8, seconds: u64) -> Vec<Id> {
+            let now = self.at(seconds);
+            self.state.open(source(last), now).unwrap().1
+        }
+    }
+
+    #[test]
+    fn a_source_that_has_its_share_loses_its_oldest_silent_connection() {
+        let mut port = Port::new(limits(100, 3, 100));
+        for seconds in 0..3 {
+            assert!(port.open(1, seconds).is_empty());
+        }
+        assert!(port.open(2, 3).is_empty(), "another one's share is its own");
+        assert_eq!(port.open(1, 4), [0]);
+        port.state.begin(1);
+        assert_eq!(port.open(1, 5), [2], "a request in progress is not cut off");
+        port.state.end(1, port.at(6));
+        port.state.authenticated(4).unwrap();
+        assert!(
+            port.open(1, 7).is_empty(),
+            "who is authenticated counts elsewhere"
+        );
+    }
+
+    #[test]
+    fn a_burst_of_one_source_is_taken_in_while_there_is_room() {
+        let mut port = Port::new(limits(100, 3, 100));
+        for _ in 0..50 {
+            assert!(port.open(1, 0).is_empty());
+        }
+        assert_eq!(
+            port.open(1, 1).len(),
+            48,
+            "all that is too much, once it is silent"
+        );
+    }
+
+    #[test]
+    fn without_room_the_oldest_of_who_has_most_goes() {
+        let mut port = Port::new(limits(5, 3, 100));
+        for (last, seconds) in [(1, 0), (2, 1), (2, 2), (3, 3), (2, 4)] {
+            assert!(port.open(last, seconds).is_empty());
+        }
+        assert_eq!(port.open(4, 10), [1]);
+        assert_eq!(port.state.connections.len(), 5);
+        // A handshake that has just begun is not cut off for the next stranger.
+        assert_eq!(port.open(5, 10), [2]);
+        assert_eq!(port.open(6, 10), [0]);
+        for last in 7..100 {
+            assert_eq!(port.open(last, 10).len(), 1);
+            assert_eq!(port.state.connections.len(), 5);
+        }
+    }
+
+    #[test]
+    fn requests_in_progress_go_when_nothing_else_is_there() {
+        let mut port = Port::new(limits(3, 3, 100));
+        for last in [1, 1, 2] {
+            port.open(last, 0);
+        }
+        for id in 0..3 {
+            port.state.begin(id);
+        }
+        assert_eq!(port.open(3, 10), [0], "of who has most");
+        assert_eq!(port.open(3, 20), [3], "the silent one");
+    }
+
+    #[test]
+    fn authenticated_clients_lose_only_idle_connections() {
+        let mut port = Port::new(limits(100, 100, 2));
+        for seconds in 0..4 {
+            port.open(1, seconds);
+        }
+        assert_eq!(port.state.authenticated(0), Ok(None));
+        assert_eq!(port.state.authenticated(1), Ok(None));
+        assert_eq!(port.state.authenticated(1), Ok(None), "it is already");
+        port.state.begin(0);
+        assert_eq!(port.state.authenticated(2), Ok(Some(1)));
+        port.state.begin(2);
+        assert_eq!(port.state.authenticated(3), Err(Full));
+        port.state.remove(0);
+        assert_eq!(port.state.authenticated(3), Ok(None));
+        // Strangers take nothing from them.
+        for last in 0..200 {
+            assert!(port.open(last, 100).iter().all(|id| *id > 3));
+        }
+    }
+
+    #[test]
+    fn the_local_socket_has_authenticated_clients_alone() {
+        let mut port = Port::new(limits(0, 0, 1));
+        let now = port.start;
+        assert_eq!(port.state.open(Source::Local, now), Ok((0, vec![])));
+        assert_eq!(port.state.open(Source::Local, now), Ok((1, vec![0])));
+        port.state.begin(1);
+        assert_eq!(port.state.open(Source::Local, now), Err(Full));
+    }
+
+    #[test]
+    fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
+        let of = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(of("::ffff:10.0.0.1"), source(1));
+        assert_ne!(source(1), source(2));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    }
+}

@@ -1,0 +1,367 @@
+//! Why a pod is as it is, what it waits for and what comes next. Pure.
+
+use super::{
+    ConditionLook, ContainerLook, DecisionReport, Doing, EventReport, Explanation, LastEnd,
+    ProbeReport, Upcoming, Wait,
+    row::{row, terminated, waiting},
+    timeline::timeline,
+};
+use crate::{
+    base::GoDuration,
+    model::{Pod, PodExt, is_sidecar, reasons},
+    pods::pod_workers::{Look, Phase},
+    state::pod_history::{Noted, Record},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Events shown of one pod.
+const EVENTS: usize = 10;
+
+/// Everything that is known of a pod.
+pub struct Inputs<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Its status, where it has one.
+    pub status: Option<&'a PodStatus>,
+    /// What its worker is at, if it has one.
+    pub worker: Option<&'a Look>,
+    /// What was decided about it.
+    pub record: &'a Record,
+    /// Containers that wait for a restart: how long in all, and until when.
+    pub restarts: &'a [(String, Duration, Timestamp)],
+    /// Its probes.
+    pub probes: Vec<ProbeReport>,
+    /// Events about it, oldest first.
+    pub events: Vec<EventReport>,
+    /// The moment, on both clocks.
+    pub now: (Timestamp, Instant),
+}
+
+/// Tells why a pod is as it is.
+pub fn explain(inputs: Inputs<'_>) -> Explanation {
+    let ending = matches!(
+        inputs.worker.map(|worker| &worker.phase),
+        Some(Phase::Terminating { .. })
+    );
+    let pod = row(inputs.pod, inputs.status, ending);
+    let containers = containers(&inputs);
+    let doing = doing(&inputs);
+    let waits = waits(&inputs, &containers, doing.as_ref());
+    let all_ready = pod.ready == pod.containers;
+    let summary = match waits.first() {
+        Some(wait) if wait.container.is_empty() => format!("{}: {}", pod.status, wait.what),
+        Some(wait) => format!("{}: {} waits for {}", pod.status, wait.container, wait.what),
+        None if all_ready => format!("{}: every container is ready", pod.status),
+        None if !message(&inputs).is_empty() => format!("{}: {}", pod.status, message(&inputs)),
+        None if pod.last_reason.is_empty() => pod.status.clone(),
+        None => format!("{}: the last end was {}", pod.status, pod.last_reason),
+    };
+    let next = next(&inputs);
+    let timeline = timeline(inputs.pod, inputs.status, inputs.record, &inputs.events);
+    let older = inputs.events.len().saturating_sub(EVENTS);
+    Explanation {
+        now: inputs.now.0,
+        summary,
+        doing,
+        waits,
+        next,
+        timeline,
+        containers,
+        conditions: conditions(inputs.status),
+        decisions: inputs.record.decisions().iter().map(decision).collect(),
+        probes: inputs.probes,
+        events: inputs.events.into_iter().skip(older).collect(),
+        pod,
+    }
+}
+
+impl Inputs<'_> {
+    fn wall(&self, at: Instant) -> Timestamp {
+        let (wall, here) = self.now;
+        match at.checked_duration_since(here) {
+            Some(ahead) => wall.checked_add(ahead),
+            None => wall.checked_sub(here.duration_since(at)),
+        }
+        .unwrap_or(wall)
+    }
+}
+
+/// What the status says of the pod as a whole.
+fn message<'a>(inputs: &Inputs<'a>) -> &'a str {
+    let status = inputs.status.and_then(|status| status.message.as_deref());
+    status.unwrap_or_default()
+}
+
+fn doing(inputs: &Inputs<'_>) -> Option<Doing> {
+    let (step, since) = inputs.record.doing()?;
+    Some(Doing {
+        step: step.into(),
+        since,
+    })
+}
+
+// -- waiting ----------------------------------------------------------------------------------------
+
+fn waits(inputs: &Inputs<'_>, containers: &[ContainerLook], doing: Option<&Doing>) -> Vec<Wait> {
+    let of_pod = |what: String, until| Wait {
+        container: String::new(),
+        what,
+        until,
+    };
+    let mut waits = Vec::new();
+    match inputs.worker.map(|worker| (&worker.phase, &worker.behind)) {
+        Some((Phase::Waiting { .. }, behind)) => {
+            let uids: Vec<_> = behind.iter().map(ToString::to_string).collect();
+            let uids = uids.join(", ");
+            let what = format!("the pod of this name that was here before ({uids}) has to be over");
+            return vec![of_pod(what, None)];
+        }
+        Some((Phase::Terminating { end, grace }, _)) => {
+            let until = grace.deadline().map(|grace| inputs.wall(grace.deadline));
+            let what = format!("it is being stopped, because {}", end.reason);
+            return vec![of_pod(what, until)];
+        }
+        Some((Phase::Terminated { .. } | Phase::Finished { .. }, _)) => return waits,
+        Some((Phase::Starting { .. } | Phase::Syncing, _)) | None => {}
+    }
+    if let Some(held) = inputs.record.trouble("") {
+        waits.push(of_pod(held.why.to_string(), later(held.until(), inputs)));
+    }
+    for container in containers {
+        if let Some((what, until)) = what_it_waits_for(inputs, container) {
+            waits.push(Wait {
+                container: container.name.clone(),
+                what,
+                until,
+            });
+        }
+    }
+    let idle = |container: &ContainerLook| container.state == "waiting";
+    if let Some(doing) = doing
+        && waits.is_empty()
+        && containers.iter().any(idle)
+    {
+        waits.push(of_pod(doing.step.clone(), None));
+    }
+    waits
+}
+
+fn later(until: Option<Timestamp>, inputs: &Inputs<'_>) -> Option<Timestamp> {
+    until.filter(|until| *until > inputs.now.0)
+}
+
+fn what_it_waits_for(
+    inputs: &Inputs<'_>,
+    container: &ContainerLook,
+) -> Option<(String, Option<Timestamp>)> {
+    let restart = inputs.restarts.iter();
+    let mut restart = restart.filter(|(name, ..)| *name == container.name);
+    if let Some((_, delay, at)) = restart.next() {
+        let delay = GoDuration::from(*delay);
+        return Some((format!("its restart back-off of {delay}"), Some(*at)));
+    }
+    let usual = [reasons::CONTAINER_CREATING, reasons::POD_INITIALIZING, ""];
+    match container.state.as_str() {
+        "waiting" if !usual.contains(&container.reason.as_str()) => {
+            let held = inputs
+                .record
+                .trouble(&container.name)
+                .and_then(Noted::until);
+            let (reason, message) = (&container.reason, &container.message);
+            let what = match message.is_empty() {
+                true => format!("another try ({reason})"),
+                false => format!("another try ({reason}: {message})"),
+            };
+            Some((what, later(held, inputs)))
+        }
+        "running" if container.kind == "init" => Some(("its end".into(), None)),
+        "running" if !container.ready => probe_it_waits_for(inputs, container),
+        _ => None,
+    }
+}
+
+fn probe_it_waits_for(
+    inputs: &Inputs<'_>,
+    container: &ContainerLook,
+) -> Option<(String, Option<Timestamp>)> {
+    let kind = match container.started {
+        true => "Readiness",
+        false => "Startup",
+    };
+    let of_it = |probe: &&ProbeReport| probe.container == container.name && probe.kind == kind;
+    let probe = inputs.probes.iter().find(of_it)?;
+    let so_far = match (&probe.last_result, probe.message.as_str()) {
+        (None, _) => "it has not run yet".to_string(),
+        (Some(result), "") => format!("{result} {}", times(probe.in_a_row)),
+        (Some(result), said) => format!("{result} {}: {said}", times(probe.in_a_row)),
+    };
+    let kind = kind.to_lowercase();
+    Some((format!("its {kind} probe ({so_far})"), probe.next))
+}
+
+fn times(count: u32) -> String {
+    match count {
+        0 | 1 => "once".into(),
+        count => format!("{count} times in a row"),
+    }
+}
+
+// -- what comes next --------------------------------------------------------------------------------
+
+fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
+    let mut next = Vec::new();
+    let mut push = |at: Option<Timestamp>, what: String| {
+        next.extend(at.map(|at| Upcoming { at, what }));
+    };
+    for (name, _, at) in inputs.restarts {
+        push(Some(*at), format!("{name} may be started again"));
+    }
+    let restarts = |name: &str| inputs.restarts.iter().any(|(known, ..)| known == name);
+    let containers = inputs.pod.init_containers().iter();
+    for container in containers.chain(inputs.pod.containers()) {
+        let held = inputs
+            .record
+            .trouble(&container.name)
+            .and_then(Noted::until);
+        let held = later(held.filter(|_| !restarts(&container.name)), inputs);
+        push(held, format!("{} is tried again", container.name));
+    }
+    for probe in &inputs.probes {
+        let kind = probe.kind.to_lowercase();
+        push(probe.next, format!("{kind} probe of {}", probe.container));
+    }
+    push(
+        pod_deadline(inputs),
+        "its activeDeadlineSeconds are over and it is failed".into(),
+    );
+    if let Some(worker) = inputs.worker {
+        if let Phase::Terminating { grace, .. } = &worker.phase {
+            let at = grace.deadline().map(|grace| inputs.wall(grace.deadline));
+            push(at, "what still runs of it is killed".into());
+        }
+        let due = worker.due.map(|due| inputs.wall(due));
+        push(
+            due,
+            "the pod is looked at, if nothing happens before".into(),
+        );
+    }
+    next.sort_by_key(|upcoming| upcoming.at);
+    next
+}
+
+/// When the pod's own deadline ends it, while it has not ended.
+fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
+    let seconds = inputs.pod.spec()?.active_deadline_seconds?;
+    let status = inputs.status?;
+    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        return None;
+    }
+    let seconds = Duration::from_secs(u64::try_from(seconds).ok()?);
+    status.start_time.as_ref()?.0.checked_add(seconds).ok()
+}
+
+// -- how it is --------------------------------------------------------------------------------------
+
+fn containers(inputs: &Inputs<'_>) -> Vec<ContainerLook> {
+    let status = inputs.status.or(inputs.pod.status.as_ref());
+    let init = status.and_then(|status| status.init_container_statuses.as_deref());
+    let regular = status.and_then(|status| status.container_statuses.as_deref());
+    let kind = |container: &Container| match is_sidecar(container) {
+        true => "sidecar",
+        false => "init",
+    };
+    let inits = inputs.pod.init_containers().iter();
+    let inits = inits.map(|container| look(container, kind(container), init));
+    let regulars = inputs.pod.containers().iter();
+    let regulars = regulars.map(|container| look(container, "container", regular));
+    inits.chain(regulars).collect()
+}
+
+fn look(container: &Container, kind: &str, statuses: Option<&[ContainerStatus]>) -> ContainerLook {
+    let mut look = ContainerLook {
+        name: container.name.clone(),
+        kind: kind.into(),
+        image: container.image.clone().unwrap_or_default(),
+        state: "unknown".into(),
+        ..ContainerLook::default()
+    };
+    let mut statuses = statuses.unwrap_or_default().iter();
+    let Some(status) = statuses.find(|status| status.name == container.name) else {
+        return look;
+    };
+    look.ready = status.ready;
+    look.started = status.started == Some(true);
+    look.restarts = status.restart_count;
+    look.last = terminated(status.last_state.as_ref()).map(last_end);
+    match status.state.as_ref() {
+        Some(ContainerState {
+            running: Some(running),
+            ..
+        }) => {
+            look.state = "running".into();
+            look.since = running.started_at.as_ref().map(|time| time.0);
+        }
+        Some(ContainerState {
+            terminated: Some(ended),
+            ..
+        }) => {
+            let end = last_end(ended);
+            look.state = "terminated".into();
+            (look.reason, look.message) = (end.reason, end.message);
+            (look.since, look.exit_code) = (end.at, Some(end.exit_code));
+        }
+        Some(ContainerState {
+            waiting: Some(why), ..
+        }) => {
+            look.state = "waiting".into();
+            look.reason = waiting(status).into();
+            look.message = why.message.clone().unwrap_or_default();
+        }
+        _ => {}
+    }
+    look
+}
+
+fn last_end(ended: &ContainerStateTerminated) -> LastEnd {
+    LastEnd {
+        reason: ended.reason.clone().unwrap_or_default(),
+        message: ended.message.clone().unwrap_or_default(),
+        exit_code: ended.exit_code,
+        at: ended.finished_at.as_ref().map(|time| time.0),
+    }
+}
+
+fn conditions(status: Option<&PodStatus>) -> Vec<ConditionLook> {
+    let all = status.and_then(|status| status.conditions.as_deref());
+    let broken = all.unwrap_or_default().iter();
+    broken
+        .filter(|condition| condition.status != "True")
+        .map(|condition| ConditionLook {
+            kind: condition.type_.clone(),
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+            since: condition.last_transition_time.as_ref().map(|time| time.0),
+        })
+        .collect()
+}
+
+fn decision(noted: &Noted) -> DecisionReport {
+    DecisionReport {
+        action: noted.action,
+        container: noted.container.to_string(),
+        why: noted.why.to_string(),
+        until: noted.until(),
+        count: noted.count,
+        first: noted.first(),
+        last: noted.last(),
+    }
+}
+
+#[cfg(test)]
+#[path = "generate_tests.rs"]
+mod tests;

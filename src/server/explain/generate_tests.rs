@@ -1,0 +1,246 @@
+use super::*;
+use crate::pods::pod_sync::syncer::{TerminationReason, UpdateKind};
+use crate::pods::pod_workers::{End, Grace};
+use crate::state::pod_history::{Action, Decision};
+use serde_json::{Value, json};
+
+fn t(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + seconds).unwrap()
+}
+
+fn pod(spec: Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "web-n1", "namespace": "shop", "uid": "u"},
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn status(containers: Value) -> PodStatus {
+    serde_json::from_value(json!({
+        "phase": "Running", "startTime": t(-100).to_string(), "containerStatuses": containers,
+    }))
+    .unwrap()
+}
+
+fn container(state: Value) -> Value {
+    json!({"name": "main", "ready": false, "started": true, "restartCount": 3, "image": "", "imageID": "", "state": state})
+}
+
+fn up() -> Value {
+    json!({"running": {"startedAt": t(-50).to_string()}})
+}
+
+struct Bed {
+    pod: Pod,
+    status: PodStatus,
+    worker: Look,
+    record: Record,
+    restarts: Vec<(String, Duration, Timestamp)>,
+    probes: Vec<ProbeReport>,
+    here: Instant,
+}
+
+fn bed(state: Value) -> Bed {
+    Bed {
+        pod: pod(json!({"containers": [{"name": "main", "image": "img"}]})),
+        status: status(json!([container(state)])),
+        worker: Look {
+            phase: Phase::Syncing,
+            turn_since: None,
+            due: None,
+            behind: Vec::new(),
+        },
+        record: Record::default(),
+        restarts: Vec::new(),
+        probes: Vec::new(),
+        here: Instant::now(),
+    }
+}
+
+impl Bed {
+    fn explain(&self) -> Explanation {
+        explain(Inputs {
+            pod: &self.pod,
+            status: Some(&self.status),
+            worker: Some(&self.worker),
+            record: &self.record,
+            restarts: &self.restarts,
+            probes: self.probes.clone(),
+            events: Vec::new(),
+            now: (t(0), self.here),
+        })
+    }
+}
+
+fn next(told: &Explanation) -> Vec<(i64, &str)> {
+    let seconds = |at: Timestamp| at.as_second() - t(0).as_second();
+    let next = told.next.iter();
+    next.map(|next| (seconds(next.at), next.what.as_str()))
+        .collect()
+}
+
+#[test]
+fn a_crash_loop_names_its_back_off_and_the_instant_of_the_restart() {
+    let mut bed =
+        bed(json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}));
+    bed.restarts = vec![("main".into(), Duration::from_secs(40), t(23))];
+    bed.worker.due = Some(bed.here + Duration::from_secs(23));
+    let told = bed.explain();
+    assert_eq!(
+        told.summary,
+        "CrashLoopBackOff: main waits for its restart back-off of 40s"
+    );
+    assert_eq!(told.waits[0].until, Some(t(23)));
+    assert_eq!(
+        next(&told),
+        [
+            (23, "main may be started again"),
+            (23, "the pod is looked at, if nothing happens before")
+        ]
+    );
+}
+
+#[test]
+fn a_pull_that_waits_says_why_and_when_it_is_tried_again() {
+    let mut bed = bed(
+        json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"img\""}}),
+    );
+    let held = Decision::about(Action::Hold, "main", "ImagePullBackOff: …".into());
+    bed.record.note(held.until(t(7)), t(-3));
+    let told = bed.explain();
+    assert_eq!(
+        told.summary,
+        "ImagePullBackOff: main waits for another try (ImagePullBackOff: Back-off pulling image \"img\")"
+    );
+    assert_eq!(told.waits[0].until, Some(t(7)));
+    assert_eq!(next(&told), [(7, "main is tried again")]);
+    let started = Decision::about(Action::StartContainer, "main", "has no instance yet".into());
+    bed.record.note(started, t(-1));
+    assert_eq!(
+        bed.explain().waits[0].until,
+        None,
+        "an older decision holds no longer"
+    );
+}
+
+#[test]
+fn a_container_that_is_not_ready_waits_for_its_probe() {
+    let mut bed = bed(up());
+    bed.probes = vec![ProbeReport {
+        container: "main".into(),
+        kind: "Readiness".into(),
+        last_result: Some("failure".into()),
+        in_a_row: 4,
+        message: "HTTP probe failed with statuscode: 500".into(),
+        next: Some(t(2)),
+        ..ProbeReport::default()
+    }];
+    let told = bed.explain();
+    assert_eq!(
+        told.summary,
+        "Running: main waits for its readiness probe \
+         (failure 4 times in a row: HTTP probe failed with statuscode: 500)"
+    );
+    assert_eq!(next(&told), [(2, "readiness probe of main")]);
+}
+
+#[test]
+fn a_pod_that_is_well_says_so() {
+    let mut bed = bed(up());
+    bed.status.container_statuses.as_mut().unwrap()[0].ready = true;
+    bed.pod.spec.as_mut().unwrap().active_deadline_seconds = Some(160);
+    let told = bed.explain();
+    assert_eq!(told.summary, "Running: every container is ready");
+    assert!(told.waits.is_empty());
+    let deadline = "its activeDeadlineSeconds are over and it is failed";
+    assert_eq!(next(&told), [(60, deadline)]);
+    assert_eq!(
+        (&*told.containers[0].state, told.containers[0].restarts),
+        ("running", 3)
+    );
+}
+
+#[test]
+fn a_step_that_is_under_way_is_what_a_new_container_waits_for() {
+    let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
+    bed.record.begin("getting image img for main".into(), t(-9));
+    let told = bed.explain();
+    assert_eq!(
+        told.summary,
+        "ContainerCreating: getting image img for main"
+    );
+    assert_eq!(told.doing.unwrap().since, t(-9));
+}
+
+#[test]
+fn a_pod_in_line_names_the_one_before_it() {
+    let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
+    let kind = UpdateKind::Create;
+    bed.worker.phase = Phase::Waiting {
+        kind,
+        may_run: false,
+    };
+    bed.worker.behind = vec!["old".into()];
+    let told = bed.explain();
+    assert!(
+        told.summary
+            .ends_with("the pod of this name that was here before (old) has to be over")
+    );
+}
+
+#[test]
+fn a_pod_that_is_being_stopped_says_why_and_until_when() {
+    let mut bed = bed(up());
+    let mut grace = Grace::new(30);
+    grace.begin(bed.here - Duration::from_secs(10));
+    let end = End {
+        reason: TerminationReason::Deleted,
+        deleted: true,
+        restart: false,
+    };
+    bed.worker.phase = Phase::Terminating { end, grace };
+    let told = bed.explain();
+    assert_eq!(
+        told.summary,
+        "Terminating: it is being stopped, because no source wants it any more"
+    );
+    assert_eq!(next(&told), [(20, "what still runs of it is killed")]);
+}
+
+#[test]
+fn what_failed_for_the_whole_pod_comes_first() {
+    let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
+    let failed = Decision::about_pod(Action::Fail, "cannot create the sandbox: no CNI".into());
+    bed.record.note(failed, t(-5));
+    bed.worker.due = Some(bed.here + Duration::from_secs(8));
+    let told = bed.explain();
+    assert_eq!(
+        told.summary,
+        "ContainerCreating: cannot create the sandbox: no CNI"
+    );
+    assert_eq!(told.decisions[0].last, t(-5));
+}
+
+#[test]
+fn conditions_that_hold_are_not_worth_a_word() {
+    let mut bed = bed(up());
+    bed.status.conditions = serde_json::from_value(json!([
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "m"},
+    ]))
+    .unwrap();
+    let told = bed.explain();
+    assert_eq!(told.conditions.len(), 1);
+    assert_eq!(
+        (&*told.conditions[0].kind, &*told.conditions[0].reason),
+        ("Ready", "ContainersNotReady")
+    );
+}
+
+#[test]
+fn an_explanation_is_read_back_as_it_was_told() {
+    let told = bed(up()).explain();
+    let text = serde_json::to_string(&told).unwrap();
+    assert_eq!(serde_json::from_str::<Explanation>(&text).unwrap(), told);
+}

@@ -1,0 +1,10 @@
+//! What the kubelet knows, one store per subject.
+//!
+//! Each store has one writer and cheap readers, and lies below every area that reads it.
+
+pub mod events;
+pub mod pod_history;
+pub mod pod_state_store;
+pub mod pod_cache;
+pub mod pod_manager;
+pub mod probe_results;

@@ -1,0 +1,401 @@
+//! The board that shows what the runtime has of every pod.
+//!
+//! * Owns: one [`PodStatus`] per pod, when each item of it was last read, and which items have to be
+//!   read again.
+//! * Woken by: reads that the PLEG delivers, and touches by whoever has just changed something.
+//! * Publishes: immutable pictures; the set of pods whose picture changed; items to inspect.
+//! * Must never be written from a failed or partial read: a list that failed is not an empty list.
+//! * Answers to upstream's `pkg/kubelet/container/cache.go`. There, a worker waits for a picture
+//!   newer than a wall-clock time; here every read has a place in one sequence, and an item touched
+//!   after the read began keeps its pod *unsettled* until it was read again.
+
+mod making;
+mod picture;
+mod unread;
+
+use crate::{
+    base::{DirtySet, Strings},
+    model::{
+        AddressOrder, ContainerId, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId,
+        SandboxStatus, Seq,
+    },
+};
+use parking_lot::Mutex;
+use picture::Picture;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tokio::sync::Notify;
+
+pub use making::Making;
+pub use picture::Listed;
+pub use unread::Unread;
+
+/// A sandbox or a container.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ItemId {
+    /// A sandbox.
+    Sandbox(SandboxId),
+    /// A container.
+    Container(ContainerId),
+}
+
+/// Which pod an item belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// UID.
+    pub uid: PodUid,
+    /// Name.
+    pub name: Arc<str>,
+    /// Namespace.
+    pub namespace: Arc<str>,
+}
+
+impl Owner {
+    /// The owner that a pod object names.
+    pub fn of(pod: &Pod) -> Self {
+        Self {
+            uid: pod.uid(),
+            name: pod.name().into(),
+            namespace: pod.namespace().into(),
+        }
+    }
+
+    /// The owner that a picture belongs to.
+    pub fn of_status(status: &PodStatus) -> Self {
+        Self {
+            uid: status.uid.clone(),
+            name: status.name.clone(),
+            namespace: status.namespace.clone(),
+        }
+    }
+}
+
+/// What a targeted read found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Read {
+    /// A sandbox as it is.
+    Sandbox(SandboxStatus),
+    /// A container as it is.
+    Container(ContainerStatus),
+    /// The runtime does not know the item.
+    Gone,
+}
+
+/// Proof that a complete list of the runtime has been applied at least once in this process. Cleanup
+/// takes it, so that nothing is judged on the picture of before.
+#[derive(Clone, Copy, Debug)]
+pub struct Complete(());
+
+#[derive(Debug, Default)]
+struct Shared {
+    picture: Mutex<Picture>,
+    waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
+    watchers: Mutex<HashMap<PodUid, Arc<Notify>>>,
+    seq: AtomicU64,
+    changed: DirtySet<PodUid>,
+    inspect: DirtySet<ItemId>,
+    listed: Notify,
+    makings: Arc<making::Makings>,
+    strings: Strings,
+    address_order: AddressOrder,
+}
+
+/// Reading end, and the place to say "I have just changed this"; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct PodCache {
+    shared: Arc<Shared>,
+}
+
+/// Writing end, for the PLEG alone.
+#[derive(Debug)]
+pub struct PodCacheWriter {
+    shared: Arc<Shared>,
+}
+
+/// A new, empty board.
+pub fn board() -> (PodCacheWriter, PodCache) {
+    board_on(AddressOrder::IPV4_FIRST)
+}
+
+/// A new, empty board on a node whose pods' addresses count in this order.
+pub fn board_on(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
+    let shared = Arc::new(Shared {
+        address_order,
+        ..Shared::default()
+    });
+    (
+        PodCacheWriter {
+            shared: shared.clone(),
+        },
+        PodCache { shared },
+    )
+}
+
+impl PodCache {
+    /// The latest picture of a pod, settled or not; empty for a pod the runtime has nothing of.
+    pub fn latest(&self, uid: &PodUid) -> Arc<PodStatus> {
+        self.shared.picture.lock().status(uid)
+    }
+
+    /// The picture of a pod if nothing of it has to be read again.
+    pub fn try_settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.shared.picture.lock().settled(uid)
+    }
+
+    /// The picture of a pod once every touched item has been read again. Waits as long as that takes;
+    /// the caller may drop the future.
+    pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
+        loop {
+            if let Some(status) = self.try_settled(uid) {
+                return status;
+            }
+            let notify = self
+                .shared
+                .waiters
+                .lock()
+                .entry(uid.clone())
+                .or_default()
+                .clone();
+            let woken = notify.notified();
+            tokio::pin!(woken);
+            woken.as_mut().enable();
+            if self.shared.will_be_woken(uid, &notify) {
+                woken.await;
+            }
+        }
+    }
+
+    /// Waits until the picture of a pod is as `fact` wants it. The caller may drop the future.
+    pub async fn when(&self, uid: &PodUid, fact: impl Fn(&PodStatus) -> bool) {
+        while !fact(&self.latest(uid)) {
+            let changed = {
+                let mut watchers = self.shared.watchers.lock();
+                let notify = watchers.entry(uid.clone()).or_default().clone();
+                notify.notified_owned()
+            };
+            // It may have changed before anybody knew that it is watched.
+            if fact(&self.latest(uid)) {
+                self.shared.wake_watchers(std::slice::from_ref(uid));
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Says that an item of a pod has just been created or changed: the pod is unsettled until the
+    /// item was read again. For a container, `sandbox` is where it lives.
+    pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
+        let seq = self.next_seq();
+        self.shared.picture.lock().touch(owner, &item, sandbox, seq);
+        self.shared.inspect.mark(item);
+    }
+
+    /// Records a read that the caller made itself, begun at `seq`.
+    pub fn observed(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+        self.shared.apply(owner, item, seq, read);
+    }
+
+    /// A place in the order of reads; take it *before* the read begins.
+    pub fn next_seq(&self) -> Seq {
+        self.shared.next_seq()
+    }
+
+    /// The store of the strings that pictures share.
+    pub fn strings(&self) -> &Strings {
+        &self.shared.strings
+    }
+
+    /// In which order a pod's addresses count here.
+    pub fn address_order(&self) -> AddressOrder {
+        self.shared.address_order
+    }
+
+    /// All pods the runtime has something of.
+    pub fn pods(&self) -> Vec<Arc<PodStatus>> {
+        self.shared.picture.lock().pods()
+    }
+
+    /// How much is kept, by what it is.
+    pub fn kept(&self) -> [(&'static str, usize); 4] {
+        let (pods, items, graves) = self.shared.picture.lock().sizes();
+        let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
+        let waiting = waiters.lock().len() + watchers.lock().len();
+        [
+            ("pictures", pods),
+            ("runtime_items", items),
+            ("removed_items", graves),
+            ("waiting_for_pictures", waiting),
+        ]
+    }
+
+    /// Waits for pods whose picture changed and takes them. For the sync loop only.
+    pub async fn changed(&self) -> HashSet<PodUid> {
+        self.shared.changed.take().await
+    }
+
+    /// Waits until a complete list has been applied.
+    pub async fn complete(&self) -> Complete {
+        loop {
+            let listed = self.shared.listed.notified();
+            tokio::pin!(listed);
+            listed.as_mut().enable();
+            if let Some(proof) = self.is_complete() {
+                return proof;
+            }
+            listed.await;
+        }
+    }
+
+    /// Proof of a complete list, if there was one.
+    pub fn is_complete(&self) -> Option<Complete> {
+        self.shared
+            .picture
+            .lock()
+            .was_listed()
+            .then_some(Complete(()))
+    }
+}
+
+impl PodCacheWriter {
+    /// A reading end.
+    pub fn reader(&self) -> PodCache {
+        PodCache {
+            shared: self.shared.clone(),
+        }
+    }
+
+    /// The store of the strings that pictures share.
+    pub fn strings(&self) -> &Strings {
+        &self.shared.strings
+    }
+
+    /// In which order a pod's addresses count here.
+    pub fn address_order(&self) -> AddressOrder {
+        self.shared.address_order
+    }
+
+    /// Items to inspect; waits for some.
+    pub async fn to_inspect(&self) -> HashSet<ItemId> {
+        self.shared.inspect.take().await
+    }
+
+    /// Asks for an item to be inspected (again).
+    pub fn inspect(&self, item: ItemId) {
+        self.shared.inspect.mark(item);
+    }
+
+    /// The pod an item belongs to, and the sandbox of a container.
+    pub fn locate(&self, item: &ItemId) -> Option<(Owner, Option<SandboxId>)> {
+        let picture = self.shared.picture.lock();
+        Some((picture.owner(item)?, picture.sandbox_of(item)))
+    }
+
+    /// Whether a read of the item that began after `seq` has been applied.
+    pub fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
+        self.shared.picture.lock().was_read_since(item, seq)
+    }
+
+    /// Whether the item was read as gone since the last list that changed anything. Ids are never used
+    /// again.
+    pub fn is_gone(&self, item: &ItemId) -> bool {
+        self.shared.picture.lock().is_gone(item)
+    }
+
+    /// A place in the order of reads; take it *before* the read begins.
+    pub fn next_seq(&self) -> Seq {
+        self.shared.next_seq()
+    }
+
+    /// Applies one read, begun at `seq`.
+    pub fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+        self.shared.apply(owner, item, seq, read);
+    }
+
+    /// Applies a complete list, begun at `seq`: new and changed items are queued for inspection,
+    /// items that are gone are dropped.
+    pub fn apply_list(
+        &self,
+        seq: Seq,
+        sandboxes: Vec<Listed<SandboxStatus>>,
+        containers: Vec<Listed<ContainerStatus>>,
+    ) {
+        let outcome = self
+            .shared
+            .picture
+            .lock()
+            .apply_list(seq, sandboxes, containers);
+        self.shared.inspect.mark_all(outcome.inspect);
+        self.shared.wake(&outcome.settled);
+        self.shared.mark_changed(outcome.changed);
+        self.shared.listed.notify_waiters();
+    }
+
+    /// A list equal to the last one was read at `seq`. Returns false when something was learnt since,
+    /// so that the list has to be applied in full to be sure.
+    pub fn confirm_list(&self, seq: Seq) -> bool {
+        self.shared.picture.lock().confirm_list(seq)
+    }
+}
+
+impl Shared {
+    fn next_seq(&self) -> Seq {
+        Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+        let applied = self.picture.lock().apply(owner, item, seq, read);
+        if applied.settled {
+            self.wake(std::slice::from_ref(&owner.uid));
+        }
+        if applied.changed {
+            self.mark_changed(vec![owner.uid.clone()]);
+        }
+    }
+
+    fn mark_changed(&self, uids: Vec<PodUid>) {
+        self.wake_watchers(&uids);
+        self.changed.mark_all(uids);
+    }
+
+    fn wake_watchers(&self, uids: &[PodUid]) {
+        let mut watchers = self.watchers.lock();
+        if !watchers.is_empty() {
+            for notify in uids.iter().filter_map(|uid| watchers.remove(uid)) {
+                notify.notify_waiters();
+            }
+        }
+    }
+
+    /// Whether somebody who listens to `notify` may sleep: the pod is unsettled, and whoever settles it
+    /// will find this very `notify`. Otherwise it has to look again, and so have all who share it.
+    fn will_be_woken(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
+        let mut waiters = self.waiters.lock();
+        let listed = waiters
+            .get(uid)
+            .is_some_and(|known| Arc::ptr_eq(known, notify));
+        if listed && self.picture.lock().settled(uid).is_none() {
+            return true;
+        }
+        if listed && let Some(notify) = waiters.remove(uid) {
+            notify.notify_waiters();
+        }
+        false
+    }
+
+    fn wake(&self, settled: &[PodUid]) {
+        let mut waiters = self.waiters.lock();
+        for uid in settled {
+            if let Some(notify) = waiters.remove(uid) {
+                notify.notify_waiters();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,410 @@
+//! The picture itself: pure bookkeeping of reads in their order.
+
+use super::{ItemId, Owner, Read, Unread};
+use crate::model::{
+    ContainerState, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+/// One entry of a list, with the pod that its labels name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed<T> {
+    /// The pod.
+    pub owner: Owner,
+    /// What the list says; details that only an inspection gives are missing.
+    pub status: T,
+}
+
+#[derive(Debug)]
+struct Item {
+    uid: PodUid,
+    sandbox: Option<SandboxId>,
+    /// Newest read that was applied; zero when none was.
+    read: Seq,
+    /// A read at least this new is wanted.
+    stale: Option<Seq>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    status: Arc<PodStatus>,
+    items: usize,
+    stale: usize,
+}
+
+/// What applying one read did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Applied {
+    pub(super) changed: bool,
+    pub(super) settled: bool,
+}
+
+/// What applying a list did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ListOutcome {
+    pub(super) changed: Vec<PodUid>,
+    pub(super) settled: Vec<PodUid>,
+    pub(super) inspect: Vec<ItemId>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Picture {
+    pods: HashMap<PodUid, Entry>,
+    items: HashMap<ItemId, Item>,
+    /// Items known to be gone, until a list that began later has been seen.
+    graves: HashMap<ItemId, Seq>,
+    /// Why items that have to be read could not be.
+    failures: HashMap<ItemId, Arc<str>>,
+    listed: Option<Seq>,
+    /// Newest read of any kind.
+    newest: Seq,
+}
+
+impl Picture {
+    pub(super) fn status(&self, uid: &PodUid) -> Arc<PodStatus> {
+        match self.pods.get(uid) {
+            Some(entry) => entry.status.clone(),
+            None => Arc::new(PodStatus {
+                uid: uid.clone(),
+                ..PodStatus::default()
+            }),
+        }
+    }
+
+    pub(super) fn settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        match self.pods.get(uid) {
+            Some(entry) if entry.stale > 0 => None,
+            _ => Some(self.status(uid)),
+        }
+    }
+
+    pub(super) fn pods(&self) -> Vec<Arc<PodStatus>> {
+        self.pods
+            .values()
+            .map(|entry| entry.status.clone())
+            .collect()
+    }
+
+    /// Pods, items, and items that are gone since the last list.
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        (self.pods.len(), self.items.len(), self.graves.len())
+    }
+
+    pub(super) fn owner(&self, item: &ItemId) -> Option<Owner> {
+        let uid = &self.items.get(item)?.uid;
+        let status = &self.pods.get(uid)?.status;
+        Some(Owner {
+            uid: uid.clone(),
+            name: status.name.clone(),
+            namespace: status.namespace.clone(),
+        })
+    }
+
+    pub(super) fn sandbox_of(&self, item: &ItemId) -> Option<SandboxId> {
+        self.items.get(item)?.sandbox.clone()
+    }
+
+    /// The items that have to be read before the pod is settled, with the reason of the last failure.
+    pub(super) fn unread(&self, uid: &PodUid) -> Vec<Unread> {
+        if self.pods.get(uid).is_none_or(|entry| entry.stale == 0) {
+            return Vec::new();
+        }
+        let items = self.items.iter();
+        let unread = items.filter(|(_, item)| item.uid == *uid && item.stale.is_some());
+        unread
+            .map(|(id, _)| Unread {
+                item: id.clone(),
+                failure: self.failures.get(id).cloned(),
+            })
+            .collect()
+    }
+
+    /// A read of an item that began at `seq` has failed; `listed` is what a list says of a container.
+    /// One that has exited and has a newer instance beside it counts as read with that: nothing is
+    /// decided by how it ended.
+    pub(super) fn failed(
+        &mut self,
+        id: &ItemId,
+        seq: Seq,
+        failure: Arc<str>,
+        listed: Option<ContainerStatus>,
+    ) -> Applied {
+        let Some(item) = self.items.get(id).filter(|item| item.stale.is_some()) else {
+            return Applied::default();
+        };
+        let superseded = |pod: &PodStatus, listed: &ContainerStatus| {
+            listed.state == ContainerState::Exited
+                && pod
+                    .instances(&listed.name)
+                    .any(|c| c.restart_count > listed.restart_count)
+        };
+        let pod = self.status(&item.uid);
+        if let Some(listed) = listed.filter(|listed| superseded(&pod, listed)) {
+            let owner = Owner::of_status(&pod);
+            let read = pod.container(&listed.id).cloned();
+            let status = listed.with_unknown_end(read.as_ref());
+            return self.apply(&owner, id, seq, Read::Container(status));
+        }
+        self.failures.insert(id.clone(), failure);
+        Applied::default()
+    }
+
+    pub(super) fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
+        self.items.get(item).is_some_and(|item| item.read > seq)
+    }
+
+    pub(super) fn is_gone(&self, item: &ItemId) -> bool {
+        self.graves.contains_key(item)
+    }
+
+    pub(super) fn was_listed(&self) -> bool {
+        self.listed.is_some()
+    }
+
+    pub(super) fn confirm_list(&mut self, seq: Seq) -> bool {
+        let unchanged = self.listed.is_some_and(|listed| self.newest <= listed);
+        if unchanged {
+            self.listed = Some(seq);
+            self.newest = seq;
+        }
+        unchanged
+    }
+
+    pub(super) fn touch(
+        &mut self,
+        owner: &Owner,
+        id: &ItemId,
+        sandbox: Option<SandboxId>,
+        seq: Seq,
+    ) {
+        self.newest = self.newest.max(seq);
+        self.want(owner, id, sandbox, seq);
+    }
+
+    pub(super) fn apply(&mut self, owner: &Owner, id: &ItemId, seq: Seq, read: Read) -> Applied {
+        self.newest = self.newest.max(seq);
+        if self.items.get(id).is_some_and(|item| seq <= item.read)
+            || self.graves.get(id).is_some_and(|grave| seq <= *grave)
+        {
+            return Applied::default();
+        }
+        match read {
+            Read::Gone => self.bury(id, seq),
+            Read::Sandbox(status) => {
+                self.ensure(owner, id, None);
+                let changed =
+                    self.edit(&owner.uid, |pod| put(&mut pod.sandboxes, status, |s| &s.id));
+                Applied {
+                    changed,
+                    settled: self.mark_read(id, seq),
+                }
+            }
+            Read::Container(status) => {
+                self.ensure(owner, id, Some(status.sandbox.clone()));
+                let changed = self.edit(&owner.uid, |pod| {
+                    put(&mut pod.containers, status, |c| &c.id)
+                });
+                Applied {
+                    changed,
+                    settled: self.mark_read(id, seq),
+                }
+            }
+        }
+    }
+
+    pub(super) fn apply_list(
+        &mut self,
+        seq: Seq,
+        sandboxes: Vec<Listed<SandboxStatus>>,
+        containers: Vec<Listed<ContainerStatus>>,
+    ) -> ListOutcome {
+        let mut outcome = ListOutcome::default();
+        let mut present = HashSet::with_capacity(sandboxes.len() + containers.len());
+        for Listed { owner, status } in sandboxes {
+            let id = ItemId::Sandbox(status.id.clone());
+            let same = self.pods.get(&owner.uid).is_some_and(|entry| {
+                entry
+                    .status
+                    .sandboxes
+                    .iter()
+                    .any(|s| s.id == status.id && s.ready == status.ready)
+            });
+            if !same {
+                self.list_differs(&owner, &id, None, seq, &mut outcome);
+            }
+            present.insert(id);
+        }
+        for Listed { owner, status } in containers {
+            let id = ItemId::Container(status.id.clone());
+            let same = self.pods.get(&owner.uid).is_some_and(|entry| {
+                entry
+                    .status
+                    .container(&status.id)
+                    .is_some_and(|c| c.state == status.state)
+            });
+            if !same {
+                self.list_differs(&owner, &id, Some(status.sandbox), seq, &mut outcome);
+            }
+            present.insert(id);
+        }
+        self.drop_absent(seq, &present, &mut outcome);
+        self.graves.retain(|_, grave| *grave > seq);
+        self.listed = Some(seq);
+        self.newest = self.newest.max(seq);
+        outcome
+    }
+
+    fn list_differs(
+        &mut self,
+        owner: &Owner,
+        id: &ItemId,
+        sandbox: Option<SandboxId>,
+        seq: Seq,
+        outcome: &mut ListOutcome,
+    ) {
+        let newer = self.items.get(id).is_some_and(|item| item.read >= seq)
+            || self.graves.get(id).is_some_and(|grave| *grave >= seq);
+        if !newer {
+            self.want(owner, id, sandbox, seq);
+            outcome.inspect.push(id.clone());
+        }
+    }
+
+    fn drop_absent(&mut self, seq: Seq, present: &HashSet<ItemId>, outcome: &mut ListOutcome) {
+        let gone: Vec<ItemId> = self
+            .items
+            .iter()
+            .filter(|(id, item)| {
+                item.read < seq && item.stale.is_none_or(|s| s < seq) && !present.contains(id)
+            })
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in gone {
+            let Some(uid) = self.items.get(&id).map(|item| item.uid.clone()) else {
+                continue;
+            };
+            let applied = self.bury(&id, seq);
+            if applied.changed {
+                outcome.changed.push(uid.clone());
+            }
+            if applied.settled {
+                outcome.settled.push(uid);
+            }
+        }
+    }
+
+    fn ensure(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>) {
+        let entry = self.pods.entry(owner.uid.clone()).or_insert_with(|| Entry {
+            status: Arc::new(PodStatus {
+                uid: owner.uid.clone(),
+                name: owner.name.clone(),
+                namespace: owner.namespace.clone(),
+                ..PodStatus::default()
+            }),
+            ..Entry::default()
+        });
+        if !self.items.contains_key(id) {
+            entry.items += 1;
+            let item = Item {
+                uid: owner.uid.clone(),
+                sandbox,
+                read: Seq(0),
+                stale: None,
+            };
+            self.items.insert(id.clone(), item);
+        }
+    }
+
+    fn want(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>, seq: Seq) {
+        self.ensure(owner, id, sandbox);
+        let Some(item) = self.items.get_mut(id) else {
+            return;
+        };
+        let was_settled = item.stale.is_none();
+        item.stale = item.stale.max(Some(seq));
+        if was_settled && let Some(entry) = self.pods.get_mut(&item.uid) {
+            entry.stale += 1;
+        }
+    }
+
+    /// Records a read; true when it settled the pod.
+    fn mark_read(&mut self, id: &ItemId, seq: Seq) -> bool {
+        let Some(item) = self.items.get_mut(id) else {
+            return false;
+        };
+        item.read = seq;
+        if item.stale.is_none_or(|wanted| seq < wanted) {
+            return false;
+        }
+        item.stale = None;
+        self.failures.remove(id);
+        let Some(entry) = self.pods.get_mut(&item.uid) else {
+            return false;
+        };
+        entry.stale = entry.stale.saturating_sub(1);
+        entry.stale == 0
+    }
+
+    fn bury(&mut self, id: &ItemId, seq: Seq) -> Applied {
+        self.graves.insert(id.clone(), seq);
+        self.failures.remove(id);
+        let Some(item) = self.items.remove(id) else {
+            return Applied::default();
+        };
+        let changed = self.edit(&item.uid, |pod| match id {
+            ItemId::Sandbox(id) => remove(&mut pod.sandboxes, |s| s.id == *id),
+            ItemId::Container(id) => remove(&mut pod.containers, |c| c.id == *id),
+        });
+        let Some(entry) = self.pods.get_mut(&item.uid) else {
+            return Applied::default();
+        };
+        entry.items = entry.items.saturating_sub(1);
+        if item.stale.is_some() {
+            entry.stale = entry.stale.saturating_sub(1);
+        }
+        let settled = item.stale.is_some() && entry.stale == 0;
+        if entry.items == 0 {
+            self.pods.remove(&item.uid);
+        }
+        Applied { changed, settled }
+    }
+
+    /// Edits a pod's picture; true when it is another one afterwards.
+    fn edit(&mut self, uid: &PodUid, edit: impl FnOnce(&mut PodStatus) -> bool) -> bool {
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return false;
+        };
+        let mut status = PodStatus::clone(&entry.status);
+        if !edit(&mut status) {
+            return false;
+        }
+        status.sort();
+        entry.status = Arc::new(status);
+        true
+    }
+}
+
+fn put<T: PartialEq, K: PartialEq>(list: &mut Vec<T>, value: T, key: impl Fn(&T) -> &K) -> bool {
+    match list.iter_mut().find(|known| key(known) == key(&value)) {
+        Some(known) if *known == value => false,
+        Some(known) => {
+            *known = value;
+            true
+        }
+        None => {
+            // Most pods have one of each; room for four would be most of a picture.
+            list.reserve_exact(1);
+            list.push(value);
+            true
+        }
+    }
+}
+
+fn remove<T>(list: &mut Vec<T>, gone: impl Fn(&T) -> bool) -> bool {
+    let before = list.len();
+    list.retain(|known| !gone(known));
+    list.len() != before
+}

@@ -1,0 +1,171 @@
+//! Items of a pod that the runtime has and whose status could not be read yet.
+
+use super::{ItemId, PodCache, PodCacheWriter};
+use crate::model::{ContainerStatus, PodStatus, PodUid, Seq};
+use std::{fmt, sync::Arc};
+
+/// An item that has to be read before its pod is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// The item.
+    pub item: ItemId,
+    /// What the runtime said when it was read last; `None` before the first failure.
+    pub failure: Option<Arc<str>>,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failure = self.failure.as_deref().unwrap_or("no answer yet");
+        let (kind, id) = match &self.item {
+            ItemId::Sandbox(id) => ("sandbox", id.as_str()),
+            ItemId::Container(id) => ("container", id.as_str()),
+        };
+        write!(f, "{kind} {}: {failure}", id.get(..13).unwrap_or(id))
+    }
+}
+
+impl PodCache {
+    /// The items that keep a pod from being settled.
+    pub fn unread(&self, uid: &PodUid) -> Vec<Unread> {
+        self.shared.picture.lock().unread(uid)
+    }
+
+    /// Waits until the pod is settled, or until every item that keeps it from that could not be read at
+    /// least once; `None` then. The caller may drop the future.
+    pub async fn settled_or_failed(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        loop {
+            let woken = {
+                let mut waiters = self.shared.waiters.lock();
+                let notify = waiters.entry(uid.clone()).or_default().clone();
+                notify.notified_owned()
+            };
+            let settled = self.try_settled(uid);
+            let unread = self.unread(uid);
+            if settled.is_some() || unread.iter().all(|item| item.failure.is_some()) {
+                self.shared.wake(std::slice::from_ref(uid));
+                return settled;
+            }
+            woken.await;
+        }
+    }
+}
+
+impl PodCacheWriter {
+    /// A read of an item that began at `seq` has failed. `listed` is what a list says of the container.
+    pub fn failed(
+        &self,
+        item: &ItemId,
+        seq: Seq,
+        failure: Arc<str>,
+        listed: Option<ContainerStatus>,
+    ) {
+        let mut picture = self.shared.picture.lock();
+        let Some(owner) = picture.owner(item) else {
+            return;
+        };
+        let applied = picture.failed(item, seq, failure, listed);
+        drop(picture);
+        self.shared.wake(std::slice::from_ref(&owner.uid));
+        if applied.changed {
+            self.shared.mark_changed(vec![owner.uid]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Listed, Owner, Read, board};
+    use super::*;
+    use crate::model::ContainerState;
+
+    fn instance(id: &str, restart_count: u32, state: ContainerState) -> ContainerStatus {
+        ContainerStatus {
+            id: id.into(),
+            name: "c".into(),
+            restart_count,
+            state,
+            ..ContainerStatus::default()
+        }
+    }
+
+    fn listed(instances: &[&ContainerStatus]) -> (PodCacheWriter, PodCache, Owner) {
+        let owner = Owner {
+            uid: "u".into(),
+            name: "p".into(),
+            namespace: "ns".into(),
+        };
+        let (writer, cache) = board();
+        let listed = instances.iter().map(|&status| Listed {
+            owner: owner.clone(),
+            status: status.clone(),
+        });
+        writer.apply_list(writer.next_seq(), Vec::new(), listed.collect());
+        (writer, cache, owner)
+    }
+
+    fn item(id: &str) -> ItemId {
+        ItemId::Container(id.into())
+    }
+
+    #[tokio::test]
+    async fn what_was_never_read_is_named_with_the_last_failure() {
+        let running = instance("0123456789abcdef", 0, ContainerState::Running);
+        let (writer, cache, owner) = listed(&[&running]);
+        let item = item(running.id.as_str());
+        let shown = |cache: &PodCache| {
+            cache
+                .unread(&owner.uid)
+                .iter()
+                .map(Unread::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&cache), ["container 0123456789abc: no answer yet"]);
+        let seq = writer.next_seq();
+        writer.failed(&item, seq, "broken".into(), Some(running.clone()));
+        assert_eq!(shown(&cache), ["container 0123456789abc: broken"]);
+        assert_eq!(cache.settled_or_failed(&owner.uid).await, None);
+        let seq = writer.next_seq();
+        writer.apply(&owner, &item, seq, Read::Container(running));
+        assert!(cache.unread(&owner.uid).is_empty());
+        assert!(cache.settled_or_failed(&owner.uid).await.is_some());
+        assert_eq!(cache.kept()[3].1, 0, "nobody waits any more");
+    }
+
+    #[tokio::test]
+    async fn an_exited_instance_that_cannot_be_read_counts_as_read_once_it_is_superseded() {
+        let dead = |id, count| instance(id, count, ContainerState::Exited);
+        for (old, new, settles) in [
+            (
+                dead("old", 0),
+                instance("new", 1, ContainerState::Running),
+                true,
+            ),
+            (dead("old", 0), dead("new", 1), true),
+            (
+                dead("old", 1),
+                instance("new", 0, ContainerState::Running),
+                false,
+            ),
+            (
+                instance("old", 0, ContainerState::Unknown),
+                instance("new", 1, ContainerState::Running),
+                false,
+            ),
+        ] {
+            let (writer, cache, owner) = listed(&[&old, &new]);
+            let seq = writer.next_seq();
+            writer.apply(&owner, &item("new"), seq, Read::Container(new.clone()));
+            let seq = writer.next_seq();
+            writer.failed(&item("old"), seq, "broken".into(), Some(old.clone()));
+            let settled = cache.try_settled(&owner.uid);
+            assert_eq!(settled.is_some(), settles, "{old:?} {new:?}");
+            if let Some(status) = settled {
+                let old = status.container(&"old".into()).unwrap();
+                assert_eq!(
+                    (old.exit_code, &*old.reason),
+                    (137, "ContainerStatusUnknown")
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! How containers ended that the runtime may know nothing of any more: pure.
+
+use super::PodRecord;
+use crate::model::{ContainerState, ContainerStatus, PodStatus};
+use serde::{Deserialize, Serialize};
+
+/// The end of one container instance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Exit {
+    /// The instance.
+    pub id: String,
+    /// Its restart count.
+    pub restart_count: u32,
+    /// Nanoseconds since the epoch, like the two below; 0 when not reached.
+    pub created_at: i64,
+    /// See `created_at`.
+    pub started_at: i64,
+    /// See `created_at`.
+    pub finished_at: i64,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// The runtime's reason.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Its last words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// As in the picture of the runtime.
+    pub image: String,
+    /// As in the picture of the runtime.
+    pub image_ref: String,
+    /// A later instance has been made: this is not how the container ended, only how it did before.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub followed: bool,
+}
+
+impl Exit {
+    fn of(instance: &ContainerStatus, followed: bool) -> Self {
+        Self {
+            id: instance.id.to_string(),
+            restart_count: instance.restart_count,
+            created_at: instance.created_at,
+            started_at: instance.started_at,
+            finished_at: instance.finished_at,
+            exit_code: instance.exit_code,
+            reason: instance.reason.to_string(),
+            message: instance.message.to_string(),
+            image: instance.image.to_string(),
+            image_ref: instance.image_ref.to_string(),
+            followed,
+        }
+    }
+
+    /// The instance as the runtime would show it.
+    pub fn instance(&self, name: &str) -> ContainerStatus {
+        ContainerStatus {
+            id: self.id.as_str().into(),
+            name: name.into(),
+            state: ContainerState::Exited,
+            restart_count: self.restart_count,
+            created_at: self.created_at,
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            exit_code: self.exit_code,
+            image: self.image.as_str().into(),
+            image_ref: self.image_ref.as_str().into(),
+            reason: self.reason.as_str().into(),
+            message: self.message.as_str().into(),
+            ..ContainerStatus::default()
+        }
+    }
+}
+
+impl PodRecord {
+    /// Remembers how an instance ended, unless the end of a later one is known: instances are removed in
+    /// any order, and the last one to go need not be the last one that was made.
+    pub fn set_exit(&mut self, instance: &ContainerStatus, followed: bool) {
+        let known = self.exits.get(&*instance.name);
+        if known.is_some_and(|known| known.restart_count > instance.restart_count) {
+            return;
+        }
+        let exit = Exit::of(instance, followed);
+        self.exits.insert(instance.name.to_string(), exit);
+    }
+
+    /// How containers ended, by name; without those of which a later instance was made. Counts where the
+    /// runtime has no instance.
+    pub fn last_exits(&self) -> impl Iterator<Item = (&str, &Exit)> {
+        let all = self.exits.iter().map(|(name, exit)| (name.as_str(), exit));
+        all.filter(|(_, exit)| !exit.followed)
+    }
+
+    /// The runtime's picture with the instances that are gone and still say something: how a container
+    /// ended, or how it ended before the one instance that there is. `None` when there are none.
+    pub fn with_exits(&self, picture: &PodStatus) -> Option<PodStatus> {
+        let missing = |(name, exit): (&String, &Exit)| {
+            let mut known = picture.instances(name);
+            let speaks = match (known.next(), known.next()) {
+                (None, _) => !exit.followed,
+                (Some(only), None) => {
+                    only.id.as_str() != exit.id && only.restart_count >= exit.restart_count
+                }
+                (Some(_), Some(_)) => false,
+            };
+            speaks.then(|| exit.instance(name))
+        };
+        let missing: Vec<_> = self.exits.iter().filter_map(missing).collect();
+        if missing.is_empty() {
+            return None;
+        }
+        let mut shown = picture.clone();
+        shown.containers.extend(missing);
+        shown.sort();
+        Some(shown)
+    }
+}
+
+/// Whether an instance that is to be removed is the newest one of its container that ended, and so the
+/// last to say how; then, whether there is a later one.
+pub fn says_the_last_word(picture: &PodStatus, instance: &ContainerStatus) -> Option<bool> {
+    let newest_dead = picture
+        .instances(&instance.name)
+        .find(|known| known.state == ContainerState::Exited)?;
+    let newest = picture.newest(&instance.name)?;
+    (newest_dead.id == instance.id).then_some(newest.id != instance.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(name: &str, n: u32, state: ContainerState) -> ContainerStatus {
+        ContainerStatus {
+            id: format!("{name}{n}").into(),
+            name: name.into(),
+            state,
+            restart_count: n,
+            created_at: i64::from(n) + 1,
+            exit_code: 7,
+            ..ContainerStatus::default()
+        }
+    }
+
+    fn picture(containers: Vec<ContainerStatus>) -> PodStatus {
+        let mut picture = PodStatus {
+            containers,
+            ..PodStatus::default()
+        };
+        picture.sort();
+        picture
+    }
+
+    fn ids(picture: &PodStatus) -> Vec<&str> {
+        picture.containers.iter().map(|c| c.id.as_str()).collect()
+    }
+
+    use ContainerState::{Exited, Running};
+
+    #[test]
+    fn an_exit_stands_for_its_instance_as_long_as_nothing_newer_speaks() {
+        let dead = instance("a", 1, Exited);
+        let mut record = PodRecord::default();
+        record.set_exit(&dead, false);
+        let (name, exit) = record.last_exits().next().unwrap();
+        assert_eq!((name, exit.exit_code), ("a", 7));
+        let shown = record.with_exits(&picture(vec![])).unwrap();
+        assert_eq!(shown.containers, std::slice::from_ref(&dead));
+        // With a later instance it is that one's past.
+        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]));
+        assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
+        // Others have a past of their own.
+        for known in [
+            vec![dead],
+            vec![instance("a", 0, Exited)],
+            vec![instance("a", 3, Running), instance("a", 2, Exited)],
+        ] {
+            assert_eq!(record.with_exits(&picture(known)), None);
+        }
+    }
+
+    #[test]
+    fn after_a_later_instance_was_lost_the_exit_before_it_is_not_how_it_ended() {
+        let mut record = PodRecord::default();
+        record.set_exit(&instance("a", 1, Exited), true);
+        assert_eq!(record.last_exits().count(), 0);
+        assert_eq!(record.with_exits(&picture(vec![])), None);
+        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]));
+        assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
+    }
+
+    #[test]
+    fn an_instance_that_is_removed_late_does_not_hide_how_a_later_one_ended() {
+        let mut record = PodRecord::default();
+        let both = [1, 0].map(|n| instance("a", n, Exited));
+        for dead in &both {
+            record.set_exit(dead, false);
+        }
+        let (_, exit) = record.last_exits().next().unwrap();
+        assert_eq!(exit.restart_count, 1);
+    }
+
+    #[test]
+    fn the_newest_dead_instance_has_the_last_word() {
+        let (old, dead, live) = (
+            instance("a", 0, Exited),
+            instance("a", 1, Exited),
+            instance("a", 2, Running),
+        );
+        let both = picture(vec![old.clone(), dead.clone()]);
+        assert_eq!(says_the_last_word(&both, &old), None);
+        assert_eq!(says_the_last_word(&both, &dead), Some(false));
+        let all = picture(vec![old, dead.clone(), live.clone()]);
+        assert_eq!(says_the_last_word(&all, &dead), Some(true));
+        assert_eq!(says_the_last_word(&all, &live), None);
+        assert_eq!(says_the_last_word(&picture(vec![]), &dead), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! The board of settled probe verdicts.
+//!
+//! * Owns: the verdict of each probe on each container instance.
+//! * Woken by: probe tasks, which write here; nothing else does.
+//! * Publishes: verdicts to whoever decides, and a dirty set of pods whose verdicts changed.
+//! * Must never block a probe: a newer verdict replaces the older one.
+//! * Answers to upstream's `pkg/kubelet/prober/results`.
+
+use crate::{
+    base::DirtySet,
+    model::{ContainerId, PodUid, ProbeKind, ProbeVerdict},
+    state::pod_state_store::PodRecord,
+};
+use parking_lot::RwLock;
+use std::{collections::HashMap, sync::Arc};
+
+/// The verdicts of one container instance; `None` where no probe of that kind has been set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// Liveness.
+    pub liveness: Option<ProbeVerdict>,
+    /// Readiness.
+    pub readiness: Option<ProbeVerdict>,
+    /// Startup.
+    pub startup: Option<ProbeVerdict>,
+}
+
+impl Verdicts {
+    /// One of the three.
+    pub fn get(&self, kind: ProbeKind) -> Option<ProbeVerdict> {
+        match kind {
+            ProbeKind::Liveness => self.liveness,
+            ProbeKind::Readiness => self.readiness,
+            ProbeKind::Startup => self.startup,
+        }
+    }
+
+    fn slot(&mut self, kind: ProbeKind) -> &mut Option<ProbeVerdict> {
+        match kind {
+            ProbeKind::Liveness => &mut self.liveness,
+            ProbeKind::Readiness => &mut self.readiness,
+            ProbeKind::Startup => &mut self.startup,
+        }
+    }
+}
+
+type Board = RwLock<HashMap<ContainerId, Verdicts>>;
+
+/// The writing end; held by the prober.
+#[derive(Debug)]
+pub struct ProbeResultsWriter {
+    board: Arc<Board>,
+    changed: Arc<DirtySet<PodUid>>,
+}
+
+/// The reading end; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ProbeResults {
+    board: Arc<Board>,
+    changed: Arc<DirtySet<PodUid>>,
+}
+
+/// A new, empty board.
+pub fn board() -> (ProbeResultsWriter, ProbeResults) {
+    let board = Arc::new(Board::default());
+    let changed = Arc::new(DirtySet::default());
+    (
+        ProbeResultsWriter {
+            board: board.clone(),
+            changed: changed.clone(),
+        },
+        ProbeResults { board, changed },
+    )
+}
+
+impl ProbeResultsWriter {
+    /// Sets a verdict; a change marks the pod. Returns whether it was a change.
+    pub fn set(
+        &self,
+        uid: &PodUid,
+        container: &ContainerId,
+        kind: ProbeKind,
+        verdict: ProbeVerdict,
+    ) -> bool {
+        let mut board = self.board.write();
+        let slot = board.entry(container.clone()).or_default().slot(kind);
+        let changed = *slot != Some(verdict);
+        *slot = Some(verdict);
+        drop(board);
+        if changed {
+            self.changed.mark(uid.clone());
+        }
+        changed
+    }
+
+    /// What stands of one probe.
+    pub fn get(&self, container: &ContainerId, kind: ProbeKind) -> Option<ProbeVerdict> {
+        self.board.read().get(container)?.get(kind)
+    }
+
+    /// Sets what an earlier kubelet wrote down of a pod's probes; it holds until they are run again. Returns
+    /// the container instances.
+    pub fn restore(&self, uid: &PodUid, record: &PodRecord) -> Vec<ContainerId> {
+        let known = record.verdicts.keys();
+        let containers: Vec<ContainerId> = known.map(|id| id.as_str().into()).collect();
+        for (id, kind) in containers
+            .iter()
+            .flat_map(|id| ProbeKind::ALL.map(|kind| (id, kind)))
+        {
+            if let Some(verdict) = record.verdict(id, kind) {
+                self.set(uid, id, kind, verdict);
+            }
+        }
+        containers
+    }
+
+    /// Forgets one kind of verdict of a container instance.
+    pub fn clear(&self, container: &ContainerId, kind: ProbeKind) {
+        let mut board = self.board.write();
+        if let Some(verdicts) = board.get_mut(container) {
+            *verdicts.slot(kind) = None;
+            if *verdicts == Verdicts::default() {
+                board.remove(container);
+            }
+        }
+    }
+}
+
+impl ProbeResults {
+    /// The verdicts of a container instance.
+    pub fn get(&self, container: &ContainerId) -> Verdicts {
+        self.board
+            .read()
+            .get(container)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Pods with a changed verdict since the last call; waits for one. For the sync loop only.
+    pub async fn changed(&self) -> std::collections::HashSet<PodUid> {
+        self.changed.take().await
+    }
+
+    /// How many container instances have verdicts.
+    pub fn len(&self) -> usize {
+        self.board.read().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_changed_verdict_marks_the_pod() {
+        let (writer, reader) = board();
+        let (uid, id) = (PodUid::from("u"), ContainerId::from("c"));
+        assert!(writer.set(&uid, &id, ProbeKind::Liveness, ProbeVerdict::Success));
+        assert_eq!(reader.changed().await.len(), 1);
+        assert!(!writer.set(&uid, &id, ProbeKind::Liveness, ProbeVerdict::Success));
+        assert!(reader.changed.take_now().is_empty());
+        assert_eq!(reader.get(&id).liveness, Some(ProbeVerdict::Success));
+    }
+
+    #[test]
+    fn a_container_without_verdicts_leaves_no_entry() {
+        let (writer, reader) = board();
+        let id = ContainerId::from("c");
+        writer.set(&"u".into(), &id, ProbeKind::Startup, ProbeVerdict::Unknown);
+        writer.clear(&id, ProbeKind::Startup);
+        assert!(reader.is_empty());
+    }
+}

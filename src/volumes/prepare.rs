@@ -1,0 +1,255 @@
+//! Making a pod's volumes and bringing them up to date. Blocking, but for the way to a thread.
+
+use super::{
+    Known, PodDir, Prepared, SetUpError, Shared, SubPathRequest, VolumeError, VolumePath,
+    VolumePaths,
+    content::{self, ContentVolume, Digest},
+    detached::Permit,
+    empty_dir, host_path,
+    plan::{PlannedVolume, VolumeKind},
+    pod_dirs, record, sub_path,
+};
+use crate::{apiserver::configmap_secret::Found, base::with_own_files, model::PodUid};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+impl Shared {
+    /// Makes volumes, or brings those up to date that were made before.
+    pub(super) async fn make(
+        self: Arc<Self>,
+        uid: PodUid,
+        plan: Vec<PlannedVolume>,
+        known: Option<Known>,
+        mut found: Found,
+        permit: Permit,
+    ) -> Result<Prepared, VolumeError> {
+        if let Some(known) = &known {
+            let fixed = known.fixed.iter();
+            found.extend(fixed.map(|(key, it)| (key.clone(), it.clone())));
+        }
+        // What a host path leads to may hang.
+        let is_foreign = plan.iter().any(is_host_path);
+        let prepare = move || match known {
+            Some(known) => self.refresh(uid, known, &found, &permit),
+            None => self.prepare(uid, plan, &found, &permit),
+        };
+        if is_foreign {
+            tokio::task::spawn_blocking(prepare).await?
+        } else {
+            with_own_files(prepare).await?
+        }
+    }
+
+    fn prepare(
+        &self,
+        uid: PodUid,
+        plan: Vec<PlannedVolume>,
+        found: &Found,
+        permit: &Permit,
+    ) -> Result<Prepared, VolumeError> {
+        let pod = self.root.pod(&uid)?;
+        let making = permit.begin().ok_or(VolumeError::Cancelled)?;
+        pod_dirs::create(&pod)?;
+        let records: Vec<_> = plan.iter().filter_map(PlannedVolume::record).collect();
+        if !records.is_empty() {
+            record::write(&pod, records)?;
+        }
+        drop(making);
+        let mut made = Made::default();
+        for volume in &plan {
+            // Between two volumes, what was left behind gives up. A path of the node is no reason for
+            // the clean-up to wait: nothing of it is taken down.
+            let making = permit.begin().ok_or(VolumeError::Cancelled)?;
+            let _making = (!is_host_path(volume)).then_some(making);
+            let path = self.set_up(&pod, volume, found, &mut made);
+            let path = path.map_err(|source| of_volume(&volume.name, source))?;
+            made.paths.insert(volume.name.clone(), path);
+        }
+        let paths = Arc::new(made.paths);
+        let known = Known {
+            plan: Arc::new(plan),
+            paths: paths.clone(),
+            shown: Arc::new(made.shown),
+            fixed: Arc::new(immutable(found)),
+        };
+        let _making = permit.begin().ok_or(VolumeError::Cancelled)?;
+        self.prepared.lock().insert(uid, known);
+        let stale = made.stale;
+        Ok(Prepared { paths, stale })
+    }
+
+    /// Brings volumes up to date whose objects changed.
+    fn refresh(
+        &self,
+        uid: PodUid,
+        known: Known,
+        found: &Found,
+        permit: &Permit,
+    ) -> Result<Prepared, VolumeError> {
+        let _making = permit.begin().ok_or(VolumeError::Cancelled)?;
+        let mut shown = known.shown.clone();
+        let mut stale = Vec::new();
+        for volume in known.plan.iter() {
+            let (Some(content), Some(path)) = (volume.content(), known.paths.get(&volume.name))
+            else {
+                continue;
+            };
+            let mut keys = content::object_keys(&content.sources).into_iter();
+            if keys.all(|key| known.fixed.contains_key(&key)) {
+                continue;
+            }
+            let before = shown.get(&volume.name).copied();
+            match update(&path.host_path, content, found, before) {
+                Ok(now) if Some(now) == before => {}
+                Ok(now) => {
+                    Arc::make_mut(&mut shown).insert(volume.name.clone(), now);
+                }
+                Err(error) => stale.push(of_volume(&volume.name, error)),
+            }
+        }
+        let paths = known.paths.clone();
+        let mut fixed = known.fixed.clone();
+        if immutable(found).len() > fixed.len() {
+            fixed = Arc::new(immutable(found));
+        }
+        if !Arc::ptr_eq(&shown, &known.shown) || !Arc::ptr_eq(&fixed, &known.fixed) {
+            let known = Known {
+                shown,
+                fixed,
+                ..known
+            };
+            self.prepared.lock().insert(uid, known);
+        }
+        Ok(Prepared { paths, stale })
+    }
+
+    fn set_up(
+        &self,
+        pod: &PodDir,
+        volume: &PlannedVolume,
+        found: &Found,
+        made: &mut Made,
+    ) -> Result<VolumePath, SetUpError> {
+        let (name, mounter) = (&volume.name, self.mounter.as_ref());
+        match &volume.kind {
+            VolumeKind::EmptyDir { medium, group } => {
+                let host_path = empty_dir::set_up(pod, name, *medium, *group, mounter)?;
+                Ok(VolumePath {
+                    host_path,
+                    managed: true,
+                    read_only: false,
+                })
+            }
+            VolumeKind::HostPath { path, check } => {
+                let host_path = host_path::set_up(path, *check)?;
+                Ok(VolumePath {
+                    host_path,
+                    managed: false,
+                    read_only: false,
+                })
+            }
+            VolumeKind::Content(content) => {
+                let host_path = self.set_up_content(pod, name, content, found, made)?;
+                Ok(VolumePath {
+                    host_path,
+                    managed: true,
+                    read_only: true,
+                })
+            }
+        }
+    }
+
+    /// One whose objects are missing now, or immutable, stays as an earlier kubelet left it: a restart
+    /// of the kubelet is no event for its pods.
+    fn set_up_content(
+        &self,
+        pod: &PodDir,
+        name: &str,
+        volume: &ContentVolume,
+        found: &Found,
+        made: &mut Made,
+    ) -> Result<PathBuf, SetUpError> {
+        let mounter = self.mounter.as_ref();
+        if content::is_fixed(&volume.sources, found)
+            && let Some(path) = content::made_before(pod, name, volume, mounter)
+        {
+            return Ok(path);
+        }
+        let payload = match content::content_of(volume, found) {
+            Ok(payload) => payload,
+            Err(error) => {
+                let Some(path) = content::made_before(pod, name, volume, mounter) else {
+                    return Err(error);
+                };
+                made.stale.push(of_volume(name, error));
+                return Ok(path);
+            }
+        };
+        let path = content::set_up(pod, name, volume, &payload, mounter)?;
+        made.shown.insert(name.into(), content::digest(&payload));
+        Ok(path)
+    }
+
+    pub(super) fn bind_sub_path(
+        &self,
+        pod: &PodDir,
+        container: &str,
+        request: &SubPathRequest,
+        permit: &Permit,
+    ) -> Result<(usize, PathBuf), VolumeError> {
+        let target = pod.sub_path(&request.volume, container, request.mount_index)?;
+        match sub_path::set_up(request, &target, self.mounter.as_ref(), permit) {
+            Ok(Some(())) => Ok((request.mount_index, target)),
+            Ok(None) => Err(VolumeError::Cancelled),
+            Err(source) => Err(VolumeError::SubPath {
+                volume: request.volume.clone(),
+                container: container.to_string(),
+                source,
+            }),
+        }
+    }
+}
+
+fn is_host_path(volume: &PlannedVolume) -> bool {
+    matches!(volume.kind, VolumeKind::HostPath { .. })
+}
+
+/// The objects that stay as they are.
+fn immutable(found: &Found) -> Found {
+    let fixed = found
+        .iter()
+        .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));
+    fixed.map(|(key, it)| (key.clone(), it.clone())).collect()
+}
+
+/// What has been made of a pod's volumes.
+#[derive(Default)]
+struct Made {
+    paths: VolumePaths,
+    shown: BTreeMap<String, Digest>,
+    stale: Vec<VolumeError>,
+}
+
+fn update(
+    directory: &Path,
+    volume: &ContentVolume,
+    found: &Found,
+    before: Option<Digest>,
+) -> Result<Digest, SetUpError> {
+    let payload = content::content_of(volume, found)?;
+    let now = content::digest(&payload);
+    if Some(now) != before {
+        content::write(directory, volume, &payload)?;
+    }
+    Ok(now)
+}
+
+fn of_volume(name: &str, source: SetUpError) -> VolumeError {
+    VolumeError::SetUp {
+        volume: name.to_string(),
+        source,
+    }
+}

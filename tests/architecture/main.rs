@@ -1,0 +1,271 @@
+//! The law of `ARCHITECTURE.md`, checked by reading the sources.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod documents;
+mod imports;
+mod rules;
+mod text;
+
+use imports::{Import, Module, circles, imports, module_of};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use text::{find_words, without_comments_and_strings, words_after};
+
+/// An area and its modules, both bottom to top: one uses only those before it. A new arrow upward is an edit
+/// of this table.
+type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
+
+#[rustfmt::skip]
+const AREAS: Areas = &[
+    ("base", &[]),
+    ("model", &[]),
+    ("host", &[]),
+    ("cri", &[]),
+    ("apiserver", &[]),
+    ("state", &["events", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
+    ("resources", &[]),
+    ("images", &[]),
+    ("volumes", &[]),
+    ("runtime", &["logs", "handlers", "kuberuntime"]),
+    ("pods", &["pleg", "prober", "status", "pod_config", "pod_sync", "pod_workers", "sync_loop"]),
+    ("node", &["stats"]),
+    ("server", &[]),
+    ("config", &[]),
+    ("app", &[]),
+    ("cli", &[]),
+];
+
+/// Uses of one area by another.
+const MAX_ARROWS: usize = 90;
+const MAX_LINES: usize = 500;
+/// Groups of files that still use one another. It only goes down.
+const CIRCLES: usize = 18;
+
+/// What a file that says `Pure` in its header does not do.
+#[rustfmt::skip]
+const EFFECTS: &[&str] = &[
+    ".await", "async ", "spawn(", "spawn_blocking(", "tracing::", "trace!(", "debug!(", "info!(",
+    "warn!(", "error!(", "println!(", "SystemTime::now", "Instant::now", "Timestamp::now",
+    "Zoned::now", "std::fs", "tokio::fs", "std::env", "env::var",
+];
+
+#[rustfmt::skip]
+const UNBOUNDED: &[&str] = &[
+    "unbounded", "unbounded_channel", "UnboundedSender", "UnboundedReceiver",
+    "std::sync::mpsc",
+];
+
+#[test]
+fn the_sources_keep_the_law() {
+    let files = sources();
+    assert!(files.len() > AREAS.len(), "the sources were not found");
+    let broken = check(AREAS, &files);
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn areas_use_few_other_areas() {
+    let uses = graph(&sources());
+    let arrows = uses
+        .iter()
+        .flat_map(|(from, to)| to.iter().map(move |to| (&from[0], &to[0])))
+        .filter(|(from, to)| from != to)
+        .collect::<BTreeSet<_>>();
+    assert!(arrows.len() <= MAX_ARROWS, "{}: {arrows:?}", arrows.len());
+}
+
+#[test]
+fn no_files_use_one_another_in_a_circle() {
+    let circles = circles(&graph(&sources()));
+    let list = circles.iter().map(|circle| {
+        let names = circle.iter().map(|module| module.join("::"));
+        names.collect::<Vec<_>>().join(", ")
+    });
+    let list = list.collect::<Vec<_>>();
+    assert!(list.len() <= CIRCLES, "\n{}\n", list.join("\n"));
+}
+
+fn sources() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    read(&root, "src", &mut files);
+    files
+}
+
+fn read(dir: &Path, name: &str, files: &mut Vec<(String, String)>) {
+    let mut entries = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect::<Vec<_>>();
+    entries.sort();
+    for path in entries {
+        let name = format!("{name}/{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            read(&path, &name, files);
+        } else if name.ends_with(".rs") {
+            files.push((name, fs::read_to_string(path).unwrap()));
+        }
+    }
+}
+
+fn is_test(file: &str) -> bool {
+    file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("fixture")
+}
+
+/// The code of a file before its tests.
+fn production(code: &str) -> &str {
+    &code[..code.find("#[cfg(test)]\nmod ").unwrap_or(code.len())]
+}
+
+fn modules(files: &[(String, String)]) -> BTreeSet<Module> {
+    files
+        .iter()
+        .filter_map(|(name, _)| module_of(name))
+        .collect()
+}
+
+fn imports_of(name: &str, code: &str, all: &BTreeSet<Module>) -> Vec<Import> {
+    module_of(name).map_or_else(Vec::new, |own| imports(&own, code, all))
+}
+
+/// Which module uses which, tests left out.
+fn graph(files: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
+    let all = modules(files);
+    let mut uses = BTreeMap::<Module, BTreeSet<Module>>::new();
+    for (name, text) in files.iter().filter(|(name, _)| !is_test(name)) {
+        let Some(own) = module_of(name) else { continue };
+        let code = without_comments_and_strings(text);
+        let found = imports_of(name, production(&code), &all);
+        uses.entry(own)
+            .or_default()
+            .extend(found.into_iter().map(|import| import.module));
+    }
+    uses
+}
+
+/// Every breach, as `file:line: what`.
+fn check(areas: Areas, files: &[(String, String)]) -> Vec<String> {
+    let all = modules(files);
+    let mut broken = Vec::new();
+    for (name, text) in files {
+        let code = without_comments_and_strings(text);
+        let mut breach = |at: usize, what: String| {
+            let line = 1 + code[..at].matches('\n').count();
+            broken.push(format!("{name}:{line}: {what}"));
+        };
+        check_lists(areas, name, &code, &mut breach);
+        check_file(name, text, &code, &mut breach);
+        for import in imports_of(name, &code, &all) {
+            if let Some(what) = check_import(areas, &module_of(name).unwrap(), &import) {
+                breach(import.at, what);
+            }
+        }
+    }
+    broken
+}
+
+/// The modules that `lib.rs` and the areas declare are those of the table, in its order.
+fn check_lists(areas: Areas, name: &str, code: &str, breach: &mut impl FnMut(usize, String)) {
+    let declared = words_after(code, "mod ")
+        .filter(|(at, module)| code[at + "mod ".len() + module.len()..].starts_with(';'))
+        .filter(|(at, _)| !code[..*at].trim_end().ends_with("#[cfg(test)]"))
+        .map(|(_, module)| module)
+        .collect::<Vec<_>>();
+    let expected = if name == "src/lib.rs" {
+        areas.iter().map(|(area, _)| *area).collect()
+    } else {
+        let of_area = |(area, _): &&(&str, &[&str])| name == format!("src/{area}/mod.rs");
+        areas
+            .iter()
+            .find(of_area)
+            .map_or_else(Vec::new, |(_, modules)| modules.to_vec())
+    };
+    if !expected.is_empty() && declared != expected {
+        breach(
+            0,
+            format!("its modules are not those of the table in order: {declared:?}"),
+        );
+    }
+}
+
+fn check_file(name: &str, text: &str, code: &str, breach: &mut impl FnMut(usize, String)) {
+    let is_test = is_test(name);
+    if text.lines().count() > MAX_LINES && !is_test {
+        breach(0, format!("longer than {MAX_LINES} lines"));
+    }
+    for at in find_words(code, "unsafe").filter(|_| !name.starts_with("src/host/")) {
+        breach(at, "unsafe outside of host".to_owned());
+    }
+    if is_test {
+        return;
+    }
+    for word in UNBOUNDED {
+        find_words(code, word).for_each(|at| breach(at, format!("an unbounded channel: {word}")));
+    }
+    let mut header = text.lines().take_while(|line| line.starts_with("//!"));
+    if header.any(|line| find_words(line, "Pure").next().is_some()) {
+        for effect in EFFECTS {
+            for (at, _) in production(code).match_indices(effect) {
+                breach(at, format!("an effect in a pure file: {effect}"));
+            }
+        }
+    }
+}
+
+/// What is wrong with a use, if anything.
+fn check_import(areas: Areas, own: &Module, import: &Import) -> Option<String> {
+    let area = |name: &String| areas.iter().position(|(area, _)| area == name);
+    let (from, to) = (&own[0], &import.module[0]);
+    let (Some(below), Some(above)) = (area(to), area(from)) else {
+        return Some(format!("{from} or {to} is not an area of the table"));
+    };
+    if below > above {
+        return Some(format!("{from} may not use {to}, which is above it"));
+    }
+    if from != to {
+        return None;
+    }
+    let place = |module: &Module| {
+        let name = module.get(1)?;
+        areas[above].1.iter().position(|module| module == name)
+    };
+    let upward = place(own)? < place(&import.module)?;
+    upward.then(|| {
+        format!(
+            "{} may not use {}, which is above it",
+            own[1], import.module[1]
+        )
+    })
+}
+
+/// The profiles of a manifest in which a panic ends the process.
+fn aborting_profiles(manifest: &str) -> Vec<&str> {
+    let (mut section, mut found) = ("", Vec::new());
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line;
+        } else if let Some((key, value)) = line.split_once('=') {
+            let aborts = key.trim() == "panic" && value.contains("abort");
+            if aborts && section.starts_with("[profile.") {
+                found.push(section);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_panic_ends_the_process_in_no_profile() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    assert_eq!(aborting_profiles(&manifest), <[&str; 0]>::default());
+    let aborts =
+        "[profile.dev]\npanic = \"unwind\"\n[profile.release]\nlto = true\npanic = \"abort\"\n";
+    assert_eq!(aborting_profiles(aborts), ["[profile.release]"]);
+}

@@ -17,6 +17,7 @@ test:
 	@hack/build-images.sh || echo "going on without the images"
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
 	@hack/build-crio.sh || echo "going on without CRI-O"
+	@hack/build-kubernetes.sh --control-plane --kubelet || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
 
 # Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,

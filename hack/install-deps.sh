@@ -26,6 +26,7 @@ missing_packages() {
     have iptables || echo iptables
     have ip || echo iproute2
     have ps || echo procps
+    have openssl || echo openssl
     have gcc || echo gcc
     have make || echo make
     [[ -e /usr/include/stdio.h ]] || echo libc6-dev
@@ -85,23 +86,6 @@ install_promtool() {
     have promtool && return 0
     $check_only && return 0
     (apt_install prometheus) || say "going on without promtool: what metrics look like is not checked"
-}
-
-# Prints a Go that builds modules for Go $1. One from 1.21 on fetches what a module asks for by itself, if it
-# may and can; an older one, as Debian 12 has, fetches it here as the module that it is.
-go_for() {
-    local minor fetched
-    minor=$(go env GOVERSION | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-    if ((${minor:-0} >= 21)); then
-        type -P go
-        return
-    fi
-    fetched=$(cd / && GOFLAGS= GO111MODULE=on go mod download -json "golang.org/toolchain@v0.0.1-go$1.linux-$(go env GOARCH)" |
-        sed -n 's/^[[:space:]]*"Dir": "\(.*\)",$/\1/p')
-    [[ -n $fetched ]] || return 1
-    # Modules have no executable files.
-    find "$fetched/bin" "$fetched/pkg/tool" -type f -exec chmod 755 {} +
-    printf '%s\n' "$fetched/bin/go"
 }
 
 install_crictl() {

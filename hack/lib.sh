@@ -4,6 +4,7 @@
 repo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Where cargo builds, and with it everything else that is built rather than written.
 target_dir=${CARGO_TARGET_DIR:-$repo_root/target}
+[[ $target_dir == /* ]] || target_dir=$PWD/$target_dir
 tools_dir=$target_dir/tools
 # shellcheck disable=SC2034 # the scripts that source this use it
 images_dir=$target_dir/images
@@ -11,6 +12,8 @@ images_dir=$target_dir/images
 containerd2_dir=$tools_dir/containerd2
 # shellcheck disable=SC2034
 crio_dir=$tools_dir/crio
+# shellcheck disable=SC2034
+kubernetes_dir=$tools_dir/kubernetes
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
@@ -55,4 +58,39 @@ wait_until() {
         ((SECONDS < deadline)) || return 1
         sleep 0.05
     done
+}
+
+# Prints a Go that builds modules for Go $1. One from 1.21 on fetches what a module asks for by itself, if it
+# may and can; an older one, as Debian 12 has, fetches it here as the module that it is.
+go_for() {
+    local minor fetched
+    minor=$(go env GOVERSION | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    if ((${minor:-0} >= 21)); then
+        type -P go
+        return
+    fi
+    fetched=$(cd / && GOFLAGS='' GO111MODULE=on go mod download -json "golang.org/toolchain@v0.0.1-go$1.linux-$(go env GOARCH)" |
+        sed -n 's/^[[:space:]]*"Dir": "\(.*\)",$/\1/p')
+    [[ -n $fetched ]] || return 1
+    # Modules have no executable files.
+    find "$fetched/bin" "$fetched/pkg/tool" -type f -exec chmod 755 {} +
+    printf '%s\n' "$fetched/bin/go"
+}
+
+# start_guardian OWNER_PID SCRIPT DIR: once that process is gone, runs `SCRIPT stop DIR`.
+start_guardian() {
+    # shellcheck disable=SC2016
+    setsid bash -c 'tail --pid="$1" -f /dev/null; "$2" stop "$3"' guardian "$1" "$repo_root/hack/$2" "$3" \
+        >/dev/null 2>&1 </dev/null &
+    printf '%s\n' "$!" >"$3/guardian.pid"
+}
+
+stop_guardian() {
+    local pid
+    pid=$(cat "$1/guardian.pid" 2>/dev/null) || return 0
+    rm -f "$1/guardian.pid"
+    # The guardian itself may be the one that stops.
+    if [[ $PPID != "$pid" ]] && grep -qzxF guardian "/proc/$pid/cmdline" 2>/dev/null; then
+        kill -TERM -- "-$pid" 2>/dev/null
+    fi
 }

@@ -234,12 +234,7 @@ start() {
     before_daemon
     launch
     after_daemon
-    if [[ -n $owner ]]; then
-        # shellcheck disable=SC2016
-        setsid bash -c 'tail --pid="$1" -f /dev/null; "$2" stop "$3"' guardian "$owner" "$repo_root/hack/$(basename "$0")" "$dir" \
-            >/dev/null 2>&1 </dev/null &
-        printf '%s\n' "$!" >"$dir/guardian.pid"
-    fi
+    [[ -z $owner ]] || start_guardian "$owner" "$(basename "$0")" "$dir"
     trap - ERR INT TERM
     say "$runtime listens on unix://$(socket)"
 }
@@ -259,20 +254,10 @@ stop() {
     remove_shared
     rm -rf "$(runtime_dir)" "$dir"/{root,state,runc,cni,opt,pod-logs,config.toml,ip_forward,binaries}
     rm -f "$slot_file"
-    stop_guardian
+    stop_guardian "$dir"
     set -e
     ((${#failures[@]} == 0)) || die "$runtime of $dir: ${failures[*]}"
     say "$runtime of $dir is gone"
-}
-
-stop_guardian() {
-    local pid
-    pid=$(cat "$dir/guardian.pid" 2>/dev/null) || return 0
-    rm -f "$dir/guardian.pid"
-    # The guardian itself may be the one that stops.
-    if [[ $PPID != "$pid" ]] && grep -qzxF guardian "/proc/$pid/cmdline" 2>/dev/null; then
-        kill -TERM -- "-$pid" 2>/dev/null
-    fi
 }
 
 private_runtime() {

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::ffi::OsString;
 
-use crate::runtime::{self, Missing};
+use crate::support::runner;
+use crate::support::scripts::{self, Missing};
 
 /// One of the runtimes that a scenario is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,28 +27,6 @@ thread_local! {
 impl Flavour {
     /// Those that every scenario is run on, unless it is left out by name.
     pub const MAIN: &[Flavour] = &[Flavour::Containerd, Flavour::Containerd2, Flavour::Crio];
-
-    pub const ALL: &[Flavour] = &[
-        Flavour::Containerd,
-        Flavour::Containerd2,
-        Flavour::Crio,
-        Flavour::CrioEvents,
-    ];
-
-    /// The first part of a test's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Flavour::Containerd => "containerd",
-            Flavour::Containerd2 => "containerd2",
-            Flavour::Crio => "crio",
-            Flavour::CrioEvents => "crio_events",
-        }
-    }
-
-    /// Makes this the one of the scenario of this thread.
-    pub fn make_current(self) {
-        CURRENT.set(self);
-    }
 
     /// The one that the scenario of this thread runs on.
     pub fn current() -> Flavour {
@@ -74,7 +53,7 @@ impl Flavour {
 
     /// What its script needs to know.
     pub fn environment(self) -> Vec<(&'static str, OsString)> {
-        let tools = |name: &str| runtime::target().join("tools").join(name).into();
+        let tools = |name: &str| scripts::target().join("tools").join(name).into();
         match self {
             Flavour::Containerd => vec![],
             Flavour::Containerd2 => vec![("CONTAINERD_DIR", tools("containerd2"))],
@@ -82,13 +61,35 @@ impl Flavour {
             Flavour::CrioEvents => vec![("CRIO_DIR", tools("crio")), ("POD_EVENTS", "true".into())],
         }
     }
+}
 
-    /// Why it cannot be used on this machine. What all flavours need is checked before.
-    pub fn missing(self) -> Option<Missing> {
+impl runner::Flavour for Flavour {
+    const ALL: &'static [Flavour] = &[
+        Flavour::Containerd,
+        Flavour::Containerd2,
+        Flavour::Crio,
+        Flavour::CrioEvents,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Flavour::Containerd => "containerd",
+            Flavour::Containerd2 => "containerd2",
+            Flavour::Crio => "crio",
+            Flavour::CrioEvents => "crio_events",
+        }
+    }
+
+    fn make_current(self) {
+        CURRENT.set(self);
+    }
+
+    /// What all flavours need is checked before.
+    fn missing(self) -> Option<Missing> {
         match self {
             Flavour::Containerd => None,
-            Flavour::Containerd2 => runtime::installed("build-containerd2.sh").err(),
-            Flavour::Crio | Flavour::CrioEvents => runtime::installed("build-crio.sh").err(),
+            Flavour::Containerd2 => scripts::installed("build-containerd2.sh", &[]).err(),
+            Flavour::Crio | Flavour::CrioEvents => scripts::installed("build-crio.sh", &[]).err(),
         }
     }
 }

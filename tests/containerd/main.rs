@@ -17,9 +17,7 @@
 
 mod flavour;
 mod node;
-mod panics;
 mod registry;
-mod runner;
 mod runtime;
 mod scenarios;
 
@@ -29,6 +27,15 @@ mod support;
 
 use std::process::ExitCode;
 
+use support::runner::{self, Suite};
+use support::scripts;
+
 fn main() -> ExitCode {
-    runner::run(scenarios::tests())
+    runner::run(Suite {
+        needs: "real runtimes",
+        prepare: scripts::prepare,
+        // They mostly wait. Each is a runtime, and more of them keep one another from making progress.
+        lanes: 5,
+        tests: scenarios::tests(),
+    })
 }

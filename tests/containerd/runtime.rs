@@ -1,87 +1,12 @@
 //! A private runtime, started and stopped by a script of `hack`, and crictl to look into it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::flavour::Flavour;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Where cargo builds this; the scripts keep images and tools there.
-pub fn target() -> PathBuf {
-    // The test binary is in <target>/<profile>/deps.
-    let own = std::env::current_exe().unwrap();
-    own.ancestors().nth(3).unwrap().to_owned()
-}
-
-fn script(name: &str) -> Command {
-    let mut command = Command::new(root().join("hack").join(name));
-    command
-        .env("CARGO_TARGET_DIR", target())
-        .stdin(Stdio::null());
-    command
-}
-
-fn run(command: &mut Command) -> Output {
-    command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
-}
-
-/// Checks that scenarios can run at all and builds the images once.
-pub fn prepare() -> Result<(), String> {
-    let id = run(Command::new("id").arg("-u"));
-    if String::from_utf8_lossy(&id.stdout).trim() != "0" {
-        return Err("they need root".to_owned());
-    }
-    check("install-deps.sh")?;
-    if !target().join("images/busybox.tar").exists() || !target().join("images/pause.tar").exists()
-    {
-        let built = run(&mut script("build-images.sh"));
-        if !built.status.success() {
-            return Err(String::from_utf8_lossy(&built.stderr).into_owned());
-        }
-    }
-    Ok(())
-}
-
-/// Asks a script whether what it makes is there.
-pub fn check(name: &str) -> Result<(), String> {
-    installed(name).map_err(|missing| missing.why)
-}
-
-/// Why something is not there.
-#[derive(Debug)]
-pub struct Missing {
-    pub why: String,
-    /// This machine cannot make it, so it need not be there even where `CI=true`.
-    pub excused: bool,
-}
-
-/// What a script's `--check` reports: an exit code of 2 excuses the machine.
-pub fn installed(name: &str) -> Result<(), Missing> {
-    let check = run(script(name).arg("--check"));
-    if check.status.success() {
-        return Ok(());
-    }
-    Err(Missing {
-        why: String::from_utf8_lossy(&check.stderr).trim().to_owned(),
-        excused: check.status.code() == Some(2),
-    })
-}
-
-/// Has a script make what it makes.
-pub fn build(name: &str) -> Result<(), String> {
-    let built = run(&mut script(name));
-    if built.status.success() {
-        return Ok(());
-    }
-    Err(String::from_utf8_lossy(&built.stderr).trim().to_owned())
-}
+use crate::support::scripts::{run, script, target};
 
 fn crictl_path() -> PathBuf {
     let on_path = std::env::var_os("PATH").into_iter().flat_map(|path| {

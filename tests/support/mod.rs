@@ -1,5 +1,5 @@
 //! What the black-box tests share: a fake runtime, a client of the runtime, the kubelet as a
-//! process, faults, HTTP, manifests, waiting.
+//! process, faults, HTTP, manifests, waiting, scenarios with a runner and scripts of their own.
 
 pub mod bridge;
 pub mod cri_client;
@@ -9,6 +9,9 @@ pub mod fake_runtime;
 pub mod http;
 pub mod kubelet_process;
 pub mod manifests;
+pub mod panics;
 pub mod raw;
 pub mod report;
+pub mod runner;
+pub mod scripts;
 pub mod wait;

@@ -1,6 +1,6 @@
 //! A table for people: Markdown, on the terminal and in a file.
 
-use std::path::PathBuf;
+use super::scripts::target;
 
 pub struct Table {
     title: String,
@@ -51,13 +51,6 @@ impl Table {
         lines.extend(self.rows[1..].iter().map(line));
         lines.join("\n") + "\n"
     }
-}
-
-/// Cargo's target directory.
-pub fn target() -> PathBuf {
-    // The program is in <target>/<profile>/deps.
-    let program = std::env::current_exe().unwrap();
-    program.ancestors().nth(3).unwrap().to_owned()
 }
 
 /// Prints the tables and keeps them in a directory below `target`.

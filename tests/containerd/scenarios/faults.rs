@@ -15,7 +15,8 @@ use crate::support::cri_client::{self, Client};
 use crate::support::faults::oracle::{Container, Sandbox, Snapshot, State};
 use crate::support::faults::pods::VERSION_LABEL;
 use crate::support::faults::{Episode, Fault, Goal, HookRun, Plan, Settings, Side, Sum, summarize};
-use crate::support::report::target;
+use crate::support::runner::Flavour as _;
+use crate::support::scripts::target;
 
 /// Kills in a plain run of the tests.
 const KILLS: usize = 5;

@@ -25,34 +25,17 @@ mod verbs;
 mod volumes;
 
 use crate::flavour::Flavour;
-use crate::runner::{Scenario, Test};
-
-macro_rules! scenarios {
-    ($list:ident: $($module:ident::$name:ident),* $(,)?) => {
-        const $list: &[Scenario] = &[$((stringify!($name), || Box::pin($module::$name()))),*];
-    };
-}
+use crate::support::runner::{Test, leave_out, on, scenarios};
 
 /// Every scenario on every flavour that it is for, and those left out with the reason.
-pub fn tests() -> Vec<Test> {
-    let of = |scenario: &Scenario| {
-        let tests = Flavour::MAIN.iter().map(|flavour| {
-            let left_out = NOT_ON_CRIO.iter().find(|(name, _)| *name == scenario.0);
-            let reason = left_out.filter(|_| flavour.is_crio());
-            Test::new(*flavour, *scenario, reason.map(|(_, why)| *why))
-        });
-        tests.collect::<Vec<_>>()
-    };
-    let only = |flavour, scenarios: &[Scenario]| {
-        let tests = scenarios.iter();
-        tests
-            .map(move |scenario| Test::new(flavour, *scenario, None))
-            .collect::<Vec<_>>()
-    };
-    let mut tests = EVERYWHERE.iter().flat_map(of).collect::<Vec<_>>();
-    tests.extend(only(Flavour::Containerd2, ON_CONTAINERD2));
-    tests.extend(only(Flavour::Crio, ON_CRIO));
-    tests.extend(only(Flavour::CrioEvents, ON_CRIO_EVENTS));
+pub fn tests() -> Vec<Test<Flavour>> {
+    let mut tests = on(Flavour::MAIN, EVERYWHERE);
+    for (name, why) in NOT_ON_CRIO {
+        leave_out(&mut tests, Flavour::Crio, name, why);
+    }
+    tests.extend(on(&[Flavour::Containerd2], ON_CONTAINERD2));
+    tests.extend(on(&[Flavour::Crio], ON_CRIO));
+    tests.extend(on(&[Flavour::CrioEvents], ON_CRIO_EVENTS));
     tests
 }
 

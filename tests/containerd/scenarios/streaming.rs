@@ -13,9 +13,9 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::node::{Node, manifest};
-use crate::runtime;
 use crate::support::bridge::Bridge;
 use crate::support::kubelet_process::free_ports;
+use crate::support::scripts;
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -188,9 +188,9 @@ pub async fn a_kube_client_reaches_ports() {
 
 /// The SPDY client with these arguments.
 fn spdy(args: &[&str]) -> Child {
-    let built = runtime::build("build-spdy.sh");
+    let built = scripts::build("build-spdy.sh");
     assert!(built.is_ok(), "{built:?}");
-    Command::new(runtime::target().join("tools/spdy"))
+    Command::new(scripts::target().join("tools/spdy"))
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,7 +1,7 @@
 //! Who a container is, for itself and for the host.
 
 use crate::node::{Node, SOON, manifest};
-use crate::runtime::target;
+use crate::support::scripts::target;
 use crate::support::wait::{holds, wait_for};
 
 pub async fn pods_with_users_of_their_own_get_different_ones_and_write_their_volumes() {

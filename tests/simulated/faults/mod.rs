@@ -17,7 +17,7 @@ use crate::support::faults::oracle::{Container, Sandbox, Snapshot, State};
 use crate::support::faults::pods::VERSION_LABEL;
 use crate::support::faults::{Episode, Fault, HookRun, Plan, Settings, Side, Sum, summarize};
 use crate::support::kubelet_process::{KubeletProcess, Settings as KubeletSettings};
-use crate::support::report::target;
+use crate::support::scripts::target;
 
 /// Kills in a plain run of the tests.
 const KILLS: usize = 25;

@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::flavour::Flavour;
-use crate::panics;
-use crate::runtime::{self, Missing};
+use super::panics;
+use super::scripts::Missing;
 
 /// A scenario takes as long as its deadlines add up to; this only ends what hangs altogether.
 /// `SCENARIO_SECONDS` is for those that can be made longer.
@@ -23,27 +22,76 @@ fn longest() -> Duration {
     Duration::from_secs(given.unwrap_or(600))
 }
 
-/// Scenarios at once, unless the command line says otherwise; they mostly wait. `RUST_TEST_THREADS` can
-/// only lower it: each lane is a runtime, and more of them keep one another from making progress.
-const LANES: usize = 5;
+/// What scenarios are run on, in several kinds: a containerd, a kubelet.
+pub trait Flavour: Copy + Eq + Send + 'static {
+    const ALL: &'static [Self];
+
+    /// The first part of a test's name.
+    fn name(self) -> &'static str;
+
+    /// Makes this the one of the scenario of this thread.
+    fn make_current(self);
+
+    /// Why it cannot be used on this machine, if so.
+    fn missing(self) -> Option<Missing>;
+}
+
+/// All tests of one binary.
+pub struct Suite<F> {
+    /// What all of them need, for the message that it is missing.
+    pub needs: &'static str,
+    /// Why none of them can run, if so.
+    pub prepare: fn() -> Result<(), String>,
+    /// Scenarios at once, unless the command line says otherwise. `RUST_TEST_THREADS` can only lower it.
+    pub lanes: usize,
+    pub tests: Vec<Test<F>>,
+}
 
 pub type Scenario = (&'static str, fn() -> Pin<Box<dyn Future<Output = ()>>>);
 
-/// A scenario on one flavour of runtime.
-pub struct Test {
+/// A list of scenarios, which are called as their functions are.
+#[allow(unused_macros)]
+macro_rules! scenarios {
+    ($list:ident: $($module:ident::$name:ident),* $(,)?) => {
+        const $list: &[$crate::support::runner::Scenario] =
+            &[$((stringify!($name), || Box::pin($module::$name()))),*];
+    };
+}
+pub(crate) use scenarios;
+
+/// Every scenario on every one of the flavours.
+pub fn on<F: Flavour>(flavours: &[F], scenarios: &[Scenario]) -> Vec<Test<F>> {
+    let pairs = scenarios.iter().flat_map(|scenario| {
+        let tests = flavours
+            .iter()
+            .map(|flavour| Test::new(*flavour, *scenario));
+        tests.collect::<Vec<_>>()
+    });
+    pairs.collect()
+}
+
+/// Leaves a scenario out on one flavour, for a reason that is printed.
+pub fn leave_out<F: Flavour>(tests: &mut [Test<F>], flavour: F, scenario: &str, why: &'static str) {
+    let name = format!("{}::{scenario}", flavour.name());
+    let test = tests.iter_mut().find(|test| test.name == name);
+    test.expect("a scenario that is left out exists").left_out = Some(why);
+}
+
+/// A scenario on one flavour.
+pub struct Test<F> {
     name: String,
-    flavour: Flavour,
+    flavour: F,
     /// Why it is not run although every other one is.
     left_out: Option<&'static str>,
     run: fn() -> Pin<Box<dyn Future<Output = ()>>>,
 }
 
-impl Test {
-    pub fn new(flavour: Flavour, (name, run): Scenario, left_out: Option<&'static str>) -> Test {
+impl<F: Flavour> Test<F> {
+    fn new(flavour: F, (name, run): Scenario) -> Test<F> {
         Test {
             name: format!("{}::{name}", flavour.name()),
             flavour,
-            left_out,
+            left_out: None,
             run,
         }
     }
@@ -68,7 +116,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn parse() -> Wanted {
+    /// `most`: scenarios at once, unless the command line says otherwise.
+    fn parse(most: usize) -> Wanted {
         let mut wanted = Wanted {
             filters: vec![],
             skip: vec![],
@@ -77,7 +126,7 @@ impl Wanted {
             lanes: std::env::var("RUST_TEST_THREADS")
                 .ok()
                 .and_then(|n| n.parse().ok())
-                .map_or(LANES, |n: usize| n.min(LANES)),
+                .map_or(most, |n: usize| n.min(most)),
         };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
@@ -86,12 +135,12 @@ impl Wanted {
                 "--list" => wanted.list = true,
                 "--skip" => wanted.skip.extend(args.next()),
                 "--test-threads" => {
-                    wanted.lanes = args.next().and_then(|n| n.parse().ok()).unwrap_or(LANES)
+                    wanted.lanes = args.next().and_then(|n| n.parse().ok()).unwrap_or(most)
                 }
                 // Those of libtest's options that take a value in the next word.
                 "--format" | "--color" | "--logfile" | "-Z" => drop(args.next()),
                 other => match other.strip_prefix("--test-threads=") {
-                    Some(n) => wanted.lanes = n.parse().unwrap_or(LANES),
+                    Some(n) => wanted.lanes = n.parse().unwrap_or(most),
                     None if other.starts_with('-') => {}
                     None => wanted.filters.push(other.to_owned()),
                 },
@@ -113,10 +162,11 @@ impl Wanted {
 }
 
 /// Runs what the command line selects.
-pub fn run(all: Vec<Test>) -> ExitCode {
-    let wanted = Wanted::parse();
-    let total = all.len();
-    let chosen = all
+pub fn run<F: Flavour>(suite: Suite<F>) -> ExitCode {
+    let wanted = Wanted::parse(suite.lanes);
+    let total = suite.tests.len();
+    let chosen = suite
+        .tests
         .into_iter()
         .filter(|test| wanted.includes(&test.name))
         .collect::<VecDeque<_>>();
@@ -133,8 +183,8 @@ pub fn run(all: Vec<Test>) -> ExitCode {
     let start = Instant::now();
     panics::keep();
     println!("\nrunning {} tests", chosen.len());
-    if let Err(why) = runtime::prepare() {
-        return cannot_run(&why, chosen, counts);
+    if let Err(why) = (suite.prepare)() {
+        return cannot_run(suite.needs, &why, chosen, counts);
     }
     let chosen = without_left_out(chosen, &mut counts);
     let chosen = without_missing(chosen, &mut counts);
@@ -161,7 +211,7 @@ pub fn run(all: Vec<Test>) -> ExitCode {
 }
 
 /// Reports the scenarios that are left out on a flavour, each with its reason.
-fn without_left_out(mut tests: VecDeque<Test>, counts: &mut Counts) -> VecDeque<Test> {
+fn without_left_out<F>(mut tests: VecDeque<Test<F>>, counts: &mut Counts) -> VecDeque<Test<F>> {
     tests.retain(|test| {
         if let Some(why) = test.left_out {
             println!("test {} ... ignored, {why}", test.name);
@@ -174,9 +224,12 @@ fn without_left_out(mut tests: VecDeque<Test>, counts: &mut Counts) -> VecDeque<
 
 /// Reports every flavour that is not there: its tests are skipped, and fail where `CI=true` unless this machine
 /// cannot make it.
-fn without_missing(mut tests: VecDeque<Test>, counts: &mut Counts) -> VecDeque<Test> {
-    for flavour in Flavour::ALL.iter().copied() {
-        let here = |test: &Test| test.flavour == flavour;
+fn without_missing<F: Flavour>(
+    mut tests: VecDeque<Test<F>>,
+    counts: &mut Counts,
+) -> VecDeque<Test<F>> {
+    for flavour in F::ALL.iter().copied() {
+        let here = |test: &Test<F>| test.flavour == flavour;
         if !tests.iter().any(here) {
             continue;
         }
@@ -208,7 +261,7 @@ fn strict() -> bool {
 }
 
 /// Runs one scenario on a thread of its own, whose name is in its panic message.
-fn passes(test: &Test) -> bool {
+fn passes<F: Flavour>(test: &Test<F>) -> bool {
     let Test {
         name, flavour, run, ..
     } = test;
@@ -262,11 +315,16 @@ fn report(counts: &Counts, took: Duration) -> ExitCode {
     }
 }
 
-fn cannot_run(why: &str, chosen: VecDeque<Test>, mut counts: Counts) -> ExitCode {
+fn cannot_run<F>(
+    needs: &str,
+    why: &str,
+    chosen: VecDeque<Test<F>>,
+    mut counts: Counts,
+) -> ExitCode {
     let strict = strict();
     let verb = if strict { "CANNOT RUN" } else { "SKIPPED" };
     println!(
-        "\n!!!! the tests against real runtimes are {verb}: {why}\n!!!! hack/install-deps.sh installs what is missing\n"
+        "\n!!!! the tests against {needs} are {verb}: {why}\n!!!! hack/install-deps.sh installs what is missing\n"
     );
     if strict {
         counts.failed = chosen.into_iter().map(|test| test.name).collect();

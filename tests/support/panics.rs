@@ -36,7 +36,7 @@ fn told(info: &PanicHookInfo<'_>, backtrace: &str) -> String {
     let message = info.payload_as_str().unwrap_or("no message");
     let frames = backtrace.lines().filter_map(|line| {
         let at = line.trim().strip_prefix("at ")?;
-        let ours = at.contains("tests/containerd/") && !at.contains("/panics.rs");
+        let ours = at.contains("tests/") && !at.contains("/panics.rs");
         (ours && !at.contains("/runner.rs")).then(|| format!("\n    at {at}"))
     });
     let frames: String = frames.collect();

@@ -1,0 +1,181 @@
+//! The kubelet under test, as a process beside the control plane.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::cluster::{ADDRESS, NODE};
+use crate::support::runner;
+use crate::support::scripts::{self, Missing, printed, script};
+
+/// How much of its log is shown when a scenario fails.
+const SHOWN_LINES: usize = 100;
+
+/// The kubelets that scenarios run with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// The Go kubelet of `hack/build-kubernetes.sh`. What the scenarios expect of a kubelet comes from it, and
+    /// they test the harness with it.
+    Go,
+}
+
+thread_local! {
+    /// Every scenario has a thread to itself.
+    static CURRENT: Cell<Flavour> = const { Cell::new(Flavour::Go) };
+}
+
+impl Flavour {
+    /// The one that the scenario of this thread runs with.
+    pub fn current() -> Flavour {
+        CURRENT.get()
+    }
+
+    fn program(self) -> PathBuf {
+        match self {
+            Flavour::Go => scripts::target().join("tools/kubernetes/kubelet"),
+        }
+    }
+}
+
+impl runner::Flavour for Flavour {
+    const ALL: &'static [Flavour] = &[Flavour::Go];
+
+    fn name(self) -> &'static str {
+        match self {
+            Flavour::Go => "go-kubelet",
+        }
+    }
+
+    fn make_current(self) {
+        CURRENT.set(self);
+    }
+
+    /// A cluster is optional everywhere, also where `CI=true`.
+    fn missing(self) -> Option<Missing> {
+        let needed: &[&str] = match self {
+            Flavour::Go => &["--control-plane", "--kubelet"],
+        };
+        let why = scripts::check("build-kubernetes.sh", needed).err()?;
+        Some(Missing { why, excused: true })
+    }
+}
+
+/// How the kubelet gets its certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// The administrator made it.
+    Certificate,
+    /// The kubelet requests it with a bootstrap token.
+    Token,
+}
+
+/// A running kubelet. It is killed when dropped.
+pub struct Kubelet {
+    /// Outside of the namespaces: the kubelet's parent, and the kubelet dies with it.
+    nsenter: Child,
+    log: PathBuf,
+}
+
+impl Kubelet {
+    /// Writes its configuration below the cluster's directory and starts it; does not wait for it. A kubelet that
+    /// is started again finds what the former one left.
+    pub fn start(dir: &Path, runtime: &str, join: Join) -> Kubelet {
+        let config = dir.join("kubelet.yaml");
+        std::fs::write(&config, configuration(dir, runtime)).unwrap();
+        let kubeconfig = dir.join("private/kubelet.conf");
+        if join == Join::Certificate {
+            let made = printed(
+                script("control-plane.sh")
+                    .arg("kubeconfig")
+                    .arg(dir)
+                    .arg(NODE),
+            );
+            std::fs::write(&kubeconfig, made.expect("the node's kubeconfig")).unwrap();
+        }
+        let log = dir.join("kubelet.log");
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
+        let mut command = Command::new("setpriv");
+        // It dies with the thread that started it, also when that is killed.
+        command.args(["--pdeathsig", "KILL", "--"]);
+        command.arg(script("control-plane.sh").get_program());
+        command
+            .arg("exec")
+            .arg(dir)
+            .arg(Flavour::current().program());
+        command.arg("--config").arg(&config);
+        command.arg("--kubeconfig").arg(&kubeconfig);
+        if join == Join::Token {
+            command
+                .arg("--bootstrap-kubeconfig")
+                .arg(dir.join("bootstrap.conf"));
+        }
+        command.args(["--hostname-override", NODE, "--node-ip", ADDRESS]);
+        command.env("CARGO_TARGET_DIR", scripts::target());
+        command.stdin(Stdio::null());
+        command.stdout(output.try_clone().unwrap()).stderr(output);
+        Kubelet {
+            nsenter: command.spawn().expect("start the kubelet"),
+            log,
+        }
+    }
+
+    /// The kubelet itself, as this process sees it; `None` once it has ended, or before it has begun.
+    pub fn pid(&self) -> Option<u32> {
+        let pid = self.nsenter.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        children.ok()?.split_whitespace().next()?.parse().ok()
+    }
+
+    pub fn ended(&mut self) -> bool {
+        self.nsenter.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// The end of its log.
+    pub fn last_lines(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines = text.lines().collect::<Vec<_>>();
+        lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.nsenter.kill();
+        let _ = self.nsenter.wait();
+    }
+}
+
+/// As kubeadm configures a kubelet, but for what this machine may lack.
+fn configuration(dir: &Path, runtime: &str) -> String {
+    let authority = dir.join("pki/ca.crt");
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: {ADDRESS}
+authentication:
+  anonymous: {{enabled: false}}
+  webhook: {{enabled: true}}
+  x509: {{clientCAFile: {}}}
+authorization: {{mode: Webhook}}
+cgroupDriver: cgroupfs
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: {runtime}
+rotateCertificates: true
+failSwapOn: false
+failCgroupV1: false
+# A machine that is nearly full may not change what a scenario sees.
+imageGCHighThresholdPercent: 100
+evictionHard: {{memory.available: \"0%\", nodefs.available: \"0%\", nodefs.inodesFree: \"0%\", imagefs.available: \"0%\", imagefs.inodesFree: \"0%\"}}
+# Outside of containers there are no iptables rules to add.
+makeIPTablesUtilChains: false
+",
+        authority.display()
+    )
+}

@@ -1,0 +1,39 @@
+//! A kubelet as the node of a real cluster: an API server, scheduler and controllers of v1.36, and a containerd,
+//! all in namespaces of their own. The scenarios see what a user of the cluster sees, through kubectl, and what the
+//! kubelet requests, through the API server's audit log.
+//!
+//! Every scenario starts a cluster and runs once on each [`kubelet::Flavour`]. Without root or containerd they are
+//! skipped with a loud line, unless `CI=true`: there they fail. Where the cluster's programs are not built they are
+//! skipped, as loudly, also there; `hack/build-kubernetes.sh --control-plane --kubelet` builds them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    unreachable_pub
+)]
+
+mod audit;
+mod cluster;
+mod kubelet;
+mod scenarios;
+
+#[allow(dead_code, unused_imports, unreachable_pub)]
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+use support::runner::{self, Suite};
+use support::scripts;
+
+fn main() -> ExitCode {
+    runner::run(Suite {
+        needs: "a real cluster",
+        prepare: scripts::prepare,
+        // A cluster takes most of a core for the seconds in which it starts.
+        lanes: 2,
+        tests: scenarios::tests(),
+    })
+}

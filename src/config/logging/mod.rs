@@ -110,7 +110,7 @@ impl fmt::Debug for LogControl {
     }
 }
 
-/// Writes what is still queued when it is dropped, and waits for that up to [`FLUSH_TIMEOUT`].
+/// Writes what is still queued when it is dropped, and waits for that up to three seconds.
 #[derive(Debug)]
 pub struct LogGuard(LogQueue);
 

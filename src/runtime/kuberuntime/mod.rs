@@ -9,7 +9,7 @@
 //!   creating a container and starting it.
 //! * Answers to upstream's `pkg/kubelet/kuberuntime`.
 //!
-//! Pure: [`actions`], [`kill::plan`], [`gc::plan`], what generates configurations in [`spec`]. Effects: `sync_pod`,
+//! Pure: [`actions`], [`kill::plan`], [`gc::plan`], what generates configurations in [`generate`]. Effects: `sync_pod`,
 //! `sandbox`, `container`, `kill::stop`, `gc::collect`, `generate::builder`, `log_links`.
 
 pub mod actions;

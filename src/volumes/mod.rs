@@ -321,12 +321,6 @@ impl VolumeManager {
         })
         .await?
     }
-
-    /// UIDs of all pods that have a directory on disk.
-    pub async fn pods_on_disk(&self) -> Result<Vec<PodUid>, VolumeError> {
-        let shared = self.shared.clone();
-        tokio::task::spawn_blocking(move || pod_dirs::list(&shared.root)).await?
-    }
 }
 
 #[cfg(test)]

@@ -59,39 +59,22 @@ impl PodSync {
         clean
     }
 
-    /// Pods that have a directory or a journal entry and that neither a source nor the runtime knows;
-    /// with `logs`, also those that have nothing but logs or links to them. Only those are among them of
-    /// which is remembered that they came from here, and that are `gone` by what is remembered of their
-    /// origin: what is left of others may be of pods of the API server. Takes the proof that the runtime
-    /// was listed in full.
-    pub async fn strays(
+    /// Pods that have a record, that neither a source nor the runtime knows, and that are `gone` by the
+    /// recorded origin. Directories and logs without a record are left alone: they may belong to pods of
+    /// the API server. Takes the proof that the runtime was listed in full.
+    pub fn strays(
         &self,
         claimed: &HashSet<PodUid>,
         gone: impl Fn(Option<&Origin>) -> bool,
-        logs: bool,
-        proof: Complete,
+        _proof: Complete,
     ) -> HashSet<PodUid> {
-        let on_disk = match self.volumes.pods_on_disk().await {
-            Ok(uids) => uids,
-            Err(error) => {
-                tracing::warn!(err = %chain(&error), "Cannot list pod directories");
-                Vec::new()
-            }
-        };
-        let with_logs = match logs {
-            true => self.runtime.pods_with_logs(proof).await,
-            false => HashSet::new(),
-        };
-        let with_logs = with_logs.into_iter().map(|owner| owner.uid);
-        let known = on_disk.into_iter().chain(self.journal.uids());
-        let known = known.chain(with_logs);
-        let ours: HashSet<_> = self.journal.uids().into_iter().collect();
         let is_gone = |uid: &PodUid| {
             self.journal
                 .read(uid, |record| gone(record.origin.as_ref()))
         };
-        known
-            .filter(|uid| ours.contains(uid) && is_gone(uid) && self.is_stray(uid, claimed))
+        let recorded = self.journal.uids().into_iter();
+        recorded
+            .filter(|uid| is_gone(uid) && self.is_stray(uid, claimed))
             .collect()
     }
 

@@ -159,7 +159,7 @@ impl SyncLoop {
         if whole {
             self.compare(&wanted);
         }
-        self.collect(pods, wanted, whole, complete);
+        self.collect(pods, wanted, complete);
     }
 
     /// Makes up for updates of workers that were lost somewhere: what is wanted and has no worker gets
@@ -180,12 +180,11 @@ impl SyncLoop {
         }
     }
 
-    /// What is superseded of pods that stay, and strays on disk.
+    /// What is superseded of pods that stay, and what is left of pods that are gone.
     fn collect(
         &mut self,
         pods: Vec<Arc<PodStatus>>,
         mut claimed: HashSet<PodUid>,
-        whole: bool,
         complete: Complete,
     ) {
         claimed.extend(self.cleaning.iter().cloned());
@@ -196,7 +195,7 @@ impl SyncLoop {
         self.audits.start(async move {
             if all_delivered {
                 let gone = |origin: Option<&Origin>| is_gone(&sources, origin);
-                let found = pod_sync.strays(&claimed, gone, whole, complete).await;
+                let found = pod_sync.strays(&claimed, gone, complete);
                 metrics.swept(found.len());
                 strays.mark_all(found);
             }

@@ -1,24 +1,13 @@
 //! Logs of pods of which nothing else is left: they vanished while no kubelet ran.
 
 use super::{KubeGenericRuntimeManager, log_links::LogLinks, log_paths::owner_of_logs};
-use crate::{
-    base::with_own_files,
-    model::PodUid,
-    state::pod_cache::{Complete, Owner},
-};
+use crate::{base::with_own_files, model::PodUid, state::pod_cache::Owner};
 use std::{
-    collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
 impl KubeGenericRuntimeManager {
-    /// Pods that have a log directory, or links to logs that are gone. Somebody else has to know whether
-    /// they are still wanted.
-    pub async fn pods_with_logs(&self, _proof: Complete) -> HashSet<Owner> {
-        self.links.pods_with_logs().await
-    }
-
     /// Removes the logs of a pod of which no more than the UID is known.
     pub async fn remove_logs_of(&self, uid: &PodUid) {
         let uid = uid.clone();
@@ -27,21 +16,6 @@ impl KubeGenericRuntimeManager {
 }
 
 impl LogLinks {
-    async fn pods_with_logs(&self) -> HashSet<Owner> {
-        let (logs, links) = self.places();
-        let found = with_own_files(move || {
-            let mut owners: HashSet<Owner> = HashSet::new();
-            owners.extend(directories(&logs)?.into_iter().map(|(_, owner)| owner));
-            for (_, target, owner) in log_links(links.as_deref(), &logs)? {
-                if !owners.contains(&owner) && is_gone(&target) {
-                    owners.insert(owner);
-                }
-            }
-            Ok(owners)
-        });
-        settled(found.await, "look for logs of pods that are gone").unwrap_or_default()
-    }
-
     async fn remove_logs(&self, is_gone_pods: impl Fn(&Owner) -> bool + Send + 'static) {
         let (logs, links) = self.places();
         let removed = with_own_files(move || {
@@ -125,7 +99,19 @@ fn settled<T, E: std::fmt::Display>(done: Result<io::Result<T>, E>, what: &str) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::{collections::BTreeSet, os::unix::fs::symlink};
+
+    /// UIDs of pods that have a log directory, or links to logs that are gone.
+    fn pods_with_logs(logs: &Path, links: Option<&Path>) -> Vec<String> {
+        let directories = directories(logs).unwrap().into_iter();
+        let dead = log_links(links, logs).unwrap().into_iter();
+        let dead = dead.filter(|(_, target, _)| is_gone(target));
+        let owners = directories
+            .map(|(_, owner)| owner)
+            .chain(dead.map(|(_, _, owner)| owner));
+        let uids: BTreeSet<_> = owners.map(|owner| owner.uid.to_string()).collect();
+        uids.into_iter().collect()
+    }
 
     #[tokio::test]
     async fn logs_of_pods_are_told_from_what_others_left_and_go_with_their_links() {
@@ -149,18 +135,13 @@ mod tests {
         link("elsewhere", Path::new("/nowhere/shop_d_u6/main/0.log"));
         fs::write(links.join("file"), "").unwrap();
         let strays = LogLinks::new(logs.clone(), Some(links.clone()));
-        let uids = |owners: HashSet<Owner>| {
-            let mut uids: Vec<_> = owners.iter().map(|o| o.uid.to_string()).collect();
-            uids.sort();
-            uids
-        };
-        assert_eq!(uids(strays.pods_with_logs().await), ["u1", "u2", "u5"]);
+        assert_eq!(pods_with_logs(&logs, Some(&links)), ["u1", "u2", "u5"]);
         for uid in ["u1", "u3", "u4", "u5", "u6"] {
             strays
                 .remove_logs(move |owner| owner.uid == uid.into())
                 .await;
         }
-        assert_eq!(uids(strays.pods_with_logs().await), ["u2"]);
+        assert_eq!(pods_with_logs(&logs, Some(&links)), ["u2"]);
         for left in [
             "shop_b_u2/main/0.log",
             "lost+found",
@@ -176,7 +157,6 @@ mod tests {
         let mut names: Vec<_> = names.collect();
         names.sort();
         assert_eq!(names, ["elsewhere", "file", "live"]);
-        let nowhere = LogLinks::new(dir.path().join("no"), None);
-        assert!(nowhere.pods_with_logs().await.is_empty());
+        assert!(pods_with_logs(&dir.path().join("no"), None).is_empty());
     }
 }

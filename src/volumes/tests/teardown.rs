@@ -25,14 +25,14 @@ async fn teardown_unmounts_and_deletes_and_may_be_repeated() {
         assert!(node.mounter.0.lock().mounts.is_empty());
     }
     assert_eq!(
-        manager.pods_on_disk().await.unwrap(),
+        pod_dirs::list(&manager.shared.root).unwrap(),
         [PodUid::from("u1")],
         "last words may still be asked for"
     );
     for _ in 0..2 {
         manager.remove_pod_dir(&pod.uid()).await.unwrap();
     }
-    assert!(manager.pods_on_disk().await.unwrap().is_empty());
+    assert!(pod_dirs::list(&manager.shared.root).unwrap().is_empty());
 }
 
 #[tokio::test]

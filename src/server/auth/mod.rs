@@ -222,20 +222,18 @@ impl Inner {
         let review = || {
             let (api, token, admission) = (api.clone(), token.to_owned(), self.admission.clone());
             let metrics = self.metrics.clone();
-            on_time(async move {
+            async move {
+                let in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
                 let is_known = admission.knows(&key);
-                let reviewed = async {
-                    let _in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
-                    let reviewed = api.review_token(&token).await.map(of_token_review);
-                    metrics.inspect(|metrics| metrics.fetched(reviewed.is_ok()));
-                    Ok(reviewed?)
-                };
-                let outcome = admission.run(is_known, reviewed).await?;
-                if matches!(outcome, Outcome::User(_)) {
+                let reviewed = async { Ok(of_token_review(api.review_token(&token).await?)) };
+                let outcome = on_time(admission.run(is_known, reviewed)).await;
+                drop(in_flight);
+                metrics.inspect(|metrics| metrics.fetched(outcome.is_ok()));
+                if matches!(outcome, Ok(Outcome::User(_))) {
                     admission.accept(key);
                 }
-                Ok(outcome)
-            })
+                outcome
+            }
         };
         let ttl = move |outcome: &Outcome| match outcome {
             Outcome::User(user) if size(user) <= LARGEST_KEPT => known,

@@ -2,10 +2,11 @@
 
 use super::{
     auth::Peer,
-    connections::{Connections, Place, Progress, Source, Watched},
+    connections::{Connections, Place, Progress, Source},
     handlers::Handlers,
     held::until_sent,
     local::{self, LocalPath},
+    observed::Observed,
     reply::Lasting,
     tls::Tls,
 };
@@ -340,7 +341,7 @@ impl Serving {
                 Ok::<_, Infallible>(until_sent(response, in_progress))
             }
         });
-        let stream = TokioIo::new(Watched::new(stream, progress.clone()));
+        let stream = TokioIo::new(Observed::new(stream, progress.clone()));
         let served = http1::Builder::new()
             // `Progress` knows when a head is due.
             .header_read_timeout(None)

@@ -33,6 +33,7 @@ mod list;
 mod listener;
 mod local;
 mod metrics;
+mod observed;
 mod page;
 mod pods;
 mod posted;

@@ -7,7 +7,7 @@
 mod progress;
 mod state;
 
-pub(super) use progress::{Progress, Watched};
+pub(super) use progress::Progress;
 pub(super) use state::{Full, Source};
 
 use super::Limits;

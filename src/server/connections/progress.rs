@@ -1,14 +1,8 @@
 //! What one connection does, and until when it may go on doing so.
 
-use crate::server::Limits;
-use std::{
-    io::{self, IoSlice},
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use crate::server::{Limits, observed::Observer};
+use std::{io, task::Poll, time::Duration};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::watch,
     time::{Instant, sleep_until},
 };
@@ -102,17 +96,8 @@ impl Progress {
         }
     }
 
-    fn read(&self) {
-        self.status.send_if_modified(|status| {
-            let begins = matches!(status.phase, Phase::Idle(_));
-            if begins {
-                status.phase = Phase::Head(Instant::now());
-            }
-            begins
-        });
-    }
-
-    fn wrote<T>(&self, poll: &Poll<io::Result<T>>) {
+    /// The client took what was written, or it did not.
+    fn tried<T>(&self, poll: &Poll<io::Result<T>>) {
         self.status.send_if_modified(|status| {
             let changes = status.blocked.is_some() == poll.is_ready();
             if changes {
@@ -123,72 +108,30 @@ impl Progress {
     }
 }
 
-/// A stream that reports what is read and whether what is written is taken.
-pub(in crate::server) struct Watched<S> {
-    stream: S,
-    progress: Progress,
-}
-
-impl<S> Watched<S> {
-    pub(in crate::server) fn new(stream: S, progress: Progress) -> Self {
-        Self { stream, progress }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.progress.read();
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.progress.wrote(&written);
-        written
+impl Observer for Progress {
+    fn read(&self) {
+        self.status.send_if_modified(|status| {
+            let begins = matches!(status.phase, Phase::Idle(_));
+            if begins {
+                status.phase = Phase::Head(Instant::now());
+            }
+            begins
+        });
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.progress.wrote(&written);
-        written
+    fn wrote(&self, written: &Poll<io::Result<usize>>) {
+        self.tried(written);
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.progress.wrote(&flushed);
-        flushed
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn flushed(&self, flushed: &Poll<io::Result<()>>) {
+        self.tried(flushed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::observed::Observed;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
         time::{sleep, timeout},
@@ -225,7 +168,7 @@ mod tests {
         assert_eq!(overdue(&progress, start).await, Some(90));
         // From its first byte on, however many follow.
         let (mut client, ours) = duplex(100);
-        let mut ours = Watched::new(ours, progress.clone());
+        let mut ours = Observed::new(ours, progress.clone());
         let start = Instant::now();
         progress.end();
         let dribbling = async {
@@ -246,7 +189,7 @@ mod tests {
     async fn a_client_that_takes_something_now_and_then_may_take_for_ever() {
         let progress = progress();
         let (mut client, ours) = duplex(10);
-        let mut ours = Watched::new(ours, progress.clone());
+        let mut ours = Observed::new(ours, progress.clone());
         progress.begin();
         let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
         let start = Instant::now();
@@ -266,7 +209,7 @@ mod tests {
     async fn how_long_a_client_may_take_nothing_is_the_answers_choice() {
         let progress = progress();
         let (_client, ours) = duplex(10);
-        let mut ours = Watched::new(ours, progress.clone());
+        let mut ours = Observed::new(ours, progress.clone());
         progress.begin();
         progress.allow_stall(seconds(3600));
         let start = Instant::now();

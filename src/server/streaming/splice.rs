@@ -1,17 +1,17 @@
 //! Copies bytes both ways until both sides have said all, or nobody says anything any more.
 
+use crate::server::observed::{Observed, Observer};
 use std::{
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
+    task::Poll,
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes},
+    io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -53,10 +53,7 @@ where
 {
     let activity = Activity::now();
     // Whatever crosses, in either direction, crosses here.
-    let mut client = Watched {
-        inner: client,
-        activity: activity.clone(),
-    };
+    let mut client = Observed::new(client, activity.clone());
     let copied = copy_bidirectional_with_sizes(&mut client, &mut runtime, BUFFER, BUFFER);
     let stopped = async {
         shutdown.cancelled().await;
@@ -109,46 +106,15 @@ impl Activity {
     }
 }
 
-/// Notes each byte that is taken from or by what it stands for.
-struct Watched<T> {
-    inner: T,
-    activity: Activity,
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.activity.happened();
-        }
-        read
+impl Observer for Activity {
+    fn read(&self) {
+        self.happened();
     }
-}
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+    fn wrote(&self, written: &Poll<io::Result<usize>>) {
         if matches!(written, Poll::Ready(Ok(1..))) {
-            self.activity.happened();
+            self.happened();
         }
-        written
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
     }
 }
 

@@ -9,30 +9,30 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
-/// How long a pod waits for its runtime status before it says so.
-const SAY_AFTER: Duration = Duration::from_secs(10);
-/// How often it says so again.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+/// How long a pod waits for its runtime status before that is reported.
+const REPORT_AFTER: Duration = Duration::from_secs(10);
+/// How often it is reported again.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl PodSync {
-    /// The runtime status of the pod once nothing of it has to be read. While that takes long, the pod
-    /// says what cannot be read, and why. The caller may drop the future.
+    /// The runtime status of the pod once nothing of it has to be read. While that takes long, what
+    /// cannot be read is reported, and why. The caller may drop the future.
     pub(super) async fn settled(&self, pod: &Pod) -> Arc<PodStatus> {
         let uid = pod.uid();
-        let mut patience = SAY_AFTER;
+        let mut limit = REPORT_AFTER;
         loop {
-            if let Ok(status) = timeout(patience, self.cache.settled(&uid)).await {
+            if let Ok(status) = timeout(limit, self.cache.settled(&uid)).await {
                 return status;
             }
-            // Of a runtime that is down, everything else speaks.
+            // A runtime that is down is reported elsewhere.
             if self.state.borrow().runtime_error(Instant::now()).is_none() {
                 self.report_unread(pod);
             }
-            patience = SAY_AGAIN;
+            limit = REPORT_INTERVAL;
         }
     }
 
-    /// Says which item of the pod cannot be read, if there is one.
+    /// Reports which item of the pod cannot be read, if there is one.
     pub(super) fn report_unread(&self, pod: &Pod) {
         if let Some(unread) = self.cache.unread(&pod.uid()).first() {
             let text = format!("error determining status: {unread}");

@@ -130,7 +130,7 @@ impl<'k, S: Side> Episode<'k, S> {
         }
     }
 
-    /// The pods that nobody touches.
+    /// The pods that are never touched.
     fn steady() -> [(&'static str, Kind); 5] {
         [
             ("plain", Kind::Plain),

@@ -56,7 +56,7 @@ impl RunningStops {
         let (work, listed) = (stop(receiver), Listed(self.clone(), id.clone()));
         tokio::spawn(carried(async move {
             let result = work.await;
-            // First, so that who hears of the end and tries again begins another one.
+            // First, so that a caller that retries after the end begins another stop.
             drop(listed);
             report.send_replace(Some(result));
         }));

@@ -316,12 +316,12 @@ impl KubeGenericRuntimeManager {
         if status.maybe_running().next().is_none() {
             return HashMap::new();
         }
-        let patience = plan::status_timeout(grace.borrow().left(Instant::now()));
+        let limit = plan::status_timeout(grace.borrow().left(Instant::now()));
         let list = self.list_containers_of(&status.uid);
-        let problem = match timeout(patience, list).await {
+        let problem = match timeout(limit, list).await {
             Ok(Ok(containers)) => return containers.iter().map(record_of).collect(),
             Ok(Err(error)) => chain(&error),
-            Err(_) => format!("no list within {} ms", patience.as_millis()),
+            Err(_) => format!("no list within {} ms", limit.as_millis()),
         };
         tracing::warn!(
             pod = %status.name,

@@ -23,15 +23,15 @@ impl KubeGenericRuntimeManager {
     /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
     /// else completed by a list. Empty only if the runtime has nothing of the pod.
     pub async fn status_to_stop(&self, uid: &PodUid, left: Duration) -> Arc<PodStatus> {
-        let patience = plan::status_timeout(left);
-        if let Ok(status) = timeout(patience, self.cache.settled(uid)).await {
+        let limit = plan::status_timeout(left);
+        if let Ok(status) = timeout(limit, self.cache.settled(uid)).await {
             return status;
         }
         let unread = self.cache.unread(uid);
-        let listed = match timeout(patience, self.list_pod(uid)).await {
+        let listed = match timeout(limit, self.list_pod(uid)).await {
             Ok(Ok(listed)) => Ok(listed),
             Ok(Err(error)) => Err(chain(&error)),
-            Err(_) => Err(format!("no list within {} ms", patience.as_millis())),
+            Err(_) => Err(format!("no list within {} ms", limit.as_millis())),
         };
         tracing::warn!(
             podUID = %uid,

@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use kubelet::model::{Pod, PodExt as _, keys};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
@@ -224,6 +225,20 @@ impl History {
         self.changed();
     }
 
+    /// Whether the kubelet has read the files as they are. A pod whose file was renamed is another pod
+    /// with the same containers: in the runtime, the old one looks like the new one.
+    async fn what_is_unread(&self) -> Result<(), String> {
+        let shown = self.node.pods().await;
+        let shown: BTreeSet<_> = shown.iter().map(identity).collect();
+        let wanted = self.wanted.iter().map(|(file, written)| {
+            let path = self.node.manifests.dir().join(FILES[*file]);
+            let path = path.to_string_lossy().into_owned();
+            (path, full(NAMES[written.name]), written.args())
+        });
+        let wanted: BTreeSet<_> = wanted.collect();
+        holds(shown == wanted, format!("shown: {shown:?}, not {wanted:?}"))
+    }
+
     /// Whether the runtime has what is wanted, running, and nothing else.
     fn what_is_wrong(&self) -> Option<String> {
         let pods = self.node.fake.pods();
@@ -320,6 +335,10 @@ impl History {
 
     async fn end(mut self) {
         self.node.fake.clear_faults();
+        wait_for("the last manifests are read", IN_THE_END, async || {
+            self.what_is_unread().await
+        })
+        .await;
         wait_for("what the last manifests say runs", IN_THE_END, async || {
             self.what_is_wrong().map_or(Ok(()), Err)
         })
@@ -347,6 +366,18 @@ impl History {
         );
         self.node.stop().await;
     }
+}
+
+/// The file, name and arguments of a pod of `/pods`.
+fn identity(pod: &Pod) -> (String, String, String) {
+    let file = pod.annotation(keys::MANIFEST).unwrap_or_default();
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let args = containers.flat_map(|c| c.args.iter().flatten());
+    (
+        file.into(),
+        pod.name().into(),
+        args.cloned().collect::<String>(),
+    )
 }
 
 fn told(pods: &[PodView]) -> String {

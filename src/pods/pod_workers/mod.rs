@@ -171,7 +171,7 @@ impl PodWorkers {
         }
     }
 
-    /// Compares with everything that is wanted: pods that are not are stopped, nudged or forgotten,
+    /// Compares with everything that is wanted: pods that are not are stopped or forgotten,
     /// by how far they have come. Only to be called when every source has delivered; from then on an
     /// unknown pod is one that must not have anything here.
     pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> Reconciled {

@@ -418,7 +418,7 @@ impl PodState {
             Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing => {
                 self.terminate(TerminationReason::Deleted, None)
             }
-            Phase::Terminating { .. } | Phase::Terminated { .. } => self.try_again(),
+            Phase::Terminating { .. } | Phase::Terminated { .. } => Vec::new(),
         }
     }
 

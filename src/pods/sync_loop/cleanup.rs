@@ -162,8 +162,8 @@ impl SyncLoop {
         self.collect(pods, wanted, complete);
     }
 
-    /// Makes up for updates of workers that were lost somewhere: what is wanted and has no worker gets
-    /// one, and what is not wanted any more is stopped, or told to try again.
+    /// Makes up for updates of workers that were lost somewhere: a desired pod without a worker gets one,
+    /// and a pod that is not desired any more is stopped.
     fn compare(&mut self, wanted: &HashSet<PodUid>) {
         let found = self.workers.sync_known_pods(wanted);
         let manager = self.manager.reader();

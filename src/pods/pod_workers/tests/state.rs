@@ -495,7 +495,7 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
 }
 
 #[test]
-fn an_unwanted_pod_is_stopped_nudged_or_forgotten() {
+fn an_unwanted_pod_is_stopped_or_forgotten() {
     let pod = fixed();
     let (mut never, _) = first(sync(Create, &pod).seen(in_runtime("u", "web", false)));
     assert_eq!(never.on(Input::Unwanted), "leave drop");
@@ -503,10 +503,14 @@ fn an_unwanted_pod_is_stopped_nudged_or_forgotten() {
     assert_eq!(maybe.on(Input::Unwanted), "hold kill:30");
     let mut p = syncing(&pod);
     assert_eq!(p.on(Input::Unwanted), "hold kill:30");
-    assert_eq!(p.on(Input::Unwanted), "kill:30");
+    assert_eq!(
+        p.on(Input::Unwanted),
+        "",
+        "a stop that failed has its own delay"
+    );
     p.begin();
     p.ended(Outcome::Done);
-    assert_eq!(p.on(Input::Unwanted), "kill:1");
+    assert_eq!(p.on(Input::Unwanted), "");
     p.begin();
     p.ended(Outcome::Done);
     assert_eq!(p.on(Input::Unwanted), "drop");

@@ -179,6 +179,7 @@ impl World {
         self.workers.observe_runtime(&[]);
         for _ in 0..40 {
             self.workers.sync_known_pods(&HashSet::new());
+            tokio::time::advance(Duration::from_secs(15)).await;
             settle().await;
             for uid in self.syncer.busy() {
                 self.syncer.end(uid.as_str(), How::Well);

@@ -217,7 +217,7 @@ impl KubeGenericRuntimeManager {
         self.cache
             .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
-            self.back_off.start_failed(&id, Timestamp::now());
+            self.back_off.start_failed(pod, container, Timestamp::now());
             // It may run all the same, and then its hook is still to come (P-09).
             if !error.is_outcome_unknown() {
                 self.hook_done(pod, &id);

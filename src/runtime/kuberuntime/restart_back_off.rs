@@ -5,7 +5,7 @@
 
 use crate::{
     base::backoff::{Backoff, Moment, Step},
-    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
+    model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
     state::pod_state_store::{BackOffStep, Journal, PodRecord},
 };
 use jiff::Timestamp;
@@ -22,8 +22,9 @@ const RESET_AFTER: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct RestartBackOff {
     steps: Mutex<Backoff<u64, Timestamp>>,
-    /// When starts failed, by instance. Some runtimes leave such an instance as it was created.
-    failed_starts: Mutex<HashMap<ContainerId, Timestamp>>,
+    /// When the last start of a container failed, by pod UID and name. CRI-O leaves such an instance
+    /// CREATED, or forgets it.
+    failed_starts: Mutex<HashMap<(PodUid, String), Timestamp>>,
     cap: Duration,
     journal: Journal,
 }
@@ -52,9 +53,10 @@ impl RestartBackOff {
         }
     }
 
-    /// The start of an instance failed.
-    pub(super) fn start_failed(&self, id: &ContainerId, at: Timestamp) {
-        self.failed_starts.lock().insert(id.clone(), at);
+    /// The start of a container that had been created failed.
+    pub(super) fn start_failed(&self, pod: &Pod, container: &Container, at: Timestamp) {
+        let key = (pod.uid(), container.name.clone());
+        self.failed_starts.lock().insert(key, at);
     }
 
     /// Whether a container may start at `now`, given its newest instance. A container that may start
@@ -66,7 +68,7 @@ impl RestartBackOff {
         newest: Option<&ContainerStatus>,
         now: Timestamp,
     ) -> Admission {
-        match newest.and_then(|newest| self.ended(newest)) {
+        match self.ended(pod, container, newest) {
             Some(ended) => self.admit_after(pod, container, ended, now),
             None => Admission::Go,
         }
@@ -106,7 +108,8 @@ impl RestartBackOff {
         newest: &ContainerStatus,
         now: Timestamp,
     ) -> Option<(Duration, Duration)> {
-        self.held_after(pod, container, self.ended(newest)?, now)
+        let ended = self.ended(pod, container, Some(newest))?;
+        self.held_after(pod, container, ended, now)
     }
 
     /// The same, for a container whose last instance ended at a known time and may be gone.
@@ -149,7 +152,7 @@ impl RestartBackOff {
         container: &Container,
         newest: &ContainerStatus,
     ) -> bool {
-        let ended = self.ended(newest);
+        let ended = self.ended(pod, container, Some(newest));
         let steps = self.steps.lock();
         let step = steps.step(&key_of(pod, container));
         ended.is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
@@ -163,6 +166,7 @@ impl RestartBackOff {
     /// Forgets the steps of a pod that is gone, or begins anew, as far as its record in the journal knows
     /// them. Those of a container before its image was changed go with time.
     pub(super) fn forget(&self, uid: &PodUid) {
+        self.failed_starts.lock().retain(|(of, _), _| of != uid);
         let keys = |record: &PodRecord| -> Vec<u64> {
             record.back_off.values().map(|step| step.key).collect()
         };
@@ -185,21 +189,37 @@ impl RestartBackOff {
         self.failed_starts.lock().retain(|_, at| recent(at));
     }
 
-    /// When an instance ended that does not run any more. Of one in a state that nobody knows, all that is
-    /// sure is when it was made; counting from there keeps its replacements from following each other
-    /// without a pause.
-    fn ended(&self, container: &ContainerStatus) -> Option<Timestamp> {
-        let nanoseconds = match container.state {
-            ContainerState::Exited => container.finished_at,
-            ContainerState::Unknown => container.created_at,
-            ContainerState::Created => {
-                return self.failed_starts.lock().get(&container.id).copied();
-            }
-            ContainerState::Running => return None,
+    /// When the last attempt to run a container ended, by its newest instance and the last start that
+    /// failed; `None` while it runs, or before its first start.
+    fn ended(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        newest: Option<&ContainerStatus>,
+    ) -> Option<Timestamp> {
+        let exited = match newest.map(|newest| newest.state) {
+            Some(ContainerState::Running) => return None,
+            Some(ContainerState::Exited) => newest.map(|newest| newest.finished_at),
+            // All that is known is when it was created. Counting from there keeps its replacements from
+            // following each other without a delay.
+            Some(ContainerState::Unknown) => newest.map(|newest| newest.created_at),
+            Some(ContainerState::Created) | None => None,
         };
-        let instant = Timestamp::from_nanosecond(i128::from(nanoseconds));
-        Some(instant.unwrap_or(Timestamp::UNIX_EPOCH))
+        let failed = self
+            .failed_starts
+            .lock()
+            .get(&(pod.uid(), container.name.clone()))
+            .copied();
+        // An instance that was created after that is another attempt.
+        let created = newest.map(|newest| instant(newest.created_at));
+        let failed = failed.filter(|failed| created.is_none_or(|created| created <= *failed));
+        exited.map(instant).max(failed)
     }
+}
+
+/// The point in time that the runtime gives in nanoseconds.
+fn instant(nanoseconds: i64) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 fn key_of(pod: &Pod, container: &Container) -> u64 {
@@ -386,21 +406,37 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_failed_counts_as_an_end_also_when_the_runtime_leaves_it_created() {
-        let bed = bed();
+    fn a_start_that_failed_counts_as_an_end_whatever_the_runtime_keeps_of_it() {
         let created = ContainerStatus {
             id: "c1".into(),
             state: ContainerState::Created,
             ..Default::default()
         };
-        let admit = |now| {
-            bed.back_off
-                .admit(&bed.pod, &bed.container, Some(&created), now)
+        failed_starts_back_off(None);
+        failed_starts_back_off(Some(&exit_at(t(-5))));
+        let (bed, now) = failed_starts_back_off(Some(&created));
+        bed.back_off.start_failed(&bed.pod, &bed.container, now);
+        let later = ContainerStatus {
+            created_at: exit_at(now + Duration::from_secs(1)).finished_at,
+            ..created.clone()
         };
+        let admit = |newest| {
+            bed.back_off
+                .admit(&bed.pod, &bed.container, Some(newest), now)
+        };
+        assert_eq!(admit(&later), Admission::Go, "another attempt");
+        assert_ne!(admit(&created), Admission::Go);
+        bed.back_off.collect(now + Duration::from_secs(3600));
+        assert_eq!(admit(&created), Admission::Go, "it is forgotten with time");
+    }
+
+    fn failed_starts_back_off(newest: Option<&ContainerStatus>) -> (Bed, Timestamp) {
+        let bed = bed();
+        let admit = |now| bed.back_off.admit(&bed.pod, &bed.container, newest, now);
         let mut gaps = Vec::new();
         let mut now = t(0);
         for _ in 0..5 {
-            bed.back_off.start_failed(&created.id, now);
+            bed.back_off.start_failed(&bed.pod, &bed.container, now);
             let left = match admit(now) {
                 Admission::Go => Duration::ZERO,
                 Admission::Wait { left, .. } => left,
@@ -410,8 +446,7 @@ mod tests {
             gaps.push(left.as_secs());
         }
         assert_eq!(gaps, [0, 10, 20, 40, 80]);
-        bed.back_off.collect(now + Duration::from_secs(3600));
-        assert_eq!(admit(now), Admission::Go, "it is forgotten with time");
+        (bed, now)
     }
 
     #[test]

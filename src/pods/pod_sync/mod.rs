@@ -212,6 +212,11 @@ impl PodSync {
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
+        if picture.is_empty() {
+            // What is on disk of a pod without a record is never removed: its origin is unknown.
+            let recorded = cancel.run_until_cancelled(self.journal.flush()).await;
+            anyhow::ensure!(recorded.is_some(), "the pod is to be synced again");
+        }
         let volumes = match self.volumes.prepare(pod, cancel).await {
             Ok(volumes) => volumes,
             Err(VolumeError::Cancelled) => anyhow::bail!("the pod is to be synced again"),

@@ -238,7 +238,9 @@ volumes: [{ name: s, secret: { secretName: db } }]
 }
 
 pub async fn a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans() {
-    let mut node = Node::start_with_objects("").await;
+    // CRI-O holds a request for a sandbox that it still makes for a client which is gone until the
+    // deadline, and gives the sandbox to the next request.
+    let mut node = Node::start_with_objects("runtimeRequestTimeout: 10s").await;
     node.object("configmaps/default/app/color", "blue");
     node.object("secrets/default/db/user", "admin");
     node.object("secrets/default/db/password", "hush");

@@ -25,7 +25,7 @@ use kubelet::pods::status::generate_api_pod_status;
 use kubelet::runtime::kuberuntime::actions::{Facts, Inputs as ActionInputs, compute_pod_actions};
 use kubelet::runtime::kuberuntime::labels;
 use kubelet::state::pod_cache::{self, Listed, Owner};
-use kubelet::state::probe_results::Verdicts;
+use kubelet::state::probe_results::ContainerProbeResults;
 use prost::Message;
 
 const MANY: usize = 1000;
@@ -156,7 +156,7 @@ fn manifests(c: &mut Criterion) {
     });
 }
 
-fn decisions(c: &mut Criterion) {
+fn pod_history(c: &mut Criterion) {
     let pod = read("/manifests/web.yaml", MANIFEST, Timestamp::now());
     let (status, nothing, facts) = (running(&pod), PodStatus::default(), Facts::default());
     for (name, status) in [
@@ -166,7 +166,7 @@ fn decisions(c: &mut Criterion) {
         let inputs = ActionInputs {
             pod: &pod,
             status,
-            verdicts: &|_| Verdicts::default(),
+            probe_results: &|_| ContainerProbeResults::default(),
             facts: &facts,
         };
         c.bench_function(name, |b| b.iter(|| compute_pod_actions(black_box(&inputs))));
@@ -227,10 +227,10 @@ fn lists(c: &mut Criterion) {
             memory.compare(black_box(other.clone()), decode).unwrap()
         });
     });
-    picture(c, &pods);
+    runtime_status(c, &pods);
 }
 
-fn picture(c: &mut Criterion, pods: &[Arc<Pod>]) {
+fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
     let (mut sandboxes, mut containers) = (Vec::new(), Vec::new());
     for pod in pods {
         let (owner, status) = (Owner::of(pod), running(pod));
@@ -279,5 +279,5 @@ fn picture(c: &mut Criterion, pods: &[Arc<Pod>]) {
     });
 }
 
-criterion_group!(benches, manifests, decisions, lists);
+criterion_group!(benches, manifests, pod_history, lists);
 criterion_main!(benches);

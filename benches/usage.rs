@@ -59,7 +59,7 @@ async fn measure(pods: usize, mode: &str) {
     let node = Node::new(pods, mode);
     let (writer, cache) = pod_cache::board();
     for pod in 0..pods {
-        node.picture(&writer, pod);
+        node.runtime_status(&writer, pod);
     }
     let directory = tempfile::tempdir().unwrap();
     let socket = format!("unix://{}", directory.path().join("none.sock").display());
@@ -181,7 +181,7 @@ impl Node {
         node
     }
 
-    fn picture(&self, writer: &PodCacheWriter, pod: usize) {
+    fn runtime_status(&self, writer: &PodCacheWriter, pod: usize) {
         let owner = Owner {
             uid: format!("00000000-0000-0000-0000-{pod:012}").as_str().into(),
             name: format!("deployment-with-a-name-{pod}").into(),

@@ -11,13 +11,13 @@
 use anyhow::Context as _;
 use kubelet::{
     model::{
-        ContainerState, ContainerStatus, NetworkMode, Pod, PodExt, PodStatus, ProbeVerdict,
+        ContainerState, ContainerStatus, NetworkMode, Pod, PodExt, PodStatus, ProbeResult,
         SandboxStatus, container_hash,
     },
     runtime::kuberuntime::actions::{
         ContainerStart, Facts, Inputs, PodActions, compute_pod_actions,
     },
-    state::probe_results::Verdicts,
+    state::probe_results::ContainerProbeResults,
 };
 use serde::Deserialize;
 use std::{collections::HashMap, env, fs};
@@ -97,8 +97,8 @@ struct Instance {
     exit_code: i32,
     /// The image it was created with; the pod's when absent.
     image: Option<String>,
-    liveness: Option<VerdictName>,
-    startup: Option<VerdictName>,
+    liveness: Option<ProbeResultName>,
+    startup: Option<ProbeResultName>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -112,7 +112,7 @@ enum StateName {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum VerdictName {
+enum ProbeResultName {
     Success,
     Failure,
     Unknown,
@@ -144,19 +144,19 @@ fn read<T: serde::de::DeserializeOwned>(path: &str) -> anyhow::Result<T> {
 }
 
 fn show(pod: &Pod, state: &State) {
-    let mut verdicts = HashMap::new();
+    let mut probe_results = HashMap::new();
     let containers: Vec<ContainerStatus> = state
         .containers
         .iter()
         .enumerate()
         .map(|(n, instance)| {
             let status = instance.status(pod, n);
-            let verdict = Verdicts {
+            let probe_result = ContainerProbeResults {
                 liveness: instance.liveness.map(Into::into),
                 startup: instance.startup.map(Into::into),
                 readiness: None,
             };
-            verdicts.insert(status.id.clone(), verdict);
+            probe_results.insert(status.id.clone(), probe_result);
             status
         })
         .collect();
@@ -172,7 +172,7 @@ fn show(pod: &Pod, state: &State) {
     print_plan(&compute_pod_actions(&Inputs {
         pod,
         status: &status,
-        verdicts: &|id| verdicts.get(id).copied().unwrap_or_default(),
+        probe_results: &|id| probe_results.get(id).copied().unwrap_or_default(),
         facts: &facts,
     }));
 }
@@ -228,12 +228,12 @@ impl From<StateName> for ContainerState {
     }
 }
 
-impl From<VerdictName> for ProbeVerdict {
-    fn from(name: VerdictName) -> Self {
+impl From<ProbeResultName> for ProbeResult {
+    fn from(name: ProbeResultName) -> Self {
         match name {
-            VerdictName::Success => Self::Success,
-            VerdictName::Failure => Self::Failure,
-            VerdictName::Unknown => Self::Unknown,
+            ProbeResultName::Success => Self::Success,
+            ProbeResultName::Failure => Self::Failure,
+            ProbeResultName::Unknown => Self::Unknown,
         }
     }
 }

@@ -15,14 +15,14 @@ fn main() -> ExitCode {
     match cli::parse(env::args_os().skip(1)) {
         Ok(Command::Run(flags)) => match run(&flags) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => complain(&chain(error.as_ref())),
+            Err(error) => print_error(&chain(error.as_ref())),
         },
         Ok(Command::Print(text)) => {
             let _ = writeln!(std::io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
         Ok(Command::Verb(verb)) => cli::run(verb),
-        Err(error) => complain(&error.to_string()),
+        Err(error) => print_error(&error.to_string()),
     }
 }
 
@@ -59,7 +59,7 @@ fn service_manager() -> anyhow::Result<Option<ServiceManager>> {
     manager.context("NOTIFY_SOCKET").map(Some)
 }
 
-fn complain(text: &str) -> ExitCode {
-    cli::complain(text);
+fn print_error(text: &str) -> ExitCode {
+    cli::print_error(text);
     ExitCode::FAILURE
 }

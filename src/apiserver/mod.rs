@@ -3,7 +3,7 @@
 //! * Owns: the client that `--kubeconfig` describes, its credentials, its deadlines and its second tries.
 //! * Woken by its callers; publishes nothing.
 //! * Must never take pods or write anything, log what a token is, or keep a caller waiting for longer than
-//!   [`PATIENCE`].
+//!   [`TIMEOUT`].
 //! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to the clients of `TokenReview` and
 //!   `SubjectAccessReview` in `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
@@ -14,7 +14,7 @@ mod review;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use review::{PATIENCE, ReviewError};
+pub use review::{ReviewError, TIMEOUT};
 
 use self::metrics::RequestMetrics;
 use crate::{base::Reloaded, base::metrics::Metrics};

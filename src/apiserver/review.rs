@@ -18,7 +18,7 @@ use std::{error::Error, io, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long one question may take with all its tries; upstream's `TokenAccessReviewTimeout`.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Tries of one question, and the waits between them: half a second, half as much again each time
 /// (upstream's `DefaultAuthWebhookRetryBackoff`).
 const TRIES: u32 = 5;
@@ -46,7 +46,7 @@ pub enum ReviewError {
     #[error("the answer of the API server cannot be understood")]
     Unreadable(#[source] Box<dyn Error + Send + Sync>),
     /// It did not answer in time.
-    #[error("the API server did not answer within {} s", PATIENCE.as_secs())]
+    #[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
     Late,
 }
 
@@ -159,7 +159,7 @@ impl ApiServer {
     where
         Q: Serialize + DeserializeOwned,
     {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let question = serde_json::to_vec(question);
         let question = question.map_err(|error| ReviewError::Unreadable(error.into()))?;
         let mut wait = FIRST_WAIT;

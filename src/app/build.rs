@@ -1,6 +1,6 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::{Periods, images, live::Live, memory, probes, reclaim, sources};
+use super::{Periods, image_gc, images, introspect::Live, memory, probes, sources};
 use crate::{
     apiserver::configmap_secret::Objects,
     base::Tasks,
@@ -11,7 +11,7 @@ use crate::{
         CriConnection, CriMetrics, Endpoint, FeaturesReader, ImageClient, RuntimeClient,
         RuntimeFeatures, RuntimeInfo,
         events::{EventMetrics, event_stream},
-        features_board,
+        features_store,
     },
     host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
@@ -35,9 +35,9 @@ use crate::{
     server::HealthChecks,
     state::events::EventRecorder,
     state::pod_cache::{self, PodCache, PodCacheWriter},
-    state::pod_history::Decisions,
+    state::pod_history::PodHistory,
     state::pod_manager::PodManagerWriter,
-    state::pod_state_store::Journal,
+    state::pod_state_store::PodStateStore,
     state::probe_results::{self, ProbeResults},
     volumes::{HostMounter, KubeletRoot, VolumeManager},
 };
@@ -55,7 +55,7 @@ use tokio::sync::watch;
 const LOG_LINKS: &str = "/var/log/containers";
 
 /// Everything that does not need the runtime to answer.
-pub struct Boards {
+pub struct Stores {
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
@@ -63,10 +63,10 @@ pub struct Boards {
     /// Families of health checks, which have a page of their own.
     pub(super) sli_metrics: Metrics,
     pub(super) events: EventRecorder,
-    pub(super) decisions: Decisions,
+    pub(super) pod_history: PodHistory,
     pub(super) runtime: RuntimeClient,
     pub(super) images: ImageClient,
-    pub(super) journal: Journal,
+    pub(super) state_store: PodStateStore,
     pub(super) root: KubeletRoot,
     pub(super) manager: PodManagerWriter,
     pub(super) statuses: StatusManager,
@@ -85,7 +85,7 @@ pub struct Boards {
     pub(super) heard: watch::Sender<bool>,
 }
 
-impl Boards {
+impl Stores {
     /// Reads what is on disk and prepares connections. Families of metrics go to `metrics`.
     pub(super) fn open(
         config: &KubeletConfig,
@@ -94,31 +94,37 @@ impl Boards {
     ) -> anyhow::Result<Self> {
         let root = KubeletRoot::create(&config.root_dir)
             .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
-        let journal = Journal::open(journal_dir(config))?;
+        let state_store = PodStateStore::open(journal_dir(config))?;
         let records = images::records(config)?;
         let posted = config
             .allow_posted_pods
             .then(|| sources::posted_pods(config));
         let posted = posted.transpose().context("cannot keep posted pods")?;
         let tracing = config.tracing.as_ref();
-        let boards = Self::of(config, machine, (root, journal, records), tracing, metrics)?;
-        Ok(Self { posted, ..boards })
+        let stores = Self::of(
+            config,
+            machine,
+            (root, state_store, records),
+            tracing,
+            metrics,
+        )?;
+        Ok(Self { posted, ..stores })
     }
 
     /// Reads what is on disk and touches nothing.
     pub(super) fn look(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
         let root = KubeletRoot::look(&config.root_dir)
             .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-        let journal = Journal::look(journal_dir(config))?;
+        let state_store = PodStateStore::look(journal_dir(config))?;
         // Whoever opens the records makes their directories and tidies up what writing them left.
-        let kept = (root, journal, PullRecords::off());
+        let kept = (root, state_store, PullRecords::off());
         Self::of(config, machine, kept, None, Metrics::new())
     }
 
     fn of(
         config: &KubeletConfig,
         machine: Machine,
-        (root, journal, records): (KubeletRoot, Journal, PullRecords),
+        (root, state_store, records): (KubeletRoot, PodStateStore, PullRecords),
         tracing: Option<&TracingSettings>,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
@@ -148,10 +154,10 @@ impl Boards {
             probe_metrics: Metrics::new(),
             sli_metrics: Metrics::new(),
             events: EventRecorder::new(),
-            decisions: Decisions::new(),
+            pod_history: PodHistory::new(),
             runtime: RuntimeClient::new(connection),
             images: ImageClient::new(image_connection),
-            journal,
+            state_store,
             root,
             manager: PodManagerWriter::default(),
             statuses: StatusManager::new(),
@@ -192,24 +198,24 @@ fn journal_dir(config: &KubeletConfig) -> PathBuf {
 pub(super) async fn start(
     config: &KubeletConfig,
     periods: Periods,
-    boards: Boards,
+    stores: Stores,
     info: &RuntimeInfo,
     tasks: &mut Tasks,
 ) -> anyhow::Result<PodWorkers> {
-    images::recover_pulls(&boards).await;
-    let collector = images::collector(config, &boards);
-    let node = Arc::new(node_facts(config, &boards.machine)?);
-    let (features_writer, features) = features_board(RuntimeFeatures::of(&info.status));
-    let user_namespaces = user_namespaces(config, &boards.root).await?;
+    images::recover_pulls(&stores).await;
+    let collector = images::collector(config, &stores);
+    let node = Arc::new(node_facts(config, &stores.machine)?);
+    let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
+    let user_namespaces = user_namespaces(config, &stores.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone());
-    let volumes = VolumeManager::new(boards.root.clone(), node.clone(), objects, HostMounter);
+    let volumes = VolumeManager::new(stores.root.clone(), node.clone(), objects, HostMounter);
     let (results_writer, results) = probe_results::board();
     let admission = Admission {
         sysctls: Allowlist::new(
-            &boards.machine.kernel_release,
+            &stores.machine.kernel_release,
             &config.containers.allowed_unsafe_sysctls,
         )?,
-        app_armor: boards.machine.app_armor,
+        app_armor: stores.machine.app_armor,
         features: features.clone(),
     };
     let status_features = features.clone();
@@ -220,104 +226,104 @@ pub(super) async fn start(
         features,
         user_namespaces,
     };
-    let runtime = runtime_manager(config, &boards, shared);
-    let (stream, hints) = event_stream(boards.runtime.clone(), EventMetrics::new(&boards.metrics));
+    let runtime = runtime_manager(config, &stores, shared);
+    let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
-        boards.runtime.clone(),
-        boards.cache_writer,
+        stores.runtime.clone(),
+        stores.cache_writer,
         hints,
         periods.pleg,
         &info.status,
         features_writer,
-        PlegMetrics::new(&boards.metrics, &boards.cache),
+        PlegMetrics::new(&stores.metrics, &stores.cache),
     );
     let view = probes::container_view(
-        boards.cache.clone(),
-        boards.manager.reader(),
-        boards.statuses.reader(),
+        stores.cache.clone(),
+        stores.manager.reader(),
+        stores.statuses.reader(),
         node.address().into(),
     );
     let probe_parts = prober::Parts {
-        started_at: boards.started_at,
-        exec: runtime_exec(boards.runtime.clone()),
+        started_at: stores.started_at,
+        exec: runtime_exec(stores.runtime.clone()),
         view,
         results: results_writer,
-        journal: boards.journal.clone(),
-        events: boards.events.clone(),
+        state_store: stores.state_store.clone(),
+        events: stores.events.clone(),
     };
-    let probe_manager = ProbeManager::new(probe_parts, &boards.metrics, &boards.probe_metrics);
-    let statuses_board = boards.statuses.reader();
+    let probe_manager = ProbeManager::new(probe_parts, &stores.metrics, &stores.probe_metrics);
+    let statuses_board = stores.statuses.reader();
     let statuses = StatusPublisher::new(
         runtime.clone(),
         info.version.runtime_name.clone(),
-        boards.statuses,
-        boards.cache.clone(),
+        stores.statuses,
+        stores.cache.clone(),
         results.clone(),
-        boards.journal.clone(),
+        stores.state_store.clone(),
         status_features,
     );
-    let statuses = Arc::new(statuses.timing(PodStartMetrics::new(&boards.metrics)));
-    let reclaim = reclaim::Reclaim {
+    let statuses = Arc::new(statuses.timing(PodStartMetrics::new(&stores.metrics)));
+    let reclaim = image_gc::Reclaim {
         collector,
         runtime: runtime.clone(),
-        cache: boards.cache.clone(),
-        events: boards.events.clone(),
+        cache: stores.cache.clone(),
+        events: stores.events.clone(),
         node_name: config.node_name.clone(),
-        tracer: boards.tracer.clone(),
+        tracer: stores.tracer.clone(),
     };
     let pod_sync = Arc::new(PodSync {
         runtime: runtime.clone(),
-        cache: boards.cache.clone(),
+        cache: stores.cache.clone(),
         statuses,
         probes: probe_manager.clone(),
         volumes,
-        journal: boards.journal.clone(),
-        events: boards.events.clone(),
-        decisions: boards.decisions.clone(),
+        state_store: stores.state_store.clone(),
+        events: stores.events.clone(),
+        pod_history: stores.pod_history.clone(),
         state: state.clone(),
     });
-    let rotation = log_rotation(config, &boards.runtime, &boards.cache);
+    let rotation = log_rotation(config, &stores.runtime, &stores.cache);
     let delays = Delays {
         resync: config.sync_frequency,
         ..Delays::default()
     };
-    let timed = Timed::new(traced(pod_sync.clone(), &boards.tracer), &boards.metrics);
+    let timed = Timed::new(traced(pod_sync.clone(), &stores.tracer), &stores.metrics);
     let workers = PodWorkers::new(Arc::new(timed), delays);
-    let wanted = boards.manager.reader();
-    let loop_metrics = LoopMetrics::new(&boards.metrics, &wanted, &workers);
-    pod_workers::metrics::count(&workers, move || wanted.uids(), &boards.metrics);
+    let wanted = stores.manager.reader();
+    let loop_metrics = LoopMetrics::new(&stores.metrics, &wanted, &workers);
+    pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);
     let live = Live {
         workers: workers.clone(),
         runtime,
         probes: probe_manager,
         results: results.clone(),
-        cache: boards.cache.clone(),
+        cache: stores.cache.clone(),
         state,
-        decisions: boards.decisions.clone(),
-        events: boards.events.clone(),
+        pod_history: stores.pod_history.clone(),
+        events: stores.events.clone(),
         statuses: pod_sync.statuses.clone(),
         volumes: pod_sync.volumes.clone(),
     };
-    let _ = boards.live.set(live);
+    let _ = stores.live.set(live);
     let (updates, sources) =
-        PodConfig::start(sources::config(config), boards.events.clone(), tasks)?;
+        PodConfig::start(sources::config(config), stores.events.clone(), tasks)?;
     let sync_loop = SyncLoop {
         updates,
         sources,
-        manager: boards.manager,
+        manager: stores.manager,
         workers: workers.clone(),
-        cache: boards.cache,
+        cache: stores.cache,
         results,
         pod_sync,
         admission,
-        heartbeat: boards.heartbeat,
+        heartbeat: stores.heartbeat,
         metrics: loop_metrics,
         cleaning: HashSet::new(),
         held: HashSet::new(),
         cleaned: Arc::default(),
-        strays: Arc::default(),
+        orphaned_logs: Arc::default(),
         audits: Audits::every(periods.audit),
-        heard: boards.heard,
+        heard: stores.heard,
     };
     let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());
     if !config.image_gc.is_off() {
@@ -330,7 +336,7 @@ pub(super) async fn start(
         status,
     } = pleg;
     tasks.spawn("memory", memory::run(statuses_board, shutdown.clone()));
-    tasks.spawn("journal", boards.journal.run(shutdown.clone()));
+    tasks.spawn("journal", stores.state_store.run(shutdown.clone()));
     tasks.spawn("cri.events", stream.run(shutdown.clone()));
     tasks.spawn("pleg.relist", relist.run(shutdown.clone()));
     tasks.spawn("pleg.events", hints.run(shutdown.clone()));
@@ -377,29 +383,29 @@ pub(super) struct Shared {
 
 pub(super) fn runtime_manager(
     config: &KubeletConfig,
-    boards: &Boards,
+    stores: &Stores,
     shared: Shared,
 ) -> KubeGenericRuntimeManager {
     let containers = &config.containers;
     let period = containers.cpu_cfs_quota_period.as_micros();
     let logs = config.container_logs.pod_logs_dir.clone();
     KubeGenericRuntimeManager::new(kuberuntime::Deps {
-        runtime: boards.runtime.clone(),
-        images: images::manager(config, boards),
-        cache: boards.cache.clone(),
-        events: boards.events.clone(),
-        decisions: boards.decisions.clone(),
-        journal: boards.journal.clone(),
+        runtime: stores.runtime.clone(),
+        images: images::manager(config, stores),
+        cache: stores.cache.clone(),
+        events: stores.events.clone(),
+        pod_history: stores.pod_history.clone(),
+        state_store: stores.state_store.clone(),
         results: shared.results,
         hooks: Hooks::new(
-            runtime_exec(boards.runtime.clone()),
-            boards.events.clone(),
-            &boards.metrics,
+            runtime_exec(stores.runtime.clone()),
+            stores.events.clone(),
+            &stores.metrics,
         ),
         volumes: shared.volumes,
         user_namespaces: shared.user_namespaces,
         features: shared.features,
-        metrics: StartMetrics::new(&boards.metrics),
+        metrics: StartMetrics::new(&stores.metrics),
         config: kuberuntime::Config {
             max_restart_back_off: containers.max_restart_back_off,
             gc_policy: GcPolicy {
@@ -411,7 +417,7 @@ pub(super) fn runtime_manager(
             log_links: Some(log_links(&logs)),
         },
         settings: SpecSettings {
-            root: boards.root.clone(),
+            root: stores.root.clone(),
             pod_logs_dir: logs,
             cluster_dns: config.dns.cluster_dns.clone(),
             cluster_domain: config.dns.cluster_domain.clone(),
@@ -419,7 +425,7 @@ pub(super) fn runtime_manager(
             cpu: CpuEnforcement {
                 cfs_quota: containers.cpu_cfs_quota,
                 period_microseconds: i64::try_from(period).unwrap_or(100_000),
-                oom_group: boards.machine.cgroup_v2
+                oom_group: stores.machine.cgroup_v2
                     && config.effective.single_process_oom_kill != Some(true),
             },
             node: shared.node,

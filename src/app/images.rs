@@ -1,6 +1,6 @@
 //! The parts that deal with images.
 
-use super::Boards;
+use super::Stores;
 use crate::{
     base::metrics::Metrics,
     config::KubeletConfig,
@@ -36,44 +36,44 @@ pub(super) fn records(config: &KubeletConfig) -> anyhow::Result<PullRecords> {
     }
 }
 
-pub(super) fn manager(config: &KubeletConfig, boards: &Boards) -> ImageManager {
+pub(super) fn manager(config: &KubeletConfig, stores: &Stores) -> ImageManager {
     let images = &config.images;
     ImageManager::new(ImageManagerParts {
-        images: boards.images.clone(),
-        events: boards.events.clone(),
+        images: stores.images.clone(),
+        events: stores.events.clone(),
         pulls: PullConfig {
             serialize: images.serialize,
             max_parallel: images.max_parallel,
             qps: images.qps.map_or(0.0, f64::from),
             burst: images.burst,
         },
-        keyring: boards.keyring.clone(),
-        records: boards.records.clone(),
-        metrics: PullMetrics::new(&boards.metrics),
+        keyring: stores.keyring.clone(),
+        records: stores.records.clone(),
+        metrics: PullMetrics::new(&stores.metrics),
     })
 }
 
-pub(super) fn collector(config: &KubeletConfig, boards: &Boards) -> ImageCollector {
+pub(super) fn collector(config: &KubeletConfig, stores: &Stores) -> ImageCollector {
     let parts = CollectorParts {
-        images: boards.images.clone(),
-        runtime: boards.runtime.clone(),
-        pods: boards.manager.reader(),
-        records: boards.records.clone(),
-        events: boards.events.clone(),
+        images: stores.images.clone(),
+        runtime: stores.runtime.clone(),
+        pods: stores.manager.reader(),
+        records: stores.records.clone(),
+        events: stores.events.clone(),
         node_name: config.node_name.clone(),
         policy: config.image_gc,
         root: config.root_dir.clone(),
     };
-    ImageCollector::new(parts, &boards.metrics)
+    ImageCollector::new(parts, &stores.metrics)
 }
 
 /// Pulls that an earlier kubelet was killed amid become records, before anything is started.
-pub(super) async fn recover_pulls(boards: &Boards) {
-    if !boards.records.has_interrupted_pulls() {
+pub(super) async fn recover_pulls(stores: &Stores) {
+    if !stores.records.has_interrupted_pulls() {
         return;
     }
-    match boards.images.list_images(None).await {
-        Ok(images) => boards.records.recover(&images).await,
+    match stores.images.list_images(None).await {
+        Ok(images) => stores.records.recover(&images).await,
         Err(error) => tracing::warn!(
             err = %error,
             "Cannot see what became of image pulls that were cut short"

@@ -1,10 +1,10 @@
 //! The parts that are needed to look, with nothing running and nothing changed.
 
-use super::build::{self, Boards, Shared};
+use super::build::{self, Shared, Stores};
 use crate::{
     apiserver::configmap_secret::Objects,
     config::KubeletConfig,
-    cri::{CriError, ImageClient, RuntimeClient, RuntimeFeatures, features_board, v1},
+    cri::{CriError, ImageClient, RuntimeClient, RuntimeFeatures, features_store, v1},
     host::Machine,
     images::{ImageName, ReadyImage},
     model::{AddressOrder, Pod, PodExt, PodStatus},
@@ -13,18 +13,18 @@ use crate::{
         KubeGenericRuntimeManager,
         preview::{KnownImages, Preview, read_pods},
     },
-    state::pod_state_store::Journal,
+    state::pod_state_store::PodStateStore,
     state::probe_results::{self, ProbeResultsWriter},
     volumes::{HostMounter, VolumeManager},
 };
 use std::{sync::Arc, time::Duration};
 
 /// How long the runtime may take to answer that it is there.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the runtime is and can.
 #[derive(Clone, Debug, Default)]
-pub struct RuntimeWord {
+pub struct RuntimeReport {
     /// Name and version; empty when it was not asked.
     pub name: String,
     /// What pods may ask of it.
@@ -36,7 +36,7 @@ pub struct Look {
     manager: KubeGenericRuntimeManager,
     runtime: RuntimeClient,
     images: ImageClient,
-    journal: Journal,
+    state_store: PodStateStore,
     results: ProbeResultsWriter,
     sysctls: Allowlist,
     app_armor: bool,
@@ -46,7 +46,7 @@ pub struct Look {
 
 /// The clients of a configuration's runtime.
 pub struct Runtime {
-    boards: Boards,
+    stores: Stores,
 }
 
 impl Runtime {
@@ -55,21 +55,21 @@ impl Runtime {
     /// # Errors
     /// The configuration, or what is on disk, cannot be used.
     pub fn of(config: &KubeletConfig) -> anyhow::Result<Self> {
-        let boards = Boards::look(config, Machine::read()?)?;
-        Ok(Self { boards })
+        let stores = Stores::look(config, Machine::read()?)?;
+        Ok(Self { stores })
     }
 
     /// Asks what the runtime is and can.
     ///
     /// # Errors
     /// It does not answer, or not as it should.
-    pub async fn ask(&self) -> anyhow::Result<RuntimeWord> {
+    pub async fn ask(&self) -> anyhow::Result<RuntimeReport> {
         let asked = async {
-            let runtime = &self.boards.runtime;
+            let runtime = &self.stores.runtime;
             Ok::<_, CriError>((runtime.version().await?, runtime.status(false).await?))
         };
-        let (version, status) = tokio::time::timeout(PATIENCE, asked).await??;
-        Ok(RuntimeWord {
+        let (version, status) = tokio::time::timeout(TIMEOUT, asked).await??;
+        Ok(RuntimeReport {
             name: format!("{} {}", version.runtime_name, version.runtime_version),
             features: RuntimeFeatures::of(&status),
         })
@@ -79,33 +79,33 @@ impl Runtime {
     ///
     /// # Errors
     /// The configuration, or what is on disk, cannot be used.
-    pub async fn look(self, config: &KubeletConfig, word: &RuntimeWord) -> anyhow::Result<Look> {
-        let boards = self.boards;
-        let node = Arc::new(build::node_facts(config, &boards.machine)?);
-        let user_namespaces = build::user_namespaces(config, &boards.root).await?;
+    pub async fn look(self, config: &KubeletConfig, word: &RuntimeReport) -> anyhow::Result<Look> {
+        let stores = self.stores;
+        let node = Arc::new(build::node_facts(config, &stores.machine)?);
+        let user_namespaces = build::user_namespaces(config, &stores.root).await?;
         let objects = Objects::new(config.local_objects_dir.clone());
-        let volumes = VolumeManager::new(boards.root.clone(), node.clone(), objects, HostMounter);
-        let (results, verdicts) = probe_results::board();
-        let (_, features) = features_board(word.features);
+        let volumes = VolumeManager::new(stores.root.clone(), node.clone(), objects, HostMounter);
+        let (results, probe_results) = probe_results::board();
+        let (_, features) = features_store(word.features);
         let sysctls = Allowlist::new(
-            &boards.machine.kernel_release,
+            &stores.machine.kernel_release,
             &config.containers.allowed_unsafe_sysctls,
         )?;
         let shared = Shared {
             node,
             volumes,
-            results: verdicts,
+            results: probe_results,
             features,
             user_namespaces,
         };
         Ok(Look {
-            manager: build::runtime_manager(config, &boards, shared),
-            runtime: boards.runtime,
-            images: boards.images,
-            journal: boards.journal,
+            manager: build::runtime_manager(config, &stores, shared),
+            runtime: stores.runtime,
+            images: stores.images,
+            state_store: stores.state_store,
             results,
             sysctls,
-            app_armor: boards.machine.app_armor,
+            app_armor: stores.machine.app_armor,
             features: word.features,
             address_order: AddressOrder::of_node(&config.node_ips),
         })
@@ -172,7 +172,7 @@ impl Look {
         images: &KnownImages,
     ) -> Preview {
         let uid = pod.uid();
-        self.results.restore(&uid, &self.journal.get(&uid));
+        self.results.restore(&uid, &self.state_store.get(&uid));
         self.manager.preview(pod, status, images).await
     }
 }

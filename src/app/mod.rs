@@ -10,16 +10,16 @@
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;
-mod census;
+mod store_metrics;
 mod images;
-mod live;
+mod introspect;
 pub mod look;
 mod memory;
 mod node;
-mod own;
+mod process_metrics;
 mod probes;
-mod reclaim;
-mod secured;
+mod image_gc;
+mod https;
 mod service;
 mod sources;
 mod stats;
@@ -40,10 +40,10 @@ use crate::{
     pods::pod_workers::PodWorkers,
     pods::sync_loop::AUDIT_PERIOD,
     server::{CheckMetrics, Handlers, HealthChecks, Listener},
-    state::pod_state_store::Journal,
+    state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
-use secured::Secured;
+use https::Secured;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -51,7 +51,7 @@ use std::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use build::Boards;
+pub use build::Stores;
 
 /// How long the tasks may take to stop.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ const FLUSH: Duration = Duration::from_secs(2);
 /// A kubelet whose sockets are bound and whose state is read; nothing runs yet.
 pub struct App {
     config: KubeletConfig,
-    boards: Boards,
+    stores: Stores,
     stats: Stats,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
@@ -105,7 +105,7 @@ impl App {
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
         let metrics = Metrics::new();
-        let secured = secured::open(&config, &metrics).await?;
+        let secured = https::open(&config, &metrics).await?;
         if let Some(missing) = config
             .local_objects_dir
             .as_ref()
@@ -116,15 +116,15 @@ impl App {
                 "The directory of local objects is not there; until it is, no ConfigMap or Secret is found"
             );
         }
-        let boards = Boards::open(&config, machine, metrics)?;
-        let stats = stats::of(&config, &boards);
-        own::register(&config, &boards);
-        census::register(&boards, stats.clone(), &boards.metrics);
+        let stores = Stores::open(&config, machine, metrics)?;
+        let stats = stats::of(&config, &stores);
+        process_metrics::register(&config, &stores);
+        store_metrics::register(&stores, stats.clone(), &stores.metrics);
         let local = bind_local(&config.root_dir);
         let log = logging::detached(&config.logging);
         Ok(Self {
             config,
-            boards,
+            stores,
             stats,
             healthz,
             read_only,
@@ -185,9 +185,9 @@ impl App {
         mut self,
         asked: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
-        own::log(&self.boards.metrics, self.log.clone());
+        process_metrics::log(&self.stores.metrics, self.log.clone());
         let mut tasks = Tasks::new();
-        let tracer = self.boards.tracer.clone();
+        let tracer = self.stores.tracer.clone();
         if tracer.is_on() {
             tasks.spawn("traces", tracer.clone().run(tasks.shutdown()));
         }
@@ -216,7 +216,7 @@ impl App {
         asked: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
         tokio::pin!(asked);
-        let runtime = self.boards.runtime.clone();
+        let runtime = self.stores.runtime.clone();
         let info = tokio::select! {
             info = cri::wait_for_runtime(&runtime) => info,
             why = &mut asked => {
@@ -224,9 +224,9 @@ impl App {
                 return stop(&mut tasks, None).await;
             }
         };
-        let journal = self.boards.journal.clone();
+        let state_store = self.stores.state_store.clone();
         // Before it starts its tasks it may be cut short anywhere.
-        let started = build::start(&self.config, self.periods, self.boards, &info, &mut tasks);
+        let started = build::start(&self.config, self.periods, self.stores, &info, &mut tasks);
         let started = tokio::select! {
             workers = started => Ok(workers?),
             why = &mut asked => Err(why),
@@ -246,35 +246,35 @@ impl App {
                 None
             }
         };
-        stop(&mut tasks, Some((&workers, &journal))).await?;
+        stop(&mut tasks, Some((&workers, &state_store))).await?;
         early.map_or(Ok(()), failed)
     }
 
     fn watch(&self, manager: &Arc<ServiceManager>, tasks: &mut Tasks) {
         if let Some(within) = manager.watchdog() {
-            let checks = self.boards.health_checks(self.config.sync_frequency);
-            let (live, shutdown) = (self.boards.live.clone(), tasks.shutdown());
+            let checks = self.stores.health_checks(self.config.sync_frequency);
+            let (live, shutdown) = (self.stores.live.clone(), tasks.shutdown());
             let feeding = service::watchdog(manager.clone(), within, checks, live, shutdown);
             tasks.spawn("service.watchdog", feeding);
         }
     }
 
     fn serve(&mut self, tasks: &mut Tasks) {
-        let counted = CheckMetrics::new(&self.boards.sli_metrics);
+        let counted = CheckMetrics::new(&self.stores.sli_metrics);
         if let Some(listener) = self.healthz.take() {
             let checks = HealthChecks::ping().with("log", || Ok(()));
             let checks = checks.counted(counted.clone());
             let serving = listener.serve(Handlers::health(checks), tasks.shutdown());
             tasks.spawn("server.healthz", serving);
         }
-        let checks = self.boards.health_checks(self.config.sync_frequency);
+        let checks = self.stores.health_checks(self.config.sync_frequency);
         let checks = checks.counted(counted);
-        let stats = stats::views(&self.boards, &self.stats);
+        let stats = stats::views(&self.stores, &self.stats);
         let shutdown = tasks.shutdown();
-        let views = views::of(&self.boards, &self.config, &self.log, stats, shutdown);
+        let views = views::of(&self.stores, &self.config, &self.log, stats, shutdown);
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
-        let handlers = handlers.traced(self.boards.tracer.clone());
+        let handlers = handlers.traced(self.stores.tracer.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {
             let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());
             tasks.spawn("server.main", serving);
@@ -316,7 +316,10 @@ fn bind_local(root_dir: &Path) -> Option<Listener> {
     }
 }
 
-async fn stop(tasks: &mut Tasks, pods: Option<(&PodWorkers, &Journal)>) -> anyhow::Result<()> {
+async fn stop(
+    tasks: &mut Tasks,
+    pods: Option<(&PodWorkers, &PodStateStore)>,
+) -> anyhow::Result<()> {
     let draining = async {
         tasks.shutdown().cancel();
         if let Some((workers, _)) = pods {
@@ -328,8 +331,10 @@ async fn stop(tasks: &mut Tasks, pods: Option<(&PodWorkers, &Journal)>) -> anyho
         tracing::warn!(seconds = DRAIN.as_secs(), "Some tasks did not stop in time");
     }
     // The last steps of workers may come after the journal's own task has ended.
-    if let Some((_, journal)) = pods
-        && tokio::time::timeout(FLUSH, journal.flush()).await.is_err()
+    if let Some((_, state_store)) = pods
+        && tokio::time::timeout(FLUSH, state_store.flush())
+            .await
+            .is_err()
     {
         tracing::warn!("The journal could not be written in time");
     }

@@ -18,15 +18,15 @@ pub(super) fn container_view(
     node_ip: String,
 ) -> ContainerView {
     Arc::new(move |uid: &PodUid, name: &str| {
-        let picture = cache.latest(uid);
+        let runtime_status = cache.latest(uid);
         let pod: Option<Arc<Pod>> = manager.get(uid);
         let host_network = pod.as_ref().is_some_and(|pod| pod.host_network());
         let phase = statuses.get(uid).and_then(|status| status.phase.clone());
         View {
-            container: picture.newest(name).cloned(),
+            container: runtime_status.newest(name).cloned(),
             pod_ip: match host_network {
                 true => Some(node_ip.clone()),
-                false => picture.ips().first().cloned(),
+                false => runtime_status.ips().first().cloned(),
             },
             pod_terminal: matches!(phase.as_deref(), Some("Failed" | "Succeeded")),
             deleting: pod.is_some_and(|pod| pod.is_being_deleted()),

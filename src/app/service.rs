@@ -1,6 +1,6 @@
 //! What the service manager hears of this process.
 
-use super::live::Live;
+use super::introspect::Live;
 use crate::{host::ServiceManager, server::HealthChecks};
 use std::{
     sync::{Arc, OnceLock},

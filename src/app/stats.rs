@@ -1,6 +1,6 @@
 //! What there is to know about usage, and how it is asked.
 
-use super::{Boards, live::Live};
+use super::{Stores, introspect::Live};
 use crate::{
     base::GoDuration,
     config::KubeletConfig,
@@ -11,19 +11,19 @@ use crate::{
 use std::sync::Arc;
 
 /// The part that reads cgroups, disks and the runtime when somebody scrapes.
-pub(super) fn of(config: &KubeletConfig, boards: &Boards) -> Stats {
-    let live = boards.live.clone();
+pub(super) fn of(config: &KubeletConfig, stores: &Stores) -> Stats {
+    let live = stores.live.clone();
     let volumes = move |uid: &PodUid| {
         let volumes = live.get().map(|live: &Live| live.volumes.measurable(uid));
         volumes.unwrap_or_default()
     };
     let period = config.effective.volume_stats_agg_period;
     let period = period.map(GoDuration::to_std);
-    let started = boards.started_at.as_nanosecond();
+    let started = stores.started_at.as_nanosecond();
     let parts = Parts {
-        runtime: boards.runtime.clone(),
-        images: boards.images.clone(),
-        cache: boards.cache.clone(),
+        runtime: stores.runtime.clone(),
+        images: stores.images.clone(),
+        cache: stores.cache.clone(),
         volumes: Arc::new(volumes),
         node_name: config.node_name.clone(),
         root_dir: config.root_dir.clone(),
@@ -32,14 +32,14 @@ pub(super) fn of(config: &KubeletConfig, boards: &Boards) -> Stats {
         volume_period: period.filter(|period| !period.is_zero()),
         started_at: i64::try_from(started).unwrap_or_default(),
     };
-    Stats::new(parts, &boards.machine)
+    Stats::new(parts, &stores.machine)
 }
 
 /// What the server asks.
-pub(super) fn views(boards: &Boards, stats: &Stats) -> StatsViews {
+pub(super) fn views(stores: &Stores, stats: &Stats) -> StatsViews {
     let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
     let infos = stats.clone();
-    let probes = boards.probe_metrics.clone();
+    let probes = stores.probe_metrics.clone();
     StatsViews {
         summary: Arc::new(move |only| {
             let stats = summary.clone();

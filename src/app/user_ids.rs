@@ -17,7 +17,7 @@ const USER: &str = "kubelet";
 /// Knows them, wherever they are kept; part of shadow-utils.
 const TOOL: &str = "getsubids";
 /// The tool may ask another machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// First id, and how many.
 type Ids = (u32, u32);
@@ -78,9 +78,9 @@ async fn read(path: &Path) -> anyhow::Result<String> {
 async fn run(tool: &Path, args: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(tool);
     command.args(args).kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, command.output())
+    let output = tokio::time::timeout(TIMEOUT, command.output())
         .await
-        .with_context(|| format!("{TOOL} did not answer within {} s", PATIENCE.as_secs()))??;
+        .with_context(|| format!("{TOOL} did not answer within {} s", TIMEOUT.as_secs()))??;
     ensure!(output.status.success(), "{TOOL} failed: {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,8 +1,8 @@
 //! What the HTTP server shows, read from the boards at the moment of the request.
 
-use super::{Boards, build, live::Live};
+use super::{Stores, build, introspect::Live};
 use crate::{
-    config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
+    config::{KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
     model::{Pod, PodExt, PodUid},
     pods::pod_sync::remembered,
     pods::status::Statuses,
@@ -13,7 +13,7 @@ use crate::{
         Process, StatsViews, StreamMetrics, StreamParts, Streams, Views,
     },
     state::pod_manager::PodManager,
-    state::pod_state_store::Journal,
+    state::pod_state_store::PodStateStore,
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -36,52 +36,52 @@ type Shown = (Arc<Pod>, Option<Arc<PodStatus>>);
 
 /// The views of the read-only port and the local socket.
 pub(super) fn of(
-    boards: &Boards,
+    stores: &Stores,
     config: &KubeletConfig,
     log: &LogControl,
     stats: StatsViews,
     shutdown: CancellationToken,
 ) -> Views {
     let node_name = config.node_name.as_str();
-    let (manager, statuses) = (boards.manager.reader(), boards.statuses.reader());
-    let cache = boards.cache.clone();
+    let (manager, statuses) = (stores.manager.reader(), stores.statuses.reader());
+    let cache = stores.cache.clone();
     let running = move || {
         let mut pods = cache.pods();
         pods.retain(|pod| pod.is_active());
         pods
     };
-    let (metrics, sli_metrics) = (boards.metrics.clone(), boards.sli_metrics.clone());
-    let journal = boards.journal.clone();
+    let (metrics, sli_metrics) = (stores.metrics.clone(), stores.sli_metrics.clone());
+    let state_store = stores.state_store.clone();
     let recorded = move || -> BoxFuture<'static, ()> {
-        let journal = journal.clone();
-        Box::pin(async move { journal.flush().await })
+        let state_store = state_store.clone();
+        Box::pin(async move { state_store.flush().await })
     };
-    let known = known_by(boards);
+    let known = known_by(stores);
     let board = Board {
         manager,
         statuses,
-        journal: boards.journal.clone(),
+        state_store: stores.state_store.clone(),
     };
     let teller = Teller {
         board: board.clone(),
-        live: boards.live.clone(),
+        live: stores.live.clone(),
         node_name: node_name.into(),
-        endpoint: boards.runtime.connection().endpoint().to_string(),
-        news: news(boards),
+        endpoint: stores.runtime.connection().endpoint().to_string(),
+        news: news(stores),
     };
     let (overview, explain, news) = (teller.clone(), teller.clone(), teller.news);
     let pods: PodsView = Arc::new(move || board.shown());
     let stream_idle = config.server.stream_idle;
     let streams = StreamParts {
-        runtime: boards.runtime.clone(),
-        metrics: StreamMetrics::new(&boards.metrics),
-        cache: boards.cache.clone(),
+        runtime: stores.runtime.clone(),
+        metrics: StreamMetrics::new(&stores.metrics),
+        cache: stores.cache.clone(),
         pods: pods.clone(),
         known: known.clone(),
         idle: stream_idle,
     };
     let logs = LogParts {
-        logs: ContainerLogs::new(boards.cache.clone(), build::log_path(config)),
+        logs: ContainerLogs::new(stores.cache.clone(), build::log_path(config)),
         pods: pods.clone(),
         known: known.clone(),
         split_streams: config.gate_enabled("PodLogsQuerySplitStreams"),
@@ -95,30 +95,30 @@ pub(super) fn of(
         running_pods: Arc::new(running),
         metrics: Arc::new(move || metrics.text()),
         sli_metrics: Arc::new(move || sli_metrics.text()),
-        http: Some(HttpMetrics::new(&boards.metrics)),
+        http: Some(HttpMetrics::new(&stores.metrics)),
         stats,
         overview: Arc::new(move || overview.overview()),
         explain: Arc::new(move |query| explain.explain(query)),
         news,
         recorded: Arc::new(recorded),
-        events: boards.events.clone(),
+        events: stores.events.clone(),
         node_name: node_name.into(),
-        process: process(boards, config, log),
+        process: process(stores, config, log),
         node_logs: NODE_LOGS.into(),
-        posted: boards.posted.clone(),
+        posted: stores.posted.clone(),
         checkpoints: Checkpoints {
             directory: Arc::new(config.root_dir.join("checkpoints")),
         },
-        machine: Arc::new(boards.machine.clone()),
+        machine: Arc::new(stores.machine.clone()),
     }
 }
 
-fn process(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> Process {
+fn process(stores: &Stores, config: &KubeletConfig, log: &LogControl) -> Process {
     let (read, write) = (log.clone(), log.clone());
     Process {
-        started: boards.started_at,
+        started: stores.started_at,
         version: env!("CARGO_PKG_VERSION"),
-        behaves_as: BEHAVES_AS,
+        behaves_as: KUBERNETES_VERSION,
         configuration: Arc::new(config.shown.clone()),
         flags: Arc::new(config.flags_shown.clone()),
         verbosity: Arc::new(move || read.verbosity()),
@@ -128,8 +128,8 @@ fn process(boards: &Boards, config: &KubeletConfig, log: &LogControl) -> Process
 
 /// Until the runtime has been looked at and the sources have been heard, an answer would be that there
 /// are no pods. Both may be away for long, so nobody waits for ever.
-fn known_by(boards: &Boards) -> Known {
-    let (heard, deadline) = (boards.heard.clone(), Instant::now() + BEGINNING);
+fn known_by(stores: &Stores) -> Known {
+    let (heard, deadline) = (stores.heard.clone(), Instant::now() + BEGINNING);
     Arc::new(move || -> BoxFuture<'static, ()> {
         let mut heard = heard.subscribe();
         Box::pin(async move {
@@ -144,7 +144,7 @@ fn known_by(boards: &Boards) -> Known {
 struct Board {
     manager: PodManager,
     statuses: Statuses,
-    journal: Journal,
+    state_store: PodStateStore,
 }
 
 impl Board {
@@ -154,7 +154,7 @@ impl Board {
     fn shown(&self) -> Vec<Shown> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();
-            let before = || self.journal.read(&uid, remembered).map(Arc::new);
+            let before = || self.state_store.read(&uid, remembered).map(Arc::new);
             let status = self.statuses.get(&uid).or_else(before);
             (pod, status)
         };
@@ -169,19 +169,19 @@ impl Board {
 
 /// The version of what is shown changes with every status and every decision. It names this process,
 /// so that a client notices that it talks to another one.
-fn news(boards: &Boards) -> NewsView {
-    let (statuses, decisions) = (boards.statuses.reader(), boards.decisions.clone());
-    let started = boards.started_at.as_millisecond();
+fn news(stores: &Stores) -> NewsView {
+    let (statuses, pod_history) = (stores.statuses.reader(), stores.pod_history.clone());
+    let started = stores.started_at.as_millisecond();
     Arc::new(move || {
-        let (mut statuses, mut decisions) = (statuses.subscribe(), decisions.subscribe());
+        let (mut statuses, mut pod_history) = (statuses.subscribe(), pod_history.subscribe());
         let (of_statuses, of_decisions) = (
             *statuses.borrow_and_update(),
-            *decisions.borrow_and_update(),
+            *pod_history.borrow_and_update(),
         );
         let changed = async move {
             tokio::select! {
                 _ = statuses.changed() => {}
-                _ = decisions.changed() => {}
+                _ = pod_history.changed() => {}
             }
         };
         let version = format!("{started}-{of_statuses}-{of_decisions}");

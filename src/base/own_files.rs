@@ -8,9 +8,9 @@ use tokio::{
 
 /// How much of it runs at once. The work takes microseconds, so more threads would only cost memory;
 /// without a limit hundreds of pods that start together make hundreds of threads.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT: usize = 4;
 
-static PLACES: Semaphore = Semaphore::const_new(AT_ONCE);
+static PLACES: Semaphore = Semaphore::const_new(MAX_CONCURRENT);
 
 /// Runs blocking work that touches nothing but the kubelet's own directories and the node's small
 /// text files, which are on local disks. What may hang (a volume of the user's) must not run here: it
@@ -57,6 +57,6 @@ mod tests {
         let done = futures::future::join_all(work).await;
         let done: Vec<usize> = done.into_iter().map(Result::unwrap).collect();
         assert_eq!(done, (0..40).collect::<Vec<_>>());
-        assert!(most.load(Ordering::SeqCst) <= AT_ONCE);
+        assert!(most.load(Ordering::SeqCst) <= MAX_CONCURRENT);
     }
 }

@@ -35,8 +35,10 @@ impl Rate {
         };
         let next = self.next.map_or(now, |next| next.max(now));
         // The first `burst` tokens after a pause are ahead of their time.
-        let ahead = interval.saturating_mul(self.burst.saturating_sub(1));
-        let wait = next.saturating_duration_since(now).saturating_sub(ahead);
+        let prefetcher = interval.saturating_mul(self.burst.saturating_sub(1));
+        let wait = next
+            .saturating_duration_since(now)
+            .saturating_sub(prefetcher);
         if wait > most {
             return None;
         }

@@ -11,7 +11,7 @@
 //! [`crate::server::explain::times`]); the rest fetches the data and writes.
 
 mod args;
-mod ask;
+mod client;
 mod explain;
 mod plan;
 mod pods;
@@ -25,8 +25,8 @@ use crate::base::chain;
 use std::process::ExitCode;
 
 /// Says on standard error what is wrong, as text and nothing else.
-pub fn complain(text: &str) {
-    term::complain(text);
+pub fn print_error(text: &str) {
+    term::print_error(text);
 }
 
 /// Does what a verb says. Starts a runtime of its own.
@@ -48,7 +48,7 @@ pub fn run(verb: Verb) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            complain(&chain(error.as_ref()));
+            print_error(&chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -80,7 +80,7 @@ pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Resu
 }
 
 /// Says on standard error what is wrong.
-pub(super) fn complain(text: &str) {
+pub(super) fn print_error(text: &str) {
     let lines: Vec<String> = text.lines().map(plain).collect();
     let _ = writeln!(io::stderr(), "kubelet: {}", lines.join("\n"));
 }

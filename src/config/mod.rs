@@ -30,7 +30,7 @@ pub mod logging;
 mod resolve;
 mod resolved;
 mod server;
-mod shown;
+mod redacted;
 mod supported;
 #[cfg(test)]
 mod tests;
@@ -38,7 +38,7 @@ mod validate;
 
 pub use document::{Problem, Problems, closest};
 pub use flags::{
-    ArgsError, BEHAVES_AS, Flags, Invocation, VERBS, parse_args, parse_verb_args, version,
+    ArgsError, Flags, Invocation, KUBERNETES_VERSION, VERBS, parse_args, parse_verb_args, version,
 };
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;

@@ -11,9 +11,9 @@ use super::feature_gates;
 use super::flags::Flags;
 use super::kubelet_configuration::{KubeletConfiguration, TracingConfiguration};
 use super::logging::{LogFormat, LoggingConfig, VModule};
+use super::redacted;
 use super::resolved::*;
 use super::server;
-use super::shown;
 use super::supported::unsupported;
 use super::validate::validate;
 use crate::base::GoDuration;
@@ -62,7 +62,7 @@ pub fn resolve(
     }
     let mut all_defaults = KubeletConfiguration::default();
     defaults::apply(&mut all_defaults);
-    let configuration = shown::configuration(&effective);
+    let configuration = redacted::configuration(&effective);
     Ok(KubeletConfig {
         node_name,
         node_ips,
@@ -92,7 +92,7 @@ pub fn resolve(
         unsupported: unsupported(&given, &effective, &all_defaults, flags),
         warnings: warnings(&effective, flags),
         effective,
-        flags_shown: shown::flags(flags, &configuration),
+        flags_shown: redacted::flags(flags, &configuration),
         shown: configuration,
     })
 }

@@ -42,7 +42,7 @@ pub type FeaturesWriter = watch::Sender<RuntimeFeatures>;
 pub type FeaturesReader = watch::Receiver<RuntimeFeatures>;
 
 /// A board. The runtime may be replaced by a newer one under a kubelet that runs on.
-pub fn features_board(first: RuntimeFeatures) -> (FeaturesWriter, FeaturesReader) {
+pub fn features_store(first: RuntimeFeatures) -> (FeaturesWriter, FeaturesReader) {
     watch::channel(first)
 }
 

@@ -37,7 +37,7 @@ pub use codec::SmallBuffers;
 pub use connection::CriConnection;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::CriError;
-pub use features::{FeaturesReader, FeaturesWriter, RuntimeFeatures, features_board};
+pub use features::{FeaturesReader, FeaturesWriter, RuntimeFeatures, features_store};
 pub use image::ImageClient;
 pub use metrics::CriMetrics;
 pub use relist::{Relist, RelistMemory};

@@ -142,13 +142,13 @@ pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
 /// A kernel CPU list such as `0-3,8,10-11`; `None` when it is not one.
 pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     /// No kernel supports more.
-    const MOST: usize = 1 << 16;
+    const MAX: usize = 1 << 16;
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
         let count = usize::try_from(last.checked_sub(first)?).ok()?;
-        if cpus.len().saturating_add(count) >= MOST {
+        if cpus.len().saturating_add(count) >= MAX {
             return None;
         }
         cpus.extend(first..=last);

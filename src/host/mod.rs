@@ -21,10 +21,11 @@ pub mod proc;
 pub mod profile;
 pub mod remove;
 mod service_manager;
-mod shown;
+mod confined;
 pub mod terminal;
 
 pub use address::own_address;
+pub use confined::{Shown, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage};
 pub use machine::{
     FilesystemSpace, FilesystemUsage, Machine, filesystem_bytes, filesystem_space,
@@ -33,7 +34,6 @@ pub use machine::{
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;
 pub use service_manager::ServiceManager;
-pub use shown::{Shown, open_shown};
 
 #[cfg(test)]
 mod tests;

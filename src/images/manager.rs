@@ -6,12 +6,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::ahead::{Ahead, Outcome};
 use super::backoff::PullBackoff;
 use super::credentials::Keyring;
 use super::error::{ImageError, pull_text};
 use super::flight::Flights;
 use super::image_name::ImageName;
+use super::prefetch::{Outcome, Prefetcher};
 use super::pull_metrics::PullMetrics;
 use super::puller::{PullConfig, PullOrder, Pulled, Puller};
 use super::records::PullRecords;
@@ -57,7 +57,7 @@ struct Inner {
     looks: Flights<String, Result<Option<Image>, CriError>>,
     backoff: Mutex<PullBackoff>,
     metrics: PullMetrics,
-    ahead: Ahead,
+    prefetcher: Prefetcher,
 }
 
 /// What policy and presence ask for.
@@ -106,7 +106,7 @@ impl ImageManager {
             looks: Flights::new(),
             metrics: parts.metrics,
             backoff: Mutex::new(PullBackoff::new()),
-            ahead: Ahead::default(),
+            prefetcher: Prefetcher::default(),
         };
         ImageManager {
             inner: Arc::new(inner),
@@ -120,7 +120,7 @@ impl ImageManager {
         &self,
         request: &ImageRequest<'_>,
     ) -> Result<ReadyImage, ImageError> {
-        match self.inner.ahead.take(request).await {
+        match self.inner.prefetcher.take(request).await {
             Some(Outcome::Present(image)) => return Ok(self.tell_present(request, image)),
             Some(Outcome::Pulled(image)) => return Ok(image),
             Some(Outcome::Failed(error)) => return Err(error),
@@ -143,7 +143,7 @@ impl ImageManager {
     /// Forgets the back-off of a pod that is gone, and gives up what is pulled ahead for it.
     pub fn forget_pod(&self, pod: &PodUid) {
         self.inner.backoff.lock().forget_pod(pod);
-        self.inner.ahead.forget(pod);
+        self.inner.prefetcher.forget(pod);
         self.inner.metrics.forget(pod);
     }
 
@@ -154,11 +154,11 @@ impl ImageManager {
 
     /// How many pulls back off, and for how many pods images are pulled ahead.
     pub fn kept(&self) -> (usize, usize) {
-        (self.inner.backoff.lock().len(), self.inner.ahead.len())
+        (self.inner.backoff.lock().len(), self.inner.prefetcher.len())
     }
 
-    pub(super) fn ahead(&self) -> &Ahead {
-        &self.inner.ahead
+    pub(super) fn prefetcher(&self) -> &Prefetcher {
+        &self.inner.prefetcher
     }
 
     fn tell_present(&self, request: &ImageRequest<'_>, image: ReadyImage) -> ReadyImage {

@@ -9,7 +9,7 @@
 //! * **Must never** remember that an image is present (someone may remove it), nor log credentials.
 //! * **Answers to** upstream's `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
 
-mod ahead;
+mod prefetch;
 mod backoff;
 pub mod credentials;
 mod error;
@@ -25,11 +25,11 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use ahead::WantedImage;
 pub use error::ImageError;
 pub(crate) use gc::sandbox_image;
 pub use image_name::{ImageName, InvalidImageName};
 pub use manager::{ImageManager, ImageManagerParts};
+pub use prefetch::WantedImage;
 pub use pull_metrics::PullMetrics;
 pub use puller::PullConfig;
 pub use request::{ImageRequest, PullPolicy, ReadyImage};

@@ -36,7 +36,7 @@ const SIZES: [(u64, &str); 12] = [
 ];
 
 /// Pulls that are remembered of one pod; it has no more images than that before it has started.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Size {
@@ -76,7 +76,7 @@ impl PullMetrics {
         duration.observe(took.as_secs_f64());
         let mut pulls = self.pulls.lock();
         let pulls = pulls.entry(pod.clone()).or_default();
-        if pulls.len() < MOST {
+        if pulls.len() < MAX {
             pulls.push((asked, Instant::now()));
         }
     }

@@ -31,7 +31,7 @@ impl fmt::Display for ProbeKind {
 
 /// The settled verdict of one probe on one container instance, after thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProbeVerdict {
+pub enum ProbeResult {
     /// Enough successes in a row.
     Success,
     /// Enough failures in a row.

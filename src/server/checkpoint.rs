@@ -1,7 +1,7 @@
 //! `/checkpoint`: the state of a running container, written to an archive by the runtime.
 
 use super::{
-    reply::{Body, one, text},
+    response::{Body, one, text},
     streaming::{ContainerName, Streams},
 };
 use crate::base::chain;

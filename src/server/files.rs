@@ -2,9 +2,9 @@
 
 use super::{
     html::{Html, LONG},
-    reply::{Body, not_found, respond, text},
+    response::{Body, not_found, respond, text},
 };
-use crate::host::{Shown, open_shown};
+use crate::host::{Shown, open_confined};
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -24,7 +24,7 @@ use std::{
 use tokio::task::spawn_blocking;
 
 /// Names of a directory that are listed at most.
-const MOST_NAMES: usize = 10_000;
+const MAX_NAMES: usize = 10_000;
 
 /// What is read from the disk and sent at a time, in bytes.
 const CHUNK: u64 = 64 * 1024;
@@ -40,7 +40,7 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     }
     let asked = Conditions::of(headers);
     let name = path.clone();
-    let opened = spawn_blocking(move || open_shown(&root, path.as_ref(), MOST_NAMES)).await;
+    let opened = spawn_blocking(move || open_confined(&root, path.as_ref(), MAX_NAMES)).await;
     match opened.map_err(io::Error::other).and_then(|opened| opened) {
         Ok(Shown::Directory(_)) if !name.is_empty() && !name.ends_with('/') => {
             // The links of a listing are relative to its path.

@@ -3,7 +3,7 @@
 use super::{
     auth::{Gate, Peer, Refusal},
     connections::Place,
-    reply::{Body, closing, text},
+    response::{Body, closing, text},
     routes::{Port, subresources},
 };
 use hyper::{

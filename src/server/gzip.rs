@@ -1,6 +1,6 @@
 //! Compression of the pages that Prometheus reads, for clients that want it.
 
-use super::reply::{Body, text};
+use super::response::{Body, text};
 use bytes::{Bytes, BytesMut};
 use flate2::{Compression, write::GzEncoder};
 use http_body_util::{BodyExt as _, Full};

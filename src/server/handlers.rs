@@ -3,16 +3,16 @@
 use super::{
     auth::Gate,
     coalesced::Coalesced,
-    container_info, cross_site, events, files,
+    cross_site, events, files,
     gate::admit,
     gzip,
     health::HealthChecks,
-    list,
+    legacy_stats, list,
     metrics::HttpMetrics,
     page,
     pods::{machine, pod_info, pods, running_pods},
     posted, profile,
-    reply::{
+    response::{
         Body, BodyError, Request, closing, full, full_bytes, json, not_found, one, read_body,
         refuse, text,
     },
@@ -34,7 +34,7 @@ use std::{fmt, future::ready, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// How long an answer waits for the disk at most.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long an answer waits for news at most.
 const NEWS: Duration = Duration::from_secs(25);
@@ -312,7 +312,7 @@ impl Handlers {
             }
             Route::ContainerInfo(target, query) => {
                 let known = unless(stopping, (views.known)());
-                container_info::answer(views, known, request, &target, query).await
+                legacy_stats::answer(views, known, request, &target, query).await
             }
             Route::CadvisorMetrics => stats::cadvisor(&views.stats).await,
             Route::ResourceMetrics => stats::resource(&views.stats).await,
@@ -460,7 +460,7 @@ async fn news(views: &Views, after: &str) {
 /// Sends an answer once what it says is on disk: what somebody has been told holds also when the kubelet
 /// is killed the moment after.
 async fn settled(views: &Views, answer: Response<Body>) -> Response<Body> {
-    let _ = tokio::time::timeout(PATIENCE, (views.recorded)()).await;
+    let _ = tokio::time::timeout(TIMEOUT, (views.recorded)()).await;
     answer
 }
 

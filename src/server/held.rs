@@ -1,6 +1,6 @@
 //! What lasts as long as an answer is being sent.
 
-use super::reply::{Body, BodyError};
+use super::response::{Body, BodyError};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{

@@ -1,6 +1,6 @@
 //! Lists as JSON, written while they are sent.
 
-use super::reply::Body;
+use super::response::Body;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt, StreamBody};

@@ -5,10 +5,10 @@ use super::{
     connections::{Connections, Place, Progress, Source},
     handlers::Handlers,
     held::until_sent,
-    local::{self, LocalPath},
     observed::Observed,
-    reply::Lasting,
+    response::Lasting,
     tls::Tls,
+    unix_socket::{self, LocalPath},
 };
 use crate::{
     base::{
@@ -134,7 +134,7 @@ impl Listener {
     /// # Errors
     /// Something else is at that path, or it cannot be had.
     pub fn bind_local(name: &'static str, path: &Path) -> Result<Self, BindError> {
-        let bound = local::listen_at(path)
+        let bound = unix_socket::listen_at(path)
             .and_then(|(socket, place)| Ok(Socket::Local(UnixListener::from_std(socket)?, place)));
         let socket = bound.map_err(|source| BindError {
             name,

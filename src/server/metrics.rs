@@ -2,7 +2,7 @@
 
 use super::{
     held::until_sent,
-    reply::Body,
+    response::Body,
     routes::{Entry, Port},
 };
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};

@@ -2,8 +2,8 @@
 
 use super::{
     list,
-    reply::{Body, json, not_found, one},
-    streaming::{PodName, pick},
+    response::{Body, json, not_found, one},
+    streaming::{PodName, lookup},
 };
 use crate::{
     host::Machine,
@@ -89,7 +89,7 @@ pub(super) fn pod_info(
     known: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>,
     name: &PodName,
 ) -> Response<Body> {
-    match pick::pod(known, name) {
+    match lookup::pod(known, name) {
         Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
             Some(status) => one(status),
             None => one(&v1::PodStatus::default()),

@@ -2,7 +2,7 @@
 
 use super::{
     pods::pods,
-    reply::{Body, bad_request, text},
+    response::{Body, bad_request, text},
     routes::Post,
 };
 use crate::{

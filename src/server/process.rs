@@ -1,7 +1,7 @@
 //! What the process says of itself: settings, flags, how long it is up, and how much it logs.
 
 use super::{
-    reply::{Body, bad_request, one, text},
+    response::{Body, bad_request, one, text},
     routes::{ENTRIES, Port},
 };
 use hyper::{Response, StatusCode};

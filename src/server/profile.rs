@@ -2,7 +2,7 @@
 
 use super::{
     pprof,
-    reply::{Body, closing, full_bytes, text},
+    response::{Body, closing, full_bytes, text},
 };
 use crate::{
     base::chain,

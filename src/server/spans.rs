@@ -3,7 +3,7 @@
 
 use super::{
     held,
-    reply::Body,
+    response::Body,
     routes::{Entry, Port},
 };
 use crate::base::otel::{Kind, Parent, Span, SpanContext, Tracer};

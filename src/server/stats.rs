@@ -2,7 +2,7 @@
 
 use super::{
     list,
-    reply::{Body, full, json, respond, text},
+    response::{Body, full, json, respond, text},
 };
 use crate::{
     base::metrics,

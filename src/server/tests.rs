@@ -31,7 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Long enough for anything on loopback, short enough to fail a test.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn pod(name: &str) -> Arc<Pod> {
     Arc::new(Pod {
@@ -131,14 +131,14 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
 fn streams() -> Streams {
     let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let metrics = CriMetrics::new(&Metrics::new());
-    let connection = CriConnection::new(endpoint, PATIENCE, &metrics);
+    let connection = CriConnection::new(endpoint, TIMEOUT, &metrics);
     let parts = StreamParts {
         runtime: RuntimeClient::new(connection),
         metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(Vec::new),
         known: Arc::new(|| Box::pin(std::future::ready(()))),
-        idle: PATIENCE,
+        idle: TIMEOUT,
     };
     Streams::new(parts, CancellationToken::new())
 }
@@ -150,7 +150,7 @@ fn logs() -> LogReaders {
         pods: Arc::new(Vec::new),
         known: Arc::new(|| Box::pin(std::future::ready(()))),
         split_streams: false,
-        stall: PATIENCE,
+        stall: TIMEOUT,
     })
 }
 
@@ -256,18 +256,14 @@ impl Served {
 
     pub(super) async fn stop(self) {
         self.shutdown.cancel();
-        timeout(PATIENCE, self.task)
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap();
+        timeout(TIMEOUT, self.task).await.unwrap().unwrap().unwrap();
     }
 }
 
 /// All that comes until the connection closes, by an end or by a reset.
 pub(super) async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
+    let _ = timeout(TIMEOUT, stream.read_to_end(&mut bytes))
         .await
         .expect("still open");
     String::from_utf8_lossy(&bytes).into_owned()

@@ -34,22 +34,22 @@ struct PermitState {
 #[derive(Debug, Default)]
 struct Use {
     revoked: bool,
-    making: usize,
+    creating: usize,
 }
 
 /// As long as it lives, its work may make things.
 #[derive(Debug)]
-pub(super) struct Making<'a>(&'a PermitState);
+pub(super) struct CreationGuard<'a>(&'a PermitState);
 
 impl Permit {
     /// Permission to make something; `None` when the work was left behind, and should end.
-    pub(super) fn begin(&self) -> Option<Making<'_>> {
+    pub(super) fn begin(&self) -> Option<CreationGuard<'_>> {
         let mut permit = self.shared.use_of.lock();
         if permit.revoked {
             return None;
         }
-        permit.making += 1;
-        Some(Making(&self.shared))
+        permit.creating += 1;
+        Some(CreationGuard(&self.shared))
     }
 
     fn revoke(&self) {
@@ -62,7 +62,7 @@ impl Permit {
             let idle = self.shared.idle.notified();
             tokio::pin!(idle);
             idle.as_mut().enable();
-            if self.shared.use_of.lock().making == 0 {
+            if self.shared.use_of.lock().creating == 0 {
                 return;
             }
             idle.await;
@@ -70,9 +70,9 @@ impl Permit {
     }
 }
 
-impl Drop for Making<'_> {
+impl Drop for CreationGuard<'_> {
     fn drop(&mut self) {
-        self.0.use_of.lock().making -= 1;
+        self.0.use_of.lock().creating -= 1;
         self.0.idle.notify_waiters();
     }
 }

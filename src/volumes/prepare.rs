@@ -51,19 +51,19 @@ impl Shared {
         permit: &Permit,
     ) -> Result<Prepared, VolumeError> {
         let pod = self.root.pod(&uid)?;
-        let making = permit.begin().ok_or(VolumeError::Cancelled)?;
+        let creating = permit.begin().ok_or(VolumeError::Cancelled)?;
         pod_dirs::create(&pod)?;
         let records: Vec<_> = plan.iter().filter_map(PlannedVolume::record).collect();
         if !records.is_empty() {
             record::write(&pod, records)?;
         }
-        drop(making);
+        drop(creating);
         let mut made = Made::default();
         for volume in &plan {
             // Between two volumes, what was left behind gives up. A path of the node is no reason for
             // the clean-up to wait: nothing of it is taken down.
-            let making = permit.begin().ok_or(VolumeError::Cancelled)?;
-            let _making = (!is_host_path(volume)).then_some(making);
+            let creating = permit.begin().ok_or(VolumeError::Cancelled)?;
+            let _making = (!is_host_path(volume)).then_some(creating);
             let path = self.set_up(&pod, volume, found, &mut made);
             let path = path.map_err(|source| of_volume(&volume.name, source))?;
             made.paths.insert(volume.name.clone(), path);

@@ -13,7 +13,7 @@ use crate::support::wait::{holds, wait_for};
 
 /// Within which anything happens that needs no back-off, also where the machine has much else to do; sooner
 /// than an audit would find what was missed.
-pub const SOON: Duration = Duration::from_secs(45);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(45);
 
 /// Fields are dropped in this order: the kubelet first, the directory last.
 pub struct Node {
@@ -104,7 +104,7 @@ impl Node {
 
     /// Waits until some event says this, as it stands in JSON.
     pub async fn says(&self, text: &str) {
-        wait_for(&format!("an event says {text}"), SOON, || async {
+        wait_for(&format!("an event says {text}"), WAIT_LIMIT, || async {
             let events = http::get(self.kubelet.read_only_port, "/events").await;
             let events = events.map_err(|error| error.to_string())?.1;
             holds(events.contains(text), events)
@@ -128,7 +128,7 @@ impl Node {
 
     /// Waits until nothing of any pod is mounted or on disk.
     pub async fn nothing_left(&self) {
-        wait_for("nothing is left of any pod", SOON, || async {
+        wait_for("nothing is left of any pod", WAIT_LIMIT, || async {
             let left = self.left_of_pods();
             holds(left.is_empty(), left.join("\n"))
         })
@@ -191,7 +191,7 @@ impl Node {
 
     /// Waits until `/pods` shows the pod of namespace `default` as `fact` wants it.
     pub async fn pod_when(&self, name: &str, what: &str, fact: impl Fn(&Pod) -> bool) -> Pod {
-        self.pod_within(name, what, SOON, fact).await
+        self.pod_within(name, what, WAIT_LIMIT, fact).await
     }
 
     pub async fn pod_within(
@@ -266,7 +266,7 @@ impl Node {
     /// Restarts the kubelet with the same directories.
     pub async fn restart_kubelet(&mut self) {
         self.kubelet.respawn();
-        self.kubelet.wait_healthy(SOON).await;
+        self.kubelet.wait_healthy(WAIT_LIMIT).await;
     }
 
     /// The events that the kubelet shows, as JSON text.
@@ -277,20 +277,24 @@ impl Node {
 
     /// Waits until an event of this reason has this text in its message.
     pub async fn event(&self, reason: &str, text: &str) {
-        wait_for(&format!("an event {reason}: {text}"), SOON, || async {
-            let events: serde_json::Value =
-                serde_json::from_str(&self.events().await).unwrap_or_default();
-            let items = events["items"].as_array().cloned().unwrap_or_default();
-            let hit = items.iter().any(|event| {
-                let message = event["message"].as_str().unwrap_or_default();
-                event["reason"] == reason && message.contains(text)
-            });
-            if hit {
-                Ok(())
-            } else {
-                Err(format!("{items:#?}"))
-            }
-        })
+        wait_for(
+            &format!("an event {reason}: {text}"),
+            WAIT_LIMIT,
+            || async {
+                let events: serde_json::Value =
+                    serde_json::from_str(&self.events().await).unwrap_or_default();
+                let items = events["items"].as_array().cloned().unwrap_or_default();
+                let hit = items.iter().any(|event| {
+                    let message = event["message"].as_str().unwrap_or_default();
+                    event["reason"] == reason && message.contains(text)
+                });
+                if hit {
+                    Ok(())
+                } else {
+                    Err(format!("{items:#?}"))
+                }
+            },
+        )
         .await;
     }
 

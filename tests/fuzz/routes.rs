@@ -4,7 +4,7 @@ use crate::engine::{Target, fuzz, path};
 use crate::spoken::{SEEDS, WORDS};
 use crate::written::written;
 use http::{Method, Uri};
-use kubelet::host::{Shown, open_shown};
+use kubelet::host::{Shown, open_confined};
 use kubelet::server::{ENTRIES, Entry, Port, Route, RouteError, auth, route, subresources};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -242,7 +242,7 @@ fn stays_inside(below: &str) -> &'static str {
         return "null";
     }
     let tree = tree();
-    match open_shown(&tree.root, below.as_ref(), 100) {
+    match open_confined(&tree.root, below.as_ref(), 100) {
         Ok(Shown::File(file, _)) => {
             use std::os::fd::AsRawFd as _;
             let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();

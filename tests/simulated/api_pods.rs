@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::node::{Node, SOON, full};
+use crate::node::{Node, WAIT_LIMIT, full};
 use crate::planted::{Plant, Planter};
 use crate::pods::{simple, with_metadata};
 use crate::support::fake_runtime::{Call, FakeRuntime, PodView};
@@ -62,7 +62,7 @@ async fn pods_of_the_api_server_are_left_alone_whatever_the_flags() {
         node.wait_runs("web").await;
         let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
         node.fake
-            .wait_until("the orphan of the file is removed", SOON, gone)
+            .wait_until("the orphan of the file is removed", WAIT_LIMIT, gone)
             .await;
         let names = ["from-the-api", "unmarked", "ended"];
         // Several audits.
@@ -109,7 +109,7 @@ async fn a_static_pod_starts_beside_a_pod_of_the_api_server_with_its_name() {
         let runs = |pod: &&PodView| pod.ready && pod.containers.iter().any(|c| c.is_running());
         pods.iter().filter(runs).count() == 2
     };
-    node.fake.wait_until("both run", SOON, both).await;
+    node.fake.wait_until("both run", WAIT_LIMIT, both).await;
     let ended = |fake: &FakeRuntime| !both(fake);
     assert!(node.never(Duration::from_millis(500), ended).await);
 }
@@ -125,7 +125,7 @@ async fn a_static_pod_with_the_uid_of_a_pod_of_the_api_server_waits_until_that_i
         let uid = json!({"uid": format!("uid-of-{name}")});
         node.put(&with_metadata(simple("web"), uid));
         node.start().await;
-        wait_for("an event says why", SOON, async || {
+        wait_for("an event says why", WAIT_LIMIT, async || {
             let events = node.events().await;
             holds(events.contains("already in use by pod default/"), events)
         })

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::Instant;
 
-use crate::node::{Node, SOON, backs_off_for, full, waits_for};
+use crate::node::{Node, WAIT_LIMIT, backs_off_for, full, waits_for};
 use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Pull, Rpc};
 use crate::support::wait::{holds, wait_for};
@@ -55,7 +55,7 @@ impl Node {
         what: &str,
         fact: impl Fn(&Value) -> bool,
     ) -> Value {
-        wait_for(what, SOON, async || {
+        wait_for(what, WAIT_LIMIT, async || {
             let output = self.ask(&["explain", name, "-o", "json"]).await;
             let errors = String::from_utf8_lossy(&output.stderr);
             let told: Value =
@@ -95,7 +95,7 @@ async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
     let socket = std::fs::metadata(node.path("root/kubelet.sock")).unwrap();
     assert!(socket.file_type().is_socket());
     assert_eq!(socket.permissions().mode() & 0o777, 0o600);
-    let table = wait_for("both are ready", SOON, async || {
+    let table = wait_for("both are ready", WAIT_LIMIT, async || {
         let table = node.told(&["pods"]).await;
         holds(table.matches("1/1     Running").count() == 2, table.clone()).map(|()| table)
     })
@@ -142,7 +142,7 @@ async fn a_process_in_other_namespaces_is_refused_on_the_socket() {
 #[tokio::test]
 async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
     let mut node = Node::started().await;
-    wait_for("it has nothing to remark", SOON, async || {
+    wait_for("it has nothing to remark", WAIT_LIMIT, async || {
         let told = node.told(&["pods"]).await;
         holds(told == "No pods.\n", told)
     })
@@ -173,7 +173,7 @@ async fn before_the_runtime_answers_the_kubelet_says_what_it_waits_for() {
         "{told}"
     );
     node.fake.come_back();
-    wait_for("the remark is gone", SOON, async || {
+    wait_for("the remark is gone", WAIT_LIMIT, async || {
         let told = node.told(&["pods"]).await;
         holds(!told.contains('!'), told)
     })
@@ -202,16 +202,18 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     let until = time(&told["waits"][0]["until"]);
     assert_eq!(told["next"][0]["what"], "main may be started again");
     assert_eq!(time(&told["next"][0]["at"]), until);
-    let decisions = told["decisions"].as_array().unwrap();
-    let actions: Vec<_> = decisions.iter().map(|one| &one["action"]).collect();
+    let pod_history = told["decisions"].as_array().unwrap();
+    let actions: Vec<_> = pod_history.iter().map(|one| &one["action"]).collect();
     assert_eq!(
         actions,
         ["CreateSandbox", "StartContainer", "StartContainer", "Hold"],
-        "{decisions:#?}"
+        "{pod_history:#?}"
     );
-    assert_eq!(decisions[2]["why"], "exited with code 3");
+    assert_eq!(pod_history[2]["why"], "exited with code 3");
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
-    node.fake.wait_until("the third start", SOON, third).await;
+    node.fake
+        .wait_until("the third start", WAIT_LIMIT, third)
+        .await;
     let started = node.calls("web", Rpc::StartContainer)[2].at;
     let off = apart(started, until);
     // A busy machine may be late, but not by another back-off.
@@ -242,7 +244,9 @@ async fn a_pod_may_shorten_its_back_off_by_an_annotation() {
             .count()
             >= 5
     };
-    node.fake.wait_until("the fifth start", SOON, fifth).await;
+    node.fake
+        .wait_until("the fifth start", WAIT_LIMIT, fifth)
+        .await;
     let starts = node.calls("quick", Rpc::StartContainer);
     let gaps: Vec<f64> = starts
         .windows(2)
@@ -250,7 +254,7 @@ async fn a_pod_may_shorten_its_back_off_by_an_annotation() {
         .collect();
     // As a rule it would be ten seconds.
     let short = |pod: &_| backs_off_for(pod, "main", "1s");
-    node.wait_pod("quick", "backs off shortly", SOON, short)
+    node.wait_pod("quick", "backs off shortly", WAIT_LIMIT, short)
         .await;
     assert!(gaps[1..].iter().all(|gap| *gap >= 1.0), "{gaps:?}");
     let usual = node.calls("usual", Rpc::StartContainer);
@@ -272,7 +276,7 @@ async fn a_wrong_restart_period_is_refused_by_the_kubelet_and_by_validate_alike(
                  \"10ms\": must be a duration from 1s to 5m0s";
     // An event is JSON, where quotes are escaped.
     let escaped = field.replace('"', "\\\"");
-    wait_for("it is refused", SOON, async || {
+    wait_for("it is refused", WAIT_LIMIT, async || {
         let events = node.events().await;
         holds(events.contains(&escaped), events)
     })
@@ -308,7 +312,9 @@ async fn a_pull_that_fails_is_explained_with_its_next_try() {
     );
     let until = time(&wait["until"]);
     let second = |fake: &FakeRuntime| fake.count(Rpc::PullImage) >= 2;
-    node.fake.wait_until("the next pull", SOON, second).await;
+    node.fake
+        .wait_until("the next pull", WAIT_LIMIT, second)
+        .await;
     let pulls = node.fake.calls_of(Rpc::PullImage);
     let off = apart(pulls[1].at, until);
     // A busy machine may be late, but not by another back-off.
@@ -458,7 +464,7 @@ impl Watching {
                 }
             }
         };
-        tokio::time::timeout(SOON, found)
+        tokio::time::timeout(WAIT_LIMIT, found)
             .await
             .unwrap_or_else(|_| panic!("no line with {words:?}"))
     }
@@ -541,7 +547,9 @@ async fn a_reader_that_goes_away_is_no_error() {
             () = changes => unreachable!("there is always another pod"),
         }
     };
-    let output = tokio::time::timeout(SOON, ended).await.expect("it ends");
+    let output = tokio::time::timeout(WAIT_LIMIT, ended)
+        .await
+        .expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success(), "{}", output.status);
 }
@@ -571,7 +579,7 @@ async fn a_plan_reads_the_runtime_and_changes_nothing() {
     );
     node.put(&pod("web", std::slice::from_ref(&secretive)));
     node.wait_runs("web").await;
-    node.wait_pod("web", "is ready", SOON, crate::node::is_ready)
+    node.wait_pod("web", "is ready", WAIT_LIMIT, crate::node::is_ready)
         .await;
     let before = node.fake.mutations();
     let file = node.path("manifests/web.yaml");
@@ -642,7 +650,8 @@ async fn a_plan_tells_a_back_off_from_the_journal() {
         .behave("main", Behaviour::exits(Duration::ZERO, 1));
     node.put(&simple("web"));
     let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
-    node.wait_pod("web", "backs off", SOON, back_off).await;
+    node.wait_pod("web", "backs off", WAIT_LIMIT, back_off)
+        .await;
     let file = node.path("manifests/web.yaml");
     let config = node.path("config.yaml");
     let args = [
@@ -674,7 +683,7 @@ async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
     bad["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
     node.put(&bad);
     node.wait_phase("good", "Running").await;
-    wait_for("the other is refused", SOON, async || {
+    wait_for("the other is refused", WAIT_LIMIT, async || {
         let events = node.events().await;
         holds(events.contains("FailedValidation"), events)
     })

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::node::{Node, SOON};
+use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
 use crate::support::fake_runtime::{FakeRuntime, Rpc};
 use crate::support::http;
@@ -23,7 +23,7 @@ async fn a_running_container_is_checkpointed_into_the_root_directory() {
     let node = Node::started().await;
     node.manifests.put("web.yaml", &simple("web").to_string());
     let runs = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 1;
-    node.fake.wait_until("it runs", SOON, runs).await;
+    node.fake.wait_until("it runs", WAIT_LIMIT, runs).await;
     node.wait_phase("web", "Running").await;
     let (code, body) = node
         .told_by_socket("POST", "/checkpoint/default/web-node1/main?timeout=7")
@@ -64,7 +64,7 @@ async fn the_first_kubelets_questions_are_answered() {
     let node = Node::started().await;
     node.manifests.put("web.yaml", &simple("web").to_string());
     let runs = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 1;
-    node.fake.wait_until("it runs", SOON, runs).await;
+    node.fake.wait_until("it runs", WAIT_LIMIT, runs).await;
     let (code, body) = node
         .told_by_socket("GET", "/podInfo?podID=web-node1&podNamespace=default")
         .await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde_json::json;
 
-use crate::node::{Node, SOON, backs_off_for, full, runs, status_of};
+use crate::node::{Node, WAIT_LIMIT, backs_off_for, full, runs, status_of};
 use crate::planted::Planter;
 use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Rpc};
@@ -49,7 +49,7 @@ async fn an_exit_counts_after_its_container_was_collected_and_after_a_restart() 
         fake.count(Rpc::StartContainer) == 3 && pod.is_some_and(|pod| pod.containers.len() == 1)
     };
     node.fake
-        .wait_until("dead containers are collected", SOON, collected)
+        .wait_until("dead containers are collected", WAIT_LIMIT, collected)
         .await;
     let shown = node.wait_phase("web", "Running").await;
     let before = ended(&shown, "once").unwrap();
@@ -58,7 +58,7 @@ async fn an_exit_counts_after_its_container_was_collected_and_after_a_restart() 
     node.stop().await;
     node.start().await;
     let runs = |pod: &Pod| runs(pod, "main") && status_of(pod, "main").unwrap().ready;
-    let shown = node.wait_pod("web", "runs", SOON, runs).await;
+    let shown = node.wait_pod("web", "runs", WAIT_LIMIT, runs).await;
     assert_eq!(ended(&shown, "once"), Some(before));
     let main = status_of(&shown, "main").unwrap();
     let last = main.last_state.clone().unwrap().terminated.unwrap();
@@ -75,9 +75,12 @@ async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
         .behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.put(&simple("web"));
     let again = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 2;
-    node.fake.wait_until("it starts again", SOON, again).await;
+    node.fake
+        .wait_until("it starts again", WAIT_LIMIT, again)
+        .await;
     let backs_off = |pod: &Pod| backs_off_for(pod, "main", "10s");
-    node.wait_pod("web", "backs off", SOON, backs_off).await;
+    node.wait_pod("web", "backs off", WAIT_LIMIT, backs_off)
+        .await;
     let none_left = |fake: &FakeRuntime| {
         let pod = fake.pod(&full("web"));
         pod.is_some_and(|pod| pod.containers.is_empty())
@@ -86,19 +89,23 @@ async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
     node.stop().await;
     node.start().await;
     node.fake
-        .wait_until("nothing is left of it", SOON, none_left)
+        .wait_until("nothing is left of it", WAIT_LIMIT, none_left)
         .await;
-    let shown = node.wait_pod("web", "backs off", SOON, backs_off).await;
+    let shown = node
+        .wait_pod("web", "backs off", WAIT_LIMIT, backs_off)
+        .await;
     let status = status_of(&shown, "main").unwrap();
     let last = status.last_state.clone().unwrap().terminated.unwrap();
     assert_eq!((status.restart_count, last.exit_code), (1, 3));
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 3;
-    node.fake.wait_until("it starts again", SOON, third).await;
+    node.fake
+        .wait_until("it starts again", WAIT_LIMIT, third)
+        .await;
     let calls = node.calls("web", Rpc::StartContainer);
     let gap = (calls[2].at - calls[1].at).as_secs_f64();
     assert!(gap >= 10.0, "it waited {gap} s");
     let counts = |pod: &Pod| status_of(pod, "main").is_some_and(|s| s.restart_count == 2);
-    node.wait_pod("web", "counts on", SOON, counts).await;
+    node.wait_pod("web", "counts on", WAIT_LIMIT, counts).await;
 }
 
 /// Nothing is made for a while, and the pod is shown as it is.
@@ -121,7 +128,7 @@ async fn a_container_that_is_done_is_not_run_again_because_somebody_removed_it()
     let never = json!({"restartPolicy": "Never"});
     node.put(&with_spec(pod("web", &containers), never));
     let done = |pod: &Pod| ended(pod, "once").is_some() && runs(pod, "main");
-    node.wait_pod("web", "one is done", SOON, done).await;
+    node.wait_pod("web", "one is done", WAIT_LIMIT, done).await;
     let once = node.fake.container("once").unwrap();
     Planter::new(&node.fake).await.remove(&once.id).await;
     node.fake.end_event_streams(None);

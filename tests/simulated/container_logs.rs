@@ -10,10 +10,10 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::Code;
 
-use crate::node::{Node, SOON, waits_for};
+use crate::node::{Node, WAIT_LIMIT, waits_for};
 use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, Pull};
-use crate::support::raw::{PATIENCE, ask, dechunked, read_head, read_rest, send, take_chunks};
+use crate::support::raw::{TIMEOUT, ask, dechunked, read_head, read_rest, send, take_chunks};
 use crate::support::wait::{holds, wait_for};
 
 const WEB: &str = "/containerLogs/default/web-node1/main";
@@ -71,7 +71,7 @@ impl Follower {
                 take_chunks(&mut self.raw, &mut self.text);
             }
         };
-        timeout(PATIENCE, read)
+        timeout(TIMEOUT, read)
             .await
             .unwrap_or_else(|_| panic!("{line} does not come"));
     }
@@ -119,7 +119,7 @@ async fn what_is_not_to_be_had_is_told_in_upstreams_words() {
     slow["spec"]["containers"][0]["image"] = "localhost/slow:1".into();
     node.put(&slow);
     let waits = |pod: &_| waits_for(pod, "main").contains("Pull");
-    node.wait_pod("slow", "its image cannot be pulled", SOON, waits)
+    node.wait_pod("slow", "its image cannot be pulled", WAIT_LIMIT, waits)
         .await;
     let rows = [
         (
@@ -207,7 +207,7 @@ async fn the_log_of_the_instance_before_can_be_had() {
         crate::node::status_of(pod, "main")
             .is_some_and(|s| s.restart_count == 1 && s.started == Some(true))
     };
-    node.wait_pod("web", "it was restarted", SOON, restarted)
+    node.wait_pod("web", "it was restarted", WAIT_LIMIT, restarted)
         .await;
     let socket = node.path("root/kubelet.sock");
     assert_eq!(get(&socket, WEB).await, (200, "second life\n".into()));
@@ -239,7 +239,7 @@ async fn a_follower_that_goes_away_leaves_nothing_open() {
     assert_eq!(watches(&log), 1);
     drop(follower);
     // The container is silent, so nothing but the client's going tells.
-    wait_for("nobody has the log open", SOON, async || {
+    wait_for("nobody has the log open", WAIT_LIMIT, async || {
         let left = (open_files(&log), watches(&log));
         holds(left == (1, 0), format!("{left:?}"))
     })
@@ -277,7 +277,7 @@ async fn a_thousand_followers_of_one_log_cost_one_reader() {
     for follower in followers {
         assert!(follower.rest().await == expected);
     }
-    wait_for("nobody has the log open", SOON, async || {
+    wait_for("nobody has the log open", WAIT_LIMIT, async || {
         holds(watches(&log) == 0, "it is watched")
     })
     .await;
@@ -313,7 +313,7 @@ async fn a_log_that_breaks_off_with_the_kubelet_is_not_taken_for_whole() {
     node.fake.log("main", "stdout", "one");
     let mut follower = Follower::begin(&socket, &format!("{WEB}?follow=true")).await;
     follower.wait_for("one").await;
-    timeout(SOON, node.stop()).await.expect("it stops");
+    timeout(WAIT_LIMIT, node.stop()).await.expect("it stops");
     let rest = read_rest(&mut follower.stream).await;
     assert!(!rest.ends_with(b"0\r\n\r\n"), "the end of a whole log");
 }

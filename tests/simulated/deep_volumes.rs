@@ -5,7 +5,7 @@ use std::{os::fd::OwnedFd, path::Path, time::Duration};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use serde_json::{Value, json};
 
-use crate::node::{Node, SOON, put, wait_runs};
+use crate::node::{Node, WAIT_LIMIT, put, wait_runs};
 use crate::pods::{container, pod, with, with_spec};
 use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::http;
@@ -76,7 +76,7 @@ async fn measuring_a_volume_of_long_paths_takes_little_memory() {
             .join("volumes/kubernetes.io~empty-dir/scratch"),
         count,
     );
-    let deadline = SOON + Duration::from_micros(100 * u64::try_from(count).unwrap());
+    let deadline = WAIT_LIMIT + Duration::from_micros(100 * u64::try_from(count).unwrap());
     let (bytes, inodes) = measured(&kubelet, deadline).await;
     let peak = crate::steady::status_kib(&kubelet, "VmHWM:");
     println!("{count} directories, {bytes} bytes, {inodes} inodes, peak {peak} KiB");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::node::{Node, SOON, full, is_ready, status_of};
+use crate::node::{Node, WAIT_LIMIT, full, is_ready, status_of};
 use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, ExecOutcome, FakeRuntime, Fault, Rpc};
@@ -31,7 +31,7 @@ fn args(fake: &FakeRuntime) -> Vec<String> {
 async fn wait_version(node: &Node, version: &str) {
     let runs = |fake: &FakeRuntime| args(fake) == [version];
     node.fake
-        .wait_until(&format!("{version} runs"), SOON, runs)
+        .wait_until(&format!("{version} runs"), WAIT_LIMIT, runs)
         .await;
 }
 
@@ -57,12 +57,12 @@ async fn an_edited_liveness_probe_takes_the_place_of_the_old_one() {
     };
     node.put(&probe("old"));
     node.fake
-        .wait_until("it is probed", SOON, |fake| execs(fake, "old") > 1)
+        .wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "old") > 1)
         .await;
     node.put(&probe("new"));
     wait_version(&node, "new").await;
     node.fake
-        .wait_until("it is probed", SOON, |fake| execs(fake, "new") > 1)
+        .wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "new") > 1)
         .await;
     node.fake.clear_calls();
     let by_the_old = |fake: &FakeRuntime| execs(fake, "old") > 0;
@@ -82,11 +82,11 @@ async fn a_failing_liveness_probe_that_was_removed_restarts_nothing() {
     let probe = with(exec_probe("old"), json!({"failureThreshold": 1000}));
     node.put(&web(json!({"args": ["1"], "livenessProbe": probe})));
     node.fake
-        .wait_until("it is probed", SOON, |fake| execs(fake, "old") > 1)
+        .wait_until("it is probed", WAIT_LIMIT, |fake| execs(fake, "old") > 1)
         .await;
     node.put(&web(json!({"args": ["2"]})));
     wait_version(&node, "2").await;
-    let shown = node.wait_pod("web", "is ready", SOON, is_ready).await;
+    let shown = node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     assert_eq!(restarts(&shown), 0);
 }
 
@@ -95,16 +95,18 @@ async fn a_readiness_probe_that_was_added_is_run() {
     let node = Node::started().await;
     let liveness = exec_probe("is-alive");
     node.put(&web(json!({"args": ["1"], "livenessProbe": liveness})));
-    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     let readiness = exec_probe("is-ready");
     node.put(&web(
         json!({"args": ["2"], "livenessProbe": liveness, "readinessProbe": readiness}),
     ));
     wait_version(&node, "2").await;
     node.fake
-        .wait_until("it is probed", SOON, |fake| execs(fake, "is-ready") > 0)
+        .wait_until("it is probed", WAIT_LIMIT, |fake| {
+            execs(fake, "is-ready") > 0
+        })
         .await;
-    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
 }
 
 #[tokio::test]
@@ -119,14 +121,14 @@ async fn a_startup_probe_that_was_added_to_a_sidecar_lets_the_others_start() {
     };
     node.put(&made("1", json!({})));
     wait_version(&node, "1").await;
-    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     node.put(&made(
         "2",
         json!({"startupProbe": exec_probe("has-started")}),
     ));
     wait_version(&node, "2").await;
     assert!(execs(&node.fake, "has-started") > 0);
-    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
 }
 
 fn with_hook(number: &str, grace: i64) -> Value {
@@ -192,7 +194,9 @@ async fn an_orphan_that_nothing_takes_the_place_of_has_the_least_grace() {
     Planter::new(&node.fake).await.pod(&plant).await;
     node.start().await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    node.fake
+        .wait_until("it is stopped", WAIT_LIMIT, stopped)
+        .await;
     let stops = node.fake.calls_of(Rpc::StopContainer);
     assert_eq!(stops[0].detail, "timeout=2");
 }
@@ -281,7 +285,9 @@ async fn a_sandbox_in_the_wrong_network_is_replaced_without_an_event() {
         let pod = fake.pod(&full("web"));
         pod.is_some_and(|pod| pod.attempt == 1 && pod.containers.iter().any(|c| c.is_running()))
     };
-    node.fake.wait_until("it is replaced", SOON, replaced).await;
+    node.fake
+        .wait_until("it is replaced", WAIT_LIMIT, replaced)
+        .await;
     node.wait_phase("web", "Running").await;
     let events = node.events().await;
     assert!(!events.contains("SandboxChanged"), "{events}");
@@ -301,7 +307,7 @@ async fn a_rename_whose_remains_cannot_be_removed_is_no_flood() {
         .put("one.yaml", &own(simple("two")).to_string());
     let tried = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
     node.fake
-        .wait_until("its removal is tried", SOON, tried)
+        .wait_until("its removal is tried", WAIT_LIMIT, tried)
         .await;
     let often = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 3;
     assert!(node.never(Duration::from_secs(2), often).await);
@@ -338,7 +344,7 @@ async fn a_pod_that_waits_for_another_one_and_cannot_be_read_keeps_its_grace() {
     node.start().await;
     let stopping = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("the older one is stopped", SOON, stopping)
+        .wait_until("the older one is stopped", WAIT_LIMIT, stopping)
         .await;
     node.wait_shown(1).await;
     node.remove("web");
@@ -347,7 +353,9 @@ async fn a_pod_that_waits_for_another_one_and_cannot_be_read_keeps_its_grace() {
         let stops = fake.calls_of(Rpc::StopContainer);
         stops.iter().any(|call| about(&call))
     };
-    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    node.fake
+        .wait_until("it is stopped", WAIT_LIMIT, stopped)
+        .await;
     let stops = node.fake.calls_of(Rpc::StopContainer);
     let timeout = &stops.iter().find(about).unwrap().detail;
     let timeout: i64 = timeout.strip_prefix("timeout=").unwrap().parse().unwrap();
@@ -383,7 +391,7 @@ async fn a_manifest_that_cannot_be_read_holds_back_only_the_pod_that_it_made() {
     node.fake
         .wait_until(
             "the directory of the one that vanished is gone",
-            SOON,
+            WAIT_LIMIT,
             cleaned,
         )
         .await;
@@ -399,7 +407,9 @@ async fn a_manifest_that_cannot_be_read_holds_back_only_the_pod_that_it_made() {
     assert!(!ended(&node.fake, "unknown"));
     std::fs::remove_file(node.manifests.dir().join("notes.txt")).unwrap();
     let gone = |fake: &FakeRuntime| fake.pod("unknown").is_none();
-    node.fake.wait_until("so is the last", SOON, gone).await;
+    node.fake
+        .wait_until("so is the last", WAIT_LIMIT, gone)
+        .await;
 }
 
 #[tokio::test]
@@ -410,12 +420,14 @@ async fn a_manifest_that_was_moved_is_where_its_pod_is_from() {
     node.wait_phase("web", "Running").await;
     let dir = node.manifests.dir().to_owned();
     std::fs::rename(dir.join("web.yaml"), dir.join("moved.yaml")).unwrap();
-    let journal = node.path(&format!("root/journal/{UID}.json"));
+    let state_store = node.path(&format!("root/journal/{UID}.json"));
     let noted = |_: &FakeRuntime| {
-        let text = std::fs::read_to_string(&journal).unwrap_or_default();
+        let text = std::fs::read_to_string(&state_store).unwrap_or_default();
         text.contains("moved.yaml")
     };
-    node.fake.wait_until("that is noted", SOON, noted).await;
+    node.fake
+        .wait_until("that is noted", WAIT_LIMIT, noted)
+        .await;
     node.stop().await;
     node.manifests.put("moved.yaml", "nonsense: [");
     node.fake.clear_calls();
@@ -449,7 +461,7 @@ async fn a_pod_waits_until_it_is_known_whose_another_one_of_its_name_is() {
             let started = fake.count(Rpc::StartContainer) == 1;
             started && of_name(fake) == 1 + beside
         };
-        node.fake.wait_until("it runs", SOON, runs).await;
+        node.fake.wait_until("it runs", WAIT_LIMIT, runs).await;
         let stops = node.fake.count(Rpc::StopContainer);
         assert_eq!(stops == 0, source == "api");
     }

@@ -18,7 +18,7 @@ use crate::support::fake_runtime::{
 
 type Client = RuntimeServiceClient<Channel>;
 
-const SOON: Duration = Duration::from_secs(45);
+const WAIT_LIMIT: Duration = Duration::from_secs(45);
 
 async fn channel(fake: &FakeRuntime) -> Channel {
     let socket = fake.socket().to_owned();
@@ -313,7 +313,7 @@ async fn containers_end_as_they_are_told_to() {
     let pod = run_pod(&mut client, "web", "u1").await;
 
     let short = run_container(&mut client, &pod, "short", "u1").await;
-    fake.wait_until("short ends", SOON, |fake| {
+    fake.wait_until("short ends", WAIT_LIMIT, |fake| {
         fake.container("short").is_some_and(|c| c.exit_code == 7)
     })
     .await;
@@ -462,7 +462,7 @@ async fn calls_fail_hang_and_lose_their_answers_on_demand() {
     fake.inject(Fault::hang(Rpc::StartContainer));
     let mut other = client.clone();
     let started = tokio::spawn(async move { try_start(&mut other, &id).await });
-    fake.wait_for_calls("the start hangs", SOON, |calls| {
+    fake.wait_for_calls("the start hangs", WAIT_LIMIT, |calls| {
         calls.iter().any(|c| c.rpc == Rpc::StartContainer)
     })
     .await;
@@ -477,10 +477,10 @@ async fn a_caller_that_gives_up_is_recorded_as_cancelled() {
     let (fake, mut client) = started().await;
     fake.inject(Fault::hang(Rpc::Version));
     let call = tokio::spawn(async move { client.version(v1::VersionRequest::default()).await });
-    fake.wait_for_calls("it hangs", SOON, |calls| calls.len() == 1)
+    fake.wait_for_calls("it hangs", WAIT_LIMIT, |calls| calls.len() == 1)
         .await;
     call.abort();
-    fake.wait_for_calls("the call is closed", SOON, |calls| {
+    fake.wait_for_calls("the call is closed", WAIT_LIMIT, |calls| {
         calls[0].code == Some(Code::Cancelled)
     })
     .await;

@@ -6,7 +6,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::node::{Node, SOON, is_ready, waits_for};
+use crate::node::{Node, WAIT_LIMIT, is_ready, waits_for};
 use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
 use crate::support::wait::{holds, wait_for};
 
@@ -119,12 +119,12 @@ async fn each_family_is_written_by_what_happens_to_a_node() {
     let imageless = with(container("main"), json!({"image": "no such image!"}));
     node.put(&pod("imageless", &[imageless]));
     for name in ["probed", "plain"] {
-        node.wait_pod(name, "is ready", SOON, is_ready).await;
+        node.wait_pod(name, "is ready", WAIT_LIMIT, is_ready).await;
     }
     let waits = |pod: &Pod| waits_for(pod, "main") == "InvalidImageName";
-    node.wait_pod("imageless", "waits", SOON, waits).await;
+    node.wait_pod("imageless", "waits", WAIT_LIMIT, waits).await;
     node.get("/healthz").await;
-    wait_for("every family is written", SOON, || async {
+    wait_for("every family is written", WAIT_LIMIT, || async {
         let mut missing = Vec::new();
         for page in ["/metrics", "/metrics/probes", "/metrics/slis"] {
             let (_, text) = node.get(page).await;

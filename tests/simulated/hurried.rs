@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, full};
+use crate::node::{Node, WAIT_LIMIT, full};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_spec};
 use crate::support::dead_fs::DeadFs;
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
@@ -34,7 +34,7 @@ async fn a_removal_shortens_the_stop_that_a_failed_probe_began() {
     let web = pod("web", &[main, container("other")]);
     node.put(&with_spec(web, json!({"terminationGracePeriodSeconds": 3})));
     node.fake
-        .wait_until("it is stopped", SOON, stopped("main"))
+        .wait_until("it is stopped", WAIT_LIMIT, stopped("main"))
         .await;
     node.remove("web");
     node.fake
@@ -67,7 +67,9 @@ async fn a_removal_goes_on_with_the_hook_of_a_stop_that_a_failed_probe_began() {
         calls
     };
     let hooked = |fake: &FakeRuntime| !hooks(fake).is_empty();
-    node.fake.wait_until("its hook runs", SOON, hooked).await;
+    node.fake
+        .wait_until("its hook runs", WAIT_LIMIT, hooked)
+        .await;
     node.remove("web");
     node.fake
         .wait_until("the others are stopped", PROMPTLY, stopped("other"))
@@ -91,10 +93,10 @@ async fn a_removal_does_not_wait_for_a_dead_instance_that_is_being_removed() {
     let removing = |fake: &FakeRuntime| fake.count(Rpc::RemoveContainer) > 0;
     for _ in 0..2 {
         let exited = |fake: &FakeRuntime| fake.exit("main", 1);
-        node.fake.wait_until("it exits", SOON, exited).await;
+        node.fake.wait_until("it exits", WAIT_LIMIT, exited).await;
     }
     node.fake
-        .wait_until("the oldest is being removed", SOON, removing)
+        .wait_until("the oldest is being removed", WAIT_LIMIT, removing)
         .await;
     node.remove("web");
     node.fake
@@ -129,7 +131,9 @@ async fn a_stop_that_failed_is_tried_again_after_two_seconds_and_then_less_often
 async fn removed_behind(node: &Node) {
     let first = format!("{}/first", full("web"));
     let runs = |fake: &FakeRuntime| fake.container(&first).is_some_and(|c| c.is_running());
-    node.fake.wait_until("the first one runs", SOON, runs).await;
+    node.fake
+        .wait_until("the first one runs", WAIT_LIMIT, runs)
+        .await;
     // Nothing tells that the files of the second one hang.
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.remove("web");

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::node::{
-    Node, SOON, Twins, backs_off_for, calls, full, is_ready, phase, put, status_of, wait_runs,
-    waits_for,
+    Node, Twins, WAIT_LIMIT, backs_off_for, calls, full, is_ready, phase, put, status_of,
+    wait_runs, waits_for,
 };
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, FakeRuntime, Fault, Options, Rpc};
@@ -29,9 +29,11 @@ async fn wait_shown(
     name: &str,
     fact: impl Fn(&k8s_openapi::api::core::v1::Pod) -> bool,
 ) {
-    wait_for(name, SOON, async || match shown(kubelet, name).await {
-        Some(pod) if fact(&pod) => Ok(()),
-        other => Err(format!("{other:?}")),
+    wait_for(name, WAIT_LIMIT, async || {
+        match shown(kubelet, name).await {
+            Some(pod) if fact(&pod) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
 }
@@ -64,10 +66,10 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     wait_shown(&kubelet, "crashy", backs_off).await;
     let before = fake.pods();
     let uid = fake.pod(&full("web")).unwrap().uid;
-    let journal = dir.path().join(format!("root/journal/{uid}.json"));
+    let state_store = dir.path().join(format!("root/journal/{uid}.json"));
     // What is settled is written at once, which takes a moment all the same.
-    wait_for("readiness is on disk", SOON, async || {
-        let text = std::fs::read_to_string(&journal).unwrap_or_default();
+    wait_for("readiness is on disk", WAIT_LIMIT, async || {
+        let text = std::fs::read_to_string(&state_store).unwrap_or_default();
         holds(text.contains("\"readiness\":true"), text)
     })
     .await;
@@ -93,7 +95,7 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
             assert!(!backs_off || backs_off_for(&pod, "main", "10s"), "{pod:?}");
         }
         assert!(
-            crashes[1].at.elapsed() < SOON,
+            crashes[1].at.elapsed() < WAIT_LIMIT,
             "the crashing container is not started again"
         );
     }
@@ -133,11 +135,11 @@ async fn a_kubelet_asked_to_end_leaves_the_pods_as_they_are() {
     wait_runs(&fake, "web").await;
     wait_shown(&kubelet, "web", |pod| phase(pod) == "Running").await;
     fake.clear_calls();
-    assert!(kubelet.terminate(SOON).await.success());
+    assert!(kubelet.terminate(WAIT_LIMIT).await.success());
     assert_eq!(fake.mutations(), 0);
     assert!(fake.container("main").unwrap().is_running());
     kubelet.respawn();
-    kubelet.wait_healthy(SOON).await;
+    kubelet.wait_healthy(WAIT_LIMIT).await;
     wait_shown(&kubelet, "web", |pod| phase(pod) == "Running").await;
     assert_eq!(fake.mutations(), 0);
 }
@@ -148,13 +150,13 @@ async fn from_its_first_moment_on_a_restarted_kubelet_shows_pods_as_they_are() {
     let probe = json!({"readinessProbe": exec_probe("is-ready")});
     node.put(&pod("web", &[with(container("main"), probe)]));
     node.start().await;
-    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     node.stop().await;
     // So that it is long wrong if it is.
     let late = Fault::delay(Rpc::ContainerStatus, Duration::from_millis(200));
     node.fake.inject(late);
     node.start().await;
-    let first = wait_for("it is shown", SOON, async || {
+    let first = wait_for("it is shown", WAIT_LIMIT, async || {
         node.pod("web").await.ok_or_else(|| "it is not".to_owned())
     })
     .await;
@@ -171,9 +173,10 @@ async fn a_pod_that_cannot_be_read_yet_is_shown_as_the_kubelet_before_showed_it(
     node.fake
         .behave(&full("crashy"), Behaviour::exits(Duration::ZERO, 1));
     node.start().await;
-    let before = node.wait_pod("web", "is ready", SOON, is_ready).await;
+    let before = node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     let backs_off = |pod: &_| crate::node::waits_for(pod, "main") == "CrashLoopBackOff";
-    node.wait_pod("crashy", "backs off", SOON, backs_off).await;
+    node.wait_pod("crashy", "backs off", WAIT_LIMIT, backs_off)
+        .await;
     node.stop().await;
     node.fake.inject(Fault::hang(Rpc::ContainerStatus));
     node.start().await;
@@ -187,7 +190,7 @@ async fn a_pod_that_cannot_be_read_yet_is_shown_as_the_kubelet_before_showed_it(
     }
     node.fake.clear_faults();
     let read = |pod: &_| crate::node::runs(pod, "main") && is_ready(pod);
-    let after = node.wait_pod("web", "was read", SOON, read).await;
+    let after = node.wait_pod("web", "was read", WAIT_LIMIT, read).await;
     let conditions =
         |pod: &k8s_openapi::api::core::v1::Pod| pod.status.clone().unwrap_or_default().conditions;
     assert_eq!(conditions(&after), conditions(&before));
@@ -212,7 +215,7 @@ async fn a_manifest_edited_meanwhile_replaces_the_old_pod_in_order() {
         pods.len() == 1 && newest.is_some_and(|c| c.is_running() && c.config.args == ["v2"])
     };
     node.fake
-        .wait_until("only the new one runs", SOON, edited)
+        .wait_until("only the new one runs", WAIT_LIMIT, edited)
         .await;
     twins.assert_never();
 }
@@ -231,7 +234,7 @@ async fn a_manifest_removed_meanwhile_ends_its_pod() {
     node.wait_removed("web").await;
     node.wait_phase("stays", "Running").await;
     assert!(node.calls("stays", Rpc::StopContainer).is_empty());
-    wait_for("its directories are gone", SOON, async || {
+    wait_for("its directories are gone", WAIT_LIMIT, async || {
         let left = node.entries("root/pods");
         holds(left.len() == 1, format!("{left:?}"))
     })
@@ -296,7 +299,9 @@ async fn the_sandbox_of_a_pod_that_ended_is_stopped_once_and_one_that_died_as_we
     node.put(&with_spec(simple("done"), never.clone()));
     node.wait_phase("done", "Succeeded").await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) == 1;
-    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    node.fake
+        .wait_until("it is stopped", WAIT_LIMIT, stopped)
+        .await;
     node.fake.behave("main", Behaviour::runs());
     node.put(&with_spec(simple("dies"), never));
     node.wait_runs("dies").await;
@@ -307,7 +312,7 @@ async fn the_sandbox_of_a_pod_that_ended_is_stopped_once_and_one_that_died_as_we
     node.start().await;
     node.wait_phase("dies", "Failed").await;
     node.fake
-        .wait_until("what died is stopped", SOON, stopped)
+        .wait_until("what died is stopped", WAIT_LIMIT, stopped)
         .await;
     node.wait_phase("done", "Succeeded").await;
     let more = |fake: &FakeRuntime| fake.mutations() > 1;
@@ -326,7 +331,7 @@ async fn a_container_that_ended_meanwhile_is_restarted() {
     node.start().await;
     node.wait_runs("web").await;
     let counted = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
-    node.wait_pod("web", "counts the restart", SOON, counted)
+    node.wait_pod("web", "counts the restart", WAIT_LIMIT, counted)
         .await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 0);
 }
@@ -340,7 +345,7 @@ async fn a_kubelet_that_asks_what_became_of_pulls_before_it_starts_stops_when_it
     node.fake.inject(Fault::hang(Rpc::ListImages));
     node.start().await;
     let asks = |fake: &FakeRuntime| fake.count(Rpc::ListImages) > 0;
-    node.fake.wait_until("it asks", SOON, asks).await;
-    let stopped = tokio::time::timeout(SOON, node.stop()).await;
+    node.fake.wait_until("it asks", WAIT_LIMIT, asks).await;
+    let stopped = tokio::time::timeout(WAIT_LIMIT, node.stop()).await;
     assert!(stopped.is_ok(), "it waits for the answer");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::node::{Node, SOON};
+use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{simple, with_metadata};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
@@ -34,7 +34,7 @@ async fn logs_of_a_pod_go_also_when_another_one_took_over_its_uid() {
     node.put(&with_metadata(simple("new"), json!({"uid": "uid-of-old"})));
     node.start().await;
     node.wait_runs("new").await;
-    wait_for("only its own logs are left", SOON, async || {
+    wait_for("only its own logs are left", WAIT_LIMIT, async || {
         let left = (node.entries("logs"), node.entries("containers").len());
         let own = (vec!["default_new-node1_uid-of-old".to_owned()], 1);
         holds(left == own, format!("{left:?}"))
@@ -74,7 +74,7 @@ async fn logs_of_pods_that_vanished_go_once_every_source_says_that_they_are_gone
     assert!(node.never(Duration::from_millis(500), touched).await);
 
     server.answer(200, "");
-    wait_for("its logs are gone", SOON, async || {
+    wait_for("its logs are gone", WAIT_LIMIT, async || {
         let left = node.entries("logs");
         holds(!left.contains(&logs_of("goes")), format!("{left:?}"))
     })
@@ -84,7 +84,7 @@ async fn logs_of_pods_that_vanished_go_once_every_source_says_that_they_are_gone
         let names = links.filter(|link| !link.path().exists());
         names.map(|link| link.file_name()).collect::<Vec<_>>()
     };
-    wait_for("so are links to them", SOON, async || {
+    wait_for("so are links to them", WAIT_LIMIT, async || {
         let dead = dead(&links);
         holds(dead == ["elsewhere"], format!("{dead:?}"))
     })

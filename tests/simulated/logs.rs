@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tonic::Code;
 
-use crate::node::{Node, SOON};
+use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
 use crate::support::fake_runtime::{Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
@@ -36,16 +36,20 @@ fn names(log: &std::path::Path) -> Vec<String> {
 async fn a_log_over_its_size_is_rotated_and_written_on() {
     let (node, log) = node_with_web().await;
     say_much(&node);
-    wait_for("it is rotated", SOON, async || {
+    wait_for("it is rotated", WAIT_LIMIT, async || {
         let names = names(&log);
         holds(names.len() == 2, format!("{names:?}"))
     })
     .await;
     node.fake.log("main", "stdout", "on the new one");
-    wait_for("the runtime writes to the new one", SOON, async || {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        holds(text.ends_with("on the new one\n"), text)
-    })
+    wait_for(
+        "the runtime writes to the new one",
+        WAIT_LIMIT,
+        async || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            holds(text.ends_with("on the new one\n"), text)
+        },
+    )
     .await;
     assert_eq!(node.fake.count(Rpc::ReopenContainerLog), 1);
 }
@@ -62,9 +66,9 @@ async fn a_rotation_that_the_runtime_refuses_is_undone_and_done_later() {
         }
     };
     node.fake
-        .wait_until("it was refused", SOON, reopens(1))
+        .wait_until("it was refused", WAIT_LIMIT, reopens(1))
         .await;
-    wait_for("it is undone", SOON, async || {
+    wait_for("it is undone", WAIT_LIMIT, async || {
         let names = names(&log);
         holds(names == ["0.log"], format!("{names:?}"))
     })
@@ -73,9 +77,9 @@ async fn a_rotation_that_the_runtime_refuses_is_undone_and_done_later() {
     let refused = node.fake.count(Rpc::ReopenContainerLog);
     node.fake.clear_faults();
     node.fake
-        .wait_until("it is tried again", SOON, reopens(refused + 1))
+        .wait_until("it is tried again", WAIT_LIMIT, reopens(refused + 1))
         .await;
-    let rotated = wait_for("it is done", SOON, async || match &names(&log)[..] {
+    let rotated = wait_for("it is done", WAIT_LIMIT, async || match &names(&log)[..] {
         [current, rotated] if current == "0.log" => Ok(log.with_file_name(rotated)),
         names => Err(format!("{names:?}")),
     })
@@ -93,7 +97,7 @@ async fn a_log_that_an_earlier_kubelet_renamed_and_left_is_made_again() {
     node.stop().await;
     std::fs::rename(&log, log.with_file_name("0.log.20260102-030405")).unwrap();
     node.start().await;
-    wait_for("there is a log again", SOON, async || {
+    wait_for("there is a log again", WAIT_LIMIT, async || {
         holds(log.exists(), format!("{:?}", names(&log)))
     })
     .await;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::node::{Node, SOON, full, phase, status_of, waits_for};
+use crate::node::{Node, WAIT_LIMIT, full, phase, status_of, waits_for};
 use crate::pods::{IMAGE, container, pod, simple, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Pull, Rpc};
 use crate::support::wait::{holds, wait_for};
@@ -48,14 +48,16 @@ async fn a_pod_is_ready_to_start_containers_once_its_sandbox_is_there_and_not_on
     node.put(&pod("web", &[pulling(&node, "main")]));
     let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 0;
     node.fake
-        .wait_until("a sandbox is asked for", SOON, asked)
+        .wait_until("a sandbox is asked for", WAIT_LIMIT, asked)
         .await;
     let not_yet = |pod: &_| ready_to_start(pod) == "False";
-    node.wait_pod("web", "it has no sandbox", SOON, not_yet)
+    node.wait_pod("web", "it has no sandbox", WAIT_LIMIT, not_yet)
         .await;
     node.fake.release(Rpc::RunPodSandbox);
     let ready = |pod: &_| ready_to_start(pod) == "True";
-    let shown = node.wait_pod("web", "it has a sandbox", SOON, ready).await;
+    let shown = node
+        .wait_pod("web", "it has a sandbox", WAIT_LIMIT, ready)
+        .await;
     assert_eq!(waits_for(&shown, "main"), "ContainerCreating");
     assert!(shown.status.unwrap().pod_ip.is_some(), "with its address");
     assert_eq!(node.fake.count(Rpc::CreateContainer), 0);
@@ -67,12 +69,14 @@ async fn a_pull_that_hangs_does_not_hold_up_the_deadline() {
     let late = json!({"activeDeadlineSeconds": 8});
     node.put(&with_spec(pod("web", &[pulling(&node, "main")]), late));
     let pulls = |fake: &FakeRuntime| fake.count(Rpc::PullImage) > 0;
-    node.fake.wait_until("the pull begins", SOON, pulls).await;
+    node.fake
+        .wait_until("the pull begins", WAIT_LIMIT, pulls)
+        .await;
     node.wait_pod("web", "its time is over", LATER, exceeded)
         .await;
     let stopped = |fake: &FakeRuntime| fake.pod(&full("web")).is_some_and(|pod| !pod.ready);
     node.fake
-        .wait_until("its sandbox is stopped", SOON, stopped)
+        .wait_until("its sandbox is stopped", WAIT_LIMIT, stopped)
         .await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 0);
     let events = node.events().await;
@@ -97,7 +101,7 @@ async fn a_hook_that_hangs_does_not_hold_up_the_deadline() {
         .await;
     let ended = |fake: &FakeRuntime| !fake.container("main").is_some_and(|c| c.is_running());
     node.fake
-        .wait_until("its container is stopped", SOON, ended)
+        .wait_until("its container is stopped", WAIT_LIMIT, ended)
         .await;
     assert_eq!(
         node.fake.count(Rpc::StartContainer),
@@ -126,7 +130,7 @@ async fn a_pods_start_and_so_its_deadline_outlive_the_kubelet_and_the_sandbox() 
     node.wait_runs("web").await;
     let shown = node.wait_phase("web", "Running").await;
     let started = shown.status.unwrap().start_time.unwrap();
-    wait_for("the second of its start is past", SOON, async || {
+    wait_for("the second of its start is past", WAIT_LIMIT, async || {
         holds((Timestamp::now() - started.0).get_seconds() > 1, "not yet")
     })
     .await;
@@ -167,7 +171,8 @@ async fn a_back_off_is_shown_no_longer_than_it_holds() {
     let other = with(container("other"), json!({"imagePullPolicy": "Always"}));
     node.put(&with_metadata(pod("web", &[container("main"), other]), own));
     let waits = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
-    node.wait_pod("web", "main backs off", SOON, waits).await;
+    node.wait_pod("web", "main backs off", WAIT_LIMIT, waits)
+        .await;
     let delay = HOUR;
     node.fake.on_pull(
         IMAGE,
@@ -180,14 +185,14 @@ async fn a_back_off_is_shown_no_longer_than_it_holds() {
     assert!(node.fake.exit("other", 1));
     let pulling = |fake: &FakeRuntime| fake.count(Rpc::PullImage) > pulls;
     node.fake
-        .wait_until("the other one pulls", SOON, pulling)
+        .wait_until("the other one pulls", WAIT_LIMIT, pulling)
         .await;
     let over = |pod: &Pod| {
         let state = status_of(pod, "main").and_then(|status| status.state.clone());
         state.is_some_and(|state| state.terminated.is_some())
     };
     let shown = node
-        .wait_pod("web", "the back-off is over", SOON, over)
+        .wait_pod("web", "the back-off is over", WAIT_LIMIT, over)
         .await;
     assert_eq!(phase(&shown), "Running");
     let other = status_of(&shown, "other").unwrap().state.clone().unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, SOON, full};
+use crate::node::{Node, WAIT_LIMIT, full};
 use crate::pods::{simple, version};
 use crate::support::fake_runtime::{FakeRuntime, Rpc};
 use crate::support::wait::{holds, wait_for};
@@ -106,7 +106,7 @@ async fn a_manifest_that_turns_bad_keeps_its_pod_running() {
     node.put(&version("web", "v2"));
     let edited = |fake: &FakeRuntime| args_of(fake, "web") == ["v2"];
     node.fake
-        .wait_until("the mended one runs", SOON, edited)
+        .wait_until("the mended one runs", WAIT_LIMIT, edited)
         .await;
 }
 
@@ -122,12 +122,14 @@ async fn pods_come_from_a_url_and_stay_while_it_talks_nonsense() {
     node.wait_runs("two").await;
     server.answer(200, &list(&[simple("one"), version("two", "v2")]));
     let edited = |fake: &FakeRuntime| args_of(fake, "two") == ["v2"];
-    node.fake.wait_until("the new one runs", SOON, edited).await;
+    node.fake
+        .wait_until("the new one runs", WAIT_LIMIT, edited)
+        .await;
     let stops = node.fake.count(Rpc::StopContainer);
     for (code, body) in [(200, "{nonsense"), (500, "sorry"), (404, "")] {
         server.answer(code, body);
         let asked = server.asked();
-        wait_for("it asks again", SOON, async || {
+        wait_for("it asks again", WAIT_LIMIT, async || {
             holds(server.asked() >= asked + 2, "it does not")
         })
         .await;

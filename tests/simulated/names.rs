@@ -88,7 +88,7 @@ async fn a_resolver_that_never_answers_is_never_asked() {
         .args(["ahostsv4", "node1.example"])
         .status();
     assert!(!looked.await.unwrap().success());
-    wait_for("it is heard", crate::node::SOON, async || {
+    wait_for("it is heard", crate::node::WAIT_LIMIT, async || {
         holds(resolver.asked() > 0, "it is not")
     })
     .await;
@@ -101,7 +101,7 @@ async fn a_resolver_that_never_answers_is_never_asked() {
     for name in ["one", "two"] {
         put(&kubelet.manifests, &simple(name));
         wait_runs(&fake, name).await;
-        wait_for(name, crate::node::SOON, async || {
+        wait_for(name, crate::node::WAIT_LIMIT, async || {
             let pod = kubelet.pod("default", &full(name)).await;
             holds(
                 pod.is_some_and(|pod| phase(&pod) == "Running"),

@@ -20,7 +20,7 @@ use crate::support::wait::{holds, wait_for};
 
 /// Far longer than anything takes that does not wait for a long timer of its own, also where the machine has
 /// much else to do; sooner than an audit would find what was missed.
-pub(crate) const SOON: Duration = Duration::from_secs(45);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(45);
 
 /// How often ports are chosen anew that somebody else took meanwhile.
 const PORT_TRIES: usize = 5;
@@ -262,7 +262,7 @@ impl Node {
     }
 
     pub(crate) async fn wait_healthy(&self) {
-        wait_for("the kubelet is healthy", SOON, async || {
+        wait_for("the kubelet is healthy", WAIT_LIMIT, async || {
             match self.healthz().await {
                 Ok((200, _)) => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -326,20 +326,22 @@ impl Node {
 
     pub(crate) async fn wait_phase(&self, name: &str, phase: &str) -> Pod {
         let fact = |pod: &Pod| self::phase(pod) == phase;
-        self.wait_pod(name, phase, SOON, fact).await
+        self.wait_pod(name, phase, WAIT_LIMIT, fact).await
     }
 
     /// Waits until a pod is not shown any more.
     pub(crate) async fn wait_gone(&self, name: &str) {
-        wait_for(&format!("{name} is not shown any more"), SOON, async || {
-            holds(self.pod(name).await.is_none(), "it is shown")
-        })
+        wait_for(
+            &format!("{name} is not shown any more"),
+            WAIT_LIMIT,
+            async || holds(self.pod(name).await.is_none(), "it is shown"),
+        )
         .await;
     }
 
     /// Waits until so many pods are shown.
     pub(crate) async fn wait_shown(&self, number: usize) {
-        wait_for("so many pods are shown", SOON, async || {
+        wait_for("so many pods are shown", WAIT_LIMIT, async || {
             let shown = self.pods().await.len();
             holds(shown == number, format!("{shown} instead of {number}"))
         })
@@ -358,7 +360,7 @@ impl Node {
         let name = full(name);
         let what = format!("nothing is left of {name}");
         self.fake
-            .wait_until(&what, SOON, |fake| fake.pod(&name).is_none())
+            .wait_until(&what, WAIT_LIMIT, |fake| fake.pod(&name).is_none())
             .await;
     }
 
@@ -405,7 +407,8 @@ pub(crate) fn entries(dir: &Path) -> Vec<String> {
 pub(crate) async fn wait_runs(fake: &FakeRuntime, name: &str) -> ContainerView {
     let word = format!("{}/main", full(name));
     let runs = |fake: &FakeRuntime| fake.container(&word).is_some_and(|c| c.is_running());
-    fake.wait_until(&format!("{word} runs"), SOON, runs).await;
+    fake.wait_until(&format!("{word} runs"), WAIT_LIMIT, runs)
+        .await;
     fake.container(&word).expect("a container")
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::node::{Node, SOON, Twins, full};
+use crate::node::{Node, Twins, WAIT_LIMIT, full};
 use crate::planted::{Plant, Planter};
 use crate::pods::simple;
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Lie, PodView, Rpc};
@@ -44,7 +44,7 @@ async fn an_orphan_is_stopped_quickly_with_the_hook_of_its_annotations() {
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pods().is_empty();
     node.fake
-        .wait_until("the orphan is removed", SOON, gone)
+        .wait_until("the orphan is removed", WAIT_LIMIT, gone)
         .await;
     let hooks = node.fake.calls_of(Rpc::ExecSync);
     assert!(
@@ -68,7 +68,7 @@ async fn what_carries_no_labels_of_a_kubelet_is_never_touched() {
     node.start().await;
     let one_left = |fake: &FakeRuntime| fake.pods().len() == 1;
     node.fake
-        .wait_until("the orphan is removed", SOON, one_left)
+        .wait_until("the orphan is removed", WAIT_LIMIT, one_left)
         .await;
     node.put(&simple("web"));
     node.wait_runs("web").await;
@@ -108,7 +108,7 @@ async fn a_pod_is_judged_when_its_own_source_has_delivered_and_no_sooner() {
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pod("from-a-file").is_none();
     node.fake
-        .wait_until("the file's orphan is removed", SOON, gone)
+        .wait_until("the file's orphan is removed", WAIT_LIMIT, gone)
         .await;
     let touched = |fake: &FakeRuntime| {
         let other = fake.pod("from-a-url");
@@ -142,7 +142,7 @@ async fn a_name_that_another_source_may_still_want_is_not_taken_before_that_has_
         uids.len() == 1 && !uids[0].starts_with("uid-of-")
     };
     node.fake
-        .wait_until("the file's pod has taken its place", SOON, replaced)
+        .wait_until("the file's pod has taken its place", WAIT_LIMIT, replaced)
         .await;
     node.wait_runs("web").await;
     twins.assert_never();
@@ -159,10 +159,12 @@ async fn while_the_runtime_hangs_one_audit_hangs_with_it_and_no_more() {
         .behave("main", Behaviour::exits(Duration::ZERO, 1));
     node.put(&simple("web"));
     let crashed = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 2;
-    node.fake.wait_until("it crashes", SOON, crashed).await;
+    node.fake
+        .wait_until("it crashes", WAIT_LIMIT, crashed)
+        .await;
     let tried = |fake: &FakeRuntime| fake.count(Rpc::RemoveContainer) > 1;
     node.fake
-        .wait_until("its removal is tried", SOON, tried)
+        .wait_until("its removal is tried", WAIT_LIMIT, tried)
         .await;
     node.fake.clear_faults();
     node.fake.inject(Fault::hang(Rpc::RemoveContainer));
@@ -171,14 +173,14 @@ async fn while_the_runtime_hangs_one_audit_hangs_with_it_and_no_more() {
         calls.iter().filter(|call| call.code.is_none()).count()
     };
     node.fake
-        .wait_until("an audit hangs", SOON, |fake| hanging(fake) == 1)
+        .wait_until("an audit hangs", WAIT_LIMIT, |fake| hanging(fake) == 1)
         .await;
     let more = |fake: &FakeRuntime| hanging(fake) > 1;
     assert!(node.never(Duration::from_secs(2), more).await);
     node.fake.clear_faults();
     let one_left = |fake: &FakeRuntime| fake.pod(&full("web")).unwrap().containers.len() == 1;
     node.fake
-        .wait_until("the audits go on", SOON, one_left)
+        .wait_until("the audits go on", WAIT_LIMIT, one_left)
         .await;
 }
 
@@ -197,13 +199,15 @@ async fn nothing_is_touched_while_the_runtime_cannot_be_listed() {
     node.put(&simple("web"));
     node.start().await;
     let tried = |fake: &FakeRuntime| lists(fake) >= 3;
-    node.fake.wait_until("it is tried again", SOON, tried).await;
+    node.fake
+        .wait_until("it is tried again", WAIT_LIMIT, tried)
+        .await;
     assert_eq!(node.fake.mutations(), 0);
     node.fake.clear_faults();
     node.wait_runs("web").await;
     let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
     node.fake
-        .wait_until("the orphan is removed", SOON, gone)
+        .wait_until("the orphan is removed", WAIT_LIMIT, gone)
         .await;
 }
 
@@ -220,7 +224,7 @@ async fn an_empty_list_after_a_restart_destroys_nothing() {
     let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 0;
     // It believes the runtime and tries to start the pod, whose name is taken.
     node.fake
-        .wait_until("it acts on the list", SOON, asked)
+        .wait_until("it acts on the list", WAIT_LIMIT, asked)
         .await;
     node.fake.tell_the_truth();
     node.fake.end_event_streams(None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kubelet::cri::v1;
 use serde_json::json;
 
-use crate::node::{Node, SOON, full};
+use crate::node::{Node, WAIT_LIMIT, full};
 use crate::pods::{container, pod, simple, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Features, Options};
 use crate::support::wait::{holds, wait_for};
@@ -60,7 +60,7 @@ async fn each_pod_has_ids_of_its_own_over_restarts_until_it_is_gone() {
     let ended = node.wait_runs("a").await;
     assert!(node.fake.exit(&format!("{}/main", full("a")), 1));
     node.fake
-        .wait_until("a runs again", SOON, |fake| {
+        .wait_until("a runs again", WAIT_LIMIT, |fake| {
             let container = fake.container(&format!("{}/main", full("a")));
             container.is_some_and(|c| c.is_running() && c.id != ended.id)
         })
@@ -73,7 +73,7 @@ async fn each_pod_has_ids_of_its_own_over_restarts_until_it_is_gone() {
 
     node.remove("a");
     node.wait_removed("a").await;
-    wait_for("its directory is gone", SOON, async || {
+    wait_for("its directory is gone", WAIT_LIMIT, async || {
         let left = node.entries("root/pods").len();
         holds(left == 3, format!("{left} directories"))
     })
@@ -89,7 +89,7 @@ async fn the_ids_of_a_pod_that_has_ended_are_free_again() {
     node.put(&job);
     let ended = node.wait_phase("job", "Succeeded").await;
     let uid = ended.metadata.uid.unwrap();
-    wait_for("its note is gone", SOON, async || {
+    wait_for("its note is gone", WAIT_LIMIT, async || {
         let left = node.entries(&format!("root/pods/{uid}"));
         holds(!left.contains(&"userns".to_owned()), format!("{left:?}"))
     })
@@ -103,7 +103,7 @@ async fn a_runtime_that_learns_it_is_asked_again() {
     let mut node = Node::with(options).await;
     node.start().await;
     node.put(&own_ids("web"));
-    wait_for("an event says why it waits", SOON, async || {
+    wait_for("an event says why it waits", WAIT_LIMIT, async || {
         let events = node.events().await;
         let text = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";
         holds(events.contains(text), events)
@@ -115,7 +115,7 @@ async fn a_runtime_that_learns_it_is_asked_again() {
         let container = fake.container(&format!("{}/main", full("web")));
         container.is_some_and(|c| c.is_running())
     };
-    node.fake.wait_until("it runs", SOON, runs).await;
+    node.fake.wait_until("it runs", WAIT_LIMIT, runs).await;
     assert!(first_id(&node.fake, "web").is_some());
 }
 
@@ -139,7 +139,7 @@ async fn status_and_mounts_follow_what_the_runtime_can() {
         .collect();
     assert!(recursive["/v"], "{recursive:?}");
     let shown = node
-        .wait_pod("web", "mounts are shown", SOON, |pod| {
+        .wait_pod("web", "mounts are shown", WAIT_LIMIT, |pod| {
             let status = crate::node::status_of(pod, "main");
             status.is_some_and(|status| status.volume_mounts.is_some())
         })

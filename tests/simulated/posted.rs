@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, SOON};
+use crate::node::{Node, WAIT_LIMIT};
 use crate::support::fake_runtime::{FakeRuntime, Rpc};
 use crate::support::http;
 
@@ -52,13 +52,13 @@ async fn posted_pods_run_are_replaced_and_outlive_a_restart() {
     assert_eq!(taken["items"][0]["metadata"]["name"], "a-node1");
     let runs = |names: &'static [&'static str]| move |fake: &FakeRuntime| running(fake) == names;
     node.fake
-        .wait_until("it runs", SOON, runs(&["a-node1"]))
+        .wait_until("it runs", WAIT_LIMIT, runs(&["a-node1"]))
         .await;
     let both = list(&[pod("a", "img:1"), pod("b", "img:1")]);
     let (code, _) = node.post("/containers", &both).await;
     assert_eq!(code, 200);
     node.fake
-        .wait_until("both run", SOON, runs(&["a-node1", "b-node1"]))
+        .wait_until("both run", WAIT_LIMIT, runs(&["a-node1", "b-node1"]))
         .await;
     let starts = node.fake.count(Rpc::StartContainer);
     assert_eq!(starts, 2, "what is posted again as it was is left alone");
@@ -71,15 +71,21 @@ async fn posted_pods_run_are_replaced_and_outlive_a_restart() {
     assert_eq!(code, 200);
     let edited = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) == 3;
     node.fake
-        .wait_until("the edited one is another pod", SOON, edited)
+        .wait_until("the edited one is another pod", WAIT_LIMIT, edited)
         .await;
     node.fake
-        .wait_until("the old one is gone", SOON, runs(&["a-node1", "b-node1"]))
+        .wait_until(
+            "the old one is gone",
+            WAIT_LIMIT,
+            runs(&["a-node1", "b-node1"]),
+        )
         .await;
 
     let (code, _) = node.post("/containers", &list(&[])).await;
     assert_eq!(code, 200);
-    node.fake.wait_until("none runs", SOON, runs(&[])).await;
+    node.fake
+        .wait_until("none runs", WAIT_LIMIT, runs(&[]))
+        .await;
     assert_eq!(node.fake.count(Rpc::StartContainer), 3);
 }
 

@@ -12,7 +12,7 @@ use prost::Message as _;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
-use crate::node::{Node, SOON};
+use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
 use crate::support::http;
 use crate::support::wait::wait_for;
@@ -51,7 +51,7 @@ fn text(message: &Message, number: i64) -> &str {
 
 /// Profiles until one has a function of such a name in a stack.
 async fn wait_seen(socket: &Path, name: &str) -> Message {
-    wait_for(&format!("{name} is seen"), SOON, async || {
+    wait_for(&format!("{name} is seen"), WAIT_LIMIT, async || {
         let (status, body) = profile(socket.to_owned(), 1).await;
         if status != 200 {
             return Err(String::from_utf8_lossy(&body).into_owned());
@@ -118,7 +118,7 @@ async fn a_busy_kubelet_shows_what_keeps_it_busy_and_to_one_at_a_time() {
             }
         }
     };
-    let body = tokio::time::timeout(SOON, refused)
+    let body = tokio::time::timeout(WAIT_LIMIT, refused)
         .await
         .expect("the second is refused");
     assert!(String::from_utf8_lossy(&body).contains("one at a time"));

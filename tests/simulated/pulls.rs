@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::node::{Node, SOON, runs, status_of};
+use crate::node::{Node, WAIT_LIMIT, runs, status_of};
 use crate::pods::{self, container, pod, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc, image_id};
 use crate::support::wait::{holds, wait_for};
@@ -56,9 +56,11 @@ async fn a_hook_of_the_first_container_delays_the_start_of_the_third_but_not_its
         of_image("third"),
     ];
     node.put(&pod("web", &spec));
-    fake.wait_until("the hook runs", SOON, |fake| fake.count(Rpc::ExecSync) == 1)
-        .await;
-    fake.wait_until("both pulls have begun", SOON, |fake| {
+    fake.wait_until("the hook runs", WAIT_LIMIT, |fake| {
+        fake.count(Rpc::ExecSync) == 1
+    })
+    .await;
+    fake.wait_until("both pulls have begun", WAIT_LIMIT, |fake| {
         fake.count(Rpc::PullImage) == 2
     })
     .await;
@@ -71,7 +73,7 @@ async fn a_hook_of_the_first_container_delays_the_start_of_the_third_but_not_its
             .iter()
             .all(|name| runs(pod, name))
     };
-    node.wait_pod("web", "all run", SOON, all).await;
+    node.wait_pod("web", "all run", WAIT_LIMIT, all).await;
     assert_eq!(started(fake), ["first", "second", "third"]);
     // One look at what is there; one before and one after each pull.
     assert_eq!(calls(fake, Rpc::ImageStatus, "localhost/busybox:dev"), 1);
@@ -86,7 +88,7 @@ async fn a_late_image_keeps_the_order_of_the_containers() {
     slow(&node.fake, &["second"], DELAY);
     let spec = [of_image("first"), of_image("second"), container("third")];
     node.put(&pod("web", &spec));
-    node.wait_pod("web", "the last runs", SOON, |pod| runs(pod, "third"))
+    node.wait_pod("web", "the last runs", WAIT_LIMIT, |pod| runs(pod, "third"))
         .await;
     assert_eq!(started(&node.fake), ["first", "second", "third"]);
 }
@@ -98,17 +100,19 @@ async fn images_of_the_main_containers_are_pulled_while_an_init_container_runs()
     fake.behave("setup", Behaviour::runs());
     let inits = json!({"initContainers": [container("setup")]});
     node.put(&with_spec(pod("web", &[of_image("main")]), inits));
-    fake.wait_until("the image of main is pulled", SOON, |fake| {
+    fake.wait_until("the image of main is pulled", WAIT_LIMIT, |fake| {
         fake.calls_of(Rpc::PullImage)
             .iter()
             .any(|call| call.succeeded())
     })
     .await;
-    fake.wait_until("setup is started", SOON, |fake| !started(fake).is_empty())
-        .await;
+    fake.wait_until("setup is started", WAIT_LIMIT, |fake| {
+        !started(fake).is_empty()
+    })
+    .await;
     assert_eq!(started(fake), ["setup"]);
     assert!(fake.exit("setup", 0));
-    node.wait_pod("web", "main runs", SOON, |pod| runs(pod, "main"))
+    node.wait_pod("web", "main runs", WAIT_LIMIT, |pod| runs(pod, "main"))
         .await;
     assert_eq!(fake.count(Rpc::PullImage), 1);
     assert_eq!(calls(fake, Rpc::ImageStatus, "registry.test/main:1"), 2);
@@ -132,8 +136,10 @@ async fn an_image_that_cannot_be_pulled_ahead_fails_its_own_container_only() {
         let waiting = broken.and_then(|state| state.waiting);
         waiting.is_some_and(|w| w.reason.is_some_and(|reason| reason.contains("Pull")))
     };
-    node.wait_pod("web", "the others run", SOON, |pod| both(pod) && waits(pod))
-        .await;
+    node.wait_pod("web", "the others run", WAIT_LIMIT, |pod| {
+        both(pod) && waits(pod)
+    })
+    .await;
     assert_eq!(node.fake.count(Rpc::PullImage), 1);
 }
 
@@ -144,12 +150,12 @@ async fn a_removed_pod_gives_up_the_pulls_of_all_its_containers() {
     let never = Duration::from_secs(3600);
     slow(fake, &["first", "second"], never);
     node.put(&pod("web", &[of_image("first"), of_image("second")]));
-    fake.wait_until("both pulls have begun", SOON, |fake| {
+    fake.wait_until("both pulls have begun", WAIT_LIMIT, |fake| {
         fake.count(Rpc::PullImage) == 2
     })
     .await;
     node.remove("web");
-    fake.wait_until("both are given up", SOON, |fake| {
+    fake.wait_until("both are given up", WAIT_LIMIT, |fake| {
         let pulls = fake.calls_of(Rpc::PullImage);
         pulls.iter().all(|call| call.code == Some(Code::Cancelled))
     })
@@ -178,14 +184,16 @@ async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_
     node.put(&pods::simple("runs"));
     node.start().await;
     node.fake
-        .wait_until("an image is removed", SOON, |fake| {
+        .wait_until("an image is removed", WAIT_LIMIT, |fake| {
             fake.count(Rpc::RemoveImage) > 0
         })
         .await;
     let told = |events: String| events.contains("FreeDiskSpaceFailed");
-    wait_for("an event tells that it was not enough", SOON, async || {
-        holds(told(node.events().await), "no such event")
-    })
+    wait_for(
+        "an event tells that it was not enough",
+        WAIT_LIMIT,
+        async || holds(told(node.events().await), "no such event"),
+    )
     .await;
     let removed = node.fake.calls_of(Rpc::RemoveImage);
     let removed: Vec<_> = removed

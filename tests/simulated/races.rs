@@ -293,9 +293,12 @@ impl History {
             links == containers,
             format!("{links} links, not {containers}"),
         )?;
-        let journal = self.node.entries("root/journal");
+        let state_store = self.node.entries("root/journal");
         let known = |file: &String| uids.iter().any(|uid| *file == format!("{uid}.json"));
-        holds(journal.iter().all(known), format!("journal: {journal:?}"))?;
+        holds(
+            state_store.iter().all(known),
+            format!("journal: {state_store:?}"),
+        )?;
         let shown = self.node.pods().await;
         let all_run = shown.len() == uids.len() && shown.iter().all(|pod| phase(pod) == "Running");
         holds(all_run, format!("shown: {shown:#?}"))

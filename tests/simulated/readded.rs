@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, full, status_of};
+use crate::node::{Node, WAIT_LIMIT, full, status_of};
 use crate::planted::{Plant, Planter};
 use crate::pods::{container, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
@@ -29,7 +29,7 @@ async fn a_pod_that_comes_back_while_its_orphan_is_stopped_runs_after_that() {
     let node = with_orphan(Fault::hang(Rpc::StopContainer)).await;
     let stopping = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("the orphan is being stopped", SOON, stopping)
+        .wait_until("the orphan is being stopped", WAIT_LIMIT, stopping)
         .await;
     node.put(&successor("lost"));
     let started = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
@@ -44,7 +44,7 @@ async fn a_pod_that_comes_back_while_remains_of_its_uid_are_removed_starts_after
     let node = with_orphan(Fault::hang(Rpc::RemovePodSandbox)).await;
     let removing = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
     node.fake
-        .wait_until("the orphan is being removed", SOON, removing)
+        .wait_until("the orphan is being removed", WAIT_LIMIT, removing)
         .await;
     node.put(&successor("lost"));
     let started = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
@@ -61,7 +61,7 @@ async fn remains_that_cannot_be_removed_are_no_flood() {
     let node = with_orphan(refused).await;
     let tried = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
     node.fake
-        .wait_until("its removal is tried", SOON, tried)
+        .wait_until("its removal is tried", WAIT_LIMIT, tried)
         .await;
     let often = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 3;
     assert!(node.never(Duration::from_secs(2), often).await);
@@ -80,14 +80,18 @@ async fn a_hook_that_was_interrupted_is_run_again_beside_a_container_that_crashe
     node.put(&pod("web", &containers));
     node.start().await;
     let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 0;
-    node.fake.wait_until("the hook runs", SOON, hooked).await;
+    node.fake
+        .wait_until("the hook runs", WAIT_LIMIT, hooked)
+        .await;
     node.stop().await;
     node.fake.clear_faults();
     node.fake.clear_calls();
     node.start().await;
-    node.fake.wait_until("it runs again", SOON, hooked).await;
+    node.fake
+        .wait_until("it runs again", WAIT_LIMIT, hooked)
+        .await;
     let runs = |pod: &_| crate::node::runs(pod, "main");
-    node.wait_pod("web", "runs", SOON, runs).await;
+    node.wait_pod("web", "runs", WAIT_LIMIT, runs).await;
 }
 
 #[tokio::test]
@@ -102,7 +106,9 @@ async fn a_container_that_ended_while_its_hook_was_interrupted_is_shown_as_ended
     node.put(&once);
     node.start().await;
     let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) > 0;
-    node.fake.wait_until("the hook runs", SOON, hooked).await;
+    node.fake
+        .wait_until("the hook runs", WAIT_LIMIT, hooked)
+        .await;
     node.stop().await;
     assert!(node.fake.exit(&full("web"), 3));
     node.fake.clear_faults();
@@ -135,7 +141,7 @@ async fn an_edit_that_keeps_the_uid_runs_the_new_version_under_every_policy() {
             })
         };
         node.fake
-            .wait_until("the new version runs", SOON, is_new)
+            .wait_until("the new version runs", WAIT_LIMIT, is_new)
             .await;
         node.wait_phase(&name, "Running").await;
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, SOON, full, phase};
+use crate::node::{Node, WAIT_LIMIT, full, phase};
 use crate::pods::{simple, with_metadata, with_spec};
 use crate::support::fake_runtime::{Call, Rpc};
 
@@ -62,7 +62,9 @@ async fn a_pod_that_runs_and_is_not_allowed_any_more_is_stopped_with_its_grace()
         fake.container(&format!("{}/main", full("web")))
             .is_none_or(|container| !container.is_running())
     };
-    node.fake.wait_until("it has stopped", SOON, stopped).await;
+    node.fake
+        .wait_until("it has stopped", WAIT_LIMIT, stopped)
+        .await;
     let stops = node.calls("web", Rpc::StopContainer);
     // Its own grace, of which a busy machine may have used some, and not that of a pod that names none.
     let given = |call: &Call| call.detail["timeout=".len()..].parse::<u64>().unwrap();
@@ -95,7 +97,7 @@ async fn a_refused_pod_goes_with_its_manifest_and_may_come_back_under_its_uid() 
         main.is_some_and(|container| container.is_running())
     };
     node.fake
-        .wait_until("the old one has stopped", SOON, |fake| !runs(fake))
+        .wait_until("the old one has stopped", WAIT_LIMIT, |fake| !runs(fake))
         .await;
     assert!(node.never(Duration::from_millis(500), runs).await);
     let pod = node.pod("web").await.unwrap();
@@ -103,6 +105,6 @@ async fn a_refused_pod_goes_with_its_manifest_and_may_come_back_under_its_uid() 
     node.put(&with_metadata(simple("web"), uid));
     node.wait_runs("web").await;
     let running = |pod: &_| crate::node::runs(pod, "main");
-    let pod = node.wait_pod("web", "runs", SOON, running).await;
+    let pod = node.wait_pod("web", "runs", WAIT_LIMIT, running).await;
     assert_eq!(pod.status.unwrap().reason, None);
 }

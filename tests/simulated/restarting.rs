@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::node::{Node, SOON, backs_off_for, full, is_ready, phase, runs, status_of, waits_for};
+use crate::node::{
+    Node, WAIT_LIMIT, backs_off_for, full, is_ready, phase, runs, status_of, waits_for,
+};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Options, Rpc,
@@ -41,7 +43,7 @@ async fn the_restart_policy_decides_what_becomes_of_a_container_that_ended() {
             let status = status_of(pod, "main");
             runs(pod, "main") && status.is_some_and(|status| status.restart_count == 1)
         };
-        node.wait_pod(name, "runs again", SOON, again).await;
+        node.wait_pod(name, "runs again", WAIT_LIMIT, again).await;
     }
     for (name, end) in [
         ("onfailure-ok", "Succeeded"),
@@ -61,13 +63,17 @@ async fn a_crashing_container_is_restarted_at_once_and_then_after_ten_seconds() 
     node.put(&simple("web"));
     // The shortest back-off, and that only after a restart: the restart itself had none.
     let back_off = |pod: &_| backs_off_for(pod, "main", "10s");
-    let shown = node.wait_pod("web", "backs off", SOON, back_off).await;
+    let shown = node
+        .wait_pod("web", "backs off", WAIT_LIMIT, back_off)
+        .await;
     let status = status_of(&shown, "main").unwrap();
     let last = status.last_state.clone().unwrap().terminated.unwrap();
     assert_eq!((status.restart_count, last.exit_code), (1, 3));
     assert_eq!(phase(&shown), "Running");
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
-    node.fake.wait_until("the third start", SOON, third).await;
+    node.fake
+        .wait_until("the third start", WAIT_LIMIT, third)
+        .await;
     let starts = node.calls("web", Rpc::StartContainer);
     let gap = (starts[2].at - starts[1].at).as_secs_f64();
     assert!(gap >= 10.0, "the second came after {gap} s");
@@ -84,11 +90,13 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted() {
     node.put(&pod("web", &[with(container("main"), probe)]));
     let first = node.wait_runs("web").await;
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    node.fake
+        .wait_until("it is stopped", WAIT_LIMIT, stopped)
+        .await;
     sick.store(false, Ordering::SeqCst);
     let again =
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count >= 1);
-    node.wait_pod("web", "runs again", SOON, again).await;
+    node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
     assert_ne!(node.wait_runs("web").await.id, first.id);
     assert_eq!(
         node.fake.count(Rpc::RunPodSandbox),
@@ -108,10 +116,14 @@ async fn the_readiness_verdict_is_the_pods_readiness() {
     node.put(&pod("web", &[with(container("main"), probe)]));
     let shown = node.wait_phase("web", "Running").await;
     assert!(!is_ready(&shown));
-    for verdict in [true, false, true] {
-        ready.store(verdict, Ordering::SeqCst);
-        let what = if verdict { "is ready" } else { "is not ready" };
-        node.wait_pod("web", what, SOON, |pod| is_ready(pod) == verdict)
+    for probe_result in [true, false, true] {
+        ready.store(probe_result, Ordering::SeqCst);
+        let what = if probe_result {
+            "is ready"
+        } else {
+            "is not ready"
+        };
+        node.wait_pod("web", what, WAIT_LIMIT, |pod| is_ready(pod) == probe_result)
             .await;
     }
     assert_eq!(node.fake.count(Rpc::StopContainer), 0);
@@ -128,7 +140,9 @@ async fn a_sandbox_that_died_is_replaced_with_all_its_containers() {
         let newest = fake.container(&format!("{}/main", full("web")));
         newest.is_some_and(|c| c.is_running() && c.id != first.id)
     };
-    node.fake.wait_until("it runs again", SOON, again).await;
+    node.fake
+        .wait_until("it runs again", WAIT_LIMIT, again)
+        .await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
 }
 
@@ -147,7 +161,9 @@ async fn a_container_that_keeps_failing_its_probe_backs_off_like_one_that_crashe
     let node = Node::started().await;
     node.put(&failing(&node, 0));
     let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
-    let shown = node.wait_pod("web", "backs off", SOON, back_off).await;
+    let shown = node
+        .wait_pod("web", "backs off", WAIT_LIMIT, back_off)
+        .await;
     // Nothing had ended when it was killed first, so the delays begin with the second restart.
     let status = status_of(&shown, "main").unwrap();
     assert_eq!(status.restart_count, 2, "the first restarts come at once");
@@ -173,7 +189,9 @@ async fn a_container_that_fails_its_probe_seldom_is_restarted_at_once_each_time(
     let longest = json!({"annotations": {"kubelet.rs/max-container-restart-period": "1s"}});
     node.put(&with_metadata(failing(&node, 3), longest));
     let often = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 5;
-    node.fake.wait_until("it is restarted", SOON, often).await;
+    node.fake
+        .wait_until("it is restarted", WAIT_LIMIT, often)
+        .await;
     let events = node.events().await;
     assert!(!events.contains("Back-off restarting"), "{events}");
 }
@@ -185,17 +203,21 @@ async fn a_container_that_stays_created_when_its_start_fails_backs_off_like_one_
         .inject(Fault::fail(Rpc::StartContainer, Code::Internal, "no"));
     node.put(&simple("web"));
     let back_off = |pod: &_| backs_off_for(pod, "main", "10s");
-    let shown = node.wait_pod("web", "backs off", SOON, back_off).await;
+    let shown = node
+        .wait_pod("web", "backs off", WAIT_LIMIT, back_off)
+        .await;
     assert_eq!(status_of(&shown, "main").unwrap().restart_count, 0);
     assert_eq!(node.calls("web", Rpc::StartContainer).len(), 2);
     let third = |fake: &FakeRuntime| fake.count(Rpc::StartContainer) >= 3;
-    node.fake.wait_until("the third start", SOON, third).await;
+    node.fake
+        .wait_until("the third start", WAIT_LIMIT, third)
+        .await;
     let starts = node.calls("web", Rpc::StartContainer);
     let gap = (starts[2].at - starts[1].at).as_secs_f64();
     assert!(gap >= 10.0, "the third came after {gap} s");
     node.fake.clear_faults();
     let again = |pod: &_| runs(pod, "main");
-    let shown = node.wait_pod("web", "runs", SOON, again).await;
+    let shown = node.wait_pod("web", "runs", WAIT_LIMIT, again).await;
     assert_eq!(status_of(&shown, "main").unwrap().restart_count, 0);
     let containers = node.fake.pod(&full("web")).unwrap().containers;
     assert_eq!(containers.len(), 1, "{containers:?}");
@@ -219,7 +241,7 @@ async fn the_previous_instance_and_its_log_survive_a_slow_start_of_its_successor
         let again = |pod: &_| {
             runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1)
         };
-        node.wait_pod("web", "runs again", SOON, again).await;
+        node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
         let dead = |fake: &FakeRuntime| fake.pod(&full("web")).unwrap().containers.len();
         let lost = |fake: &FakeRuntime| dead(fake) < 2;
         assert!(node.never(Duration::from_millis(500), lost).await);
@@ -242,13 +264,14 @@ async fn a_mended_manifest_does_not_wait_for_the_back_off_of_the_broken_one() {
     let named = |text: &str| with_metadata(version("web", text), json!({"uid": "chosen"}));
     node.put(&named("broken"));
     let back_off = |pod: &_| backs_off_for(pod, "main", "20s");
-    node.wait_pod("web", "backs off", SOON, back_off).await;
+    node.wait_pod("web", "backs off", WAIT_LIMIT, back_off)
+        .await;
     node.put(&named("mended"));
     let mended = |fake: &FakeRuntime| {
         let newest = fake.container(&format!("{}/main", full("web")));
         newest.is_some_and(|c| c.is_running() && c.config.args == ["mended"])
     };
-    node.fake.wait_until("it runs", SOON, mended).await;
+    node.fake.wait_until("it runs", WAIT_LIMIT, mended).await;
     let starts = node.calls("web", Rpc::StartContainer);
     let gap = (starts[3].at - starts[2].at).as_secs_f64();
     assert!(gap < 20.0, "it waited {gap} s");

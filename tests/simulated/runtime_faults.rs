@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, full, phase, runs, status_of};
+use crate::node::{Node, WAIT_LIMIT, full, phase, runs, status_of};
 use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Lie, Rpc};
@@ -33,7 +33,7 @@ async fn a_sandbox_that_never_comes_up_delays_no_other_pod() {
         .inject(Fault::hang(Rpc::RunPodSandbox).only(&full("hung")));
     node.put(&simple("hung"));
     let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 1;
-    node.fake.wait_until("it hangs", SOON, asked).await;
+    node.fake.wait_until("it hangs", WAIT_LIMIT, asked).await;
     let names: Vec<_> = (0..20).map(|n| format!("web{n}")).collect();
     names.iter().for_each(|name| node.put(&simple(name)));
     for name in &names {
@@ -61,7 +61,7 @@ async fn a_container_whose_status_cannot_be_read_delays_no_other_pod() {
     node.fake.exit(&format!("{}/main", full("web")), 1);
     let again =
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
-    node.wait_pod("web", "runs again", SOON, again).await;
+    node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
     node.fake.release(Rpc::ContainerStatus);
     node.wait_phase("hung", "Running").await;
 }
@@ -117,7 +117,9 @@ async fn a_container_started_without_an_answer_gets_its_hook_all_the_same() {
     node.put(&pod("web", &[with(container("main"), hook)]));
     node.wait_runs("web").await;
     let hooked = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) == 1;
-    node.fake.wait_until("its hook runs", SOON, hooked).await;
+    node.fake
+        .wait_until("its hook runs", WAIT_LIMIT, hooked)
+        .await;
     node.wait_phase("web", "Running").await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 1);
     assert_eq!(node.entries("containers").len(), 1, "links to its log");
@@ -134,7 +136,7 @@ async fn a_container_that_may_still_be_starting_is_not_made_a_second_time() {
     node.put(&simple("web"));
     let tried = |fake: &FakeRuntime| fake.count(Rpc::RemoveContainer) > 0;
     node.fake
-        .wait_until("it is to be removed", SOON, tried)
+        .wait_until("it is to be removed", WAIT_LIMIT, tried)
         .await;
     let second = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 1;
     assert!(node.never(A_WHILE, second).await);
@@ -167,7 +169,7 @@ async fn a_pod_that_cannot_be_stopped_is_shown_until_it_can() {
         .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     node.remove("web");
     let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake.wait_until("it is tried", SOON, tried).await;
+    node.fake.wait_until("it is tried", WAIT_LIMIT, tried).await;
     let gave_up = |fake: &FakeRuntime| {
         fake.count(Rpc::RemoveContainer) + fake.count(Rpc::RemovePodSandbox) > 0
             || fake.count(Rpc::StopPodSandbox) > 0
@@ -180,7 +182,7 @@ async fn a_pod_that_cannot_be_stopped_is_shown_until_it_can() {
     node.fake.clear_faults();
     let stopped = |fake: &FakeRuntime| fake.pod(&full("web")).is_none();
     node.fake
-        .wait_until("it is stopped in the end", SOON, stopped)
+        .wait_until("it is stopped in the end", WAIT_LIMIT, stopped)
         .await;
     node.wait_gone("web").await;
 }
@@ -193,7 +195,9 @@ async fn a_sandbox_without_an_address_is_not_replaced_again_and_again() {
     node.wait_runs("web").await;
     // The first replacement comes at once, the second a second later, the third two seconds after that.
     let replaced = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 3;
-    node.fake.wait_until("it is replaced", SOON, replaced).await;
+    node.fake
+        .wait_until("it is replaced", WAIT_LIMIT, replaced)
+        .await;
     let storm = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 3;
     assert!(node.never(A_WHILE, storm).await);
     node.fake.tell_the_truth();
@@ -206,15 +210,15 @@ async fn a_stop_that_fails_does_not_make_the_next_try_wait_longer() {
     node.fake
         .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     // Each verdict is a reason to look at the pod again, once a second.
-    let verdict = AtomicI32::new(0);
+    let probe_result = AtomicI32::new(0);
     node.fake
-        .on_exec(move |_| ExecOutcome::code(verdict.fetch_xor(1, Ordering::SeqCst)));
+        .on_exec(move |_| ExecOutcome::code(probe_result.fetch_xor(1, Ordering::SeqCst)));
     let probe = json!({"readinessProbe": exec_probe("flips")});
     node.put(&pod("web", &[with(container("main"), probe)]));
     // Waits that double would take longer than anyone waits here.
     let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) >= 8;
     node.fake
-        .wait_until("it is tried again and again", SOON, tried)
+        .wait_until("it is tried again and again", WAIT_LIMIT, tried)
         .await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
 }
@@ -229,7 +233,9 @@ async fn twins_in_a_list_that_do_not_exist_do_no_harm() {
     node.fake.lie(Lie::DuplicateNames);
     node.fake.end_event_streams(None);
     let listed = |fake: &FakeRuntime| fake.count(Rpc::GetContainerEvents) > 0;
-    node.fake.wait_until("it lists anew", SOON, listed).await;
+    node.fake
+        .wait_until("it lists anew", WAIT_LIMIT, listed)
+        .await;
     let harmed = |fake: &FakeRuntime| !fake.container(&before.id).is_some_and(|c| c.is_running());
     assert!(node.never(A_WHILE, harmed).await);
     node.fake.tell_the_truth();
@@ -248,7 +254,7 @@ async fn a_container_in_a_state_that_nobody_knows_is_replaced_and_not_in_a_storm
     node.fake.end_event_streams(None);
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("it is stopped to be sure", SOON, stopped)
+        .wait_until("it is stopped to be sure", WAIT_LIMIT, stopped)
         .await;
     let storm = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 5;
     assert!(node.never(A_WHILE, storm).await, "{:?}", node.fake.counts());
@@ -276,7 +282,7 @@ async fn lists_larger_than_a_message_may_be_are_read_in_parts() {
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pod("lost").is_none();
     node.fake
-        .wait_until("the orphan is found", SOON, gone)
+        .wait_until("the orphan is found", WAIT_LIMIT, gone)
         .await;
     assert!(
         node.fake.count(Rpc::StreamPodSandboxes) > 0,
@@ -296,6 +302,6 @@ async fn a_pod_on_the_hosts_network_needs_no_address_from_the_runtime() {
     node.fake.exit("main", 1);
     let again =
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
-    node.wait_pod("host", "runs again", SOON, again).await;
+    node.wait_pod("host", "runs again", WAIT_LIMIT, again).await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::{Node, SOON, full, is_ready, runs, status_of};
+use crate::node::{Node, WAIT_LIMIT, full, is_ready, runs, status_of};
 use crate::pods::simple;
 use crate::support::fake_runtime::{FakeRuntime, Features, Options, Rpc};
 
@@ -26,7 +26,7 @@ async fn a_runtime_that_goes_and_comes_back_finds_its_pods_untouched() {
     node.wait_phase("web", "Running").await;
     node.fake.vanish();
     node.put(&simple("late"));
-    crate::support::wait::wait_for("the new pod is known", SOON, async || {
+    crate::support::wait::wait_for("the new pod is known", WAIT_LIMIT, async || {
         crate::support::wait::holds(node.pod("late").await.is_some(), "it is not")
     })
     .await;
@@ -35,9 +35,11 @@ async fn a_runtime_that_goes_and_comes_back_finds_its_pods_untouched() {
     node.fake.clear_calls();
     node.fake.come_back();
     node.fake
-        .wait_until("it listens again", SOON, |fake| fake.subscribers() > 0)
+        .wait_until("it listens again", WAIT_LIMIT, |fake| {
+            fake.subscribers() > 0
+        })
         .await;
-    node.wait_pod("late", "runs", SOON, |pod| runs(pod, "main"))
+    node.wait_pod("late", "runs", WAIT_LIMIT, |pod| runs(pod, "main"))
         .await;
     let after = node.wait_runs("web").await;
     assert_eq!(after.id, before.id);
@@ -59,7 +61,7 @@ async fn what_happened_while_nobody_listened_is_found_when_listening_again() {
     node.fake.exit("main", 1);
     let again =
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
-    node.wait_pod("web", "runs again", SOON, again).await;
+    node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
 }
 
 #[tokio::test]
@@ -76,7 +78,7 @@ async fn one_event_that_nobody_heard_is_made_up_for_by_the_next_list() {
     node.fake.exit("main", 1);
     let again =
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
-    node.wait_pod("web", "runs again", SOON, again).await;
+    node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
     assert_eq!(listens(&node.fake), before, "the stream was never down");
 }
 
@@ -95,7 +97,9 @@ async fn a_sandbox_whose_death_nobody_heard_is_replaced_after_the_next_list() {
         let newest = fake.container(&format!("{}/main", full("web")));
         newest.is_some_and(|c| c.is_running() && c.id != first.id)
     };
-    node.fake.wait_until("it is replaced", SOON, replaced).await;
+    node.fake
+        .wait_until("it is replaced", WAIT_LIMIT, replaced)
+        .await;
     assert_eq!(node.fake.pod(&full("web")).unwrap().attempt, 1);
 }
 
@@ -110,7 +114,7 @@ async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_i
     node.fake.set_runtime_ready(Err("not today"));
     let asked = node.fake.count(Rpc::Status);
     let heard = |fake: &FakeRuntime| fake.count(Rpc::Status) >= asked + 2;
-    node.fake.wait_until("it says so", SOON, heard).await;
+    node.fake.wait_until("it says so", WAIT_LIMIT, heard).await;
     node.put(&simple("web"));
     node.fake.exit(&format!("{}/main", full("old")), 1);
     node.wait_shown(2).await;
@@ -120,7 +124,7 @@ async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_i
     assert!(node.never(Duration::from_secs(1), starts).await);
     // The loop, and with it statuses and the end of pods, goes on.
     let ended = |pod: &_| status_of(pod, "main").is_some_and(|s| s.restart_count > 0 || !s.ready);
-    node.wait_pod("old", "is shown to have ended", SOON, ended)
+    node.wait_pod("old", "is shown to have ended", WAIT_LIMIT, ended)
         .await;
     node.remove("old");
     node.wait_removed("old").await;
@@ -159,7 +163,7 @@ async fn deaths_show_in_lists(features: Features) -> Node {
     node.fake.exit("main", 1);
     let again =
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
-    node.wait_pod("web", "runs again", SOON, again).await;
+    node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
     node.remove("web");
     node.wait_removed("web").await;
     node.wait_gone("web").await;
@@ -184,7 +188,7 @@ async fn a_runtime_that_lost_everything_gets_its_pods_again() {
     }
     let all = |fake: &FakeRuntime| fake.pods().len() == names.len();
     node.fake
-        .wait_until("each pod is there once", SOON, all)
+        .wait_until("each pod is there once", WAIT_LIMIT, all)
         .await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 3);
 }

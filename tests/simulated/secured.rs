@@ -15,14 +15,14 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::node::SOON;
+use crate::node::WAIT_LIMIT;
 use crate::pki::{Authority, Issued};
 use crate::pods::simple;
 use crate::scripted::{Answer, Scripted};
 use crate::streaming_server::{Manner, StreamingServer, comes_back};
 use crate::support::fake_runtime::{FakeRuntime, Options, Rpc};
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
-use crate::support::raw::{PATIENCE, read_head, read_rest};
+use crate::support::raw::{TIMEOUT, read_head, read_rest};
 use crate::support::wait::wait_for;
 
 /// Without an API server: who has a certificate may do everything.
@@ -111,7 +111,7 @@ impl Secured {
         token: Option<&str>,
     ) -> (u16, String) {
         let asked = self.get(path, certificate, token);
-        let answer = tokio::time::timeout(SOON, asked)
+        let answer = tokio::time::timeout(WAIT_LIMIT, asked)
             .await
             .expect("an answer in time");
         answer.expect("an answer")
@@ -132,7 +132,7 @@ async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_re
         .manifests
         .put("web.yaml", &simple("web").to_string());
     let known = clients.client("ops", &[]);
-    wait_for("the pod is shown", SOON, async || {
+    wait_for("the pod is shown", WAIT_LIMIT, async || {
         match secured.ask("/pods", Some(&known), None).await {
             (200, body) if body.contains("web-node1") => Ok(()),
             other => Err(format!("{other:?}")),
@@ -145,10 +145,10 @@ async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_re
         assert_eq!(refused, (401, "Unauthorized\n".to_owned()));
     }
     let first = secured.certificate();
-    let ended = secured.kubelet.terminate(SOON).await;
+    let ended = secured.kubelet.terminate(WAIT_LIMIT).await;
     assert!(ended.success(), "{ended:?}");
     secured.kubelet.respawn();
-    secured.kubelet.wait_healthy(SOON).await;
+    secured.kubelet.wait_healthy(WAIT_LIMIT).await;
     assert_eq!(secured.certificate(), first);
     assert_eq!(
         secured.ask("/healthz/ping", Some(&known), None).await.0,
@@ -260,7 +260,7 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
     secured.fake.on_streams(move |_| Ok(url.clone()));
     let web = simple("web").to_string();
     secured.kubelet.manifests.put("web.yaml", &web);
-    wait_for("the pod runs", SOON, async || {
+    wait_for("the pod runs", WAIT_LIMIT, async || {
         let (_, body) = secured.ask("/pods", None, Some("reader")).await;
         match body.contains("\"phase\":\"Running\"") {
             true => Ok(()),
@@ -292,7 +292,7 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
     );
     let (mut from, to) = tokio::io::split(stream);
     let mut greeting = [0; 6];
-    let greeted = timeout(PATIENCE, from.read_exact(&mut greeting)).await;
+    let greeted = timeout(TIMEOUT, from.read_exact(&mut greeting)).await;
     greeted.expect("a greeting").unwrap();
     comes_back(&mut from, to, 3_000_000).await;
 }

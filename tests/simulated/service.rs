@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::net::UnixDatagram;
 
-use crate::node::SOON;
+use crate::node::WAIT_LIMIT;
 use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
 
 async fn next(socket: &UnixDatagram) -> String {
     let mut buffer = [0; 256];
-    let read = tokio::time::timeout(SOON, socket.recv(&mut buffer));
+    let read = tokio::time::timeout(WAIT_LIMIT, socket.recv(&mut buffer));
     let read = read.await.expect("a word in time").unwrap();
     String::from_utf8_lossy(&buffer[..read]).into_owned()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::node::{Node, SOON, full, runs, status_of};
+use crate::node::{Node, WAIT_LIMIT, full, runs, status_of};
 use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Rpc};
 
@@ -34,7 +34,7 @@ async fn init_containers_and_sidecars_start_one_after_the_other_before_the_rest(
         inits,
     ));
     let all_run = |pod: &_| runs(pod, "main") && runs(pod, "other") && runs(pod, "side");
-    let shown = node.wait_pod("web", "all run", SOON, all_run).await;
+    let shown = node.wait_pod("web", "all run", WAIT_LIMIT, all_run).await;
     assert_eq!(started(fake), ["first", "side", "second", "main", "other"]);
     assert_eq!(fake.count(Rpc::RunPodSandbox), 1);
     let second = status_of(&shown, "second").unwrap().state.clone().unwrap();
@@ -87,7 +87,7 @@ async fn a_sidecar_that_has_not_started_up_keeps_the_next_container_waiting() {
     let inits = json!({"initContainers": [with(container("side"), side)]});
     node.put(&with_spec(simple("web"), inits));
     node.fake
-        .wait_until("the sidecar is probed twice", SOON, |fake| {
+        .wait_until("the sidecar is probed twice", WAIT_LIMIT, |fake| {
             fake.count(Rpc::ExecSync) >= 2
         })
         .await;
@@ -112,7 +112,7 @@ async fn no_other_probe_runs_before_the_container_has_started_up() {
     });
     node.put(&pod("web", &[with(container("main"), probes)]));
     node.fake
-        .wait_until("startup is probed twice", SOON, |fake| {
+        .wait_until("startup is probed twice", WAIT_LIMIT, |fake| {
             fake.count(Rpc::ExecSync) >= 2
         })
         .await;
@@ -126,7 +126,9 @@ async fn no_other_probe_runs_before_the_container_has_started_up() {
     assert_eq!(status_of(&shown, "main").unwrap().started, Some(false));
     up.store(true, Ordering::SeqCst);
     let ready = |pod: &_| status_of(pod, "main").is_some_and(|status| status.ready);
-    let shown = node.wait_pod("web", "main is ready", SOON, ready).await;
+    let shown = node
+        .wait_pod("web", "main is ready", WAIT_LIMIT, ready)
+        .await;
     assert_eq!(status_of(&shown, "main").unwrap().started, Some(true));
 }
 
@@ -145,14 +147,14 @@ async fn two_pods_of_one_name_in_two_namespaces_both_run() {
             .count()
             == 2
     };
-    node.fake.wait_until("both run", SOON, both).await;
+    node.fake.wait_until("both run", WAIT_LIMIT, both).await;
     node.remove("web");
     let one = |fake: &FakeRuntime| {
         let left = fake.pods();
         left.len() == 1 && left[0].namespace == "other" && left[0].ready
     };
     node.fake
-        .wait_until("only the other is left", SOON, one)
+        .wait_until("only the other is left", WAIT_LIMIT, one)
         .await;
 }
 
@@ -165,7 +167,7 @@ async fn without_a_pod_network_only_pods_of_the_hosts_network_start() {
     node.put(&simple("web"));
     node.wait_runs("host").await;
     let refused = |events: String| events.contains("NetworkNotReady") && events.contains("no CNI");
-    crate::support::wait::wait_for("an event says why", SOON, async || {
+    crate::support::wait::wait_for("an event says why", WAIT_LIMIT, async || {
         crate::support::wait::holds(refused(node.events().await), "no such event")
     })
     .await;

@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, full, phase, status_of, waits_for};
+use crate::node::{Node, WAIT_LIMIT, full, phase, status_of, waits_for};
 use crate::pods::{container, pod, simple, with, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, ExecOutcome, FakeRuntime, Fault, Options, Pull, Rpc,
 };
 
 async fn wait_reason(node: &Node, name: &str, reason: &str) {
-    let deadline = SOON;
+    let deadline = WAIT_LIMIT;
     let fact = |pod: &_| waits_for(pod, "main") == reason;
     node.wait_pod(name, reason, deadline, fact).await;
 }
@@ -96,13 +96,15 @@ async fn a_container_whose_post_start_hook_fails_is_killed() {
     let hook = json!({"lifecycle": {"postStart": {"exec": {"command": ["hello"]}}}});
     node.put(&pod("web", &[with(container("main"), hook)]));
     let killed = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake.wait_until("it is killed", SOON, killed).await;
+    node.fake
+        .wait_until("it is killed", WAIT_LIMIT, killed)
+        .await;
     let told = |events: &str| events.contains("FailedPostStartHook");
     let events = node.events().await;
     assert!(told(&events), "{events}");
     let waits =
         |pod: &_| ["PostStartHookError", "CrashLoopBackOff"].contains(&waits_for(pod, "main"));
-    node.wait_pod("web", "waits", SOON, waits).await;
+    node.wait_pod("web", "waits", WAIT_LIMIT, waits).await;
 }
 
 #[tokio::test]
@@ -118,7 +120,7 @@ async fn a_pod_that_runs_longer_than_its_deadline_fails() {
     assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
     let ended = |fake: &FakeRuntime| !fake.container("main").is_some_and(|c| c.is_running());
     node.fake
-        .wait_until("its container is stopped", SOON, ended)
+        .wait_until("its container is stopped", WAIT_LIMIT, ended)
         .await;
     assert_eq!(node.fake.count(Rpc::StartContainer), 1);
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::node::{Node, SOON, calls, full, is_ready, put, wait_runs, waits_for};
+use crate::node::{Node, WAIT_LIMIT, calls, full, is_ready, put, wait_runs, waits_for};
 use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc};
@@ -23,7 +23,7 @@ async fn pods_that_have_settled_cost_no_calls_but_their_probes() {
     );
     node.put(&pod("probed", &[probed]));
     for name in names.iter().map(String::as_str).chain(["probed"]) {
-        node.wait_pod(name, "is ready", SOON, is_ready).await;
+        node.wait_pod(name, "is ready", WAIT_LIMIT, is_ready).await;
     }
     // Reads that were under way when the last pod became ready are over.
     loop {
@@ -53,24 +53,28 @@ async fn pods_that_have_settled_cost_no_calls_but_their_probes() {
 async fn with_events_neither_a_death_nor_a_removal_costs_a_list() {
     let node = Node::started().await;
     node.fake
-        .wait_until("it listens", SOON, |fake| fake.subscribers() > 0)
+        .wait_until("it listens", WAIT_LIMIT, |fake| fake.subscribers() > 0)
         .await;
     for name in ["stays", "goes"] {
         node.put(&simple(name));
-        node.wait_pod(name, "is ready", SOON, is_ready).await;
+        node.wait_pod(name, "is ready", WAIT_LIMIT, is_ready).await;
     }
     // The list that follows when the stream stands is over, too.
     let lists = |fake: &FakeRuntime| fake.count(Rpc::ListContainers);
     let listed = |fake: &FakeRuntime| lists(fake) >= 2;
-    node.fake.wait_until("both lists", SOON, listed).await;
+    node.fake.wait_until("both lists", WAIT_LIMIT, listed).await;
     let before = lists(&node.fake);
     let first = node.wait_runs("stays").await;
     node.fake.exit(&first.id, 1);
     let again = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) == 3;
-    node.fake.wait_until("a new container", SOON, again).await;
+    node.fake
+        .wait_until("a new container", WAIT_LIMIT, again)
+        .await;
     node.remove("goes");
     let gone = |fake: &FakeRuntime| fake.pod(&full("goes")).is_none();
-    node.fake.wait_until("the pod is removed", SOON, gone).await;
+    node.fake
+        .wait_until("the pod is removed", WAIT_LIMIT, gone)
+        .await;
     // An id that nobody knows is looked for after a second.
     let quiet = node
         .never(Duration::from_secs(3), |fake| lists(fake) > before)
@@ -85,9 +89,11 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
         |fake: &FakeRuntime| fake.count(Rpc::ListContainers),
         |fake: &FakeRuntime| fake.subscribers() > 0,
     );
-    node.fake.wait_until("it listens", SOON, listens).await;
+    node.fake
+        .wait_until("it listens", WAIT_LIMIT, listens)
+        .await;
     let listed = |fake: &FakeRuntime| lists(fake) >= 2;
-    node.fake.wait_until("both lists", SOON, listed).await;
+    node.fake.wait_until("both lists", WAIT_LIMIT, listed).await;
     let before = lists(&node.fake);
     // The runtime tells of what was created long before it answers that it is started or read.
     for rpc in [Rpc::PodSandboxStatus, Rpc::StartContainer] {
@@ -98,7 +104,7 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
         } else {
             node.fake.release(Rpc::PodSandboxStatus);
         }
-        node.fake.wait_until("it hangs", SOON, asked).await;
+        node.fake.wait_until("it hangs", WAIT_LIMIT, asked).await;
         let listed = |fake: &FakeRuntime| lists(fake) > before;
         let quiet = node.never(Duration::from_millis(2500), listed).await;
         assert!(quiet, "{rpc}: {:?}", node.fake.counts());
@@ -109,7 +115,9 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
     let lost = Plant::of_a_kubelet("lost").made_for_a_file();
     Planter::new(&node.fake).await.pod(&lost).await;
     let listed = |fake: &FakeRuntime| lists(fake) > before;
-    node.fake.wait_until("it is looked for", SOON, listed).await;
+    node.fake
+        .wait_until("it is looked for", WAIT_LIMIT, listed)
+        .await;
 }
 
 /// More than what a kubelet waits after a burst before it gives memory back.
@@ -140,8 +148,8 @@ async fn round(fake: &FakeRuntime, kubelet: &KubeletProcess, number: usize) {
         .iter()
         .for_each(|name| kubelet.manifests.remove(&format!("{name}.yaml")));
     let gone = |fake: &FakeRuntime| fake.pods().is_empty();
-    fake.wait_until("all are removed", SOON, gone).await;
-    wait_for("none is shown", SOON, async || {
+    fake.wait_until("all are removed", WAIT_LIMIT, gone).await;
+    wait_for("none is shown", WAIT_LIMIT, async || {
         let shown = kubelet.pods().await.map_err(|error| error.to_string())?;
         holds(shown.is_empty(), format!("{} are", shown.len()))
     })
@@ -178,7 +186,7 @@ async fn two_hundred_pods_come_and_go_and_leave_nothing() {
     })
     .await;
     for below in ["root/pods", "root/journal", "logs", "containers"] {
-        wait_for(below, SOON, async || {
+        wait_for(below, WAIT_LIMIT, async || {
             let left = crate::node::entries(&dir.path().join(below));
             holds(left.is_empty(), format!("{left:?}"))
         })
@@ -244,24 +252,25 @@ async fn of_pods_that_are_gone_nothing_is_kept() {
         node.wait_runs(&broken).await;
         node.fake.kill_sandbox(&full(&broken));
         let held = |reason: &'static str| move |pod: &_| waits_for(pod, "main") == reason;
-        node.wait_pod(&crashy, "backs off", SOON, held("CrashLoopBackOff"))
+        node.wait_pod(&crashy, "backs off", WAIT_LIMIT, held("CrashLoopBackOff"))
             .await;
-        node.wait_pod(&absently, "backs off", SOON, held("ImagePullBackOff"))
+        node.wait_pod(&absently, "backs off", WAIT_LIMIT, held("ImagePullBackOff"))
             .await;
-        node.wait_pod(&probing, "is ready", SOON, is_ready).await;
+        node.wait_pod(&probing, "is ready", WAIT_LIMIT, is_ready)
+            .await;
         node.wait_phase(&chosen, "Running").await;
         let replaced = |fake: &FakeRuntime| {
             let pod = fake.pod(&full(&broken));
             pod.is_some_and(|pod| pod.attempt == 1 && pod.containers.iter().any(|c| c.is_running()))
         };
         node.fake
-            .wait_until("the sandbox is replaced", SOON, replaced)
+            .wait_until("the sandbox is replaced", WAIT_LIMIT, replaced)
             .await;
         assert!(kept(&node).await.len() > 10, "{:?}", kept(&node).await);
         for name in [crashy, broken, probing, absently, chosen] {
             node.remove(&name);
         }
-        wait_for("nothing is kept", SOON, async || {
+        wait_for("nothing is kept", WAIT_LIMIT, async || {
             let kept = kept(&node).await;
             holds(kept.is_empty(), format!("{kept:#?}"))
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, Twins, full, phase};
+use crate::node::{Node, Twins, WAIT_LIMIT, full, phase};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, Call, ExecOutcome, FakeRuntime, Fault, Options, Rpc,
@@ -88,7 +88,7 @@ async fn a_removed_pod_ends_in_order_and_leaves_nothing() {
     assert_eq!(node.entries("logs"), [""; 0]);
     assert_eq!(node.entries("containers"), [""; 0]);
     assert_eq!(node.entries("root/pods"), [""; 0]);
-    crate::support::wait::wait_for("the journal is empty", SOON, async || {
+    crate::support::wait::wait_for("the journal is empty", WAIT_LIMIT, async || {
         let left = node.entries("root/journal");
         crate::support::wait::holds(left.is_empty(), format!("{left:?}"))
     })
@@ -110,7 +110,7 @@ async fn hooked_and_unstoppable() -> Node {
         .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     node.remove("web");
     let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
-    node.fake.wait_until("it is tried", SOON, tried).await;
+    node.fake.wait_until("it is tried", WAIT_LIMIT, tried).await;
     node
 }
 
@@ -159,12 +159,12 @@ async fn a_hook_that_ran_is_not_run_again_by_the_next_kubelet() {
 #[tokio::test]
 async fn a_container_of_a_pod_that_stays_has_one_hook_and_one_grace_per_stop() {
     let node = Node::started().await;
-    let verdict = AtomicI32::new(0);
+    let probe_result = AtomicI32::new(0);
     // Readiness flips, so the pod is looked at every second.
     node.fake
         .on_exec(move |call| match call.command[0].as_str() {
             "is-alive" => ExecOutcome::code(1),
-            "flips" => ExecOutcome::code(verdict.fetch_xor(1, Ordering::SeqCst)),
+            "flips" => ExecOutcome::code(probe_result.fetch_xor(1, Ordering::SeqCst)),
             _ => ExecOutcome::code(0),
         });
     node.fake
@@ -177,7 +177,9 @@ async fn a_container_of_a_pod_that_stays_has_one_hook_and_one_grace_per_stop() {
     node.put(&pod("web", &[with(container("main"), probed)]));
     let first = node.wait_runs("web").await;
     let stopped = |fake: &FakeRuntime| !fake.container(&first.id).is_some_and(|c| c.is_running());
-    node.fake.wait_until("it is stopped", SOON, stopped).await;
+    node.fake
+        .wait_until("it is stopped", WAIT_LIMIT, stopped)
+        .await;
     let mut hooks = node.calls("web", Rpc::ExecSync);
     hooks.retain(|call| call.detail.contains("bye") && call.subject.id == first.id);
     assert_eq!(hooks.len(), 1, "{hooks:?}");
@@ -198,7 +200,7 @@ async fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
     node.remove("web");
     let asked = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("it is asked to end", SOON, asked)
+        .wait_until("it is asked to end", WAIT_LIMIT, asked)
         .await;
     assert!(
         node.pod("web").await.is_some(),
@@ -271,14 +273,16 @@ async fn an_edited_pod_is_gone_before_the_new_one_starts() {
     let twins = Twins::watch(&node.fake, "web");
     node.put(&version("web", "v2"));
     let edited = |fake: &FakeRuntime| args_of(fake, "web") == ["v2"];
-    node.fake.wait_until("the new one runs", SOON, edited).await;
+    node.fake
+        .wait_until("the new one runs", WAIT_LIMIT, edited)
+        .await;
     twins.assert_never();
     let stopped = &node.calls("web", Rpc::StopPodSandbox)[0];
     let started = &node.calls("web", Rpc::RunPodSandbox)[1];
     assert!(stopped.at + stopped.took.unwrap() <= started.at);
     let alone = |fake: &FakeRuntime| fake.pods().len() == 1;
     node.fake
-        .wait_until("the old one is removed", SOON, alone)
+        .wait_until("the old one is removed", WAIT_LIMIT, alone)
         .await;
     node.wait_phase("web", "Running").await;
     node.wait_shown(1).await;
@@ -301,7 +305,7 @@ async fn of_many_quick_edits_the_last_one_runs_in_the_end() {
     }
     let last = |fake: &FakeRuntime| args_of(fake, "web") == ["v8"] && fake.pods().len() == 1;
     node.fake
-        .wait_until("only the last one runs", SOON, last)
+        .wait_until("only the last one runs", WAIT_LIMIT, last)
         .await;
     twins.assert_never();
     node.wait_phase("web", "Running").await;
@@ -322,19 +326,21 @@ async fn the_same_pod_put_back_while_it_ends_starts_afresh_afterwards() {
     node.remove("web");
     let asked = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("it is asked to end", SOON, asked)
+        .wait_until("it is asked to end", WAIT_LIMIT, asked)
         .await;
     node.put(&simple("web"));
     let again = |fake: &FakeRuntime| {
         let newest = fake.container(&format!("{}/main", full("web")));
         newest.is_some_and(|c| c.is_running() && c.id != first.id)
     };
-    node.fake.wait_until("it runs again", SOON, again).await;
+    node.fake
+        .wait_until("it runs again", WAIT_LIMIT, again)
+        .await;
     twins.assert_never();
     assert_eq!(node.fake.pod(&full("web")).unwrap().uid, uid);
     let alone = |fake: &FakeRuntime| fake.pods().len() == 1;
     node.fake
-        .wait_until("the old one is removed", SOON, alone)
+        .wait_until("the old one is removed", WAIT_LIMIT, alone)
         .await;
     let shown = node.wait_phase("web", "Running").await;
     assert_eq!(phase(&shown), "Running");
@@ -349,7 +355,9 @@ async fn an_edit_of_a_pod_with_a_uid_of_its_own_is_a_new_pod() {
     let twins = Twins::watch(&node.fake, "web");
     node.put(&fixed("v2"));
     let edited = |fake: &FakeRuntime| args_of(fake, "web") == ["v2"];
-    node.fake.wait_until("the new one runs", SOON, edited).await;
+    node.fake
+        .wait_until("the new one runs", WAIT_LIMIT, edited)
+        .await;
     twins.assert_never();
     assert_eq!(node.fake.pod(&full("web")).unwrap().uid, "my-own-uid");
 }

@@ -8,11 +8,11 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use crate::node::{Node, SOON};
+use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
 use crate::streaming_server::{Manner, StreamingServer, comes_back};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
-use crate::support::raw::{PATIENCE, ask, read_head, read_rest, send};
+use crate::support::raw::{TIMEOUT, ask, read_head, read_rest, send};
 use crate::support::wait::{holds, wait_for};
 
 const SPDY: &str = "Connection: Upgrade\nUpgrade: SPDY/3.1\nX-Stream-Protocol-Version: v4.channel.k8s.io\n\
@@ -56,7 +56,7 @@ async fn upgraded(socket: &std::path::Path, target: &str, headers: &str) -> Unix
 
 async fn expect(stream: &mut UnixStream, text: &str) {
     let mut got = vec![0; text.len()];
-    let read = timeout(PATIENCE, stream.read_exact(&mut got)).await;
+    let read = timeout(TIMEOUT, stream.read_exact(&mut got)).await;
     read.expect("it comes").expect("all of it");
     assert_eq!(String::from_utf8_lossy(&got), text);
 }
@@ -359,7 +359,7 @@ async fn a_client_that_goes_away_ends_its_stream() {
     expect(&mut stream, "hello ").await;
     assert_eq!(server.closed(), 0);
     drop(stream);
-    wait_for("the runtime's side is closed", SOON, async || {
+    wait_for("the runtime's side is closed", WAIT_LIMIT, async || {
         holds(server.closed() == 1, "it is open")
     })
     .await;
@@ -367,7 +367,7 @@ async fn a_client_that_goes_away_ends_its_stream() {
     let hanging = StreamingServer::tcp(Manner::Hang).await;
     serve_at(&node, hanging.url());
     let stream = send(&socket, &request("POST", EXEC, SPDY)).await;
-    wait_for("it is asked", SOON, async || {
+    wait_for("it is asked", WAIT_LIMIT, async || {
         holds(hanging.heads().len() == 1, "not yet")
     })
     .await;
@@ -385,7 +385,7 @@ async fn a_stream_on_which_nothing_happens_is_closed() {
     // Nobody closes it but the kubelet.
     assert_eq!(read_rest(&mut stream).await, b"");
     assert!(begun.elapsed() >= Duration::from_millis(1900));
-    wait_for("the runtime's side is closed", SOON, async || {
+    wait_for("the runtime's side is closed", WAIT_LIMIT, async || {
         holds(server.closed() == 1, "it is open")
     })
     .await;
@@ -393,12 +393,12 @@ async fn a_stream_on_which_nothing_happens_is_closed() {
 
 #[tokio::test]
 async fn streams_are_counted_and_one_too_many_is_told_when_to_come_back() {
-    const MOST: usize = 512;
+    const MAX: usize = 512;
     let (node, socket) = node_with_web().await;
     let server = StreamingServer::tcp(Manner::Echo).await;
     serve_at(&node, server.url());
     let mut open = Vec::new();
-    for _ in 0..MOST {
+    for _ in 0..MAX {
         open.push(upgraded(&socket, EXEC, SPDY).await);
     }
     let (head, body) = ask(&socket, &request("POST", EXEC, SPDY)).await;
@@ -411,7 +411,7 @@ async fn streams_are_counted_and_one_too_many_is_told_when_to_come_back() {
         200
     );
     open.pop();
-    wait_for("there is room again", SOON, async || {
+    wait_for("there is room again", WAIT_LIMIT, async || {
         let mut stream = send(&socket, &request("POST", EXEC, SPDY)).await;
         let status = read_head(&mut stream).await.status;
         holds(status == 101, format!("{status}"))
@@ -447,7 +447,7 @@ async fn open_streams_end_with_the_kubelet() {
     serve_at(&node, server.url());
     let mut stream = upgraded(&socket, EXEC, SPDY).await;
     expect(&mut stream, "hello ").await;
-    timeout(SOON, node.stop()).await.expect("it stops");
+    timeout(WAIT_LIMIT, node.stop()).await.expect("it stops");
     assert_eq!(read_rest(&mut stream).await, b"");
 }
 
@@ -497,14 +497,14 @@ async fn a_client_that_goes_away_ends_the_command_that_it_runs() {
     let target = "/run/default/web-node1/main?cmd=sleep+1000";
     let stream = send(&socket, &request("POST", target, "")).await;
     let began = |fake: &FakeRuntime| fake.count(Rpc::ExecSync) == 1;
-    node.fake.wait_until("it runs", SOON, began).await;
+    node.fake.wait_until("it runs", WAIT_LIMIT, began).await;
     drop(stream);
     let cancelled = |fake: &FakeRuntime| {
         let call = &fake.calls_of(Rpc::ExecSync)[0];
         call.code == Some(Code::Cancelled)
     };
     let what = "the runtime is told";
-    node.fake.wait_until(what, SOON, cancelled).await;
+    node.fake.wait_until(what, WAIT_LIMIT, cancelled).await;
 }
 
 #[tokio::test]
@@ -517,9 +517,9 @@ async fn a_port_is_forwarded_only_while_there_is_a_sandbox() {
     };
     node.remove("web");
     node.fake
-        .wait_until("the sandbox is stopped", SOON, gone)
+        .wait_until("the sandbox is stopped", WAIT_LIMIT, gone)
         .await;
-    wait_for("it is refused", SOON, async || {
+    wait_for("it is refused", WAIT_LIMIT, async || {
         let target = "/portForward/default/web-node1";
         let (head, body) = ask(&socket, &request("POST", target, SPDY)).await;
         holds(head.status == 404, format!("{} {body}", head.status))

@@ -5,7 +5,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use serde_json::json;
 
 use crate::collector::{TestCollector, attribute, ids};
-use crate::node::{Node, SOON};
+use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{container, pod, simple, with};
 use crate::support::fake_runtime::Rpc;
 use crate::support::raw;
@@ -116,7 +116,7 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
     collector
         .wait("a clean-up", |span| span.name == "Images/GarbageCollect")
         .await;
-    wait_for("spans are counted", SOON, async || {
+    wait_for("spans are counted", WAIT_LIMIT, async || {
         let (_, text) = node.get("/metrics").await;
         let counted = text.contains("kubelet_trace_spans_total{outcome=\"exported\"}");
         holds(counted, text)

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::sync::mpsc;
 
-use crate::node::{SOON, put, wait_runs};
+use crate::node::{WAIT_LIMIT, put, wait_runs};
 use crate::pods::simple;
 use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::http;
@@ -51,13 +51,13 @@ async fn a_log_that_is_not_read_stops_nothing_and_what_it_lost_is_reported_once_
             let _ = found.send(line);
         }
     });
-    let reported = tokio::task::spawn_blocking(move || is_found.recv_timeout(SOON)).await;
+    let reported = tokio::task::spawn_blocking(move || is_found.recv_timeout(WAIT_LIMIT)).await;
     let reported = reported.unwrap().expect("what was dropped is reported");
     assert!(
         reported.starts_with('W') && reported.contains("count="),
         "{reported}"
     );
-    assert!(kubelet.terminate(SOON).await.success());
+    assert!(kubelet.terminate(WAIT_LIMIT).await.success());
     reader.join().unwrap();
 }
 
@@ -75,7 +75,7 @@ async fn what_was_logged_last_is_written_before_the_process_ends() {
         let lines = BufReader::new(pipe).lines().map_while(Result::ok);
         lines.collect::<Vec<_>>()
     });
-    assert!(kubelet.terminate(SOON).await.success());
+    assert!(kubelet.terminate(WAIT_LIMIT).await.success());
     let lines = reader.join().unwrap();
     let said = |text: &str| lines.iter().any(|line| line.contains(text));
     assert!(

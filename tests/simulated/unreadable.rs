@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, SOON, Twins, full, phase, runs, status_of};
+use crate::node::{Node, Twins, WAIT_LIMIT, full, phase, runs, status_of};
 use crate::planted::{Plant, Planter};
 use crate::pods::{container, pod, simple, version, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, ContainerView, FakeRuntime, Fault, Rpc};
@@ -39,9 +39,10 @@ async fn restarted(node: &mut Node, name: &str, unreadable: Fault) {
     node.fake.clear_calls();
     node.fake.inject(unreadable);
     node.start().await;
-    node.wait_pod(name, "it is shown", SOON, |_| true).await;
+    node.wait_pod(name, "it is shown", WAIT_LIMIT, |_| true)
+        .await;
     let tried = |fake: &FakeRuntime| fake.count(Rpc::ContainerStatus) > 0;
-    node.fake.wait_until("it is read", SOON, tried).await;
+    node.fake.wait_until("it is read", WAIT_LIMIT, tried).await;
     // Its first sync has begun by then.
     tokio::time::sleep(Duration::from_millis(500)).await;
 }
@@ -58,7 +59,7 @@ async fn a_container_that_was_never_read_is_stopped_with_its_hook_before_its_san
     node.remove("web");
     let down = |fake: &FakeRuntime| fake.pod(&full("web")).is_none_or(|pod| !pod.ready);
     node.fake
-        .wait_until("the sandbox is stopped", SOON, down)
+        .wait_until("the sandbox is stopped", WAIT_LIMIT, down)
         .await;
     let hook = first(&node, "web", Rpc::ExecSync);
     let stop = first(&node, "web", Rpc::StopContainer);
@@ -84,7 +85,7 @@ async fn no_sandbox_is_stopped_before_a_list_says_that_no_container_of_it_runs()
     node.remove("web");
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("it is stopped by its id", SOON, stopped)
+        .wait_until("it is stopped by its id", WAIT_LIMIT, stopped)
         .await;
     assert_eq!(first(&node, "web", Rpc::StopContainer).subject.id, main.id);
     let harm = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) > 0;
@@ -122,7 +123,9 @@ async fn a_successor_does_not_start_beside_a_container_that_was_never_read() {
         let main = fake.container(&format!("{}/main", full("web")));
         main.is_some_and(|c| c.is_running() && c.config.args == ["v2"])
     };
-    node.fake.wait_until("the successor runs", SOON, next).await;
+    node.fake
+        .wait_until("the successor runs", WAIT_LIMIT, next)
+        .await;
     twins.assert_never();
     let ids: Vec<_> = node
         .calls("web", Rpc::StopContainer)
@@ -143,7 +146,7 @@ async fn a_pod_that_cannot_be_read_says_so_with_the_runtimes_words() {
     let broken = Fault::fail(Rpc::ContainerStatus, Code::Internal, "the shim is broken");
     restarted(&mut node, "web", broken).await;
     let text = "error determining status: ";
-    wait_for("an event says so", SOON, async || {
+    wait_for("an event says so", WAIT_LIMIT, async || {
         let events = node.events().await;
         let said = events.contains("FailedSync")
             && events.contains(text)
@@ -160,7 +163,7 @@ async fn a_pod_that_cannot_be_read_says_so_with_the_runtimes_words() {
     assert!(told.contains("the shim is broken"), "{told}");
     assert!(told.contains(&main.id[..13]), "{told}");
     node.fake.clear_faults();
-    node.wait_pod("web", "it is well", SOON, |pod| runs(pod, "main"))
+    node.wait_pod("web", "it is well", WAIT_LIMIT, |pod| runs(pod, "main"))
         .await;
 }
 
@@ -174,11 +177,13 @@ async fn a_superseded_instance_that_cannot_be_read_holds_nothing_up() {
         let main = fake.container(&format!("{}/main", full("web")));
         main.is_some_and(|c| c.is_running() && c.id != first.id)
     };
-    node.fake.wait_until("it runs again", SOON, again).await;
+    node.fake
+        .wait_until("it runs again", WAIT_LIMIT, again)
+        .await;
     let broken = Fault::fail(Rpc::ContainerStatus, Code::Internal, "the shim is broken");
     restarted(&mut node, "web", broken.only(&first.id)).await;
     node.fake.exit("main", 1);
-    node.wait_pod("web", "it restarts", SOON, |pod| {
+    node.wait_pod("web", "it restarts", WAIT_LIMIT, |pod| {
         status_of(pod, "main").is_some_and(|s| s.restart_count == 2)
     })
     .await;
@@ -200,7 +205,7 @@ async fn a_pod_whose_end_cannot_be_read_makes_way_for_its_successor() {
         main.is_some_and(|c| c.is_running() && c.config.args == ["v2"]) && fake.pods().len() == 1
     };
     node.fake
-        .wait_until("the successor runs alone", SOON, next)
+        .wait_until("the successor runs alone", WAIT_LIMIT, next)
         .await;
     assert_eq!(phase(&node.wait_phase("web", "Running").await), "Running");
     assert_eq!(running(&node.fake, "web"), 1);
@@ -219,7 +224,7 @@ async fn a_runtime_that_reads_slowly_costs_an_orphan_no_hook() {
     node.start().await;
     let gone = |fake: &FakeRuntime| fake.pods().is_empty();
     node.fake
-        .wait_until("the orphan is removed", SOON, gone)
+        .wait_until("the orphan is removed", WAIT_LIMIT, gone)
         .await;
     assert_eq!(node.fake.count(Rpc::ExecSync), 1);
 }

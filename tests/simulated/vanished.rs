@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use serde_json::json;
 
-use crate::node::{Node, SOON, full, is_ready, phase, runs, status_of, waits_for};
+use crate::node::{Node, WAIT_LIMIT, full, is_ready, phase, runs, status_of, waits_for};
 use crate::pods::{simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Features, Lie, Options, Rpc};
 
@@ -44,7 +44,7 @@ async fn running(policy: &str) -> Node {
     node.start().await;
     node.put(&with_spec(simple("web"), json!({"restartPolicy": policy})));
     node.wait_runs("web").await;
-    node.wait_pod("web", "is ready", SOON, is_ready).await;
+    node.wait_pod("web", "is ready", WAIT_LIMIT, is_ready).await;
     node
 }
 
@@ -56,13 +56,13 @@ async fn a_container_that_vanished_ended_with_137_and_is_started_again() {
         assert!(node.fake.forget("main"));
         node.fake.end_event_streams(None);
         let waits = |pod: &Pod| waits_for(pod, "main") == "ContainerCreating";
-        let shown = node.wait_pod("web", "waits", SOON, waits).await;
+        let shown = node.wait_pod("web", "waits", WAIT_LIMIT, waits).await;
         assert_eq!((last(&shown), state(&shown)), (unknown(USED_TO_RUN), None));
         assert_eq!((main(&shown).restart_count, phase(&shown)), (1, "Running"));
         assert!(!is_ready(&shown) && !main(&shown).ready);
         node.fake.clear_faults();
         let again = |pod: &Pod| runs(pod, "main") && is_ready(pod);
-        let shown = node.wait_pod("web", "runs again", SOON, again).await;
+        let shown = node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
         assert_eq!((last(&shown), state(&shown)), (unknown(USED_TO_RUN), None));
         assert_eq!(main(&shown).restart_count, 1);
         assert_eq!(node.fake.container("main").unwrap().attempt, 1);
@@ -78,18 +78,18 @@ async fn under_policy_never_a_container_that_vanished_fails_its_pod_for_good() {
     assert!(node.fake.forget("main"));
     node.fake.end_event_streams(None);
     let ended = |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some();
-    let shown = node.wait_pod("web", "has ended", SOON, ended).await;
+    let shown = node.wait_pod("web", "has ended", WAIT_LIMIT, ended).await;
     assert_eq!(state(&shown), unknown(ENDED));
     assert_eq!(last(&shown), unknown(USED_TO_RUN));
     assert_eq!(main(&shown).restart_count, 1, "as upstream counts");
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopPodSandbox) == 1;
     node.fake
-        .wait_until("its sandbox is stopped", SOON, stopped)
+        .wait_until("its sandbox is stopped", WAIT_LIMIT, stopped)
         .await;
     assert_eq!(node.fake.mutations(), 1, "{:?}", node.fake.counts());
     node.stop().await;
     node.start().await;
-    let again = node.wait_pod("web", "has ended", SOON, ended).await;
+    let again = node.wait_pod("web", "has ended", WAIT_LIMIT, ended).await;
     assert_eq!(main(&again), main(&shown));
     let more = |fake: &FakeRuntime| fake.mutations() > 1;
     assert!(node.never(Duration::from_millis(500), more).await);
@@ -106,17 +106,17 @@ async fn under_policy_never_a_container_in_an_unknown_state_fails_its_pod_for_go
     assert_eq!(main(&shown).restart_count, 1);
     let tried = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("it is stopped to be sure", SOON, tried)
+        .wait_until("it is stopped to be sure", WAIT_LIMIT, tried)
         .await;
     node.fake.tell_the_truth();
     let stopped = |fake: &FakeRuntime| !fake.pod(&full("web")).unwrap().ready;
     node.fake
-        .wait_until("its sandbox is stopped", SOON, stopped)
+        .wait_until("its sandbox is stopped", WAIT_LIMIT, stopped)
         .await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 0);
     // How it really ended is known now; what became of the pod is settled.
     let told = |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some_and(|e| e.exit_code == 0);
-    node.wait_pod("web", "has ended", SOON, told).await;
+    node.wait_pod("web", "has ended", WAIT_LIMIT, told).await;
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn a_container_that_vanished_while_no_kubelet_ran_is_started_again_and_cou
     assert!(node.fake.forget("main"));
     node.start().await;
     let again = |pod: &Pod| runs(pod, "main") && is_ready(pod);
-    let shown = node.wait_pod("web", "runs again", SOON, again).await;
+    let shown = node.wait_pod("web", "runs again", WAIT_LIMIT, again).await;
     assert_eq!(main(&shown).restart_count, 1);
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
 }
@@ -145,7 +145,7 @@ async fn the_restart_count_goes_on_from_the_logs_where_the_runtime_has_forgotten
             node.fake.behave_in_turn("main", lives);
             node.put(&simple("web"));
             let once = |pod: &Pod| runs(pod, "main") && main(pod).restart_count == 1;
-            node.wait_pod("web", "runs again", SOON, once).await;
+            node.wait_pod("web", "runs again", WAIT_LIMIT, once).await;
             if everything {
                 node.fake.forget_everything();
             } else {
@@ -154,7 +154,8 @@ async fn the_restart_count_goes_on_from_the_logs_where_the_runtime_has_forgotten
             }
             node.fake.end_event_streams(None);
             let twice = |pod: &Pod| runs(pod, "main") && main(pod).restart_count == 2;
-            node.wait_pod("web", "goes on counting", SOON, twice).await;
+            node.wait_pod("web", "goes on counting", WAIT_LIMIT, twice)
+                .await;
             assert_eq!(node.fake.container("main").unwrap().attempt, 2);
         }
     }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::net::{TcpStream, UnixStream};
 
 /// Longer than any honest answer takes, also where the machine has much else to do.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Status code and body of `GET http://127.0.0.1:port/path`.
 pub async fn get(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
@@ -25,7 +25,7 @@ pub async fn get_with(
     path: &str,
     header: (&str, &str),
 ) -> anyhow::Result<(u16, String)> {
-    tokio::time::timeout(PATIENCE, get_patiently(port, path, header))
+    tokio::time::timeout(TIMEOUT, get_patiently(port, path, header))
         .await
         .context("no answer in time")?
 }
@@ -74,7 +74,7 @@ pub async fn local(
         connection.abort();
         Ok((code, String::from_utf8(body.to_vec())?))
     };
-    tokio::time::timeout(PATIENCE, asked)
+    tokio::time::timeout(TIMEOUT, asked)
         .await
         .context("no answer in time")?
 }

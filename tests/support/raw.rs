@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 /// Longer than any honest answer takes, also where the machine has much else to do.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The head of an answer, in lower case but for the values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> Head {
         }
         String::from_utf8(bytes).expect("a head is text")
     };
-    let text = timeout(PATIENCE, read).await.expect("a head in time");
+    let text = timeout(TIMEOUT, read).await.expect("a head in time");
     let mut lines = text.trim_end().split("\r\n");
     let first = lines.next().expect("a first line");
     let status = first.split(' ').nth(1).and_then(|code| code.parse().ok());
@@ -63,7 +63,7 @@ pub async fn read_head<S: AsyncRead + Unpin>(stream: &mut S) -> Head {
 pub async fn read_rest<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);
-    let read = timeout(PATIENCE, read).await.expect("the end in time");
+    let read = timeout(TIMEOUT, read).await.expect("the end in time");
     // A side that breaks off has said what it has said.
     drop(read);
     bytes

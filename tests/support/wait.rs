@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 /// How often a fact is looked at that cannot announce itself.
-const LOOK_AGAIN: Duration = Duration::from_millis(25);
+const RETRY_AFTER: Duration = Duration::from_millis(25);
 
 /// Looks until `fact` gives a value and returns it; panics with `what` and the last refusal after `deadline`.
 pub async fn wait_for<T, F, Fut>(what: &str, deadline: Duration, mut fact: F) -> T
@@ -19,7 +19,7 @@ where
             Err(why) if start.elapsed() >= deadline => {
                 panic!("not within {deadline:?}: {what}; at last: {why}")
             }
-            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(_) => tokio::time::sleep(RETRY_AFTER).await,
         }
     }
 }

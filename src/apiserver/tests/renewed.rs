@@ -10,7 +10,7 @@ use std::{
 use tokio::time::{Instant, sleep};
 
 /// Sooner than the minute after which a library would read the file of a token by itself.
-const SOON: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 async fn server() -> Scripted {
     Scripted::start(|_, _| Answer::Json(201, json!({"authenticated": true}))).await
@@ -44,7 +44,7 @@ fn put(directory: &Path, issued: &Issued) {
 
 /// Reviews until the result is as it should be.
 async fn until(api: &ApiServer, mut good: impl FnMut(Result<(), ReviewError>) -> bool) {
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + WAIT_LIMIT;
     while !good(api.review_token("t").await.map(drop)) {
         assert!(Instant::now() < end, "it has not been read again");
         sleep(Duration::from_millis(50)).await;

@@ -115,7 +115,7 @@ impl Exporter {
                 Next::GiveUp => self.lost(state),
                 Next::Again(_) => 0,
             };
-            self.complain(state, lost, &status);
+            self.print_error(state, lost, &status);
             match next {
                 Next::Again(wait) => sleep(wait).await,
                 Next::GiveUp => return,
@@ -144,7 +144,7 @@ impl Exporter {
         let rejected = rejected.min(number);
         self.count("exported", number - rejected);
         self.count("failed", rejected);
-        self.complain(state, rejected, &Status::invalid_argument(why));
+        self.print_error(state, rejected, &Status::invalid_argument(why));
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Exporter {
         let new = dropped.saturating_sub(std::mem::replace(&mut state.dropped, dropped));
         if new > 0 {
             self.count("dropped", new);
-            self.complain(
+            self.print_error(
                 state,
                 new,
                 &Status::resource_exhausted("too many spans at once"),
@@ -177,7 +177,7 @@ impl Exporter {
         }
     }
 
-    fn complain(&self, state: &mut State, lost: u64, status: &Status) {
+    fn print_error(&self, state: &mut State, lost: u64, status: &Status) {
         if let Some(lost) = state.told.failing(lost, Instant::now()) {
             let collector = &self.collector;
             tracing::warn!(collector, err = %reason(status), lost, "Traces cannot be sent");

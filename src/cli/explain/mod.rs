@@ -5,7 +5,7 @@ mod render;
 
 use super::{
     args::{Explain, Output},
-    ask::Kubelet,
+    client::Kubelet,
     term::{Term, json, print},
 };
 use crate::server::explain::{Explanation, Overview};

@@ -5,7 +5,7 @@ use crate::cli::{
     term::Paint,
 };
 use crate::server::explain::times::{clock, span};
-use crate::server::explain::{ContainerLook, DecisionReport, Explanation, LastEnd, ProbeReport};
+use crate::server::explain::{ContainerView, Explanation, HistoryReport, LastEnd, ProbeReport};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Longest message, in characters.
@@ -33,7 +33,7 @@ pub(super) fn text(told: &Explanation, paint: Paint, zone: &TimeZone) -> String 
     page.containers();
     page.probes();
     page.conditions();
-    page.decisions();
+    page.pod_history();
     page.events();
     page.out
 }
@@ -131,7 +131,7 @@ impl Page<'_> {
         self.section("Containers", rows);
         let containers = self.told.containers.iter();
         let ends = containers.filter_map(|container| Some((container, container.last.as_ref()?)));
-        let end = |(container, end): (&ContainerLook, &LastEnd)| {
+        let end = |(container, end): (&ContainerView, &LastEnd)| {
             vec![
                 container.name.clone(),
                 ended(end.exit_code, &end.reason),
@@ -143,7 +143,7 @@ impl Page<'_> {
         self.section("Ended before", rows);
     }
 
-    fn state(&self, container: &ContainerLook) -> String {
+    fn state(&self, container: &ContainerView) -> String {
         let since = container.since.map(|since| self.ago(since));
         match (container.state.as_str(), container.exit_code) {
             ("running", _) => {
@@ -187,7 +187,7 @@ impl Page<'_> {
             vec![
                 probe.container.clone(),
                 probe.kind.to_lowercase(),
-                format!("verdict {}", probe.verdict),
+                format!("verdict {}", probe.probe_result),
                 last,
                 next.unwrap_or_default(),
                 one_line(&probe.message, MESSAGE),
@@ -198,7 +198,7 @@ impl Page<'_> {
     }
 
     fn conditions(&mut self) {
-        let row = |condition: &crate::server::explain::ConditionLook| {
+        let row = |condition: &crate::server::explain::ConditionView| {
             let since = condition.since.map(|since| self.ago(since));
             vec![
                 condition.kind.clone(),
@@ -211,28 +211,28 @@ impl Page<'_> {
         self.section("Conditions that do not hold", rows);
     }
 
-    fn decisions(&mut self) {
-        let row = |decision: &DecisionReport| {
-            let container = match decision.container.as_str() {
-                "" => decision.action.to_string(),
-                name => format!("{} {name}", decision.action),
+    fn pod_history(&mut self) {
+        let row = |history_entry: &HistoryReport| {
+            let container = match history_entry.container.as_str() {
+                "" => history_entry.action.to_string(),
+                name => format!("{} {name}", history_entry.action),
             };
             let mut notes = Vec::new();
-            if decision.count > 1 {
-                let since = span(decision.first, self.told.now);
-                notes.push(format!("{} times in {since}", decision.count));
+            if history_entry.count > 1 {
+                let since = span(history_entry.first, self.told.now);
+                notes.push(format!("{} times in {since}", history_entry.count));
             }
-            if let Some(until) = decision.until.filter(|until| *until > self.told.now) {
+            if let Some(until) = history_entry.until.filter(|until| *until > self.told.now) {
                 notes.push(format!("until {}", self.at(until)));
             }
             vec![
-                self.at(decision.last),
+                self.at(history_entry.last),
                 container,
-                one_line(&decision.why, MESSAGE),
+                one_line(&history_entry.why, MESSAGE),
                 notes.join(", "),
             ]
         };
-        let rows = self.told.decisions.iter().map(row).collect();
+        let rows = self.told.pod_history.iter().map(row).collect();
         self.section("Decisions", rows);
     }
 
@@ -302,7 +302,7 @@ mod tests {
                 at: t(23),
                 what: "main may be started again".into(),
             }],
-            containers: vec![ContainerLook {
+            containers: vec![ContainerView {
                 name: "main".into(),
                 kind: "container".into(),
                 image: "busybox".into(),
@@ -315,9 +315,9 @@ mod tests {
                     exit_code: 2,
                     at: Some(t(-17)),
                 }),
-                ..ContainerLook::default()
+                ..ContainerView::default()
             }],
-            decisions: vec![DecisionReport {
+            pod_history: vec![HistoryReport {
                 action: Action::StartContainer,
                 container: "main".into(),
                 why: "exited with code 2".into(),
@@ -372,17 +372,17 @@ Events
     fn probes_and_running_containers_are_told_in_words() {
         let told = Explanation {
             now: t(0),
-            containers: vec![ContainerLook {
+            containers: vec![ContainerView {
                 name: "main".into(),
                 state: "running".into(),
                 started: true,
                 since: Some(t(-60)),
-                ..ContainerLook::default()
+                ..ContainerView::default()
             }],
             probes: vec![ProbeReport {
                 container: "main".into(),
                 kind: "Readiness".into(),
-                verdict: "failure".into(),
+                probe_result: "failure".into(),
                 last_result: Some("failure".into()),
                 last_at: Some(t(-4)),
                 in_a_row: 3,

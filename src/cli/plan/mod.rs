@@ -14,7 +14,7 @@ use super::{
     validate::{self, Judge, Judged},
 };
 use crate::{
-    app::look::{Look, Runtime, RuntimeWord},
+    app::look::{Look, Runtime, RuntimeReport},
     base::chain,
     config::{self, HostFacts, KubeletConfig},
     host::Machine,
@@ -135,7 +135,7 @@ async fn plan(
             "the runtime was not read ({why}): this is a start from nothing, with a runtime that can \
              do the usual"
         ));
-        RuntimeWord::default()
+        RuntimeReport::default()
     });
     let look = runtime.look(config, &word).await?;
     let mut seen = Seen::default();

@@ -135,7 +135,7 @@ pub(super) mod tests {
     use crate::{
         model::{ContainerStatus, SandboxStatus, container_hash},
         runtime::kuberuntime::actions::{self, Facts, compute_pod_actions},
-        state::probe_results::Verdicts,
+        state::probe_results::ContainerProbeResults,
     };
     use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ pub(super) mod tests {
         compute_pod_actions(&actions::Inputs {
             pod,
             status,
-            verdicts: &|_| Verdicts::default(),
+            probe_results: &|_| ContainerProbeResults::default(),
             facts: &Facts::default(),
         })
     }

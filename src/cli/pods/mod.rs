@@ -4,7 +4,7 @@ mod render;
 
 use super::{
     args::{Output, Pods},
-    ask::{AskError, Kubelet},
+    client::{ClientError, Kubelet},
     term::{Term, json, print},
 };
 use crate::{base::chain, server::explain::Overview};
@@ -13,7 +13,7 @@ use render::{Look, changed_lines, screen, text};
 use std::{process::ExitCode, time::Duration};
 
 /// How soon a table may be drawn again.
-const BREATH: Duration = Duration::from_millis(200);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// How long after a failure the kubelet is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Clears the screen.
@@ -27,10 +27,10 @@ pub(super) async fn run(asked: Pods) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     loop {
-        tokio::time::sleep(BREATH).await;
+        tokio::time::sleep(REDRAW_INTERVAL).await;
         let new = match fetch(&kubelet, &asked, Some(&shown.version)).await {
             Ok(new) => new,
-            Err(error @ AskError::NotFound(_)) => return Err(error.into()),
+            Err(error @ ClientError::NotFound(_)) => return Err(error.into()),
             Err(error) => {
                 tell_trouble(&asked, term, &mut shown, &error)?;
                 tokio::time::sleep(AGAIN).await;
@@ -44,7 +44,11 @@ pub(super) async fn run(asked: Pods) -> anyhow::Result<ExitCode> {
     }
 }
 
-async fn fetch(kubelet: &Kubelet, asked: &Pods, after: Option<&str>) -> Result<Overview, AskError> {
+async fn fetch(
+    kubelet: &Kubelet,
+    asked: &Pods,
+    after: Option<&str>,
+) -> Result<Overview, ClientError> {
     let query = after.map_or_else(String::new, |version| format!("?after={version}"));
     let mut overview: Overview = kubelet.get(&format!("/explain{query}")).await?;
     if let Some(namespace) = &asked.namespace {
@@ -85,7 +89,7 @@ fn tell_trouble(
     asked: &Pods,
     term: Term,
     shown: &mut Overview,
-    error: &AskError,
+    error: &ClientError,
 ) -> anyhow::Result<()> {
     let remark = format!("{}; trying again", chain(error));
     if shown.remarks.first() == Some(&remark) {

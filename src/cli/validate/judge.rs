@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use std::sync::Arc;
 
 /// How many wrong values are taken out to see what is behind them.
-const MOST_BLANKS: usize = 50;
+const MAX_BLANKS: usize = 50;
 
 /// As whom to judge.
 pub(in crate::cli) struct Judge {
@@ -228,7 +228,7 @@ impl Case<'_> {
         };
         let mut error = first;
         let mut judge_list = is_list && error.field == "kind";
-        for _ in 0..MOST_BLANKS {
+        for _ in 0..MAX_BLANKS {
             if !std::mem::take(&mut judge_list) && !blank(&mut tree, &error.field) {
                 return;
             }

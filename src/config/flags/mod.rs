@@ -122,13 +122,13 @@ pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static s
 }
 
 /// The Kubernetes release whose kubelet this one behaves like.
-pub const BEHAVES_AS: &str = "v1.36";
+pub const KUBERNETES_VERSION: &str = "v1.36";
 
 /// The one line that `--version` prints: this program's version and the Kubernetes release whose
 /// kubelet it behaves like.
 pub fn version() -> String {
     format!(
-        "Kubelet {} (behaves as Kubernetes {BEHAVES_AS})",
+        "Kubelet {} (behaves as Kubernetes {KUBERNETES_VERSION})",
         env!("CARGO_PKG_VERSION")
     )
 }

@@ -14,9 +14,9 @@ use crate::cri::runtime::RuntimeClient;
 use crate::cri::v1::ContainerState;
 
 /// How many containers are watched at once; the others wait their turn.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 /// More than this are not awaited.
-const MOST: usize = 10_000;
+const MAX: usize = 10_000;
 const FIRST_LOOK: Duration = Duration::from_millis(12);
 /// How often one container is looked at (about one second in all), before it is hinted at anyway.
 const LOOKS: u32 = 9;
@@ -42,7 +42,7 @@ impl Exits {
 
     /// The main process of this container or sandbox ended. Given back when too many are awaited.
     pub(super) fn ended(&mut self, id: String) -> Option<String> {
-        if self.known.len() >= MOST {
+        if self.known.len() >= MAX {
             return Some(id);
         }
         if self.known.insert(id.clone()) {
@@ -65,7 +65,7 @@ impl Exits {
     }
 
     fn fill(&mut self) {
-        while self.watched.len() < AT_ONCE
+        while self.watched.len() < MAX_CONCURRENT
             && let Some(id) = self.waiting.pop_front()
         {
             self.watched

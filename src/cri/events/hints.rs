@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::model::PodUid;
 
 /// More marked containers than this become one resync.
-const MOST: usize = 10_000;
+const MAX: usize = 10_000;
 
 /// Where hints come from at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,7 +68,7 @@ impl HintWriter {
             if pod.is_some() {
                 *known = pod;
             }
-            if hints.containers.len() > MOST {
+            if hints.containers.len() > MAX {
                 hints.containers = HashMap::new();
                 hints.resync = true;
             }
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_flood_becomes_one_resync() {
         let (writer, reader) = board();
-        (0..MOST * 3).for_each(|n| writer.container(n.to_string(), None));
+        (0..MAX * 3).for_each(|n| writer.container(n.to_string(), None));
         let hints = reader.take_now().unwrap();
         assert!(hints.resync);
         assert!(hints.containers.is_empty());

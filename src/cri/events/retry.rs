@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::cri::rpc::Rpc;
 
-    const AT_ONCE: Duration = Duration::from_millis(5);
+    const MAX_CONCURRENT: Duration = Duration::from_millis(5);
     const LONG: Duration = Duration::from_secs(3600);
     const EMPTY: Ended = Ended::Closed { any_event: false };
     const ENDED: Ended = Ended::Closed { any_event: true };
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn streams_that_are_closed_at_once_are_given_up_and_tried_rarely() {
         let mut retry = Retry::new();
-        let ends = [(&EMPTY, AT_ONCE); 7];
+        let ends = [(&EMPTY, MAX_CONCURRENT); 7];
         assert_eq!(
             history(&mut retry, &ends),
             [
@@ -176,7 +176,7 @@ mod tests {
         );
         assert_eq!(retry.source(), EventsMode::Cri);
         // An event proves that there are some again.
-        let ends = [(&ENDED, AT_ONCE), (&EMPTY, AT_ONCE)];
+        let ends = [(&ENDED, MAX_CONCURRENT), (&EMPTY, MAX_CONCURRENT)];
         let expected = [(100, Some(Report::Lost)), (100, None)];
         assert_eq!(history(&mut retry, &ends), expected);
     }
@@ -193,8 +193,15 @@ mod tests {
     fn a_runtime_that_is_away_between_empty_streams_is_looked_at_afresh() {
         let mut retry = Retry::new();
         let away = away();
-        history(&mut retry, &[(&EMPTY, AT_ONCE), (&EMPTY, AT_ONCE)]);
-        let ends = [(&away, AT_ONCE), (&EMPTY, AT_ONCE), (&EMPTY, AT_ONCE)];
+        history(
+            &mut retry,
+            &[(&EMPTY, MAX_CONCURRENT), (&EMPTY, MAX_CONCURRENT)],
+        );
+        let ends = [
+            (&away, MAX_CONCURRENT),
+            (&EMPTY, MAX_CONCURRENT),
+            (&EMPTY, MAX_CONCURRENT),
+        ];
         let expected = [(100, Some(Report::Lost)), (100, None), (200, None)];
         assert_eq!(history(&mut retry, &ends), expected);
     }
@@ -207,7 +214,7 @@ mod tests {
         let mut next = vec![];
         for _ in 0..4 {
             sources.push(retry.source());
-            next.extend(history(&mut retry, &[(&missing, AT_ONCE)]));
+            next.extend(history(&mut retry, &[(&missing, MAX_CONCURRENT)]));
         }
         let (cri, containerd) = (EventsMode::Cri, EventsMode::Containerd);
         assert_eq!(sources, [cri, containerd, cri, containerd]);
@@ -221,7 +228,7 @@ mod tests {
         let table = [(away(), 3_000), (broken(), 30_000), (ENDED, 3_000)];
         for (ended, cap) in table {
             let mut retry = Retry::new();
-            let next = history(&mut retry, &[(&ended, AT_ONCE); 12]);
+            let next = history(&mut retry, &[(&ended, MAX_CONCURRENT); 12]);
             let (waits, reports): (Vec<_>, Vec<_>) = next.into_iter().unzip();
             assert_eq!(waits[..4], [100, 200, 400, 800], "{ended}");
             assert_eq!(waits.last(), Some(&cap), "{ended}");

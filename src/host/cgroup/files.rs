@@ -13,7 +13,7 @@ const LONGEST: usize = 1 << 20;
 /// What is asked for at a time; most files fit.
 const CHUNK: usize = 4096;
 /// Most files of a machine's cgroups that stay open.
-const MOST_OPEN: usize = 10_000;
+const MAX_OPEN: usize = 10_000;
 
 /// A file that is read at every look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Default for Scratch {
         Self {
             first: Buffer::default(),
             second: Buffer::default(),
-            room: usize::try_from(files).map_or(MOST_OPEN, |files| files.min(MOST_OPEN)),
+            room: usize::try_from(files).map_or(MAX_OPEN, |files| files.min(MAX_OPEN)),
         }
     }
 }

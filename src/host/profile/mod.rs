@@ -26,9 +26,9 @@ pub const PERIOD: Duration = Duration::from_millis(10);
 /// How often [`Profiler::collect`] is to be called, so that there is room for all samples of a dozen busy CPUs.
 pub const ROOM: Duration = Duration::from_millis(50);
 /// Callers that are followed of one sample.
-const MOST_FRAMES: usize = 128;
+const MAX_FRAMES: usize = 128;
 /// Different stacks that are counted; with addresses of 8 bytes, 16 MiB of them at most.
-const MOST_STACKS: usize = 16 * 1024;
+const MAX_STACKS: usize = 16 * 1024;
 
 /// A profile that is being made; dropping it ends it.
 pub struct Profiler {
@@ -94,7 +94,7 @@ impl Profiler {
         let (stacks, left_out) = (&mut self.stacks, &mut self.left_out);
         self.sampling.take(|registers, stack| {
             let frames = frames(unwinder, cache, registers, stack);
-            if stacks.len() >= MOST_STACKS && !stacks.contains_key(&frames) {
+            if stacks.len() >= MAX_STACKS && !stacks.contains_key(&frames) {
                 *left_out += 1;
             } else {
                 *stacks.entry(frames).or_default() += 1;
@@ -143,7 +143,7 @@ fn frames(
     let mut callers = unwinder.iter_frames(pc, known, cache, &mut read);
     while let Ok(Some(frame)) = callers.next() {
         frames.push(frame.address_for_lookup());
-        if frames.len() == MOST_FRAMES {
+        if frames.len() == MAX_FRAMES {
             break;
         }
     }

@@ -6,7 +6,7 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-mod ahead;
+mod prefetch;
 mod verified;
 
 use super::credentials::{Keyring, NodeFiles, Plugins};

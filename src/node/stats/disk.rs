@@ -11,7 +11,7 @@ use std::{
 };
 
 /// A directory with more entries than this is not measured.
-const MOST: u64 = 2_000_000;
+const MAX: u64 = 2_000_000;
 
 /// How a directory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl DiskMeter {
         for (_, path, how) in due {
             let (usage, filesystem) = match how {
                 How::Ask => (None, filesystem_usage(&path).ok()),
-                How::Walk(_) => match disk_usage(&path, MOST) {
+                How::Walk(_) => match disk_usage(&path, MAX) {
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                         self.facts.lock().remove(&path);
                         continue;

@@ -3,7 +3,7 @@
 use super::{
     api::*,
     disk::{DiskFacts, Measured},
-    picture::{ContainerSubject, PodSubject},
+    running_pods::{ContainerSubject, PodSubject},
     sampler::{PodSample, Sample, Snapshot},
 };
 use crate::{

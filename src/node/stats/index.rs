@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Cgroups that a search looks at before it gives up.
-const MOST: usize = 50_000;
+const MAX: usize = 50_000;
 /// A container that was not found is not searched for again before this: what runs in a virtual machine
 /// has no cgroup of its own here.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ impl Index {
         if sought.is_empty() {
             return;
         }
-        fs.walk(MOST, |name, path| {
+        fs.walk(MAX, |name, path| {
             let Some(id) = id_in(name) else {
                 return Descend::Yes;
             };

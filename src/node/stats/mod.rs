@@ -22,7 +22,7 @@ mod generate;
 mod index;
 mod info;
 mod machine;
-mod picture;
+mod running_pods;
 mod rate;
 mod resource;
 mod sampler;
@@ -288,7 +288,7 @@ impl Inner {
         let ask = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
             let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
             let look = move || {
-                let pods = picture::subjects(&cache.pods());
+                let pods = running_pods::subjects(&cache.pods());
                 let mut system = vec![("kubelet", std::process::id())];
                 system.extend(runtime.map(|pid| ("runtime", *pid)));
                 Arc::new(sampler.lock().look(pods, &system, depth))

@@ -6,8 +6,8 @@
 
 use super::{
     index::{Index, ancestors, pod_cgroup},
-    picture::PodSubject,
     rate::Rate,
+    running_pods::PodSubject,
 };
 use crate::host::{
     cgroup::{CgroupFs, Depth, Handles, Limits, Scratch, TaskCount, Usage},
@@ -20,7 +20,7 @@ use std::{
 };
 
 /// What was read is believed for so long while nothing seems to happen, and until its turn comes.
-const BELIEVED: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(60);
 /// One of so many has its turn at a look,
 const TURNS: usize = 16;
 /// but at least so many of them have.
@@ -111,7 +111,7 @@ struct Turns {
 
 impl Turns {
     fn among(kept: &HashMap<Arc<str>, Kept>, now: Instant) -> Self {
-        let old = |kept: &Kept| now.saturating_duration_since(kept.verified) >= BELIEVED;
+        let old = |kept: &Kept| now.saturating_duration_since(kept.verified) >= TTL;
         let mut due: Vec<Instant> = kept
             .values()
             .filter(|kept| old(kept))

@@ -1,6 +1,6 @@
 //! Turns hints of the event stream into inspections and relists.
 
-use super::{RelistPoke, Watch};
+use super::{RelistTrigger, Watch};
 use crate::{
     cri::events::{HintReader, Hints},
     model::{PodUid, Seq},
@@ -26,12 +26,16 @@ struct Unknown {
 pub struct HintTask {
     watch: Watch,
     hints: HintReader,
-    poke: RelistPoke,
+    request_relist: RelistTrigger,
 }
 
 impl HintTask {
-    pub(super) fn new(watch: Watch, hints: HintReader, poke: RelistPoke) -> Self {
-        Self { watch, hints, poke }
+    pub(super) fn new(watch: Watch, hints: HintReader, request_relist: RelistTrigger) -> Self {
+        Self {
+            watch,
+            hints,
+            request_relist,
+        }
     }
 
     /// Follows hints until shutdown.
@@ -60,9 +64,9 @@ impl HintTask {
     fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Unknown>) {
         // In this order, so that a new mode and its resync are one list.
         if hints.resync {
-            self.poke.poke();
+            self.request_relist.request_relist();
         }
-        self.poke.set_mode(hints.mode);
+        self.request_relist.set_mode(hints.mode);
         for (id, pod) in hints.containers {
             match self.known(&id) {
                 Some(item) => self.watch.cache.inspect(item),
@@ -83,7 +87,7 @@ impl HintTask {
         let mut missing = false;
         unknown.retain(|id, of_it| {
             // Asked first: what is made is known by the time that it is not in the making any more.
-            let in_the_making = of_it.pod.as_ref().is_some_and(|pod| cache.is_making(pod));
+            let in_the_making = of_it.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
             match self.known(id) {
                 Some(item) if cache.was_read_since(&item, of_it.hinted) => {}
                 Some(item) => cache.inspect(item),
@@ -93,7 +97,7 @@ impl HintTask {
             false
         });
         if missing {
-            self.poke.poke();
+            self.request_relist.request_relist();
         }
         unknown
     }

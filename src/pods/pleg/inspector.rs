@@ -1,6 +1,6 @@
 //! Reads single sandboxes and containers, many at once, none waiting for a slow one.
 
-use super::{Watch, last_words};
+use super::{Watch, termination_message};
 use crate::{
     base::{
         backoff::Backoff,
@@ -235,7 +235,7 @@ async fn read_container(
         return Ok((seq, Read::Gone));
     };
     if status.state == ContainerState::Exited
-        && let Some(message) = last_words::of(&reply).await
+        && let Some(message) = termination_message::of(&reply).await
     {
         status.message = message.into();
     }

@@ -16,7 +16,7 @@
 
 mod hints;
 mod inspector;
-mod last_words;
+mod termination_message;
 mod metrics;
 mod relist;
 mod state;
@@ -34,7 +34,7 @@ use std::{sync::Arc, time::Duration};
 pub use hints::HintTask;
 pub use inspector::InspectTask;
 pub use metrics::PlegMetrics;
-pub use relist::{RelistPoke, RelistTask};
+pub use relist::{RelistTask, RelistTrigger};
 pub use state::{RuntimeState, RuntimeStateReader};
 pub use status_poll::StatusTask;
 
@@ -98,10 +98,10 @@ pub fn build(
         metrics,
     };
     let (state, state_reader) = state::board(status_poll::read(said));
-    let (relist, poke) = RelistTask::new(watch.clone());
+    let (relist, request_relist) = RelistTask::new(watch.clone());
     let pleg = Pleg {
         relist,
-        hints: HintTask::new(watch.clone(), hints, poke),
+        hints: HintTask::new(watch.clone(), hints, request_relist),
         inspect: InspectTask::new(watch.clone()),
         status: StatusTask::new(watch, state, features),
     };

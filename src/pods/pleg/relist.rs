@@ -23,14 +23,14 @@ const RETRY_CAP: Duration = Duration::from_secs(5);
 
 /// Asks for a relist now.
 #[derive(Clone, Debug)]
-pub struct RelistPoke {
+pub struct RelistTrigger {
     notify: Arc<Notify>,
     mode: Arc<watch::Sender<EventsMode>>,
 }
 
-impl RelistPoke {
+impl RelistTrigger {
     /// List as soon as possible.
-    pub fn poke(&self) {
+    pub fn request_relist(&self) {
         self.notify.notify_one();
     }
 
@@ -49,30 +49,30 @@ impl RelistPoke {
 /// Task `pleg.relist`.
 pub struct RelistTask {
     watch: Watch,
-    poke: RelistPoke,
+    request_relist: RelistTrigger,
     sandboxes: RelistMemory<PodSandbox>,
     containers: RelistMemory<Container>,
 }
 
 impl RelistTask {
-    pub(super) fn new(watch: Watch) -> (Self, RelistPoke) {
+    pub(super) fn new(watch: Watch) -> (Self, RelistTrigger) {
         let mode = Arc::new(watch::Sender::new(EventsMode::None));
-        let poke = RelistPoke {
+        let request_relist = RelistTrigger {
             notify: Arc::default(),
             mode,
         };
         let task = Self {
             watch,
-            poke: poke.clone(),
+            request_relist: request_relist.clone(),
             sandboxes: RelistMemory::new(),
             containers: RelistMemory::new(),
         };
-        (task, poke)
+        (task, request_relist)
     }
 
     /// Lists until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut mode = self.poke.mode.subscribe();
+        let mut mode = self.request_relist.mode.subscribe();
         let mut retry = RETRY_BASE;
         let mut failing = false;
         loop {
@@ -108,7 +108,7 @@ impl RelistTask {
                 // The poke first: the list after it serves a new mode as well.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                () = self.poke.notify.notified(), if !failing => {}
+                () = self.request_relist.notify.notified(), if !failing => {}
                 // Also while lists fail: a stream that stands again means that the runtime is back.
                 Ok(()) = mode.changed() => {}
                 () = tokio::time::sleep_until(at) => {}

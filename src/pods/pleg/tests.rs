@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Code;
 
-use super::{Config, PlegMetrics, RelistPoke, RelistTask, Watch};
+use super::{Config, PlegMetrics, RelistTask, RelistTrigger, Watch};
 use crate::{
     base::metrics::Metrics,
     cri::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A task whose periods are longer than any test.
-fn relist(runtime: &TestRuntime) -> (RelistPoke, DropGuard) {
+fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {
     let (cache, reader) = pod_cache::board();
     let metrics = PlegMetrics::new(&Metrics::new(), &reader);
     let long = Duration::from_secs(60);
@@ -25,7 +25,7 @@ fn relist(runtime: &TestRuntime) -> (RelistPoke, DropGuard) {
         audit_period: long,
         status_period: long,
     };
-    let (task, poke) = RelistTask::new(Watch {
+    let (task, request_relist) = RelistTask::new(Watch {
         runtime: runtime.client(long),
         cache: Arc::new(cache),
         config,
@@ -33,7 +33,7 @@ fn relist(runtime: &TestRuntime) -> (RelistPoke, DropGuard) {
     });
     let shutdown = CancellationToken::new();
     tokio::spawn(task.run(shutdown.clone()));
-    (poke, shutdown.drop_guard())
+    (request_relist, shutdown.drop_guard())
 }
 
 fn answering() -> TestRuntime {
@@ -54,12 +54,12 @@ async fn a_stream_that_stands_again_is_listed_for_at_once_although_lists_failed(
     runtime
         .script
         .on("ListPodSandbox", |_| Reply::Fail(Code::Unavailable, "away"));
-    let (poke, _guard) = relist(&runtime);
+    let (request_relist, _guard) = relist(&runtime);
     // The waits between them: 0.4, 0.8, 1.6 and 3.2 seconds; the next is five.
     until("some lists have failed", || lists() == 5).await;
     let begin = Instant::now();
-    poke.poke();
-    poke.set_mode(EventsMode::Cri);
+    request_relist.request_relist();
+    request_relist.set_mode(EventsMode::Cri);
     until("another list", || lists() == 6).await;
     assert!(begin.elapsed() < Duration::from_secs(4));
 }
@@ -69,10 +69,10 @@ async fn a_new_mode_and_its_resync_are_one_list() {
     for _ in 0..20 {
         let runtime = answering();
         let lists = || runtime.script.calls("ListContainers");
-        let (poke, _guard) = relist(&runtime);
+        let (request_relist, _guard) = relist(&runtime);
         until("the first list", || lists() == 1).await;
-        poke.poke();
-        poke.set_mode(EventsMode::Cri);
+        request_relist.request_relist();
+        request_relist.set_mode(EventsMode::Cri);
         until("the resync", || lists() == 2).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(lists(), 2);

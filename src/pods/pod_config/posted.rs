@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Pods that are kept at most. Far more than a node runs; a client that goes mad fills no disk.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 /// Longest part of a file's name that is made of names (bytes).
 const LONGEST: usize = 200;
@@ -36,7 +36,7 @@ pub enum PostError {
     #[error("two pods are called {0}")]
     Twice(String),
     /// There would be too many.
-    #[error("{0} pods are more than the {MOST} that are taken")]
+    #[error("{0} pods are more than the {MAX} that are taken")]
     TooMany(usize),
     /// It cannot be kept.
     #[error("the pods cannot be kept: {0}")]
@@ -149,7 +149,7 @@ impl PostedPods {
     }
 
     fn write(&self, wanted: &BTreeMap<PathBuf, Vec<u8>>, then: usize) -> Result<(), PostError> {
-        if then > MOST {
+        if then > MAX {
             return Err(PostError::TooMany(then));
         }
         for (path, manifest) in wanted {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn manifest(name: &str, image: &str) -> String {
     format!(
@@ -14,7 +14,7 @@ fn manifest(name: &str, image: &str) -> String {
 }
 
 async fn next(updates: &mut mpsc::Receiver<PodUpdate>) -> (PodOp, Vec<String>) {
-    let update = timeout(PATIENCE, updates.recv()).await.unwrap().unwrap();
+    let update = timeout(TIMEOUT, updates.recv()).await.unwrap().unwrap();
     let names = update.pods.iter().map(|pod| pod.name().to_string());
     (update.op, names.collect())
 }
@@ -48,7 +48,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
         (PodOp::Remove, vec!["a-n".into()])
     );
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
-    timeout(PATIENCE, tasks.stop()).await.unwrap();
+    timeout(TIMEOUT, tasks.stop()).await.unwrap();
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn a_given_uid_makes_an_edit_an_update() {
     for op in [PodOp::Remove, PodOp::Add] {
         assert_eq!(next(&mut updates).await, (op, vec!["a-n".into()]));
     }
-    timeout(PATIENCE, tasks.stop()).await.unwrap();
+    timeout(TIMEOUT, tasks.stop()).await.unwrap();
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn without_sources_the_merger_waits_for_shutdown() {
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert!(ready.all_ready().is_some());
     assert!(updates.try_recv().is_err());
-    timeout(PATIENCE, tasks.stop()).await.unwrap();
+    timeout(TIMEOUT, tasks.stop()).await.unwrap();
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
         posted: None,
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
-    let mut next = async || timeout(PATIENCE, updates.recv()).await.unwrap().unwrap();
+    let mut next = async || timeout(TIMEOUT, updates.recv()).await.unwrap().unwrap();
     let first = next().await;
     assert_eq!((first.op, first.pods.len()), (PodOp::Add, 1));
     let unread = |name: &str| BTreeSet::from([path(name).display().to_string()]);
@@ -203,5 +203,5 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
     let better = next().await;
     assert_eq!(better.pods.len(), 0);
     assert_eq!(better.completeness, Completeness::Complete);
-    timeout(PATIENCE, tasks.stop()).await.unwrap();
+    timeout(TIMEOUT, tasks.stop()).await.unwrap();
 }

@@ -17,20 +17,23 @@ impl PodSync {
     /// sandboxes, logs, volumes, directories and what was remembered. Says whether all of it is gone;
     /// what is left is tried again by the audit.
     pub async fn remove_pod(&self, uid: &PodUid) -> bool {
-        let Ok(picture) = tokio::time::timeout(SETTLE, self.cache.settled(uid)).await else {
+        let Ok(runtime_status) = tokio::time::timeout(SETTLE, self.cache.settled(uid)).await else {
             return false;
         };
-        if picture.maybe_running().next().is_some() {
+        if runtime_status.maybe_running().next().is_some() {
             tracing::warn!(pod = %uid, "A pod that is gone still runs; it is not removed");
             return false;
         }
-        let mut owner = Owner::of_status(&picture);
+        let mut owner = Owner::of_status(&runtime_status);
         if let Some(entry) = self.statuses.statuses().entry(uid)
-            && picture.is_empty()
+            && runtime_status.is_empty()
         {
             owner = Owner::of(&entry.pod);
         }
-        let content = self.runtime.collect_pod(&picture, &owner, true).await;
+        let content = self
+            .runtime
+            .collect_pod(&runtime_status, &owner, true)
+            .await;
         if owner.name.is_empty() {
             self.runtime.remove_logs_of(uid).await;
         }
@@ -50,11 +53,11 @@ impl PodSync {
         self.statuses.forget(uid);
         self.runtime.forget_pod(uid);
         if clean {
-            self.journal.forget(uid);
+            self.state_store.forget(uid);
         } else {
             // A pod of the same UID that is wanted again must not inherit how this one ended.
-            let source = (!picture.is_empty()).then(|| picture.source());
-            self.journal.forget_but_origin(uid, source);
+            let source = (!runtime_status.is_empty()).then(|| runtime_status.source());
+            self.state_store.forget_but_origin(uid, source);
         }
         clean
     }
@@ -62,17 +65,17 @@ impl PodSync {
     /// Pods that have a record, that neither a source nor the runtime knows, and that are `gone` by the
     /// recorded origin. Directories and logs without a record are left alone: they may belong to pods of
     /// the API server. Takes the proof that the runtime was listed in full.
-    pub fn strays(
+    pub fn orphaned_logs(
         &self,
         claimed: &HashSet<PodUid>,
         gone: impl Fn(Option<&Origin>) -> bool,
         _proof: Complete,
     ) -> HashSet<PodUid> {
         let is_gone = |uid: &PodUid| {
-            self.journal
+            self.state_store
                 .read(uid, |record| gone(record.origin.as_ref()))
         };
-        let recorded = self.journal.uids().into_iter();
+        let recorded = self.state_store.uids().into_iter();
         recorded
             .filter(|uid| is_gone(uid) && self.is_stray(uid, claimed))
             .collect()
@@ -83,7 +86,7 @@ impl PodSync {
             && self
                 .cache
                 .try_settled(uid)
-                .is_some_and(|picture| picture.is_empty())
+                .is_some_and(|runtime_status| runtime_status.is_empty())
             && self.statuses.statuses().get(uid).is_none()
     }
 

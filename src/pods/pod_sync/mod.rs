@@ -22,8 +22,8 @@ use crate::{
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{Owner, PodCache},
-    state::pod_history::{Action, Decision, Decisions},
-    state::pod_state_store::Journal,
+    state::pod_history::{Action, HistoryEntry, PodHistory},
+    state::pod_state_store::PodStateStore,
     volumes::{VolumeError, VolumeManager},
 };
 use anyhow::Context as _;
@@ -56,11 +56,11 @@ pub struct PodSync {
     /// Volumes.
     pub volumes: VolumeManager,
     /// Facts that survive a restart.
-    pub journal: Journal,
+    pub state_store: PodStateStore,
     /// Events.
     pub events: EventRecorder,
     /// What is decided about pods, and why.
-    pub decisions: Decisions,
+    pub pod_history: PodHistory,
     /// The runtime's health.
     pub state: RuntimeStateReader,
 }
@@ -69,9 +69,9 @@ impl PodSync {
     async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> SyncTurn {
         let uid = pod.uid();
         let known = Deadline::of(&pod, self.statuses.start_time(&pod));
-        let picture = tokio::select! {
+        let runtime_status = tokio::select! {
             biased;
-            picture = self.settled(&pod) => picture,
+            runtime_status = self.settled(&pod) => runtime_status,
             () = cancel.cancelled() => return turn(Ok(false), RetryDelay::Resync),
             () = known.over() => return self.past_deadline(&pod).await,
         };
@@ -113,7 +113,7 @@ impl PodSync {
             return turn(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
         let turn_cancel = cancel.child_token();
-        let mut set_up = Box::pin(self.set_up(&pod, picture, &turn_cancel));
+        let mut set_up = Box::pin(self.set_up(&pod, runtime_status, &turn_cancel));
         let set_up = loop {
             tokio::select! {
                 biased;
@@ -130,7 +130,7 @@ impl PodSync {
                 }
             }
         };
-        self.decisions.doing(&uid, None);
+        self.pod_history.doing(&uid, None);
         match set_up {
             Some(Ok(report)) => self.finish_turn(&pod, report, deadline).await,
             Some(Err(error)) => turn(Err(error), RetryDelay::Error),
@@ -142,9 +142,9 @@ impl PodSync {
     /// that a long turn has not come to yet is not to be shown in its back-off for longer than that.
     async fn restart_due(&self, pod: &Pod) {
         let uid = pod.uid();
-        let next = |picture: &PodStatus| {
+        let next = |runtime_status: &PodStatus| {
             let now = Timestamp::now();
-            (now, self.runtime.next_restart(pod, picture, now))
+            (now, self.runtime.next_restart(pod, runtime_status, now))
         };
         let (now, ends) = next(&self.cache.latest(&uid));
         let left = ends.map(|ends| Duration::try_from(ends.duration_since(now)));
@@ -156,14 +156,14 @@ impl PodSync {
         };
         tokio::select! {
             () = over => {}
-            () = self.cache.when(&uid, |picture| next(picture).1 != ends) => {}
+            () = self.cache.when(&uid, |runtime_status| next(runtime_status).1 != ends) => {}
         }
     }
 
     /// Notes a decision about a pod in its history.
     pub fn decide(&self, pod: &Pod, action: Action, why: String) {
-        self.decisions
-            .note(&pod.uid(), Decision::about_pod(action, why));
+        self.pod_history
+            .note(&pod.uid(), HistoryEntry::about_pod(action, why));
     }
 
     /// The turn that finds its pod ended: that is remembered, and nothing more is set up.
@@ -202,19 +202,19 @@ impl PodSync {
     async fn set_up(
         &self,
         pod: &Arc<Pod>,
-        picture: Arc<PodStatus>,
+        runtime_status: Arc<PodStatus>,
         cancel: &CancellationToken,
     ) -> anyhow::Result<SyncReport> {
-        self.decisions
+        self.pod_history
             .doing(&pod.uid(), Some("setting up volumes".into()));
         let failed = |text: &str| {
             self.decide(pod, Action::Fail, text.to_owned());
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
-        if picture.is_empty() {
+        if runtime_status.is_empty() {
             // What is on disk of a pod without a record is never removed: its origin is unknown.
-            let recorded = cancel.run_until_cancelled(self.journal.flush()).await;
+            let recorded = cancel.run_until_cancelled(self.state_store.flush()).await;
             anyhow::ensure!(recorded.is_some(), "the pod is to be synced again");
         }
         let volumes = match self.volumes.prepare(pod, cancel).await {
@@ -231,7 +231,7 @@ impl PodSync {
         self.probes.add_pod(pod);
         let request = SyncRequest {
             pod,
-            status: picture,
+            status: runtime_status,
             volumes: &volumes.paths,
             cancel,
         };
@@ -246,10 +246,10 @@ impl PodSync {
 
     /// Old dead instances go as soon as newer ones have taken their place (P-02, P-05).
     async fn collect_superseded(&self, pod: &Pod) {
-        let picture = self.cache.latest(&pod.uid());
+        let runtime_status = self.cache.latest(&pod.uid());
         let collected = self
             .runtime
-            .collect_pod(&picture, &Owner::of(pod), false)
+            .collect_pod(&runtime_status, &Owner::of(pod), false)
             .await;
         if let Err(error) = collected {
             tracing::warn!(
@@ -267,7 +267,7 @@ impl PodSync {
         deadline: Deadline,
     ) -> SyncTurn {
         if report.is_clean() && !report.cancelled {
-            self.decisions.all_well(&pod.uid());
+            self.pod_history.all_well(&pod.uid());
         }
         self.statuses.note_report(&pod.uid(), &report);
         self.statuses.publish(pod);
@@ -289,7 +289,8 @@ impl PodSync {
 
     /// Whether the pod has ended for good, by what this or an earlier kubelet remembers.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
-        self.journal.read(uid, |record| record.terminal.is_some())
+        self.state_store
+            .read(uid, |record| record.terminal.is_some())
     }
 
     /// Fails a pod that the node refuses, before anything of it is set up. Its worker has nothing more to
@@ -329,15 +330,16 @@ impl PodSync {
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
         let until = grace.borrow().left(Instant::now());
-        let stop = Decision::about_pod(Action::StopPod, reason.to_string());
-        self.decisions
+        let stop = HistoryEntry::about_pod(Action::StopPod, reason.to_string());
+        self.pod_history
             .note(&uid, stop.until(Timestamp::now() + until));
-        self.decisions.doing(&uid, Some("stopping the pod".into()));
+        self.pod_history
+            .doing(&uid, Some("stopping the pod".into()));
         if let TerminationReason::Evicted { reason, message } = reason {
             self.statuses
                 .note_failed(&uid, FailedBecause { reason, message });
         }
-        self.runtime.stop_pulls_ahead(&uid);
+        self.runtime.stop_prefetches(&uid);
         self.statuses.note_stage(&uid, Stage::Ending);
         self.statuses.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
@@ -345,7 +347,7 @@ impl PodSync {
         let status = self.runtime.status_to_stop(&uid, left).await;
         self.report_unread(&pod);
         let killed = self.runtime.kill_pod(Some(&pod), &status, grace).await;
-        self.decisions.doing(&uid, None);
+        self.pod_history.doing(&uid, None);
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", chain(error.as_ref()));
             self.events

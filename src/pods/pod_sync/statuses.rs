@@ -12,7 +12,7 @@ use crate::{
     resources,
     runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
     state::pod_cache::PodCache,
-    state::pod_state_store::{ConditionSince, Journal, Origin, PodRecord, Terminal},
+    state::pod_state_store::{ConditionSince, Origin, PodRecord, PodStateStore, Terminal},
     state::probe_results::ProbeResults,
 };
 use jiff::Timestamp;
@@ -50,7 +50,7 @@ pub struct StatusPublisher {
     manager: StatusManager,
     cache: PodCache,
     results: ProbeResults,
-    journal: Journal,
+    state_store: PodStateStore,
     features: FeaturesReader,
     starts: Option<PodStartMetrics>,
     notes: Mutex<HashMap<PodUid, Notes>>,
@@ -64,7 +64,7 @@ impl StatusPublisher {
         manager: StatusManager,
         cache: PodCache,
         results: ProbeResults,
-        journal: Journal,
+        state_store: PodStateStore,
         features: FeaturesReader,
     ) -> Self {
         let notes = Mutex::default();
@@ -74,7 +74,7 @@ impl StatusPublisher {
             manager,
             cache,
             results,
-            journal,
+            state_store,
             features,
             starts: None,
             notes,
@@ -100,17 +100,17 @@ impl StatusPublisher {
         // One at a time: a status made from older facts must not replace one made from newer ones.
         let mut notes = self.notes.lock();
         let notes = notes.entry(uid.clone()).or_default();
-        let Some(picture) = self.cache.try_settled(&uid) else {
+        let Some(runtime_status) = self.cache.try_settled(&uid) else {
             return self.statuses().get(&uid);
         };
-        if notes.rejected && picture.is_empty() {
+        if notes.rejected && runtime_status.is_empty() {
             return self.statuses().get(&uid);
         }
         self.remember_origin(pod);
         let old = self.old_status(&uid);
-        let picture = self.without_pending_hooks(picture);
-        let picture = self.with_exits(picture);
-        match self.generate(pod, &picture, old.as_deref(), notes) {
+        let runtime_status = self.without_pending_hooks(runtime_status);
+        let runtime_status = self.with_exits(runtime_status);
+        match self.generate(pod, &runtime_status, old.as_deref(), notes) {
             Ok(status) => {
                 if let Some(starts) = &self.starts {
                     let pulling = || self.runtime.take_pulling_time(&uid);
@@ -131,14 +131,14 @@ impl StatusPublisher {
 
     /// A container whose postStart hook has not ended is not running yet, as users know it. That it has
     /// ended is shown all the same.
-    fn without_pending_hooks(&self, picture: Arc<PodStatus>) -> Arc<PodStatus> {
+    fn without_pending_hooks(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let pending = self
-            .journal
-            .read(&picture.uid, |r| r.post_start_pending.clone());
+            .state_store
+            .read(&runtime_status.uid, |r| r.post_start_pending.clone());
         if pending.is_empty() {
-            return picture;
+            return runtime_status;
         }
-        let mut shown = PodStatus::clone(&picture);
+        let mut shown = PodStatus::clone(&runtime_status);
         shown.containers.retain(|c| {
             c.state == ContainerState::Exited || !pending.iter().any(|id| *id == *c.id.as_str())
         });
@@ -146,20 +146,20 @@ impl StatusPublisher {
     }
 
     /// What the runtime has, and how containers ended of which it has nothing (any more).
-    fn with_exits(&self, picture: Arc<PodStatus>) -> Arc<PodStatus> {
-        let shown = self
-            .journal
-            .read(&picture.uid, |record| record.with_exits(&picture));
-        shown.map_or(picture, Arc::new)
+    fn with_exits(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
+        let shown = self.state_store.read(&runtime_status.uid, |record| {
+            record.with_exits(&runtime_status)
+        });
+        shown.map_or(runtime_status, Arc::new)
     }
 
     /// Where the pod came from decides who may remove what is left of it.
     fn remember_origin(&self, pod: &Pod) {
         let uid = pod.uid();
         let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));
-        if !self.journal.read(&uid, is_known) {
+        if !self.state_store.read(&uid, is_known) {
             let origin = Origin::of(pod);
-            self.journal
+            self.state_store
                 .update(&uid, |record| record.origin = Some(origin));
         }
     }
@@ -180,7 +180,7 @@ impl StatusPublisher {
         // How a pod ended is recorded by itself; a node that refuses it may not do so later.
         let phase = status.phase.clone();
         let phase = phase.filter(|phase| matches!(phase.as_str(), "Pending" | "Running"));
-        self.journal.update(uid, |record| {
+        self.state_store.update(uid, |record| {
             record.conditions = conditions;
             record.started = started;
             record.phase = phase;
@@ -190,7 +190,7 @@ impl StatusPublisher {
     fn generate(
         &self,
         pod: &Arc<Pod>,
-        picture: &PodStatus,
+        runtime_status: &PodStatus,
         old: Option<&api::PodStatus>,
         notes: &Notes,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
@@ -199,14 +199,17 @@ impl StatusPublisher {
             let failure = notes.failures.iter().find(|f| f.container == name)?;
             Some((failure.reason.to_string(), failure.message.clone()))
         };
-        let back_off = |name: &str| self.runtime.back_off_message(pod, name, picture, now);
-        let verdicts = |id: &_| self.results.get(id);
+        let back_off = |name: &str| {
+            self.runtime
+                .back_off_message(pod, name, runtime_status, now)
+        };
+        let probe_results = |id: &_| self.results.get(id);
         let live = notes.stage == Stage::Live;
-        let outlook = self.runtime.outlook(pod, picture);
+        let outlook = self.runtime.outlook(pod, runtime_status);
         let mut inputs = Inputs {
             runtime_name: &self.runtime_name,
             qos_class: qos_class(pod),
-            verdicts: &verdicts,
+            probe_results: &probe_results,
             start_failure: &failure,
             back_off: &back_off,
             old,
@@ -215,7 +218,7 @@ impl StatusPublisher {
             pod_is_terminal: notes.stage == Stage::Ended,
             failed_because: notes.failed_because.as_ref(),
             recursive_read_only_mounts: self.features.borrow().recursive_read_only_mounts,
-            ..Inputs::new(pod, picture, now)
+            ..Inputs::new(pod, runtime_status, now)
         };
         if !live {
             inputs.back_off = &|_| None;
@@ -225,7 +228,7 @@ impl StatusPublisher {
 
     /// What was shown of the pod before.
     fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
-        let remembered = || self.journal.read(uid, remembered).map(Arc::new);
+        let remembered = || self.state_store.read(uid, remembered).map(Arc::new);
         self.statuses().get(uid).or_else(remembered)
     }
 
@@ -300,7 +303,7 @@ impl StatusPublisher {
                         stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
                     });
                 };
-                self.journal.record(uid, change).await
+                self.state_store.record(uid, change).await
             }
             Err(error) => tracing::error!(pod = %uid, err = %error, "Cannot record a pod's end"),
         }

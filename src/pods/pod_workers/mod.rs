@@ -13,7 +13,7 @@
 
 mod delay;
 mod gate;
-mod map;
+mod registry;
 pub mod metrics;
 mod phase;
 pub mod spans;
@@ -33,8 +33,8 @@ use crate::{
     model::{PodExt, PodFullName, PodStatus, PodUid},
     pods::pod_sync::syncer::PodSyncer,
 };
-use map::Map;
 use parking_lot::Mutex;
+use registry::Map;
 use state::{Input, PodState};
 use std::{collections::HashSet, sync::Arc};
 use tokio::time::Instant;

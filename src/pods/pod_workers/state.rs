@@ -216,7 +216,7 @@ impl PodState {
             self.subject = Subject::Pod(pod);
         }
         match (&self.phase, options.request) {
-            (Phase::Terminating { .. }, request) => self.hurry(grace_of(&request), now),
+            (Phase::Terminating { .. }, request) => self.shorten_grace(grace_of(&request), now),
             (Phase::Terminated { .. }, _) if runtime_only => Vec::new(),
             (Phase::Terminated { .. }, _) => {
                 self.note_deletion();
@@ -298,7 +298,7 @@ impl PodState {
     }
 
     /// An update of a pod that is being stopped: less grace, perhaps, and a nudge.
-    fn hurry(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
+    fn shorten_grace(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
         self.note_deletion();
         let asked = self.asked_grace(within);
         let Phase::Terminating { grace, .. } = &mut self.phase else {

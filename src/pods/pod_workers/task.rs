@@ -3,7 +3,7 @@
 use super::{
     Shared,
     delay::Next,
-    map::{After, Job},
+    registry::{After, Job},
     state::{Outcome, Turn},
     update::Work,
 };

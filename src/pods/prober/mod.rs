@@ -27,11 +27,11 @@ mod tests;
 use crate::{
     base::metrics::Metrics,
     model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeVerdict,
+        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeResult,
     },
     runtime::handlers::ExecFn,
     state::events::EventRecorder,
-    state::pod_state_store::Journal,
+    state::pod_state_store::PodStateStore,
     state::probe_results::ProbeResultsWriter,
 };
 use jiff::Timestamp;
@@ -71,7 +71,7 @@ pub struct Parts {
     /// The board of verdicts.
     pub results: ProbeResultsWriter,
     /// Remembers verdicts over restarts.
-    pub journal: Journal,
+    pub state_store: PodStateStore,
     /// Takes events.
     pub events: EventRecorder,
 }
@@ -129,7 +129,7 @@ pub struct LastRun {
     /// When it ended.
     pub at: Timestamp,
     /// How it counts.
-    pub result: ProbeVerdict,
+    pub result: ProbeResult,
     /// How many in a row were so, this one included.
     pub in_a_row: u32,
     /// What it said, unless it succeeded; cut to a sane length.
@@ -138,7 +138,7 @@ pub struct LastRun {
 
 /// A probe, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeLook {
+pub struct ProbeView {
     /// Name of the container.
     pub container: Arc<str>,
     /// Which probe.
@@ -163,10 +163,10 @@ impl ProbeManager {
     pub fn new(parts: Parts, metrics: &Metrics, results: &Metrics) -> Self {
         let metrics = ProberMetrics::new(metrics, results);
         let restore = |uid: PodUid| {
-            let restored = parts.results.restore(&uid, &parts.journal.get(&uid));
+            let restored = parts.results.restore(&uid, &parts.state_store.get(&uid));
             (!restored.is_empty()).then_some((uid, restored))
         };
-        let uids = parts.journal.uids().into_iter();
+        let uids = parts.state_store.uids().into_iter();
         let restored = uids.filter_map(restore).collect();
         Self {
             shared: Arc::new(Shared { parts, metrics }),
@@ -253,11 +253,11 @@ impl ProbeManager {
     }
 
     /// The probes of a pod as they are.
-    pub fn look(&self, uid: &PodUid) -> Vec<ProbeLook> {
+    pub fn look(&self, uid: &PodUid) -> Vec<ProbeView> {
         let Some(probes) = self.pods.lock().get(uid).cloned() else {
             return Vec::new();
         };
-        let look = |slot: &Slot| ProbeLook {
+        let look = |slot: &Slot| ProbeView {
             container: slot.container.clone(),
             kind: slot.kind,
             last: slot.seen.last.clone(),
@@ -282,8 +282,8 @@ impl Shared {
     /// Forgets a result, here and for the next kubelet.
     fn forget(&self, uid: &PodUid, id: &ContainerId, kind: ProbeKind) {
         self.parts.results.clear(id, kind);
-        self.parts.journal.update(uid, |record| {
-            record.set_verdict(id, kind, ProbeVerdict::Unknown);
+        self.parts.state_store.update(uid, |record| {
+            record.set_probe_result(id, kind, ProbeResult::Unknown);
         });
     }
 
@@ -313,7 +313,7 @@ impl Shared {
 
 impl Seen {
     /// A run ended at `at`.
-    fn ran(&mut self, result: ProbeVerdict, message: &str, at: Timestamp) {
+    fn ran(&mut self, result: ProbeResult, message: &str, at: Timestamp) {
         let before = self.last.as_ref().filter(|last| last.result == result);
         let message = message.get(..message.floor_char_boundary(SHOWN_OUTPUT));
         self.last = Some(LastRun {

@@ -1,7 +1,7 @@
 //! What one probe of one container does next. Pure: the clock and everything seen come in as data.
 
 use crate::{
-    model::{ContainerId, ProbeKind, ProbeVerdict},
+    model::{ContainerId, ProbeKind, ProbeResult},
     runtime::handlers::ProbeOutcome,
 };
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub(super) struct Facts {
     /// The instance counts as started: its startup probe succeeded, or it has none.
     pub(super) started: bool,
     /// The verdict that was remembered of this very instance, needed when it is seen first.
-    pub(super) remembered: Option<ProbeVerdict>,
+    pub(super) remembered: Option<ProbeResult>,
 }
 
 impl Facts {
@@ -87,7 +87,7 @@ pub(super) struct Turn {
     /// An instance whose verdict is to be forgotten; comes before `set`.
     pub(super) forget: Option<ContainerId>,
     /// A verdict to write.
-    pub(super) set: Option<(ContainerId, ProbeVerdict)>,
+    pub(super) set: Option<(ContainerId, ProbeResult)>,
     pub(super) next: Next,
 }
 
@@ -105,12 +105,12 @@ pub(super) struct State {
 struct Current {
     id: ContainerId,
     /// As it stands on the board.
-    verdict: Option<ProbeVerdict>,
+    probe_result: Option<ProbeResult>,
     /// How it came under our eyes.
     origin: Origin,
     stage: Stage,
     /// The last result and how often it came in a row.
-    row: Option<(ProbeVerdict, u32)>,
+    row: Option<(ProbeResult, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,8 +160,10 @@ impl State {
     }
 
     /// The verdict of the instance last seen.
-    pub(super) fn verdict(&self) -> Option<ProbeVerdict> {
-        self.current.as_ref().and_then(|current| current.verdict)
+    pub(super) fn probe_result(&self) -> Option<ProbeResult> {
+        self.current
+            .as_ref()
+            .and_then(|current| current.probe_result)
     }
 
     /// Decides what to do now. A returned [`Next::Run`] counts as begun.
@@ -171,7 +173,7 @@ impl State {
             set: None,
             next: Next::Exit,
         };
-        let before = self.verdict();
+        let before = self.probe_result();
         let seen = match (&facts.container, facts.pod_terminal) {
             (_, true) => return turn,
             (None, false) => {
@@ -189,8 +191,10 @@ impl State {
             .insert(known.unwrap_or_else(|| Current::first_seen(seen, facts.remembered, &rules)));
         turn.next = current.step(&rules, self.spread, seen, facts, now);
         let before = if is_new { None } else { before };
-        if current.verdict != before {
-            turn.set = current.verdict.map(|verdict| (seen.id.clone(), verdict));
+        if current.probe_result != before {
+            turn.set = current
+                .probe_result
+                .map(|probe_result| (seen.id.clone(), probe_result));
         }
         turn
     }
@@ -202,14 +206,14 @@ impl State {
         facts: &Facts,
         id: &ContainerId,
         outcome: &ProbeOutcome,
-    ) -> Option<(ContainerId, ProbeVerdict)> {
+    ) -> Option<(ContainerId, ProbeResult)> {
         let rules = self.rules;
         let current = self.current.as_mut().filter(|current| {
             current.id == *id && matches!(current.stage, Stage::Probing(_)) && facts.runs(id)
         })?;
         let result = match outcome {
-            ProbeOutcome::Success { .. } | ProbeOutcome::Warning { .. } => ProbeVerdict::Success,
-            ProbeOutcome::Failure { .. } => ProbeVerdict::Failure,
+            ProbeOutcome::Success { .. } | ProbeOutcome::Warning { .. } => ProbeResult::Success,
+            ProbeOutcome::Failure { .. } => ProbeResult::Failure,
             ProbeOutcome::Unknown { .. } => return None,
         };
         let in_a_row = match current.row {
@@ -218,7 +222,7 @@ impl State {
         };
         current.row = Some((result, in_a_row));
         let threshold = match result {
-            ProbeVerdict::Success => rules.success_threshold,
+            ProbeResult::Success => rules.success_threshold,
             _ => rules.failure_threshold,
         };
         if in_a_row < threshold {
@@ -228,32 +232,33 @@ impl State {
             current.stage = Stage::OnHold;
             current.row = None;
         }
-        let changed = current.verdict != Some(result);
-        current.verdict = Some(result);
+        let changed = current.probe_result != Some(result);
+        current.probe_result = Some(result);
         changed.then(|| (id.clone(), result))
     }
 }
 
 impl Current {
-    fn first_seen(seen: &Instance, remembered: Option<ProbeVerdict>, rules: &Rules) -> Self {
+    fn first_seen(seen: &Instance, remembered: Option<ProbeResult>, rules: &Rules) -> Self {
         let origin = match (remembered, seen.before_us) {
             (Some(_), _) => Origin::Resumed,
             (None, true) => Origin::TakenOver,
             (None, false) => Origin::Fresh,
         };
-        let verdict = match (origin, rules.kind) {
+        let probe_result = match (origin, rules.kind) {
             // Nothing is said before the first result: whoever reads the board decides on what else
             // is known.
             (Origin::TakenOver, _) => None,
             (Origin::Resumed, _) => remembered,
-            (Origin::Fresh, ProbeKind::Readiness) => Some(ProbeVerdict::Failure),
-            (Origin::Fresh, ProbeKind::Liveness) => Some(ProbeVerdict::Success),
-            (Origin::Fresh, ProbeKind::Startup) => Some(ProbeVerdict::Unknown),
+            (Origin::Fresh, ProbeKind::Readiness) => Some(ProbeResult::Failure),
+            (Origin::Fresh, ProbeKind::Liveness) => Some(ProbeResult::Success),
+            (Origin::Fresh, ProbeKind::Startup) => Some(ProbeResult::Unknown),
         };
-        let held = remembered.is_some_and(|verdict| settles_for_good(rules.kind, verdict));
+        let held =
+            remembered.is_some_and(|probe_result| settles_for_good(rules.kind, probe_result));
         Self {
             id: seen.id.clone(),
-            verdict,
+            probe_result,
             origin,
             stage: if held { Stage::OnHold } else { Stage::Waiting },
             row: None,
@@ -275,17 +280,17 @@ impl Current {
             (Life::Unclear, _) => {
                 // What was never started cannot be dead; but it cannot be ready either.
                 if rules.kind == ProbeKind::Readiness {
-                    self.verdict = Some(ProbeVerdict::Failure);
+                    self.probe_result = Some(ProbeResult::Failure);
                 }
                 return Next::Idle;
             }
             (Life::Exited { restarts }, _) => {
-                self.verdict = Some(ProbeVerdict::Failure);
+                self.probe_result = Some(ProbeResult::Failure);
                 return if restarts { Next::Idle } else { Next::Exit };
             }
         };
         if facts.deleting && rules.kind != ProbeKind::Readiness {
-            self.verdict = Some(ProbeVerdict::Success);
+            self.probe_result = Some(ProbeResult::Success);
             return Next::Exit;
         }
         if self.stage == Stage::Waiting {
@@ -330,10 +335,10 @@ fn next_due(due: Instant, period: Duration, now: Instant) -> Instant {
 }
 
 /// Whether a verdict ends the probing of an instance: it will be replaced, or has started.
-fn settles_for_good(kind: ProbeKind, verdict: ProbeVerdict) -> bool {
-    match (kind, verdict) {
-        (_, ProbeVerdict::Unknown) | (ProbeKind::Readiness, _) => false,
-        (ProbeKind::Liveness, verdict) => verdict == ProbeVerdict::Failure,
+fn settles_for_good(kind: ProbeKind, probe_result: ProbeResult) -> bool {
+    match (kind, probe_result) {
+        (_, ProbeResult::Unknown) | (ProbeKind::Readiness, _) => false,
+        (ProbeKind::Liveness, probe_result) => probe_result == ProbeResult::Failure,
         (ProbeKind::Startup, _) => true,
     }
 }

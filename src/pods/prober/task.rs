@@ -9,7 +9,7 @@ use super::{
 use crate::{
     base::panics::{Place, contain},
     model::{
-        ContainerId, ContainerState, ContainerStatus, PodExt, ProbeKind, ProbeVerdict, reasons,
+        ContainerId, ContainerState, ContainerStatus, PodExt, ProbeKind, ProbeResult, reasons,
     },
     runtime::handlers::{ProbeOutcome, Target, run_handler},
     state::events::ObjectRef,
@@ -110,8 +110,8 @@ impl ProbeTask {
             self.overdue = None;
             self.forget(old);
         }
-        if let Some((id, verdict)) = turn.set {
-            self.settle(&id, verdict);
+        if let Some((id, probe_result)) = turn.set {
+            self.settle(&id, probe_result);
         }
         let due = match turn.next {
             Next::Until(at) => Some(at),
@@ -232,15 +232,15 @@ impl ProbeTask {
             let object = ObjectRef::container(&self.probes.pod, &self.container);
             self.shared.parts.events.warning(&object, reason, message);
         }
-        if let Some((id, verdict)) = self.state.probed(&facts, id, outcome) {
-            self.settle(&id, verdict);
+        if let Some((id, probe_result)) = self.state.probed(&facts, id, outcome) {
+            self.settle(&id, probe_result);
         }
     }
 
-    fn settle(&self, id: &ContainerId, verdict: ProbeVerdict) {
+    fn settle(&self, id: &ContainerId, probe_result: ProbeResult) {
         let (uid, kind) = (&self.probes.uid, self.kind);
         if kind == ProbeKind::Startup {
-            let started = (verdict == ProbeVerdict::Success).then(|| id.clone());
+            let started = (probe_result == ProbeResult::Success).then(|| id.clone());
             let opens = started.is_some();
             self.probes
                 .set_task(&self.container, kind, SlotTask::Running { started });
@@ -248,11 +248,10 @@ impl ProbeTask {
                 self.probes.wake();
             }
         }
-        if self.shared.parts.results.set(uid, id, kind, verdict) {
-            self.shared
-                .parts
-                .journal
-                .update(uid, |record| record.set_verdict(id, kind, verdict));
+        if self.shared.parts.results.set(uid, id, kind, probe_result) {
+            self.shared.parts.state_store.update(uid, |record| {
+                record.set_probe_result(id, kind, probe_result)
+            });
         }
     }
 
@@ -334,12 +333,12 @@ fn stops(signal: Signal, kind: ProbeKind) -> bool {
 }
 
 /// How an outcome counts, and what there is to say about it.
-fn said(outcome: &ProbeOutcome) -> (ProbeVerdict, &str) {
+fn said(outcome: &ProbeOutcome) -> (ProbeResult, &str) {
     match outcome {
-        ProbeOutcome::Success { .. } => (ProbeVerdict::Success, ""),
-        ProbeOutcome::Warning { output } => (ProbeVerdict::Success, output),
-        ProbeOutcome::Failure { output } => (ProbeVerdict::Failure, output),
-        ProbeOutcome::Unknown { error } => (ProbeVerdict::Unknown, error),
+        ProbeOutcome::Success { .. } => (ProbeResult::Success, ""),
+        ProbeOutcome::Warning { output } => (ProbeResult::Success, output),
+        ProbeOutcome::Failure { output } => (ProbeResult::Failure, output),
+        ProbeOutcome::Unknown { error } => (ProbeResult::Unknown, error),
     }
 }
 

@@ -23,7 +23,7 @@ pub use transition::IllegalTransition;
 use crate::{
     model::{self, ContainerId, Pod, PodExt},
     runtime::kuberuntime::RestartAllStage,
-    state::probe_results::Verdicts,
+    state::probe_results::ContainerProbeResults,
 };
 use container_states::{Kind, container_statuses};
 use jiff::Timestamp;
@@ -57,7 +57,7 @@ pub struct Inputs<'a> {
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: &'a str,
     /// Settled probe verdicts of a container instance.
-    pub verdicts: &'a dyn Fn(&ContainerId) -> Verdicts,
+    pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
     /// Reason and message of a container's last start if that failed; a start that went well must
     /// clear it.
     pub start_failure: &'a dyn Fn(&str) -> Option<(String, String)>,
@@ -90,7 +90,7 @@ impl<'a> Inputs<'a> {
             runtime,
             runtime_name: "containerd",
             qos_class: "BestEffort",
-            verdicts: &|_| Verdicts::default(),
+            probe_results: &|_| ContainerProbeResults::default(),
             start_failure: &|_| None,
             back_off: &|_| None,
             old: None,

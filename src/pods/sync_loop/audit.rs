@@ -11,7 +11,7 @@ use tokio::{
 /// How often what nobody claims is looked for. Everything else is event-driven.
 pub const PERIOD: Duration = Duration::from_secs(60);
 /// How soon an audit runs after something that may have left remains.
-const SOON: Duration = Duration::from_millis(100);
+const WAIT_LIMIT: Duration = Duration::from_millis(100);
 /// How soon it runs after remains that could not be removed.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -35,7 +35,7 @@ impl Audits {
         let now = Instant::now();
         Self {
             period,
-            next: now + SOON,
+            next: now + WAIT_LIMIT,
             whole: now,
             running: None,
             missed: false,
@@ -44,7 +44,7 @@ impl Audits {
 
     /// Something may have been left behind.
     pub(super) fn soon(&mut self) {
-        self.within(SOON);
+        self.within(WAIT_LIMIT);
     }
 
     /// Something was left behind that cannot be removed now.
@@ -128,13 +128,17 @@ mod tests {
         gate.add_permits(1);
         let before = Instant::now();
         audits.due().await;
-        assert_eq!(before.elapsed(), SOON, "what was missed is looked for");
+        assert_eq!(
+            before.elapsed(),
+            WAIT_LIMIT,
+            "what was missed is looked for"
+        );
         audits.done(true);
         audits.start(work());
         gate.add_permits(1);
         audits.due().await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
-        assert_eq!(before.elapsed(), SOON + PERIOD, "nothing was missed");
+        assert_eq!(before.elapsed(), WAIT_LIMIT + PERIOD, "nothing was missed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -77,7 +77,7 @@ impl SyncLoop {
     }
 
     /// Something of these pods is on disk although nobody knew them when an audit looked.
-    pub(super) fn on_strays(&mut self, uids: HashSet<PodUid>) {
+    pub(super) fn on_orphaned_logs(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
             if manager.get(&uid).is_none() && !self.workers.knows(&uid) {
@@ -103,7 +103,7 @@ impl SyncLoop {
     /// Whether a pod that is in no list is gone.
     fn is_gone(&self, pod: &PodStatus) -> bool {
         let source = pod.source();
-        self.pod_sync.journal.read(&pod.uid, |record| {
+        self.pod_sync.state_store.read(&pod.uid, |record| {
             let origin = record.origin.as_ref();
             let origin = origin.filter(|origin| origin.source() == Some(source));
             let manifest = origin.and_then(|origin| origin.manifest.as_deref());
@@ -190,14 +190,14 @@ impl SyncLoop {
         claimed.extend(self.cleaning.iter().cloned());
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
-        let (pod_sync, strays) = (self.pod_sync.clone(), self.strays.clone());
+        let (pod_sync, orphaned_logs) = (self.pod_sync.clone(), self.orphaned_logs.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.audits.start(async move {
             if all_delivered {
                 let gone = |origin: Option<&Origin>| is_gone(&sources, origin);
-                let found = pod_sync.strays(&claimed, gone, complete);
+                let found = pod_sync.orphaned_logs(&claimed, gone, complete);
                 metrics.swept(found.len());
-                strays.mark_all(found);
+                orphaned_logs.mark_all(found);
             }
             if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
                 tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");

@@ -126,8 +126,9 @@ impl LoopMetrics {
     }
 
     /// An audit found so many strays on disk, which are removed now.
-    pub(super) fn swept(&self, strays: usize) {
-        self.cleaned.set(i64::try_from(strays).unwrap_or(i64::MAX));
+    pub(super) fn swept(&self, orphaned_logs: usize) {
+        self.cleaned
+            .set(i64::try_from(orphaned_logs).unwrap_or(i64::MAX));
         self.clean_errors.set(0);
     }
 

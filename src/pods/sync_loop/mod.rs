@@ -126,7 +126,7 @@ pub struct SyncLoop {
     /// Pods that are wanted and have no worker, because of what the runtime has under their UID.
     pub held: HashSet<PodUid>,
     /// Pods of which an audit found something on disk, and nothing else.
-    pub strays: Arc<DirtySet<PodUid>>,
+    pub orphaned_logs: Arc<DirtySet<PodUid>>,
     /// When to look for what nobody claims.
     pub audits: Audits,
     /// Whether every source has delivered, and all that it wants is known.
@@ -169,7 +169,7 @@ impl SyncLoop {
                     true => self.audits.soon(),
                     false => self.audits.again(),
                 },
-                uids = self.strays.take() => self.on_strays(uids),
+                uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
                 () = self.audits.due() => self.audit(complete),
                 () = sleep_until(next_beat) => {}
                 () = shutdown.cancelled() => return Ok(()),
@@ -242,7 +242,7 @@ impl SyncLoop {
         let uid = pod.uid();
         let settled = self.cache.try_settled(&uid);
         let status = settled.clone().unwrap_or_else(|| self.cache.latest(&uid));
-        self.pod_sync.journal.read(&uid, |record| {
+        self.pod_sync.state_store.read(&uid, |record| {
             let remembered = record
                 .origin
                 .as_ref()

@@ -7,7 +7,7 @@ use super::{
     kill::Why,
     report::StartFailure,
     restart_back_off::Admission,
-    sandbox::{LOOK_AGAIN, Sandbox, may_exist},
+    sandbox::{RETRY_AFTER, Sandbox, may_exist},
     sync_pod::{Stopped, SyncRequest},
 };
 use crate::{
@@ -174,7 +174,7 @@ impl KubeGenericRuntimeManager {
     ) -> Result<ContainerId, Stopped> {
         let object = ObjectRef::container(pod, &container.name);
         let log = config.log_path.clone();
-        let _making = self.cache.making(pod.uid());
+        let _making = self.cache.creating(pod.uid());
         let created = self
             .runtime
             .create_container(sandbox.id.as_str(), config, &sandbox.config)
@@ -205,7 +205,7 @@ impl KubeGenericRuntimeManager {
             .is_some_and(|l| l.post_start.is_some());
         if hooked {
             let pending = id.to_string();
-            self.journal
+            self.state_store
                 .record(&pod.uid(), |r| r.post_start_pending.push(pending))
                 .await;
         }
@@ -242,7 +242,7 @@ impl KubeGenericRuntimeManager {
         let wait = |message: String| {
             let failed = failure(container, reasons::CREATE_CONTAINER_ERROR, message);
             failed.map(|failure| StartFailure {
-                retry_in: Some(LOOK_AGAIN),
+                retry_in: Some(RETRY_AFTER),
                 ..failure
             })
         };
@@ -278,7 +278,7 @@ impl KubeGenericRuntimeManager {
         }
         self.events
             .warning(object, event::FAILED, format!("Error: {text}"));
-        let retry_in = may_exist(error).then_some(LOOK_AGAIN);
+        let retry_in = may_exist(error).then_some(RETRY_AFTER);
         failure(container, reason, text).map(|failure| StartFailure {
             retry_in,
             ..failure
@@ -348,7 +348,7 @@ impl KubeGenericRuntimeManager {
     }
 
     fn hook_done(&self, pod: &Pod, id: &ContainerId) {
-        self.journal.update(&pod.uid(), |r| {
+        self.state_store.update(&pod.uid(), |r| {
             r.post_start_pending.retain(|known| known != id.as_str())
         });
     }

@@ -4,7 +4,7 @@
 use super::KubeGenericRuntimeManager;
 use crate::{
     model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, runs_again},
-    state::pod_state_store::{PodRecord, says_the_last_word},
+    state::pod_state_store::{PodRecord, is_last_exit},
 };
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -21,7 +21,7 @@ impl KubeGenericRuntimeManager {
     /// because the runtime, or somebody who tidies up there, has lost them.
     pub(super) fn note_ends(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
-        if self.journal.read(&uid, |r| r.restart_all.is_some()) {
+        if self.state_store.read(&uid, |r| r.restart_all.is_some()) {
             // All of them are to run again.
             return;
         }
@@ -31,12 +31,12 @@ impl KubeGenericRuntimeManager {
                     && !runs_again(pod, container, newest.exit_code)
             });
             let Some(ended) = ended else { continue };
-            let known = self.journal.read(&uid, |record| {
+            let known = self.state_store.read(&uid, |record| {
                 let exit = record.exits.get(&container.name);
                 exit.is_some_and(|exit| exit.id == ended.id.as_str())
             });
             if !known {
-                self.journal
+                self.state_store
                     .update(&uid, |record| record.set_exit(ended, false));
             }
         }
@@ -47,10 +47,10 @@ impl KubeGenericRuntimeManager {
         if container.state != ContainerState::Exited {
             return;
         }
-        let picture = self.cache.latest(uid);
-        if let Some(followed) = says_the_last_word(&picture, container) {
+        let runtime_status = self.cache.latest(uid);
+        if let Some(followed) = is_last_exit(&runtime_status, container) {
             let change = |record: &mut PodRecord| record.set_exit(container, followed);
-            self.journal.record(uid, change).await;
+            self.state_store.record(uid, change).await;
         }
     }
 
@@ -64,7 +64,7 @@ impl KubeGenericRuntimeManager {
         if let Some(newest) = status.newest(name) {
             return Some(Cow::Borrowed(newest));
         }
-        self.journal.read(&pod.uid(), |record| {
+        self.state_store.read(&pod.uid(), |record| {
             let mut exits = record.last_exits();
             let (_, exit) = exits.find(|(known, _)| *known == name)?;
             Some(Cow::Owned(exit.instance(name)))
@@ -86,7 +86,7 @@ impl KubeGenericRuntimeManager {
         };
         exited(status).or_else(|| {
             let record = |record: &PodRecord| record.with_exits(status);
-            exited(&self.journal.read(&pod.uid(), record)?)
+            exited(&self.state_store.read(&pod.uid(), record)?)
         })
     }
 
@@ -94,8 +94,8 @@ impl KubeGenericRuntimeManager {
     pub(super) fn exit_is_past(&self, pod: &Pod, name: &str) {
         let uid = pod.uid();
         let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.followed);
-        if self.journal.read(&uid, is_last) {
-            self.journal.update(&uid, |record| {
+        if self.state_store.read(&uid, is_last) {
+            self.state_store.update(&uid, |record| {
                 if let Some(exit) = record.exits.get_mut(name) {
                     exit.followed = true;
                 }
@@ -105,8 +105,8 @@ impl KubeGenericRuntimeManager {
 
     /// These containers begin anew: how they ended before says nothing.
     pub(super) fn forget_exits(&self, uid: &PodUid, of: impl Fn(&str) -> bool) {
-        if self.journal.read(uid, |r| !r.exits.is_empty()) {
-            self.journal
+        if self.state_store.read(uid, |r| !r.exits.is_empty()) {
+            self.state_store
                 .update(uid, |r| r.exits.retain(|name, _| !of(name)));
         }
     }

@@ -21,7 +21,7 @@ pub mod kill;
 pub mod labels;
 mod log_links;
 pub mod log_paths;
-mod log_strays;
+mod log_gc;
 mod metrics;
 pub mod preview;
 mod report;
@@ -45,14 +45,14 @@ use crate::{
     runtime::handlers::Hooks,
     state::events::EventRecorder,
     state::pod_cache::PodCache,
-    state::pod_history::Decisions,
-    state::pod_state_store::Journal,
+    state::pod_history::PodHistory,
+    state::pod_state_store::PodStateStore,
     state::probe_results::ProbeResults,
     volumes::VolumeManager,
 };
 use generate::Builder;
 use jiff::Timestamp;
-use kill::BegunStops;
+use kill::StopTracker;
 use log_links::LogLinks;
 use restart_back_off::RestartBackOff;
 use sandbox_back_off::SandboxBackOff;
@@ -77,9 +77,9 @@ pub struct Deps {
     /// Events.
     pub events: EventRecorder,
     /// What is decided about pods, and why.
-    pub decisions: Decisions,
+    pub pod_history: PodHistory,
     /// Facts that survive a restart.
-    pub journal: Journal,
+    pub state_store: PodStateStore,
     /// Probe verdicts.
     pub results: ProbeResults,
     /// Hooks.
@@ -132,8 +132,8 @@ pub struct Inner {
     images: ImageManager,
     cache: PodCache,
     events: EventRecorder,
-    decisions: Decisions,
-    journal: Journal,
+    pod_history: PodHistory,
+    state_store: PodStateStore,
     results: ProbeResults,
     hooks: Hooks,
     builder: Builder,
@@ -141,7 +141,7 @@ pub struct Inner {
     node: Arc<NodeFacts>,
     back_off: RestartBackOff,
     sandbox_back_off: SandboxBackOff,
-    stops: BegunStops,
+    stops: StopTracker,
     starting: Semaphore,
     metrics: StartMetrics,
     gc_policy: GcPolicy,
@@ -169,9 +169,12 @@ impl KubeGenericRuntimeManager {
                 deps.features,
             ),
             links: LogLinks::new(logs, deps.config.log_links),
-            back_off: RestartBackOff::new(deps.config.max_restart_back_off, deps.journal.clone()),
+            back_off: RestartBackOff::new(
+                deps.config.max_restart_back_off,
+                deps.state_store.clone(),
+            ),
             sandbox_back_off: SandboxBackOff::default(),
-            stops: BegunStops::new(deps.journal.clone()),
+            stops: StopTracker::new(deps.state_store.clone()),
             starting: Semaphore::new(sync_pod::STARTING),
             metrics: deps.metrics,
             gc_policy: deps.config.gc_policy,
@@ -179,8 +182,8 @@ impl KubeGenericRuntimeManager {
             images: deps.images,
             cache: deps.cache,
             events: deps.events,
-            decisions: deps.decisions,
-            journal: deps.journal,
+            pod_history: deps.pod_history,
+            state_store: deps.state_store,
             results: deps.results,
             hooks: deps.hooks,
         };
@@ -221,8 +224,8 @@ impl KubeGenericRuntimeManager {
     }
 
     /// Gives up the pulls that run ahead for a pod that ends.
-    pub fn stop_pulls_ahead(&self, uid: &PodUid) {
-        self.images.stop_pulls_ahead(uid);
+    pub fn stop_prefetches(&self, uid: &PodUid) {
+        self.images.stop_prefetches(uid);
     }
 
     /// The whole restart back-off of a container and when it ends, if that holds it back at `now`.
@@ -236,7 +239,7 @@ impl KubeGenericRuntimeManager {
         let container = pod.container(name)?;
         let Some(newest) = status.newest(name) else {
             // It was removed with all others, and its exit is what they wait after.
-            let restart = self.journal.read(&pod.uid(), |r| r.restart_all.clone());
+            let restart = self.state_store.read(&pod.uid(), |r| r.restart_all.clone());
             let ended = restart.filter(|all| all.container == name)?.finished_at;
             let (delay, left) = self.back_off.held_after(pod, container, ended, now)?;
             return Some((delay, now + left));
@@ -270,13 +273,13 @@ impl KubeGenericRuntimeManager {
 
     /// How much is remembered of pods, by what it is.
     pub fn kept(&self) -> [(&'static str, usize); 5] {
-        let (backing_off, ahead) = self.images.kept();
+        let (backing_off, prefetcher) = self.images.kept();
         [
             ("restart_back_off", self.back_off.len()),
             ("sandbox_back_off", self.sandbox_back_off.len()),
             ("stops", self.stops.len()),
             ("pull_back_off", backing_off),
-            ("pulls_ahead", ahead),
+            ("pulls_ahead", prefetcher),
         ]
     }
 
@@ -286,6 +289,6 @@ impl KubeGenericRuntimeManager {
         self.images.forget_pod(uid);
         self.stops.forget(uid);
         self.sandbox_back_off.forget(uid);
-        self.decisions.forget(uid);
+        self.pod_history.forget(uid);
     }
 }

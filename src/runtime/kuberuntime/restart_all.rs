@@ -39,7 +39,10 @@ impl KubeGenericRuntimeManager {
         if actions.reset.is_some() {
             return RestartAllStage::Removing;
         }
-        match self.journal.read(&pod.uid(), |r| r.restart_all.is_some()) {
+        match self
+            .state_store
+            .read(&pod.uid(), |r| r.restart_all.is_some())
+        {
             true => RestartAllStage::Removed,
             false => RestartAllStage::None,
         }
@@ -89,7 +92,7 @@ impl KubeGenericRuntimeManager {
             record.initialized_in = None;
             record.exits.clear();
         };
-        self.journal.record(&pod.uid(), record).await;
+        self.state_store.record(&pod.uid(), record).await;
     }
 
     async fn reset_one(
@@ -116,7 +119,7 @@ impl KubeGenericRuntimeManager {
     ) -> bool {
         let pod = request.pod;
         let read = |r: &crate::state::pod_state_store::PodRecord| r.restart_all.clone();
-        let Some(restart) = self.journal.read(&pod.uid(), read) else {
+        let Some(restart) = self.state_store.read(&pod.uid(), read) else {
             return false;
         };
         let container = pod.container(&restart.container);
@@ -130,7 +133,8 @@ impl KubeGenericRuntimeManager {
                 return true;
             }
         }
-        self.journal.update(&pod.uid(), |r| r.restart_all = None);
+        self.state_store
+            .update(&pod.uid(), |r| r.restart_all = None);
         false
     }
 }

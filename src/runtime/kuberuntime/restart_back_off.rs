@@ -6,7 +6,7 @@
 use crate::{
     base::backoff::{Backoff, Moment, Step},
     model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
-    state::pod_state_store::{BackOffStep, Journal, PodRecord},
+    state::pod_state_store::{BackOffStep, PodRecord, PodStateStore},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -26,7 +26,7 @@ pub(super) struct RestartBackOff {
     /// CREATED, or forgets it.
     failed_starts: Mutex<HashMap<(PodUid, String), Timestamp>>,
     cap: Duration,
-    journal: Journal,
+    state_store: PodStateStore,
 }
 
 /// What the back-off says of one start.
@@ -44,12 +44,12 @@ pub(super) enum Admission {
 }
 
 impl RestartBackOff {
-    pub(super) fn new(cap: Duration, journal: Journal) -> Self {
+    pub(super) fn new(cap: Duration, state_store: PodStateStore) -> Self {
         Self {
             steps: Mutex::new(Backoff::new(BASE, cap, RESET_AFTER)),
             failed_starts: Mutex::default(),
             cap,
-            journal,
+            state_store,
         }
     }
 
@@ -88,7 +88,7 @@ impl RestartBackOff {
         let key = key_of(pod, container);
         let cap = self.cap_of(pod);
         let delay = self.steps.lock().advance_within(key, ended, now, cap);
-        self.journal.update(&pod.uid(), |record| {
+        self.state_store.update(&pod.uid(), |record| {
             let step = BackOffStep {
                 key,
                 delay_seconds: delay.as_secs(),
@@ -124,7 +124,7 @@ impl RestartBackOff {
         let mut steps = self.steps.lock();
         if steps.step(&key).is_none() {
             let saved = self
-                .journal
+                .state_store
                 .read(&pod.uid(), |r| r.back_off.get(&container.name).cloned());
             if let Some(saved) = saved.filter(|saved| saved.key == key) {
                 let delay = Duration::from_secs(saved.delay_seconds);
@@ -170,11 +170,12 @@ impl RestartBackOff {
         let keys = |record: &PodRecord| -> Vec<u64> {
             record.back_off.values().map(|step| step.key).collect()
         };
-        let keys = self.journal.read(uid, keys);
+        let keys = self.state_store.read(uid, keys);
         if keys.is_empty() {
             return;
         }
-        self.journal.update(uid, |record| record.back_off.clear());
+        self.state_store
+            .update(uid, |record| record.back_off.clear());
         let mut steps = self.steps.lock();
         keys.iter().for_each(|key| steps.forget(key));
     }
@@ -233,7 +234,7 @@ mod tests {
 
     struct Bed {
         back_off: RestartBackOff,
-        journal: Journal,
+        state_store: PodStateStore,
         pod: Pod,
         container: Container,
         _dir: tempfile::TempDir,
@@ -241,17 +242,17 @@ mod tests {
 
     fn bed() -> Bed {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path().to_path_buf()).unwrap();
+        let state_store = PodStateStore::open(dir.path().to_path_buf()).unwrap();
         let container = Container {
             name: "c".into(),
             ..Container::default()
         };
         let mut pod = Pod::default();
         pod.metadata.uid = Some("u".into());
-        let back_off = RestartBackOff::new(Duration::from_secs(300), journal.clone());
+        let back_off = RestartBackOff::new(Duration::from_secs(300), state_store.clone());
         Bed {
             back_off,
-            journal,
+            state_store,
             pod,
             container,
             _dir: dir,
@@ -274,7 +275,7 @@ mod tests {
     fn a_pod_that_begins_anew_waits_for_nothing() {
         let Bed {
             back_off,
-            journal,
+            state_store,
             pod,
             container,
             ..
@@ -290,7 +291,7 @@ mod tests {
         assert!(held().is_some());
         back_off.forget(&pod.uid());
         assert_eq!((held(), back_off.len()), (None, 0));
-        assert!(journal.get(&pod.uid()).back_off.is_empty());
+        assert!(state_store.get(&pod.uid()).back_off.is_empty());
     }
 
     #[test]
@@ -385,7 +386,7 @@ mod tests {
                 .admit(&bed.pod, &bed.container, Some(&status), t(0)),
             Admission::Go
         );
-        let second = RestartBackOff::new(Duration::from_secs(300), bed.journal.clone());
+        let second = RestartBackOff::new(Duration::from_secs(300), bed.state_store.clone());
         let status = exit_at(t(1));
         let admission = second.admit(&bed.pod, &bed.container, Some(&status), t(2));
         let (delay, left) = (Duration::from_secs(10), Duration::from_secs(9));

@@ -29,7 +29,7 @@ pub(super) struct Sandbox {
 }
 
 /// How soon to look again for something that may just be coming into being.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether what was to be created may exist, or be on its way, although the call failed: its outcome
 /// is unknown, or its name is taken (containerd and CRI-O word that as a failed reservation).
@@ -85,8 +85,8 @@ impl KubeGenericRuntimeManager {
             self.events
                 .warning(&object, warning.reason, warning.message);
         }
-        self.pull_ahead(request, actions, &config);
-        let _making = self.cache.making(pod.uid());
+        self.prefetch(request, actions, &config);
+        let _making = self.cache.creating(pod.uid());
         let begun = Instant::now();
         let made = self.runtime.run_pod_sandbox(config.clone(), "").await;
         self.metrics.ran_sandbox("", begun.elapsed(), made.is_err());

@@ -14,7 +14,7 @@ use super::{
     exits::codes,
     kill::{Scope, Why},
     report::{StartFailure, SyncReport},
-    sandbox::{LOOK_AGAIN, Sandbox, may_exist},
+    sandbox::{RETRY_AFTER, Sandbox, may_exist},
 };
 use crate::{
     base::chain,
@@ -22,7 +22,7 @@ use crate::{
     images::{PullPolicy, WantedImage},
     model::{ContainerState, GraceDeadline, Pod, PodExt, PodStatus, is_sidecar, reasons},
     state::events::ObjectRef,
-    state::pod_history::{Action, Decision},
+    state::pod_history::{Action, HistoryEntry},
     volumes::VolumePaths,
 };
 use anyhow::Context as _;
@@ -38,7 +38,7 @@ pub(super) const STARTING: usize = 32;
 
 /// A pod that takes longer gives its place to another one and goes on beside it: none waits for one
 /// that hangs or pulls.
-const KEEPS_PLACE: Duration = Duration::from_secs(2);
+const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
 /// What a turn needs.
 pub struct SyncRequest<'a> {
@@ -56,17 +56,17 @@ impl KubeGenericRuntimeManager {
     /// What a pod needs now.
     pub fn compute(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
-        let facts = self.journal.read(&uid, |record| Facts {
+        let facts = self.state_store.read(&uid, |record| Facts {
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
             resetting: record.resetting(),
             exits: codes(record),
         });
-        let verdicts = |id: &_| self.results.get(id);
+        let probe_results = |id: &_| self.results.get(id);
         compute_pod_actions(&Inputs {
             pod,
             status,
-            verdicts: &verdicts,
+            probe_results: &probe_results,
             facts: &facts,
         })
     }
@@ -78,7 +78,7 @@ impl KubeGenericRuntimeManager {
         self.note_ends(request.pod, &request.status);
         let actions = self.compute(request.pod, &request.status);
         if actions.is_empty() {
-            self.stops.called_off(&request.pod.uid());
+            self.stops.cancelled(&request.pod.uid());
             Box::pin(self.resume_hooks(&request, &actions, &mut report)).await;
             return report;
         }
@@ -86,7 +86,7 @@ impl KubeGenericRuntimeManager {
         if let Some(reset) = &actions.reset {
             self.decide(
                 request.pod,
-                Decision::about_pod(Action::RestartAll, reset.to_string()),
+                HistoryEntry::about_pod(Action::RestartAll, reset.to_string()),
             );
             self.doing(request.pod, "removing all containers".into());
             Box::pin(self.reset(&request, reset, &mut report)).await;
@@ -95,7 +95,7 @@ impl KubeGenericRuntimeManager {
         if let Err(error) = Box::pin(self.kill_unwanted(&request, &actions, &mut report)).await {
             if report.again.is_none() {
                 let why = chain(error.as_ref());
-                self.decide(request.pod, Decision::about_pod(Action::Fail, why));
+                self.decide(request.pod, HistoryEntry::about_pod(Action::Fail, why));
             }
             report.error = Some(error);
             return report;
@@ -109,7 +109,7 @@ impl KubeGenericRuntimeManager {
         if self.waits_after_reset(&request, &actions, &mut report) {
             if let Some(failure) = report.failures.last() {
                 let why = format!("all containers start over, {}", failure.reason);
-                let held = Decision::about(Action::Hold, &failure.container, why);
+                let held = HistoryEntry::about(Action::Hold, &failure.container, why);
                 let left = failure.retry_in.unwrap_or_default();
                 self.decide(request.pod, held.until(Timestamp::now() + left));
             }
@@ -123,7 +123,7 @@ impl KubeGenericRuntimeManager {
             }
         };
         let mut starting = Box::pin(self.start(&request, &actions, &mut report));
-        if tokio::time::timeout(KEEPS_PLACE, &mut starting)
+        if tokio::time::timeout(PERMIT_HOLD, &mut starting)
             .await
             .is_err()
         {
@@ -162,7 +162,7 @@ impl KubeGenericRuntimeManager {
                 let now = Instant::now();
                 if let Some(left) = self.sandbox_back_off.held(&pod.uid(), *change, now) {
                     report.look_again(left);
-                    let held = Decision::about_pod(Action::Hold, change.to_string());
+                    let held = HistoryEntry::about_pod(Action::Hold, change.to_string());
                     self.decide(pod, held.until(Timestamp::now() + left));
                     anyhow::bail!(
                         "the sandbox changed ({change}); its replacement waits {} s",
@@ -183,7 +183,7 @@ impl KubeGenericRuntimeManager {
             let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoneKnown);
             if *reason != nothing_there {
                 let why = reason.to_string();
-                self.decide(pod, Decision::about_pod(Action::StopPod, why));
+                self.decide(pod, HistoryEntry::about_pod(Action::StopPod, why));
                 self.doing(pod, "stopping the pod".into());
             }
             let uid = pod.uid();
@@ -220,7 +220,7 @@ impl KubeGenericRuntimeManager {
             let stop = Action::StopContainer;
             self.decide(
                 pod,
-                Decision::about(stop, &kill.name, kill.reason.to_string()),
+                HistoryEntry::about(stop, &kill.name, kill.reason.to_string()),
             );
             self.doing(pod, format!("stopping {}", kill.name));
             let why = Why::Plan(kill.clone());
@@ -252,7 +252,7 @@ impl KubeGenericRuntimeManager {
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
             let why = change.to_string();
-            self.decide(pod, Decision::about_pod(Action::CreateSandbox, why));
+            self.decide(pod, HistoryEntry::about_pod(Action::CreateSandbox, why));
         }
         self.doing(pod, "making the sandbox".into());
         self.metrics.starts_pod(pod);
@@ -261,9 +261,9 @@ impl KubeGenericRuntimeManager {
             Err(error) => {
                 self.metrics.failed_pod(pod);
                 let why = chain(error.as_ref());
-                self.decide(pod, Decision::about_pod(Action::Fail, why));
+                self.decide(pod, HistoryEntry::about_pod(Action::Fail, why));
                 if error.downcast_ref::<CriError>().is_some_and(may_exist) {
-                    report.look_again(LOOK_AGAIN);
+                    report.look_again(RETRY_AFTER);
                 }
                 report.error = Some(error);
                 None
@@ -281,7 +281,7 @@ impl KubeGenericRuntimeManager {
     ) {
         let pod = request.pod;
         if !actions.create_sandbox {
-            self.pull_ahead(request, actions, &sandbox.config);
+            self.prefetch(request, actions, &sandbox.config);
         }
         let pruned = self.prune_init_containers(pod, &request.status);
         if request.cancel.run_until_cancelled(pruned).await.is_none() {
@@ -302,7 +302,7 @@ impl KubeGenericRuntimeManager {
         }
         if !actions.containers_to_start.is_empty() && !pod.init_containers().is_empty() {
             let id = sandbox.id.to_string();
-            self.journal
+            self.state_store
                 .update(&pod.uid(), |record| record.initialized_in = Some(id));
         }
         for start in &actions.containers_to_start {
@@ -319,7 +319,7 @@ impl KubeGenericRuntimeManager {
 
     /// Begins to get the images of all containers that are still to come, while the sandbox is made and
     /// they start one after the other (P-08).
-    pub(super) fn pull_ahead(
+    pub(super) fn prefetch(
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
@@ -334,8 +334,7 @@ impl KubeGenericRuntimeManager {
             image: container.image.clone().unwrap_or_default(),
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),
         });
-        self.images
-            .pull_ahead(request.pod, wanted.collect(), sandbox);
+        self.images.prefetch(request.pod, wanted.collect(), sandbox);
     }
 
     /// Starts one container and reports how that went; true when it runs.
@@ -357,7 +356,7 @@ impl KubeGenericRuntimeManager {
                 report.acted = true;
                 self.metrics.started_container(request.pod, container, None);
                 let (action, why) = (Action::StartContainer, start.reason.to_string());
-                self.decide(request.pod, Decision::about(action, &start.name, why));
+                self.decide(request.pod, HistoryEntry::about(action, &start.name, why));
                 report.started.push(start.name.clone());
                 true
             }
@@ -389,7 +388,7 @@ impl KubeGenericRuntimeManager {
         }
         let pod = request.pod;
         let pending = self
-            .journal
+            .state_store
             .read(&pod.uid(), |r| r.post_start_pending.clone());
         for id in pending {
             let id = id.as_str().into();
@@ -420,13 +419,13 @@ impl KubeGenericRuntimeManager {
 
 /// What is said on the board of decisions.
 impl KubeGenericRuntimeManager {
-    fn decide(&self, pod: &Pod, decision: Decision<'_>) {
-        self.decisions.note(&pod.uid(), decision);
+    fn decide(&self, pod: &Pod, history_entry: HistoryEntry<'_>) {
+        self.pod_history.note(&pod.uid(), history_entry);
     }
 
     /// The step that a turn is at.
     pub(super) fn doing(&self, pod: &Pod, step: String) {
-        self.decisions.doing(&pod.uid(), Some(step));
+        self.pod_history.doing(&pod.uid(), Some(step));
     }
 
     fn note_failure(&self, pod: &Pod, start: &ContainerStart, failure: &StartFailure) {
@@ -436,11 +435,13 @@ impl KubeGenericRuntimeManager {
             reasons::CRASH_LOOP_BACK_OFF => format!("{}, {reason}", start.reason),
             reason => format!("{reason}: {}", failure.message),
         };
-        let decision = match failure.retry_in {
-            Some(left) => Decision::about(Action::Hold, name, why).until(Timestamp::now() + left),
-            None => Decision::about(Action::Fail, name, why),
+        let history_entry = match failure.retry_in {
+            Some(left) => {
+                HistoryEntry::about(Action::Hold, name, why).until(Timestamp::now() + left)
+            }
+            None => HistoryEntry::about(Action::Fail, name, why),
         };
-        self.decide(pod, decision);
+        self.decide(pod, history_entry);
     }
 }
 

@@ -10,7 +10,7 @@ pub const MAX_MESSAGE: usize = 4096;
 
 /// What to read once a container has exited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LastWords {
+pub struct TerminationMessage {
     /// The file on the node, if the container has one.
     pub file: Option<PathBuf>,
     /// The log to take the end of when the file says nothing (`FallbackToLogsOnError`).
@@ -30,7 +30,7 @@ pub enum FileRead {
 
 /// Finds the last words of an exited container; `None` while it has none (it did not exit). The
 /// logs only stand in after a failure of a container that did run.
-pub fn last_words(status: &v1::ContainerStatus) -> Option<LastWords> {
+pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMessage> {
     if status.state() != v1::ContainerState::ContainerExited {
         return None;
     }
@@ -43,14 +43,14 @@ pub fn last_words(status: &v1::ContainerStatus) -> Option<LastWords> {
     let falls_back = annotation(keys::TERMINATION_MESSAGE_POLICY) == Some("FallbackToLogsOnError")
         && status.exit_code != 0
         && status.reason != "ContainerCannotRun";
-    Some(LastWords {
+    Some(TerminationMessage {
         file: mount.map(|mount| PathBuf::from(&mount.host_path)),
         log: (falls_back && !status.log_path.is_empty()).then(|| PathBuf::from(&status.log_path)),
     })
 }
 
 /// Whether the log has to be read too.
-pub fn needs_log(words: &LastWords, file: &FileRead) -> bool {
+pub fn needs_log(words: &TerminationMessage, file: &FileRead) -> bool {
     words.log.is_some()
         && match file {
             FileRead::Bytes(bytes) => bytes.is_empty(),
@@ -62,7 +62,7 @@ pub fn needs_log(words: &LastWords, file: &FileRead) -> bool {
 /// The message of the container's status: the runtime's own, then the container's last words.
 pub fn compose_message(
     runtime_message: &str,
-    words: &LastWords,
+    words: &TerminationMessage,
     file: &FileRead,
     log_tail: Option<&str>,
 ) -> String {
@@ -127,24 +127,27 @@ mod tests {
 
     #[test]
     fn last_words_are_looked_for_after_the_exit_only() {
-        let words = last_words(&status("File", 1)).unwrap();
+        let words = termination_message(&status("File", 1)).unwrap();
         assert_eq!(words.file, Some("/k/words".into()));
         assert_eq!(words.log, None);
         let running = v1::ContainerStatus {
             state: v1::ContainerState::ContainerRunning.into(),
             ..status("File", 0)
         };
-        assert_eq!(last_words(&running), None);
+        assert_eq!(termination_message(&running), None);
         let pathless = v1::ContainerStatus {
             annotations: Default::default(),
             ..status("File", 0)
         };
-        assert_eq!(last_words(&pathless), Some(LastWords::default()));
+        assert_eq!(
+            termination_message(&pathless),
+            Some(TerminationMessage::default())
+        );
     }
 
     #[test]
     fn the_log_stands_in_only_after_an_error_and_only_if_asked() {
-        let log = |status| last_words(&status).unwrap().log;
+        let log = |status| termination_message(&status).unwrap().log;
         assert!(log(status("FallbackToLogsOnError", 1)).is_some());
         assert!(log(status("FallbackToLogsOnError", 0)).is_none());
         let never_ran = v1::ContainerStatus {
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_message_is_the_runtimes_then_the_containers() {
-        let words = last_words(&status("FallbackToLogsOnError", 1)).unwrap();
+        let words = termination_message(&status("FallbackToLogsOnError", 1)).unwrap();
         let said = FileRead::Bytes(b"goodbye".to_vec());
         let silent = FileRead::Bytes(Vec::new());
         let failed = FileRead::Failed("denied".into());
@@ -178,7 +181,7 @@ mod tests {
         }
         assert!(needs_log(&words, &silent) && needs_log(&words, &FileRead::Missing));
         assert!(!needs_log(&words, &said) && !needs_log(&words, &failed));
-        let file_only = last_words(&status("File", 1)).unwrap();
+        let file_only = termination_message(&status("File", 1)).unwrap();
         assert!(!needs_log(&file_only, &FileRead::Missing));
         assert_eq!(
             compose_message("", &file_only, &FileRead::Missing, Some("log")),
@@ -189,7 +192,12 @@ mod tests {
     #[test]
     fn of_long_last_words_the_end_counts_and_no_character_is_torn() {
         let compose = |bytes: Vec<u8>| {
-            compose_message("", &LastWords::default(), &FileRead::Bytes(bytes), None)
+            compose_message(
+                "",
+                &TerminationMessage::default(),
+                &FileRead::Bytes(bytes),
+                None,
+            )
         };
         let long = compose([vec![b'a'; 5000], b"end".to_vec()].concat());
         assert_eq!(long.len(), MAX_MESSAGE);

@@ -53,7 +53,7 @@ pub(super) enum Form {
     /// Compressed.
     Gzip,
     /// The remains of a compression that was interrupted.
-    Unfinished,
+    DetachedWork,
 }
 
 /// A rotated file.
@@ -76,7 +76,7 @@ impl Rotated {
         let form = match ending {
             "" => Form::Plain,
             GZIP => Form::Gzip,
-            UNFINISHED => Form::Unfinished,
+            UNFINISHED => Form::DetachedWork,
             _ => return None,
         };
         Some(Self {
@@ -90,7 +90,7 @@ impl Rotated {
 /// Of all rotated files those that hold something, oldest first and one for each rotation: a plain
 /// file is of no use any more beside its compressed form, and unfinished ones never are.
 pub(super) fn in_use(mut files: Vec<Rotated>) -> Vec<Rotated> {
-    files.retain(|file| file.form != Form::Unfinished);
+    files.retain(|file| file.form != Form::DetachedWork);
     files.sort_by_key(|file| Reverse((file.stamp, file.form)));
     files.dedup_by_key(|file| file.stamp);
     files.reverse();
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(parse("0.log.20260102-030405.gz"), Some((at, Form::Gzip)));
         assert_eq!(
             parse("0.log.20260102-030405.tmp"),
-            Some((at, Form::Unfinished))
+            Some((at, Form::DetachedWork))
         );
         for other in [
             "0.log",

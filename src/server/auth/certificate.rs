@@ -17,7 +17,7 @@ const STANDS: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
-    verdict: Mutex<Option<Verdict>>,
+    probe_result: Mutex<Option<Verdict>>,
 }
 
 #[derive(Debug)]
@@ -33,15 +33,15 @@ impl Peer {
     pub(in crate::server) fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
         (!chain.is_empty()).then(|| Self {
             chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
-            verdict: Mutex::new(None),
+            probe_result: Mutex::new(None),
         })
     }
 
     /// Who it is, if these authorities vouch for them at this moment.
     pub(super) fn user(&self, authorities: Arc<Authorities>) -> Outcome {
         let now = SystemTime::now();
-        let mut verdict = self.verdict.lock();
-        if let Some(stands) = &*verdict
+        let mut probe_result = self.probe_result.lock();
+        if let Some(stands) = &*probe_result
             && Arc::ptr_eq(&stands.authorities, &authorities)
             && (stands.from..stands.until).contains(&now)
         {
@@ -55,7 +55,7 @@ impl Peer {
             Err(error) => Outcome::Bad(format!("verifying the client certificate failed: {error}")),
         };
         let ends = x509::facts(own).map(|facts| SystemTime::from(facts.not_after));
-        *verdict = Some(Verdict {
+        *probe_result = Some(Verdict {
             authorities,
             from: now,
             until: (now + STANDS).min(ends.unwrap_or(now)),

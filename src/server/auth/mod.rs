@@ -30,7 +30,7 @@ use self::{
 };
 use super::{bearer_protocol, tls::ClientAuthorities};
 use crate::{
-    apiserver::{ApiServer, PATIENCE, ReviewError},
+    apiserver::{ApiServer, ReviewError, TIMEOUT},
     base::chain,
     base::metrics::Metrics,
 };
@@ -310,7 +310,7 @@ impl Inner {
 async fn on_time<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {
-    let reviewed = timeout(PATIENCE, review).await;
+    let reviewed = timeout(TIMEOUT, review).await;
     reviewed.unwrap_or(Err(ReviewFailure::Review(ReviewError::Late)))
 }
 

@@ -9,8 +9,8 @@ pub use params::LogQuery;
 
 use super::{
     held::until_sent,
-    reply::{Body, BodyError, Lasting, TEXT, closing, respond, text},
-    streaming::{ContainerName, pick},
+    response::{Body, BodyError, Lasting, TEXT, closing, respond, text},
+    streaming::{ContainerName, lookup},
     views::{Known, PodsView},
 };
 use crate::{
@@ -28,7 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Logs that may be read at once, followed ones included.
-const MOST_READERS: usize = 2048;
+const MAX_READERS: usize = 2048;
 
 /// What answers about logs need.
 pub struct LogParts {
@@ -65,7 +65,7 @@ enum Refusal {
         "unable to return the given log stream: {0:?}. Please enable PodLogsQuerySplitStreams feature gate in kubelet"
     )]
     NoSplit(Streams),
-    #[error("too many logs are being read ({MOST_READERS}); close one and try again")]
+    #[error("too many logs are being read ({MAX_READERS}); close one and try again")]
     TooMany,
     #[error(transparent)]
     Log(#[from] LogError),
@@ -76,7 +76,7 @@ impl LogReaders {
     pub fn new(parts: LogParts) -> Self {
         Self {
             parts: Arc::new(parts),
-            slots: Arc::new(Semaphore::new(MOST_READERS)),
+            slots: Arc::new(Semaphore::new(MAX_READERS)),
         }
     }
 
@@ -113,9 +113,9 @@ impl LogReaders {
         let parts = &self.parts;
         let options = query.options(Timestamp::now())?;
         (parts.known)().await;
-        let found = pick::pod((parts.pods)(), &name.pod);
+        let found = lookup::pod((parts.pods)(), &name.pod);
         let (pod, status) = found.map_err(|_| Refusal::NoPod(name.pod.name.clone()))?;
-        if !pick::has_container(&pod, &name.container) {
+        if !lookup::has_container(&pod, &name.container) {
             let (container, pod) = (&name.container, &name.pod.name);
             return Err(Refusal::NoContainer(container.clone(), pod.clone()));
         }

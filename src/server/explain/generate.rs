@@ -1,7 +1,7 @@
 //! Why a pod is as it is, what it waits for and what comes next. Pure.
 
 use super::{
-    ConditionLook, ContainerLook, DecisionReport, Doing, EventReport, Explanation, LastEnd,
+    ConditionView, ContainerView, Doing, EventReport, Explanation, HistoryReport, LastEnd,
     ProbeReport, Upcoming, Wait,
     row::{row, terminated, waiting},
     timeline::timeline,
@@ -73,7 +73,12 @@ pub fn explain(inputs: Inputs<'_>) -> Explanation {
         timeline,
         containers,
         conditions: conditions(inputs.status),
-        decisions: inputs.record.decisions().iter().map(decision).collect(),
+        pod_history: inputs
+            .record
+            .pod_history()
+            .iter()
+            .map(history_entry)
+            .collect(),
         probes: inputs.probes,
         events: inputs.events.into_iter().skip(older).collect(),
         pod,
@@ -84,7 +89,7 @@ impl Inputs<'_> {
     fn wall(&self, at: Instant) -> Timestamp {
         let (wall, here) = self.now;
         match at.checked_duration_since(here) {
-            Some(ahead) => wall.checked_add(ahead),
+            Some(prefetcher) => wall.checked_add(prefetcher),
             None => wall.checked_sub(here.duration_since(at)),
         }
         .unwrap_or(wall)
@@ -107,7 +112,7 @@ fn doing(inputs: &Inputs<'_>) -> Option<Doing> {
 
 // -- waiting ----------------------------------------------------------------------------------------
 
-fn waits(inputs: &Inputs<'_>, containers: &[ContainerLook], doing: Option<&Doing>) -> Vec<Wait> {
+fn waits(inputs: &Inputs<'_>, containers: &[ContainerView], doing: Option<&Doing>) -> Vec<Wait> {
     let of_pod = |what: String, until| Wait {
         container: String::new(),
         what,
@@ -141,7 +146,7 @@ fn waits(inputs: &Inputs<'_>, containers: &[ContainerLook], doing: Option<&Doing
             });
         }
     }
-    let idle = |container: &ContainerLook| container.state == "waiting";
+    let idle = |container: &ContainerView| container.state == "waiting";
     if let Some(doing) = doing
         && waits.is_empty()
         && containers.iter().any(idle)
@@ -157,7 +162,7 @@ fn later(until: Option<Timestamp>, inputs: &Inputs<'_>) -> Option<Timestamp> {
 
 fn what_it_waits_for(
     inputs: &Inputs<'_>,
-    container: &ContainerLook,
+    container: &ContainerView,
 ) -> Option<(String, Option<Timestamp>)> {
     let restart = inputs.restarts.iter();
     let mut restart = restart.filter(|(name, ..)| *name == container.name);
@@ -187,7 +192,7 @@ fn what_it_waits_for(
 
 fn probe_it_waits_for(
     inputs: &Inputs<'_>,
-    container: &ContainerLook,
+    container: &ContainerView,
 ) -> Option<(String, Option<Timestamp>)> {
     let kind = match container.started {
         true => "Readiness",
@@ -267,7 +272,7 @@ fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
 
 // -- how it is --------------------------------------------------------------------------------------
 
-fn containers(inputs: &Inputs<'_>) -> Vec<ContainerLook> {
+fn containers(inputs: &Inputs<'_>) -> Vec<ContainerView> {
     let status = inputs.status.or(inputs.pod.status.as_ref());
     let init = status.and_then(|status| status.init_container_statuses.as_deref());
     let regular = status.and_then(|status| status.container_statuses.as_deref());
@@ -282,13 +287,13 @@ fn containers(inputs: &Inputs<'_>) -> Vec<ContainerLook> {
     inits.chain(regulars).collect()
 }
 
-fn look(container: &Container, kind: &str, statuses: Option<&[ContainerStatus]>) -> ContainerLook {
-    let mut look = ContainerLook {
+fn look(container: &Container, kind: &str, statuses: Option<&[ContainerStatus]>) -> ContainerView {
+    let mut look = ContainerView {
         name: container.name.clone(),
         kind: kind.into(),
         image: container.image.clone().unwrap_or_default(),
         state: "unknown".into(),
-        ..ContainerLook::default()
+        ..ContainerView::default()
     };
     let mut statuses = statuses.unwrap_or_default().iter();
     let Some(status) = statuses.find(|status| status.name == container.name) else {
@@ -336,12 +341,12 @@ fn last_end(ended: &ContainerStateTerminated) -> LastEnd {
     }
 }
 
-fn conditions(status: Option<&PodStatus>) -> Vec<ConditionLook> {
+fn conditions(status: Option<&PodStatus>) -> Vec<ConditionView> {
     let all = status.and_then(|status| status.conditions.as_deref());
     let broken = all.unwrap_or_default().iter();
     broken
         .filter(|condition| condition.status != "True")
-        .map(|condition| ConditionLook {
+        .map(|condition| ConditionView {
             kind: condition.type_.clone(),
             reason: condition.reason.clone().unwrap_or_default(),
             message: condition.message.clone().unwrap_or_default(),
@@ -350,8 +355,8 @@ fn conditions(status: Option<&PodStatus>) -> Vec<ConditionLook> {
         .collect()
 }
 
-fn decision(noted: &Noted) -> DecisionReport {
-    DecisionReport {
+fn history_entry(noted: &Noted) -> HistoryReport {
+    HistoryReport {
         action: noted.action,
         container: noted.container.to_string(),
         why: noted.why.to_string(),

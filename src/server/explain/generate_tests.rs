@@ -1,7 +1,7 @@
 use super::*;
 use crate::pods::pod_sync::syncer::{TerminationReason, UpdateKind};
 use crate::pods::pod_workers::{End, Grace};
-use crate::state::pod_history::{Action, Decision};
+use crate::state::pod_history::{Action, HistoryEntry};
 use serde_json::{Value, json};
 
 fn t(seconds: i64) -> Timestamp {
@@ -106,7 +106,7 @@ fn a_pull_that_waits_says_why_and_when_it_is_tried_again() {
     let mut bed = bed(
         json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"img\""}}),
     );
-    let held = Decision::about(Action::Hold, "main", "ImagePullBackOff: …".into());
+    let held = HistoryEntry::about(Action::Hold, "main", "ImagePullBackOff: …".into());
     bed.record.note(held.until(t(7)), t(-3));
     let told = bed.explain();
     assert_eq!(
@@ -115,7 +115,7 @@ fn a_pull_that_waits_says_why_and_when_it_is_tried_again() {
     );
     assert_eq!(told.waits[0].until, Some(t(7)));
     assert_eq!(next(&told), [(7, "main is tried again")]);
-    let started = Decision::about(Action::StartContainer, "main", "has no instance yet".into());
+    let started = HistoryEntry::about(Action::StartContainer, "main", "has no instance yet".into());
     bed.record.note(started, t(-1));
     assert_eq!(
         bed.explain().waits[0].until,
@@ -211,7 +211,7 @@ fn a_pod_that_is_being_stopped_says_why_and_until_when() {
 #[test]
 fn what_failed_for_the_whole_pod_comes_first() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
-    let failed = Decision::about_pod(Action::Fail, "cannot create the sandbox: no CNI".into());
+    let failed = HistoryEntry::about_pod(Action::Fail, "cannot create the sandbox: no CNI".into());
     bed.record.note(failed, t(-5));
     bed.worker.due = Some(bed.here + Duration::from_secs(8));
     let told = bed.explain();
@@ -219,7 +219,7 @@ fn what_failed_for_the_whole_pod_comes_first() {
         told.summary,
         "ContainerCreating: cannot create the sandbox: no CNI"
     );
-    assert_eq!(told.decisions[0].last, t(-5));
+    assert_eq!(told.pod_history[0].last, t(-5));
 }
 
 #[test]

@@ -114,13 +114,14 @@ pub struct Explanation {
     #[serde(default)]
     pub timeline: Vec<Moment>,
     /// Its containers, in the order in which they are started.
-    pub containers: Vec<ContainerLook>,
+    pub containers: Vec<ContainerView>,
     /// Conditions that do not hold.
-    pub conditions: Vec<ConditionLook>,
+    pub conditions: Vec<ConditionView>,
     /// Its probes.
     pub probes: Vec<ProbeReport>,
     /// What was decided lately, oldest first.
-    pub decisions: Vec<DecisionReport>,
+    #[serde(rename = "decisions")]
+    pub pod_history: Vec<HistoryReport>,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
 }
@@ -174,7 +175,7 @@ pub struct Moment {
 /// One container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ContainerLook {
+pub struct ContainerView {
     /// Name.
     pub name: String,
     /// `init`, `sidecar` or `container`.
@@ -218,7 +219,7 @@ pub struct LastEnd {
 /// A condition of the pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ConditionLook {
+pub struct ConditionView {
     /// Type.
     #[serde(rename = "type")]
     pub kind: String,
@@ -239,7 +240,8 @@ pub struct ProbeReport {
     /// `Liveness`, `Readiness` or `Startup`.
     pub kind: String,
     /// The verdict that holds: `success`, `failure`, or `unknown` before there is one.
-    pub verdict: String,
+    #[serde(rename = "verdict")]
+    pub probe_result: String,
     /// How it ran last: `success`, `failure`, or `unknown` when it could not be run.
     pub last_result: Option<String>,
     /// When it ran last.
@@ -255,7 +257,7 @@ pub struct ProbeReport {
 /// A decision; equal ones are one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DecisionReport {
+pub struct HistoryReport {
     /// What.
     pub action: Action,
     /// The container; empty for the pod.

@@ -102,8 +102,8 @@ pub fn timeline(
     let source = pod.annotation(keys::CONFIG_SOURCE);
     let source = source.map(|source| format!("from {source}"));
     steps.push(seen, 1, "queued", source.unwrap_or_default());
-    let mut decisions = record.decisions().iter();
-    if let Some(noted) = decisions.find(|noted| noted.action == Action::CreateSandbox) {
+    let mut pod_history = record.pod_history().iter();
+    if let Some(noted) = pod_history.find(|noted| noted.action == Action::CreateSandbox) {
         let why = noted.why.to_string();
         steps.push(Some(noted.first()), 3, "sandbox begun", why);
     }
@@ -188,7 +188,7 @@ fn of_container(container: &ContainerStatus, events: &[EventReport], steps: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::pod_history::Decision;
+    use crate::state::pod_history::HistoryEntry;
     use serde_json::{Value, json};
 
     fn t(millis: i64) -> Timestamp {
@@ -241,7 +241,7 @@ mod tests {
         let pod = pod(json!({keys::CONFIG_SEEN: t(100).to_string(), keys::CONFIG_SOURCE: "file"}));
         let mut record = Record::default();
         record.note(
-            Decision::about_pod(Action::CreateSandbox, "it has none".into()),
+            HistoryEntry::about_pod(Action::CreateSandbox, "it has none".into()),
             t(300),
         );
         let events = [

@@ -9,7 +9,7 @@ mod pod;
 
 use super::{
     html::{Html, LONG},
-    reply::{Body, respond},
+    response::{Body, respond},
     routes::ExplainQuery,
     views::Views,
 };

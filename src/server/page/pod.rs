@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     server::explain::{
-        ContainerLook, DecisionReport, Explanation, Moment, ProbeReport, times::span,
+        ContainerView, Explanation, HistoryReport, Moment, ProbeReport, times::span,
     },
     server::html::{Html, LONG, section},
 };
@@ -21,7 +21,7 @@ pub(super) fn content(told: &Explanation) -> Html {
         containers(told),
         probes(told),
         conditions(told),
-        decisions(told),
+        pod_history(told),
         events(told),
     ];
     tables
@@ -132,7 +132,7 @@ fn took(from: Timestamp, to: Timestamp) -> String {
 }
 
 fn containers(told: &Explanation) -> Html {
-    let row = |container: &ContainerLook| {
+    let row = |container: &ContainerView| {
         let last = container.last.as_ref().map_or_else(Html::new, |last| {
             let out = ended(last.exit_code, &last.reason).own(" ");
             let out = out.with(&time(last.at, told.now)).own(" ");
@@ -161,7 +161,7 @@ fn containers(told: &Explanation) -> Html {
     section("Containers", &columns, &rows)
 }
 
-fn log(told: &Explanation, container: &ContainerLook) -> Html {
+fn log(told: &Explanation, container: &ContainerView) -> Html {
     if matches!(container.state.as_str(), "unknown" | "waiting") && container.last.is_none() {
         return Html::new();
     }
@@ -185,7 +185,7 @@ fn ended(code: i32, reason: &str) -> Html {
     }
 }
 
-fn state(container: &ContainerLook, now: Timestamp) -> Html {
+fn state(container: &ContainerView, now: Timestamp) -> Html {
     let out = match (container.state.as_str(), container.exit_code) {
         ("running", _) => Html::new().own(match (container.ready, container.started) {
             (true, _) => "<b class=\"well\">running, ready</b>",
@@ -210,7 +210,7 @@ fn state(container: &ContainerLook, now: Timestamp) -> Html {
 
 fn probes(told: &Explanation) -> Html {
     let row = |probe: &ProbeReport| {
-        let verdict = match probe.verdict.as_str() {
+        let probe_result = match probe.probe_result.as_str() {
             "success" => Html::new().own("<b class=\"well\">success</b>"),
             "failure" => Html::new().own("<b class=\"wrong\">failure</b>"),
             other => long(other),
@@ -228,7 +228,7 @@ fn probes(told: &Explanation) -> Html {
         vec![
             long(&probe.container),
             long(&probe.kind),
-            verdict,
+            probe_result,
             last,
             time(probe.next, told.now),
             long(&probe.message),
@@ -240,7 +240,7 @@ fn probes(told: &Explanation) -> Html {
 }
 
 fn conditions(told: &Explanation) -> Html {
-    let row = |condition: &crate::server::explain::ConditionLook| {
+    let row = |condition: &crate::server::explain::ConditionView| {
         vec![
             long(&condition.kind),
             long(&condition.reason),
@@ -253,20 +253,20 @@ fn conditions(told: &Explanation) -> Html {
     section("Conditions that do not hold", &columns, &rows)
 }
 
-fn decisions(told: &Explanation) -> Html {
-    let row = |decision: &DecisionReport| {
-        let what = long(&decision.action.to_string());
-        let until = decision.until.filter(|until| *until > told.now);
+fn pod_history(told: &Explanation) -> Html {
+    let row = |history_entry: &HistoryReport| {
+        let what = long(&history_entry.action.to_string());
+        let until = history_entry.until.filter(|until| *until > told.now);
         vec![
-            Html::new().time(decision.last, told.now),
-            of_pod(&decision.container),
+            Html::new().time(history_entry.last, told.now),
+            of_pod(&history_entry.container),
             what,
-            long(&decision.why),
-            Html::new().number(decision.count.into()),
+            long(&history_entry.why),
+            Html::new().number(history_entry.count.into()),
             time(until, told.now),
         ]
     };
-    let rows: Vec<_> = told.decisions.iter().rev().map(row).collect();
+    let rows: Vec<_> = told.pod_history.iter().rev().map(row).collect();
     let columns = ["When", "Who", "Decision", "Why", "Times", "Until"];
     section("Decisions, newest first", &columns, &rows)
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    server::explain::{ConditionLook, EventReport, LastEnd, PodRow, Upcoming, Wait},
+    server::explain::{ConditionView, EventReport, LastEnd, PodRow, Upcoming, Wait},
     state::pod_history::Action,
 };
 
@@ -59,7 +59,7 @@ fn everything(text: &str) -> Explanation {
             what: text(),
             detail: text(),
         }],
-        containers: vec![ContainerLook {
+        containers: vec![ContainerView {
             name: text(),
             kind: text(),
             image: text(),
@@ -72,9 +72,9 @@ fn everything(text: &str) -> Explanation {
                 exit_code: 2,
                 at: Some(t(-3)),
             }),
-            ..ContainerLook::default()
+            ..ContainerView::default()
         }],
-        conditions: vec![ConditionLook {
+        conditions: vec![ConditionView {
             kind: text(),
             reason: text(),
             message: text(),
@@ -83,14 +83,14 @@ fn everything(text: &str) -> Explanation {
         probes: vec![ProbeReport {
             container: text(),
             kind: text(),
-            verdict: text(),
+            probe_result: text(),
             last_result: Some(text()),
             last_at: Some(t(-2)),
             in_a_row: 3,
             message: text(),
             next: Some(t(8)),
         }],
-        decisions: vec![DecisionReport {
+        pod_history: vec![HistoryReport {
             action: Action::StartContainer,
             container: text(),
             why: text(),
@@ -185,12 +185,12 @@ fn each_step_of_a_timeline_tells_how_long_after_the_one_before_it_came() {
 #[test]
 fn containers_are_told_in_words_and_lead_to_their_logs() {
     let mut told = everything("main");
-    told.containers[0] = ContainerLook {
+    told.containers[0] = ContainerView {
         name: "main".into(),
         state: "running".into(),
         started: true,
         since: Some(t(-60)),
-        ..ContainerLook::default()
+        ..ContainerView::default()
     };
     let page = containers(&told);
     assert!(

@@ -8,8 +8,8 @@ use crate::{
     cri::StdStreams,
     server::{
         auth::{PROXY, Subresources},
-        container_info::{InfoQuery, InfoTarget},
         container_logs::{LogQuery, params::log_query},
+        legacy_stats::{InfoQuery, InfoTarget},
         streaming::{ContainerName, PodName, params},
     },
 };
@@ -18,7 +18,7 @@ use hyper::Method;
 /// How long a profile is made where nobody says.
 const PROFILE_SECONDS: u64 = 30;
 /// How long at most.
-const MOST_PROFILE_SECONDS: u64 = 300;
+const MAX_PROFILE_SECONDS: u64 = 300;
 
 /// What is being asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -449,10 +449,10 @@ pub(super) fn profile(parts: &Parts) -> Result<Route, RouteError> {
         return Ok(Route::Profile(PROFILE_SECONDS));
     };
     let seconds = value.parse().ok();
-    let seconds = seconds.filter(|seconds| (1..=MOST_PROFILE_SECONDS).contains(seconds));
+    let seconds = seconds.filter(|seconds| (1..=MAX_PROFILE_SECONDS).contains(seconds));
     let bad = || BadQuery {
         parameter: "seconds".to_owned(),
-        detail: format!("{value:?} is not a whole number from 1 to {MOST_PROFILE_SECONDS}"),
+        detail: format!("{value:?} is not a whole number from 1 to {MAX_PROFILE_SECONDS}"),
     };
     Ok(Route::Profile(seconds.ok_or_else(bad)?))
 }

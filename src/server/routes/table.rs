@@ -3,7 +3,7 @@
 
 use super::route::{self, Parse};
 use crate::model::validation::MAX_MANIFEST_BYTES;
-use crate::server::container_info;
+use crate::server::legacy_stats;
 use std::fmt::Write as _;
 
 /// Which port a request came in on.
@@ -131,7 +131,7 @@ const INFO: Entry = Entry {
     methods: GET_OR_POST,
     ports: GUARDED,
     subresources: &["stats"],
-    body: Some(container_info::BODY),
+    body: Some(legacy_stats::BODY),
     switch: Some(Switch::Debugging),
     ..READ
 };

@@ -8,7 +8,7 @@
 //! to `UpgradeAwareHandler` of `k8s.io/apimachinery/pkg/util/proxy`.
 
 pub(super) mod params;
-pub(super) mod pick;
+pub(super) mod lookup;
 mod splice;
 mod target;
 mod upgrade;
@@ -18,7 +18,7 @@ pub(super) use upgrade::{is_upgrade, is_websocket};
 
 use super::{
     metrics::StreamMetrics,
-    reply::{Body, Request as BodyRequest, read_body, refuse, text},
+    response::{Body, Request as BodyRequest, read_body, refuse, text},
     routes::{RouteError, pairs},
     views::{Known, PodsView},
 };
@@ -34,7 +34,7 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
-use pick::{Missing, Shown};
+use lookup::{Missing, Shown};
 use splice::{End, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -46,7 +46,7 @@ use tonic::Code;
 use upgrade::{Failure, Switched};
 
 /// Streams that may be open at once, and commands that may run at once.
-const MOST_STREAMS: usize = 512;
+const MAX_STREAMS: usize = 512;
 /// A client that is told to switch protocols gets so long to take the answer.
 const SWITCH: Duration = Duration::from_secs(10);
 /// When a client that was refused for the number of streams may ask again, seconds: as long as the tokens
@@ -89,7 +89,7 @@ enum Refusal {
     NoUpgrade,
     #[error("query parameter \"port\" is required")]
     NoPort,
-    #[error("too many streams are open ({MOST_STREAMS}); close one and try again")]
+    #[error("too many streams are open ({MAX_STREAMS}); close one and try again")]
     TooMany,
     #[error("{}", .0.grpc_text())]
     Runtime(#[from] CriError),
@@ -111,7 +111,7 @@ impl Streams {
     pub fn new(parts: StreamParts, shutdown: CancellationToken) -> Self {
         Self {
             parts: Arc::new(parts),
-            slots: Arc::new(Semaphore::new(MOST_STREAMS)),
+            slots: Arc::new(Semaphore::new(MAX_STREAMS)),
             open: TaskTracker::new(),
             shutdown,
         }
@@ -134,8 +134,8 @@ impl Streams {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (shown, picture) = self.find(&name.pod).await?;
-            let id = pick::container(&shown.0, &picture, name)?;
+            let (shown, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&shown.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
             let runtime = &self.parts.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
@@ -155,8 +155,8 @@ impl Streams {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (shown, picture) = self.find(&name.pod).await?;
-            let id = pick::container(&shown.0, &picture, name)?;
+            let (shown, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&shown.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
             let url = self.parts.runtime.attach(id.as_str(), streams).await?;
             if upgrade::closes_streams(request.headers()) {
@@ -180,8 +180,8 @@ impl Streams {
             if websocket && ports.is_empty() && !upgrade::is_tunnel(request.headers()) {
                 return Err(Refusal::NoPort);
             }
-            let (shown, picture) = self.find(name).await?;
-            let sandbox = pick::sandbox(&shown.0, &picture)?;
+            let (shown, runtime_status) = self.find(name).await?;
+            let sandbox = lookup::sandbox(&shown.0, &runtime_status)?;
             let slot = self.slot(&request)?;
             let ports = if websocket { ports } else { &[] };
             let runtime = &self.parts.runtime;
@@ -211,8 +211,8 @@ impl Streams {
             },
         };
         let run = async {
-            let (shown, picture) = self.find(&name.pod).await?;
-            let id = pick::container(&shown.0, &picture, name)?;
+            let (shown, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&shown.0, &runtime_status, name)?;
             let _slot = self.free_slot()?;
             // Without a limit of time, as upstream: it ends with the command or with the client.
             let run = self
@@ -247,8 +247,8 @@ impl Streams {
         name: &ContainerName,
     ) -> Result<ContainerId, Box<Response<Body>>> {
         let found = async {
-            let (shown, picture) = self.find(&name.pod).await?;
-            Ok(pick::container(&shown.0, &picture, name)?)
+            let (shown, runtime_status) = self.find(&name.pod).await?;
+            Ok(lookup::container(&shown.0, &runtime_status, name)?)
         };
         let refuse = |refusal| Box::new(refused("checkpoint", &refusal));
         found.await.map_err(refuse)
@@ -261,9 +261,9 @@ impl Streams {
 
     async fn find(&self, name: &PodName) -> Result<(Shown, Arc<PodStatus>), Refusal> {
         (self.parts.known)().await;
-        let shown = pick::pod((self.parts.pods)(), name)?;
-        let picture = self.parts.cache.latest(&shown.0.uid());
-        Ok((shown, picture))
+        let shown = lookup::pod((self.parts.pods)(), name)?;
+        let runtime_status = self.parts.cache.latest(&shown.0.uid());
+        Ok((shown, runtime_status))
     }
 
     /// A place for a stream, if the request can become one.

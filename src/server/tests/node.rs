@@ -273,7 +273,7 @@ async fn the_first_kubelets_usage_is_told_of_machine_cgroups_and_containers() {
         assert_eq!(told.as_u16(), *status, "{method} {target}: {answer}");
         assert!(answer.contains(text), "{method} {target}: {answer}");
     }
-    let long = " ".repeat(crate::server::container_info::BODY + 1);
+    let long = " ".repeat(crate::server::legacy_stats::BODY + 1);
     let (told, _) = ask(&handlers, "POST", "/stats/", &long).await;
     assert_eq!(told, StatusCode::PAYLOAD_TOO_LARGE);
 }

@@ -15,7 +15,7 @@ use tokio::process::Command;
 const HOSTILE: &str = "</main><script>document.body.dataset.owned=1</script>\
     <img src=x onerror=\"document.body.dataset.owned=2\">\u{202e}";
 
-async fn get(handlers: &Handlers, target: &str) -> Response<reply::Body> {
+async fn get(handlers: &Handlers, target: &str) -> Response<response::Body> {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
     handlers.answer(request, &CancellationToken::new()).await
@@ -246,7 +246,7 @@ async fn document(url: &str) -> String {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = timeout(3 * PATIENCE, run).await.unwrap().unwrap();
+    let output = timeout(3 * TIMEOUT, run).await.unwrap().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -170,7 +170,7 @@ async fn shake(served: &Served, config: &ClientConfig) -> io::Result<TlsStream<T
     let name = ServerName::try_from("n1").unwrap();
     let stream = served.connect().await;
     let connector = TlsConnector::from(Arc::new(config.clone()));
-    timeout(PATIENCE, connector.connect(name, stream))
+    timeout(TIMEOUT, connector.connect(name, stream))
         .await
         .expect("no handshake in time")
 }
@@ -184,13 +184,13 @@ async fn shake_at_last(served: &Served, config: &ClientConfig) -> TlsStream<TcpS
             }
         }
     };
-    timeout(PATIENCE, shaken).await.expect("no handshake ends")
+    timeout(TIMEOUT, shaken).await.expect("no handshake ends")
 }
 
 /// All that comes until the connection closes, by an end or by a reset.
 async fn read_all(stream: &mut TlsStream<TcpStream>) -> String {
     let mut bytes = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut bytes));
+    let read = timeout(TIMEOUT, stream.read_to_end(&mut bytes));
     let _ = read.await.expect("still open");
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -224,7 +224,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>, target: &str) -> u16 {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let byte = timeout(PATIENCE, stream.read_u8())
+        let byte = timeout(TIMEOUT, stream.read_u8())
             .await
             .expect("no answer in time");
         head.push(byte.unwrap());
@@ -597,7 +597,7 @@ async fn answers_end_and_are_asked_for_again() {
     revoked.store(true, Ordering::SeqCst);
     let refused =
         async { while get(&served, &plain, "/pods", &bearer("reader-1")).await.0 != 401 {} };
-    timeout(PATIENCE, refused)
+    timeout(TIMEOUT, refused)
         .await
         .expect("it is let in for ever");
     served.stop().await;
@@ -659,7 +659,7 @@ async fn a_new_serving_certificate_is_shown_to_new_connections_and_old_ones_stay
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, shown).await.expect("it is never shown");
+    timeout(TIMEOUT, shown).await.expect("it is never shown");
     assert!(shake(&served, &config).await.is_err());
     assert_eq!(ask(&mut old, "/pods").await, 200);
     served.stop().await;
@@ -685,7 +685,7 @@ async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, let_in)
+    timeout(TIMEOUT, let_in)
         .await
         .expect("the new authority never counts");
     assert_eq!(ask(&mut old, "/pods").await, 401);
@@ -811,7 +811,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
         pods: views.pods.clone(),
         known: views.known.clone(),
         split_streams: false,
-        stall: PATIENCE,
+        stall: TIMEOUT,
     });
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
     (handlers, writer)
@@ -853,5 +853,5 @@ async fn wait_said(stream: &mut TlsStream<TcpStream>, said: &mut Vec<u8>, line: 
             assert!(read > 0, "it ended without {line}: {so_far}");
         }
     };
-    timeout(PATIENCE, read).await.expect("it does not come");
+    timeout(TIMEOUT, read).await.expect("it does not come");
 }

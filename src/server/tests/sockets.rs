@@ -217,7 +217,7 @@ fn large() -> Handlers {
 #[tokio::test]
 async fn shutdown_lets_a_running_answer_end() {
     let limits = Limits {
-        drain: PATIENCE,
+        drain: TIMEOUT,
         ..Limits::default()
     };
     let served = serve(large(), limits).await;
@@ -301,7 +301,7 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
     let (mut text, mut part) = (Vec::new(), vec![0; 3_000_000]);
     let begun = std::time::Instant::now();
     loop {
-        let read = timeout(PATIENCE, stream.read(&mut part)).await.unwrap();
+        let read = timeout(TIMEOUT, stream.read(&mut part)).await.unwrap();
         match read.unwrap() {
             0 => break,
             read => text.extend_from_slice(&part[..read]),

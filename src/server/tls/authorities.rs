@@ -1,6 +1,6 @@
 //! Authorities of client certificates.
 
-use super::pair::certificates;
+use super::key_pair::certificates;
 use crate::base::Reloaded;
 use anyhow::Context as _;
 use rustls::{

@@ -9,16 +9,16 @@
 //!   `k8s.io/client-go/util/cert`.
 
 mod authorities;
-mod own;
-mod pair;
-mod terms;
+mod self_signed;
+mod key_pair;
+mod tls_options;
 #[cfg(test)]
 mod tests;
 
 pub use authorities::{Authorities, ClientAuthorities};
-pub use terms::{Terms, TermsError, without_effect};
+pub use tls_options::{Terms, TermsError, without_effect};
 
-use self::{authorities::AskForCertificate, own::Names, pair::Pair};
+use self::{authorities::AskForCertificate, key_pair::Pair, self_signed::Names};
 use crate::base::{Reloaded, chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -91,11 +91,11 @@ impl Tls {
             }
             ServingCertificate::Own { directory } => {
                 let names = Names::of(name, addresses);
-                let files = own::files(directory).to_vec();
+                let files = self_signed::files(directory).to_vec();
                 let directory = directory.clone();
-                own::read_or_make(&directory, &names)?;
-                let read = move || own::read_again(&directory, &names);
-                Reloaded::open("the serving certificate", files, read, own::is_due)?
+                self_signed::read_or_make(&directory, &names)?;
+                let read = move || self_signed::read_again(&directory, &names);
+                Reloaded::open("the serving certificate", files, read, self_signed::is_due)?
             }
         };
         let pair = Arc::new(pair);

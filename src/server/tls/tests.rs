@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn own(directory: &Path) -> TlsSettings {
     TlsSettings {
@@ -27,7 +27,7 @@ fn shown(pair: &Pair) -> CertificateDer<'static> {
 }
 
 fn write(directory: &Path, issued: &Issued) -> [PathBuf; 2] {
-    let [certificate, key] = own::files(directory);
+    let [certificate, key] = self_signed::files(directory);
     fs::write(&certificate, &issued.pem).unwrap();
     fs::write(&key, &issued.key_pem).unwrap();
     [certificate, key]
@@ -42,11 +42,11 @@ fn a_certificate_is_made_once_and_its_key_is_the_owners_alone() {
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path().join("a/pki");
     let names = names("node-1", "10.0.0.7");
-    let first = own::read_or_make(&pki, &names).unwrap();
-    let [certificate, key] = own::files(&pki);
+    let first = self_signed::read_or_make(&pki, &names).unwrap();
+    let [certificate, key] = self_signed::files(&pki);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&certificate), mode(&key)), (0o644, 0o600));
-    let again = own::read_or_make(&pki, &names).unwrap();
+    let again = self_signed::read_or_make(&pki, &names).unwrap();
     assert_eq!(shown(&first), shown(&again));
     let facts = first.facts();
     assert!(facts.common_name.starts_with("node-1@"), "{facts:?}");
@@ -54,7 +54,7 @@ fn a_certificate_is_made_once_and_its_key_is_the_owners_alone() {
         .duration_since(SystemTime::now())
         .unwrap();
     assert!(left > Duration::from_secs(360 * 24 * 3600), "{left:?}");
-    assert!(!own::is_due(&first));
+    assert!(!self_signed::is_due(&first));
 }
 
 #[test]
@@ -62,19 +62,22 @@ fn a_certificate_that_is_of_no_use_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
     let names = names("node-1", "127.0.0.1");
     let anew = |what: &str| {
-        let before = Pair::read(&own::files(dir.path())[0], &own::files(dir.path())[1]);
+        let before = Pair::read(
+            &self_signed::files(dir.path())[0],
+            &self_signed::files(dir.path())[1],
+        );
         let before = before.ok().map(|pair| shown(&pair));
-        let made = own::read_or_make(dir.path(), &names).unwrap();
+        let made = self_signed::read_or_make(dir.path(), &names).unwrap();
         assert_ne!(Some(shown(&made)), before, "{what}");
     };
     let kept = || {
-        let [certificate, key] = own::files(dir.path());
+        let [certificate, key] = self_signed::files(dir.path());
         let before = shown(&Pair::read(&certificate, &key).unwrap());
-        let read = own::read_or_make(dir.path(), &names).unwrap();
+        let read = self_signed::read_or_make(dir.path(), &names).unwrap();
         assert_eq!(shown(&read), before);
     };
     anew("nothing is there");
-    let [certificate, key] = own::files(dir.path());
+    let [certificate, key] = self_signed::files(dir.path());
     fs::write(&certificate, "junk").unwrap();
     anew("it cannot be read");
     fs::remove_file(&key).unwrap();
@@ -83,8 +86,8 @@ fn a_certificate_that_is_of_no_use_is_made_anew() {
     let other = authority.server("node-1");
     fs::write(&certificate, &other.pem).unwrap();
     anew("its key is another's");
-    own::read_or_make(&dir.path().join("2"), &self::names("node-2", "127.0.0.1")).unwrap();
-    for file in own::files(dir.path()) {
+    self_signed::read_or_make(&dir.path().join("2"), &self::names("node-2", "127.0.0.1")).unwrap();
+    for file in self_signed::files(dir.path()) {
         let made = dir.path().join("2").join(file.file_name().unwrap());
         fs::copy(made, file).unwrap();
     }
@@ -107,32 +110,32 @@ fn a_certificate_that_is_of_no_use_is_made_anew() {
 fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
     let dir = tempfile::tempdir().unwrap();
     let names = names("node-1", "127.0.0.1");
-    own::read_or_make(dir.path(), &names).unwrap();
-    let [certificate, _] = own::files(dir.path());
+    self_signed::read_or_make(dir.path(), &names).unwrap();
+    let [certificate, _] = self_signed::files(dir.path());
     let other = Authority::new("other").server("node-1");
     fs::write(&certificate, &other.pem).unwrap();
-    assert!(own::read_again(dir.path(), &names).is_err());
+    assert!(self_signed::read_again(dir.path(), &names).is_err());
     assert_eq!(fs::read_to_string(&certificate).unwrap(), other.pem);
     write(dir.path(), &other);
     assert_eq!(
-        shown(&own::read_again(dir.path(), &names).unwrap()),
+        shown(&self_signed::read_again(dir.path(), &names).unwrap()),
         other.der
     );
     // What a kubelet made itself is made anew before its end.
     let old = Authority::new("other").expired_client("node-1@1700000000");
     write(dir.path(), &old);
-    let pair = own::read_again(dir.path(), &names).unwrap();
-    assert!(shown(&pair) != old.der && !own::is_due(&pair));
+    let pair = self_signed::read_again(dir.path(), &names).unwrap();
+    assert!(shown(&pair) != old.der && !self_signed::is_due(&pair));
 }
 
 #[test]
 fn a_node_whose_name_no_certificate_can_have_gets_one_for_its_address() {
     let dir = tempfile::tempdir().unwrap();
     let names = Names::of("knoten ä", &["::1".parse().unwrap()]);
-    let made = own::read_or_make(dir.path(), &names).unwrap();
+    let made = self_signed::read_or_make(dir.path(), &names).unwrap();
     assert_eq!(
         shown(&made),
-        shown(&own::read_or_make(dir.path(), &names).unwrap())
+        shown(&self_signed::read_or_make(dir.path(), &names).unwrap())
     );
 }
 
@@ -183,7 +186,7 @@ async fn wait<T: Send + Sync + 'static>(
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking)
+    tokio::time::timeout(TIMEOUT, looking)
         .await
         .expect("it is not read anew")
 }

@@ -9,8 +9,8 @@
 //!   newer than a wall-clock time; here every read has a place in one sequence, and an item touched
 //!   after the read began keeps its pod *unsettled* until it was read again.
 
-mod making;
-mod picture;
+mod creations;
+mod snapshot;
 mod unread;
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use parking_lot::Mutex;
-use picture::Picture;
+use snapshot::PodSnapshot;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -31,8 +31,8 @@ use std::{
 };
 use tokio::sync::Notify;
 
-pub use making::Making;
-pub use picture::Listed;
+pub use creations::CreationGuard;
+pub use snapshot::Listed;
 pub use unread::Unread;
 
 /// A sandbox or a container.
@@ -93,14 +93,14 @@ pub struct Complete(());
 
 #[derive(Debug, Default)]
 struct Shared {
-    picture: Mutex<Picture>,
+    runtime_status: Mutex<PodSnapshot>,
     waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
     watchers: Mutex<HashMap<PodUid, Arc<Notify>>>,
     seq: AtomicU64,
     changed: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
     listed: Notify,
-    makings: Arc<making::Makings>,
+    creations: Arc<creations::Creations>,
     strings: Strings,
     address_order: AddressOrder,
 }
@@ -139,12 +139,12 @@ pub fn board_on(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
 impl PodCache {
     /// The latest picture of a pod, settled or not; empty for a pod the runtime has nothing of.
     pub fn latest(&self, uid: &PodUid) -> Arc<PodStatus> {
-        self.shared.picture.lock().status(uid)
+        self.shared.runtime_status.lock().status(uid)
     }
 
     /// The picture of a pod if nothing of it has to be read again.
     pub fn try_settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
-        self.shared.picture.lock().settled(uid)
+        self.shared.runtime_status.lock().settled(uid)
     }
 
     /// The picture of a pod once every touched item has been read again. Waits as long as that takes;
@@ -191,7 +191,10 @@ impl PodCache {
     /// item was read again. For a container, `sandbox` is where it lives.
     pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
         let seq = self.next_seq();
-        self.shared.picture.lock().touch(owner, &item, sandbox, seq);
+        self.shared
+            .runtime_status
+            .lock()
+            .touch(owner, &item, sandbox, seq);
         self.shared.inspect.mark(item);
     }
 
@@ -217,18 +220,18 @@ impl PodCache {
 
     /// All pods the runtime has something of.
     pub fn pods(&self) -> Vec<Arc<PodStatus>> {
-        self.shared.picture.lock().pods()
+        self.shared.runtime_status.lock().pods()
     }
 
     /// How much is kept, by what it is.
     pub fn kept(&self) -> [(&'static str, usize); 4] {
-        let (pods, items, graves) = self.shared.picture.lock().sizes();
+        let (pods, items, tombstones) = self.shared.runtime_status.lock().sizes();
         let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
         let waiting = waiters.lock().len() + watchers.lock().len();
         [
             ("pictures", pods),
             ("runtime_items", items),
-            ("removed_items", graves),
+            ("removed_items", tombstones),
             ("waiting_for_pictures", waiting),
         ]
     }
@@ -254,7 +257,7 @@ impl PodCache {
     /// Proof of a complete list, if there was one.
     pub fn is_complete(&self) -> Option<Complete> {
         self.shared
-            .picture
+            .runtime_status
             .lock()
             .was_listed()
             .then_some(Complete(()))
@@ -291,19 +294,19 @@ impl PodCacheWriter {
 
     /// The pod an item belongs to, and the sandbox of a container.
     pub fn locate(&self, item: &ItemId) -> Option<(Owner, Option<SandboxId>)> {
-        let picture = self.shared.picture.lock();
-        Some((picture.owner(item)?, picture.sandbox_of(item)))
+        let runtime_status = self.shared.runtime_status.lock();
+        Some((runtime_status.owner(item)?, runtime_status.sandbox_of(item)))
     }
 
     /// Whether a read of the item that began after `seq` has been applied.
     pub fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
-        self.shared.picture.lock().was_read_since(item, seq)
+        self.shared.runtime_status.lock().was_read_since(item, seq)
     }
 
     /// Whether the item was read as gone since the last list that changed anything. Ids are never used
     /// again.
     pub fn is_gone(&self, item: &ItemId) -> bool {
-        self.shared.picture.lock().is_gone(item)
+        self.shared.runtime_status.lock().is_gone(item)
     }
 
     /// A place in the order of reads; take it *before* the read begins.
@@ -326,7 +329,7 @@ impl PodCacheWriter {
     ) {
         let outcome = self
             .shared
-            .picture
+            .runtime_status
             .lock()
             .apply_list(seq, sandboxes, containers);
         self.shared.inspect.mark_all(outcome.inspect);
@@ -338,7 +341,7 @@ impl PodCacheWriter {
     /// A list equal to the last one was read at `seq`. Returns false when something was learnt since,
     /// so that the list has to be applied in full to be sure.
     pub fn confirm_list(&self, seq: Seq) -> bool {
-        self.shared.picture.lock().confirm_list(seq)
+        self.shared.runtime_status.lock().confirm_list(seq)
     }
 }
 
@@ -348,7 +351,7 @@ impl Shared {
     }
 
     fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
-        let applied = self.picture.lock().apply(owner, item, seq, read);
+        let applied = self.runtime_status.lock().apply(owner, item, seq, read);
         if applied.settled {
             self.wake(std::slice::from_ref(&owner.uid));
         }
@@ -378,7 +381,7 @@ impl Shared {
         let listed = waiters
             .get(uid)
             .is_some_and(|known| Arc::ptr_eq(known, notify));
-        if listed && self.picture.lock().settled(uid).is_none() {
+        if listed && self.runtime_status.lock().settled(uid).is_none() {
             return true;
         }
         if listed && let Some(notify) = waiters.remove(uid) {

@@ -32,7 +32,12 @@ fn listed(uid: &str, id: &str, state: ContainerState) -> Listed<ContainerStatus>
 }
 
 fn is_settled(cache: &PodCache, uid: &str) -> bool {
-    cache.shared.picture.lock().settled(&uid.into()).is_some()
+    cache
+        .shared
+        .runtime_status
+        .lock()
+        .settled(&uid.into())
+        .is_some()
 }
 
 #[tokio::test]
@@ -253,16 +258,16 @@ async fn whoever_waits_for_a_picture_is_woken_by_it_and_leaves_nothing_behind() 
         })
         .collect();
     tokio::task::yield_now().await;
-    let picture = |state| listed("u", "a", state);
+    let runtime_status = |state| listed("u", "a", state);
     for state in [ContainerState::Created, ContainerState::Running] {
         let seq = writer.next_seq();
-        let read = Read::Container(picture(state).status);
+        let read = Read::Container(runtime_status(state).status);
         writer.apply(&owner("u"), &item("a"), seq, read);
         tokio::task::yield_now().await;
         assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
     }
     let seq = writer.next_seq();
-    let read = Read::Container(picture(ContainerState::Exited).status);
+    let read = Read::Container(runtime_status(ContainerState::Exited).status);
     writer.apply(&owner("u"), &item("a"), seq, read);
     for waiting in waiting {
         waiting.await.unwrap();

@@ -27,7 +27,7 @@ impl fmt::Display for Unread {
 impl PodCache {
     /// The items that keep a pod from being settled.
     pub fn unread(&self, uid: &PodUid) -> Vec<Unread> {
-        self.shared.picture.lock().unread(uid)
+        self.shared.runtime_status.lock().unread(uid)
     }
 
     /// Waits until the pod is settled, or until every item that keeps it from that could not be read at
@@ -59,12 +59,12 @@ impl PodCacheWriter {
         failure: Arc<str>,
         listed: Option<ContainerStatus>,
     ) {
-        let mut picture = self.shared.picture.lock();
-        let Some(owner) = picture.owner(item) else {
+        let mut runtime_status = self.shared.runtime_status.lock();
+        let Some(owner) = runtime_status.owner(item) else {
             return;
         };
-        let applied = picture.failed(item, seq, failure, listed);
-        drop(picture);
+        let applied = runtime_status.failed(item, seq, failure, listed);
+        drop(runtime_status);
         self.shared.wake(std::slice::from_ref(&owner.uid));
         if applied.changed {
             self.shared.mark_changed(vec![owner.uid]);

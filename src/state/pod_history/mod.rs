@@ -3,14 +3,14 @@
 //! * Owns: a short memory per pod ([`Record`]): the last different decisions, equal ones counted
 //!   together, and the step that is under way.
 //! * Woken by: each pod's own worker, which writes about its own pod alone, while it takes a turn.
-//! * Publishes: [`Decisions::of`], and a counter that moves with every decision.
+//! * Publishes: [`PodHistory::of`], and a counter that moves with every decision.
 //! * Must never decide anything, outlive its pod, or take more than about a kilobyte for one; a pod
 //!   about which nothing was decided takes nothing.
 //! * Upstream has no counterpart; there one reads the log.
 
 mod record;
 
-pub use record::{Action, Decision, Noted, Record};
+pub use record::{Action, HistoryEntry, Noted, Record};
 
 use crate::model::PodUid;
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 /// The board; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Decisions {
+pub struct PodHistory {
     shared: Arc<Shared>,
 }
 
@@ -30,13 +30,13 @@ struct Shared {
     version: watch::Sender<u64>,
 }
 
-impl Default for Decisions {
+impl Default for PodHistory {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Decisions {
+impl PodHistory {
     /// An empty board.
     pub fn new() -> Self {
         Self {
@@ -48,11 +48,11 @@ impl Decisions {
     }
 
     /// Notes a decision about a pod.
-    pub fn note(&self, uid: &PodUid, decision: Decision<'_>) {
+    pub fn note(&self, uid: &PodUid, history_entry: HistoryEntry<'_>) {
         let now = Timestamp::now();
         let mut records = self.shared.records.lock();
         let record = records.entry(uid.clone()).or_default();
-        record.note(decision, now);
+        record.note(history_entry, now);
         drop(records);
         self.shared.version.send_modify(|version| *version += 1);
     }
@@ -116,14 +116,14 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_gone_leaves_nothing_and_one_at_rest_takes_nothing() {
-        let board = Decisions::new();
+        let board = PodHistory::new();
         let (uid, version) = (PodUid::from("u"), board.subscribe());
         board.doing(&uid, Some("looking".into()));
         board.doing(&uid, None);
         assert!(board.is_empty());
-        board.note(&uid, Decision::about_pod(Action::StopPod, "why".into()));
+        board.note(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
         board.doing(&uid, Some("stopping".into()));
-        assert_eq!(board.of(&uid).decisions().len(), 1);
+        assert_eq!(board.of(&uid).pod_history().len(), 1);
         assert_eq!(board.of(&uid).doing().unwrap().0, "stopping");
         assert_eq!(*version.borrow(), 1, "a step is no decision");
         board.forget(&uid);

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What all decisions about one pod may take, in bytes, texts included.
-const MOST_BYTES: usize = 960;
+const MAX_BYTES: usize = 960;
 /// Longest reason, in bytes.
-const MOST_TEXT: usize = 240;
+const MAX_TEXT: usize = 240;
 
 /// What was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ impl fmt::Display for Action {
 
 /// A decision as it is made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decision<'a> {
+pub struct HistoryEntry<'a> {
     /// What.
     pub action: Action,
     /// Name of the container that it is about; empty for the pod as a whole.
@@ -58,7 +58,7 @@ pub struct Decision<'a> {
     pub until: Option<Timestamp>,
 }
 
-impl Decision<'_> {
+impl HistoryEntry<'_> {
     /// About the pod as a whole.
     pub fn about_pod(action: Action, why: String) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Decision<'_> {
     }
 }
 
-impl<'a> Decision<'a> {
+impl<'a> HistoryEntry<'a> {
     /// One that holds until then.
     #[must_use]
     pub fn until(self, until: Timestamp) -> Self {
@@ -138,7 +138,7 @@ fn from_millis(millis: i64) -> Timestamp {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
     /// Oldest first, by when they were made last.
-    decisions: Vec<Noted>,
+    pod_history: Vec<Noted>,
     doing: Option<Box<(String, Timestamp)>>,
     /// When all was well last, milliseconds since the epoch.
     well: i64,
@@ -146,8 +146,8 @@ pub struct Record {
 
 impl Record {
     /// The last different decisions, oldest first by when they were made last.
-    pub fn decisions(&self) -> &[Noted] {
-        &self.decisions
+    pub fn pod_history(&self) -> &[Noted] {
+        &self.pod_history
     }
 
     /// The step that is under way, and since when.
@@ -159,7 +159,7 @@ impl Record {
     /// The newest decision about a container (or, under an empty name, the pod), if it was made since
     /// all was well last and says that something is held back or failed.
     pub fn trouble(&self, container: &str) -> Option<&Noted> {
-        let mut newest = self.decisions.iter().rev();
+        let mut newest = self.pod_history.iter().rev();
         let newest = newest.find(|noted| *noted.container == *container)?;
         let trouble = matches!(newest.action, Action::Hold | Action::Fail);
         (trouble && newest.last > self.well).then_some(newest)
@@ -172,21 +172,21 @@ impl Record {
 
     /// Notes a decision made at `now`. One equal to an earlier one is counted there; the oldest make
     /// room for it.
-    pub fn note(&mut self, decision: Decision<'_>, now: Timestamp) {
-        let Decision {
+    pub fn note(&mut self, history_entry: HistoryEntry<'_>, now: Timestamp) {
+        let HistoryEntry {
             action,
             container,
             why,
             until,
-        } = decision;
-        let why = why.get(..why.floor_char_boundary(MOST_TEXT)).unwrap_or("");
+        } = history_entry;
+        let why = why.get(..why.floor_char_boundary(MAX_TEXT)).unwrap_or("");
         let same = |noted: &Noted| {
             noted.action == action && *noted.container == *container && *noted.why == *why
         };
-        let known = self.decisions.iter().position(same);
+        let known = self.pod_history.iter().position(same);
         let now = now.as_millisecond();
         let mut noted = match known {
-            Some(at) => self.decisions.remove(at),
+            Some(at) => self.pod_history.remove(at),
             None => Noted {
                 action,
                 count: 0,
@@ -200,19 +200,19 @@ impl Record {
         noted.count = noted.count.saturating_add(1);
         noted.last = now;
         noted.until = until.map_or(0, |until| until.as_millisecond());
-        let mut room = MOST_BYTES.saturating_sub(noted.bytes());
+        let mut room = MAX_BYTES.saturating_sub(noted.bytes());
         let fits = |noted: &&Noted| {
             let fits = noted.bytes() <= room;
             room = room.saturating_sub(noted.bytes());
             fits
         };
-        let kept = self.decisions.iter().rev().take_while(fits).count();
-        if kept < self.decisions.len() {
-            self.decisions.drain(..self.decisions.len() - kept);
-            self.decisions.shrink_to_fit();
+        let kept = self.pod_history.iter().rev().take_while(fits).count();
+        if kept < self.pod_history.len() {
+            self.pod_history.drain(..self.pod_history.len() - kept);
+            self.pod_history.shrink_to_fit();
         }
-        self.decisions.reserve_exact(1);
-        self.decisions.push(noted);
+        self.pod_history.reserve_exact(1);
+        self.pod_history.push(noted);
     }
 
     /// A step begins at `now`.
@@ -235,19 +235,21 @@ mod tests {
     }
 
     fn whys(record: &Record) -> Vec<(&str, u32)> {
-        let decisions = record.decisions().iter();
-        decisions.map(|noted| (&*noted.why, noted.count)).collect()
+        let pod_history = record.pod_history().iter();
+        pod_history
+            .map(|noted| (&*noted.why, noted.count))
+            .collect()
     }
 
     #[test]
     fn equal_decisions_are_counted_together_with_their_first_and_last_time() {
         let mut record = Record::default();
         for (second, why) in [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "a")] {
-            let decision = Decision::about(Action::StartContainer, "main", why.into());
-            record.note(decision, t(second));
+            let history_entry = HistoryEntry::about(Action::StartContainer, "main", why.into());
+            record.note(history_entry, t(second));
         }
         assert_eq!(whys(&record), [("b", 1), ("c", 1), ("a", 3)]);
-        let last = record.decisions().last().unwrap();
+        let last = record.pod_history().last().unwrap();
         assert_eq!((last.first(), last.last()), (t(0), t(4)));
     }
 
@@ -259,30 +261,36 @@ mod tests {
             (Action::StartContainer, "b"),
             (Action::StopContainer, "b"),
         ] {
-            record.note(Decision::about(action, container, "why".into()), t(0));
+            record.note(HistoryEntry::about(action, container, "why".into()), t(0));
         }
-        assert_eq!(record.decisions().len(), 3);
+        assert_eq!(record.pod_history().len(), 3);
     }
 
     #[test]
     fn the_newest_until_counts() {
         let mut record = Record::default();
         for until in [Some(t(9)), None, Some(t(20))] {
-            let decision = Decision::about(Action::Hold, "main", "why".into());
-            record.note(Decision { until, ..decision }, t(0));
-            assert_eq!(record.decisions()[0].until(), until);
+            let history_entry = HistoryEntry::about(Action::Hold, "main", "why".into());
+            record.note(
+                HistoryEntry {
+                    until,
+                    ..history_entry
+                },
+                t(0),
+            );
+            assert_eq!(record.pod_history()[0].until(), until);
         }
     }
 
     #[test]
     fn trouble_is_over_after_another_decision_or_a_turn_that_went_well() {
         let mut record = Record::default();
-        let fail = || Decision::about_pod(Action::Fail, "no network".into());
+        let fail = || HistoryEntry::about_pod(Action::Fail, "no network".into());
         record.note(fail(), t(0));
         assert_eq!(&*record.trouble("").unwrap().why, "no network");
         assert_eq!(record.trouble("main"), None);
         record.note(
-            Decision::about_pod(Action::CreateSandbox, String::new()),
+            HistoryEntry::about_pod(Action::CreateSandbox, String::new()),
             t(1),
         );
         assert_eq!(record.trouble(""), None);
@@ -298,13 +306,13 @@ mod tests {
         let mut record = Record::default();
         for i in 0..100 {
             let why = format!("{i} {}", "é".repeat(i * 7 % 400));
-            record.note(Decision::about(Action::Fail, "main", why), t(0));
-            let bytes: usize = record.decisions().iter().map(Noted::bytes).sum();
-            assert!(bytes <= MOST_BYTES, "{bytes}");
-            assert!(record.decisions.capacity() * size_of::<Noted>() <= 1024);
-            let last = record.decisions().last().unwrap();
+            record.note(HistoryEntry::about(Action::Fail, "main", why), t(0));
+            let bytes: usize = record.pod_history().iter().map(Noted::bytes).sum();
+            assert!(bytes <= MAX_BYTES, "{bytes}");
+            assert!(record.pod_history.capacity() * size_of::<Noted>() <= 1024);
+            let last = record.pod_history().last().unwrap();
             assert!(last.why.starts_with(&i.to_string()));
         }
-        assert!(record.decisions().len() >= 2);
+        assert!(record.pod_history().len() >= 2);
     }
 }

@@ -93,9 +93,9 @@ impl PodRecord {
 
     /// The runtime's picture with the instances that are gone and still say something: how a container
     /// ended, or how it ended before the one instance that there is. `None` when there are none.
-    pub fn with_exits(&self, picture: &PodStatus) -> Option<PodStatus> {
+    pub fn with_exits(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
         let missing = |(name, exit): (&String, &Exit)| {
-            let mut known = picture.instances(name);
+            let mut known = runtime_status.instances(name);
             let speaks = match (known.next(), known.next()) {
                 (None, _) => !exit.followed,
                 (Some(only), None) => {
@@ -109,7 +109,7 @@ impl PodRecord {
         if missing.is_empty() {
             return None;
         }
-        let mut shown = picture.clone();
+        let mut shown = runtime_status.clone();
         shown.containers.extend(missing);
         shown.sort();
         Some(shown)
@@ -118,11 +118,11 @@ impl PodRecord {
 
 /// Whether an instance that is to be removed is the newest one of its container that ended, and so the
 /// last to say how; then, whether there is a later one.
-pub fn says_the_last_word(picture: &PodStatus, instance: &ContainerStatus) -> Option<bool> {
-    let newest_dead = picture
+pub fn is_last_exit(runtime_status: &PodStatus, instance: &ContainerStatus) -> Option<bool> {
+    let newest_dead = runtime_status
         .instances(&instance.name)
         .find(|known| known.state == ContainerState::Exited)?;
-    let newest = picture.newest(&instance.name)?;
+    let newest = runtime_status.newest(&instance.name)?;
     (newest_dead.id == instance.id).then_some(newest.id != instance.id)
 }
 
@@ -142,17 +142,21 @@ mod tests {
         }
     }
 
-    fn picture(containers: Vec<ContainerStatus>) -> PodStatus {
-        let mut picture = PodStatus {
+    fn runtime_status(containers: Vec<ContainerStatus>) -> PodStatus {
+        let mut runtime_status = PodStatus {
             containers,
             ..PodStatus::default()
         };
-        picture.sort();
-        picture
+        runtime_status.sort();
+        runtime_status
     }
 
-    fn ids(picture: &PodStatus) -> Vec<&str> {
-        picture.containers.iter().map(|c| c.id.as_str()).collect()
+    fn ids(runtime_status: &PodStatus) -> Vec<&str> {
+        runtime_status
+            .containers
+            .iter()
+            .map(|c| c.id.as_str())
+            .collect()
     }
 
     use ContainerState::{Exited, Running};
@@ -164,10 +168,10 @@ mod tests {
         record.set_exit(&dead, false);
         let (name, exit) = record.last_exits().next().unwrap();
         assert_eq!((name, exit.exit_code), ("a", 7));
-        let shown = record.with_exits(&picture(vec![])).unwrap();
+        let shown = record.with_exits(&runtime_status(vec![])).unwrap();
         assert_eq!(shown.containers, std::slice::from_ref(&dead));
         // With a later instance it is that one's past.
-        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]));
+        let shown = record.with_exits(&runtime_status(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
         // Others have a past of their own.
         for known in [
@@ -175,7 +179,7 @@ mod tests {
             vec![instance("a", 0, Exited)],
             vec![instance("a", 3, Running), instance("a", 2, Exited)],
         ] {
-            assert_eq!(record.with_exits(&picture(known)), None);
+            assert_eq!(record.with_exits(&runtime_status(known)), None);
         }
     }
 
@@ -184,8 +188,8 @@ mod tests {
         let mut record = PodRecord::default();
         record.set_exit(&instance("a", 1, Exited), true);
         assert_eq!(record.last_exits().count(), 0);
-        assert_eq!(record.with_exits(&picture(vec![])), None);
-        let shown = record.with_exits(&picture(vec![instance("a", 2, Running)]));
+        assert_eq!(record.with_exits(&runtime_status(vec![])), None);
+        let shown = record.with_exits(&runtime_status(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
     }
 
@@ -207,12 +211,12 @@ mod tests {
             instance("a", 1, Exited),
             instance("a", 2, Running),
         );
-        let both = picture(vec![old.clone(), dead.clone()]);
-        assert_eq!(says_the_last_word(&both, &old), None);
-        assert_eq!(says_the_last_word(&both, &dead), Some(false));
-        let all = picture(vec![old, dead.clone(), live.clone()]);
-        assert_eq!(says_the_last_word(&all, &dead), Some(true));
-        assert_eq!(says_the_last_word(&all, &live), None);
-        assert_eq!(says_the_last_word(&picture(vec![]), &dead), None);
+        let both = runtime_status(vec![old.clone(), dead.clone()]);
+        assert_eq!(is_last_exit(&both, &old), None);
+        assert_eq!(is_last_exit(&both, &dead), Some(false));
+        let all = runtime_status(vec![old, dead.clone(), live.clone()]);
+        assert_eq!(is_last_exit(&all, &dead), Some(true));
+        assert_eq!(is_last_exit(&all, &live), None);
+        assert_eq!(is_last_exit(&runtime_status(vec![]), &dead), None);
     }
 }

@@ -1,7 +1,7 @@
 //! What has to survive the kubelet's own death and the runtime cannot tell.
 //!
-//! * Owns: one small JSON file per pod below `<root-dir>/journal`, written only when a fact changes.
-//! * Woken by: updates; a task writes coalesced changes, [`Journal::record`] waits for the write.
+//! * Owns: one small JSON file per pod below `<root-dir>/state_store`, written only when a fact changes.
+//! * Woken by: updates; a task writes coalesced changes, [`PodStateStore::record`] waits for the write.
 //! * Publishes: [`PodRecord`]s, read back at start.
 //! * Must never hold what the runtime or the manifest already says, and never fail a pod because a
 //!   disk is full: a fact that cannot be written is kept in memory and tried again.
@@ -28,9 +28,9 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use exits::{Exit, says_the_last_word};
+pub use exits::{Exit, is_last_exit};
 pub use record::{
-    BackOffStep, ConditionSince, Origin, PodRecord, RestartAll, SavedVerdicts, Terminal,
+    BackOffStep, ConditionSince, Origin, PodRecord, RestartAll, SavedProbeResults, Terminal,
 };
 
 /// Written into every file; a file with another number is left alone and ignored.
@@ -46,7 +46,7 @@ const MANY: usize = 16;
 
 /// The journal; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Journal {
+pub struct PodStateStore {
     shared: Arc<Shared>,
 }
 
@@ -60,7 +60,7 @@ struct Shared {
     failing: AtomicBool,
 }
 
-impl Journal {
+impl PodStateStore {
     /// Opens (and creates) the directory and reads what is there. A file that cannot be understood is
     /// logged and skipped; it never stops the kubelet. Blocking.
     pub fn open(directory: PathBuf) -> anyhow::Result<Self> {
@@ -231,8 +231,8 @@ impl Journal {
     /// Writes what is marked, of one pod or of all. It runs as a task of its own: once begun it is
     /// carried through, whoever stops waiting for it, so no later write can overtake it.
     async fn write(&self, only: Option<PodUid>) -> Written {
-        let journal = self.clone();
-        let writing = tokio::spawn(async move { journal.write_marked(only).await });
+        let state_store = self.clone();
+        let writing = tokio::spawn(async move { state_store.write_marked(only).await });
         // It is only ever lost with the runtime that it runs on.
         writing.await.unwrap_or_default()
     }

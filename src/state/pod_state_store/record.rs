@@ -1,7 +1,7 @@
 //! What is remembered of one pod, as it is in its file.
 
 use super::Exit;
-use crate::model::{ContainerId, Pod, PodExt, PodSource, ProbeKind, ProbeVerdict, SandboxId, keys};
+use crate::model::{ContainerId, Pod, PodExt, PodSource, ProbeKind, ProbeResult, SandboxId, keys};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ pub struct PodRecord {
     /// Restart back-off per container name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub back_off: BTreeMap<String, BackOffStep>,
-    /// Settled probe verdicts per container instance.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub verdicts: BTreeMap<String, SavedVerdicts>,
+    /// Settled probe results per container instance.
+    #[serde(rename = "verdicts", skip_serializing_if = "BTreeMap::is_empty")]
+    pub probe_results: BTreeMap<String, SavedProbeResults>,
     /// Since when the pod has been active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
@@ -136,7 +136,7 @@ pub struct RestartAll {
 /// The verdicts of one container instance; true is success.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct SavedVerdicts {
+pub struct SavedProbeResults {
     /// Liveness.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub liveness: Option<bool>,
@@ -148,7 +148,7 @@ pub struct SavedVerdicts {
     pub startup: Option<bool>,
 }
 
-impl SavedVerdicts {
+impl SavedProbeResults {
     fn slot(&mut self, kind: ProbeKind) -> &mut Option<bool> {
         match kind {
             ProbeKind::Liveness => &mut self.liveness,
@@ -160,26 +160,31 @@ impl SavedVerdicts {
 
 impl PodRecord {
     /// Remembers a verdict; `Unknown` forgets it.
-    pub fn set_verdict(&mut self, id: &ContainerId, kind: ProbeKind, verdict: ProbeVerdict) {
-        let saved = self.verdicts.entry(id.to_string()).or_default();
-        *saved.slot(kind) = match verdict {
-            ProbeVerdict::Success => Some(true),
-            ProbeVerdict::Failure => Some(false),
-            ProbeVerdict::Unknown => None,
+    pub fn set_probe_result(
+        &mut self,
+        id: &ContainerId,
+        kind: ProbeKind,
+        probe_result: ProbeResult,
+    ) {
+        let saved = self.probe_results.entry(id.to_string()).or_default();
+        *saved.slot(kind) = match probe_result {
+            ProbeResult::Success => Some(true),
+            ProbeResult::Failure => Some(false),
+            ProbeResult::Unknown => None,
         };
-        if *saved == SavedVerdicts::default() {
-            self.verdicts.remove(id.as_str());
+        if *saved == SavedProbeResults::default() {
+            self.probe_results.remove(id.as_str());
         }
     }
 
     /// The remembered verdict of one probe.
-    pub fn verdict(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeVerdict> {
-        let mut saved = self.verdicts.get(id.as_str())?.clone();
+    pub fn probe_result(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
+        let mut saved = self.probe_results.get(id.as_str())?.clone();
         saved.slot(kind).map(|ok| {
             if ok {
-                ProbeVerdict::Success
+                ProbeResult::Success
             } else {
-                ProbeVerdict::Failure
+                ProbeResult::Failure
             }
         })
     }
@@ -197,7 +202,7 @@ impl PodRecord {
 
     /// Forgets container instances that the predicate does not keep.
     pub fn retain_containers(&mut self, mut keep: impl FnMut(&str) -> bool) {
-        self.verdicts.retain(|id, _| keep(id));
+        self.probe_results.retain(|id, _| keep(id));
         self.post_start_pending.retain(|id| keep(id));
         self.pre_stop_ran.retain(|id| keep(id));
     }

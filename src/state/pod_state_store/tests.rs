@@ -1,10 +1,10 @@
 use super::*;
-use crate::model::{ProbeKind, ProbeVerdict};
+use crate::model::{ProbeKind, ProbeResult};
 use futures::FutureExt as _;
 use jiff::Timestamp;
 
-fn journal(directory: &Path) -> Journal {
-    Journal::open(directory.to_path_buf()).unwrap()
+fn state_store(directory: &Path) -> PodStateStore {
+    PodStateStore::open(directory.to_path_buf()).unwrap()
 }
 
 #[tokio::test]
@@ -12,10 +12,10 @@ async fn a_recorded_fact_is_read_back_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let uid = PodUid::from("abc");
     let since: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-    journal(dir.path())
+    state_store(dir.path())
         .record(&uid, |r| {
             r.initialized_in = Some("s1".into());
-            r.set_verdict(&"c1".into(), ProbeKind::Readiness, ProbeVerdict::Success);
+            r.set_probe_result(&"c1".into(), ProbeKind::Readiness, ProbeResult::Success);
             r.back_off.insert(
                 "web".into(),
                 BackOffStep {
@@ -26,11 +26,11 @@ async fn a_recorded_fact_is_read_back_after_a_restart() {
             );
         })
         .await;
-    let record = journal(dir.path()).get(&uid);
+    let record = state_store(dir.path()).get(&uid);
     assert_eq!(record.initialized_sandbox(), Some("s1".into()));
     assert_eq!(
-        record.verdict(&"c1".into(), ProbeKind::Readiness),
-        Some(ProbeVerdict::Success)
+        record.probe_result(&"c1".into(), ProbeKind::Readiness),
+        Some(ProbeResult::Success)
     );
     assert_eq!(record.back_off["web"].key, u64::MAX);
 }
@@ -38,14 +38,14 @@ async fn a_recorded_fact_is_read_back_after_a_restart() {
 #[tokio::test]
 async fn a_pod_without_facts_has_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = journal(dir.path());
+    let state_store = state_store(dir.path());
     let uid = PodUid::from("abc");
-    journal.record(&uid, |_| {}).await;
-    journal
+    state_store.record(&uid, |_| {}).await;
+    state_store
         .record(&uid, |r| r.initialized_in = Some("s".into()))
         .await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    journal.record(&uid, |r| r.initialized_in = None).await;
+    state_store.record(&uid, |r| r.initialized_in = None).await;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -55,8 +55,8 @@ async fn garbage_on_disk_is_skipped_and_does_not_stop_the_kubelet() {
     fs::write(dir.path().join("a.json"), b"{ not json").unwrap();
     fs::write(dir.path().join("b.json"), br#"{"version":99}"#).unwrap();
     fs::write(dir.path().join(".c.json.1-2.tmp"), b"half").unwrap();
-    let journal = journal(dir.path());
-    assert_eq!(journal.uids(), Vec::<PodUid>::new());
+    let state_store = state_store(dir.path());
+    assert_eq!(state_store.uids(), Vec::<PodUid>::new());
     assert!(!dir.path().join(".c.json.1-2.tmp").exists());
 }
 
@@ -65,57 +65,57 @@ async fn what_a_newer_kubelet_added_is_passed_over_and_the_rest_counts() {
     let dir = tempfile::tempdir().unwrap();
     let newer = br#"{"version":1,"initializedIn":"s","fromTheFuture":{"a":1}}"#;
     fs::write(dir.path().join("abc.json"), newer).unwrap();
-    let read = journal(dir.path()).get(&PodUid::from("abc"));
+    let read = state_store(dir.path()).get(&PodUid::from("abc"));
     assert_eq!(read.initialized_in.as_deref(), Some("s"));
 }
 
 #[tokio::test]
 async fn a_uid_cannot_leave_the_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = journal(&dir.path().join("journal"));
+    let state_store = state_store(&dir.path().join("journal"));
     let uid = PodUid::from("../escape");
-    journal
+    state_store
         .record(&uid, |r| r.initialized_in = Some("s".into()))
         .await;
     assert!(!dir.path().join("escape.json").exists());
-    assert_eq!(journal.get(&uid).initialized_in.as_deref(), Some("s"));
+    assert_eq!(state_store.get(&uid).initialized_in.as_deref(), Some("s"));
 }
 
 #[tokio::test]
 async fn updates_are_written_by_the_task_and_flushed_at_shutdown() {
     let dir = tempfile::tempdir().unwrap();
-    let first = journal(dir.path());
+    let first = state_store(dir.path());
     let uid = PodUid::from("abc");
     first.update(&uid, |r| r.post_start_pending.push("c".into()));
     let shutdown = CancellationToken::new();
     shutdown.cancel();
     first.run(shutdown).await.unwrap();
-    assert_eq!(journal(dir.path()).get(&uid).post_start_pending, ["c"]);
+    assert_eq!(state_store(dir.path()).get(&uid).post_start_pending, ["c"]);
 }
 
 #[tokio::test]
 async fn what_was_flushed_is_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let first = journal(dir.path());
+    let first = state_store(dir.path());
     let uid = PodUid::from("abc");
     first.update(&uid, |r| r.initialized_in = Some("s".into()));
     first.flush().await;
     first.flush().await;
-    let again = journal(dir.path()).get(&uid);
+    let again = state_store(dir.path()).get(&uid);
     assert_eq!(again.initialized_in.as_deref(), Some("s"));
 }
 
 #[tokio::test]
 async fn what_changes_after_the_writer_has_ended_is_written_by_a_flush() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path().to_path_buf()).unwrap();
+    let state_store = PodStateStore::open(dir.path().to_path_buf()).unwrap();
     let shutdown = CancellationToken::new();
     shutdown.cancel();
-    journal.clone().run(shutdown).await.unwrap();
-    journal.update(&"u".into(), |r| r.initialized_in = Some("s".into()));
-    let reopened = || Journal::open(dir.path().to_path_buf()).unwrap();
+    state_store.clone().run(shutdown).await.unwrap();
+    state_store.update(&"u".into(), |r| r.initialized_in = Some("s".into()));
+    let reopened = || PodStateStore::open(dir.path().to_path_buf()).unwrap();
     assert!(reopened().uids().is_empty());
-    journal.flush().await;
+    state_store.flush().await;
     let record = reopened().get(&"u".into());
     assert_eq!(record.initialized_in.as_deref(), Some("s"));
 }
@@ -123,13 +123,13 @@ async fn what_changes_after_the_writer_has_ended_is_written_by_a_flush() {
 #[tokio::test]
 async fn a_record_that_nobody_waits_for_any_more_is_written_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
-    let (journal, uid) = (journal(dir.path()), PodUid::from("abc"));
-    let busy = journal.shared.writing.lock().await;
-    let recording = journal.record(&uid, |r| r.initialized_in = Some("s".into()));
+    let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
+    let busy = state_store.shared.writing.lock().await;
+    let recording = state_store.record(&uid, |r| r.initialized_in = Some("s".into()));
     assert!(recording.now_or_never().is_none(), "it waits for its turn");
     drop(busy);
-    journal.flush().await;
-    let again = self::journal(dir.path()).get(&uid);
+    state_store.flush().await;
+    let again = self::state_store(dir.path()).get(&uid);
     assert_eq!(again.initialized_in.as_deref(), Some("s"));
 }
 
@@ -142,24 +142,24 @@ fn a_write_is_not_overtaken_by_a_later_one_when_nobody_waits_for_it() {
         .unwrap();
     runtime.block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        let (journal, uid) = (journal(dir.path()), PodUid::from("abc"));
+        let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
         let (free, busy) = std::sync::mpsc::channel::<()>();
         let busy = tokio::task::spawn_blocking(move || busy.recv());
         let set =
             |text: &'static str| move |r: &mut PodRecord| r.initialized_in = Some(text.into());
-        let mut first = Box::pin(journal.record(&uid, set("first")));
+        let mut first = Box::pin(state_store.record(&uid, set("first")));
         assert!(futures::poll!(&mut first).is_pending());
         tokio::task::yield_now().await;
         drop(first);
         assert!(
-            journal.shared.writing.try_lock().is_err(),
+            state_store.shared.writing.try_lock().is_err(),
             "it is still being written"
         );
-        let second = journal.record(&uid, set("second"));
+        let second = state_store.record(&uid, set("second"));
         free.send(()).unwrap();
         second.await;
         busy.await.unwrap().unwrap();
-        let again = self::journal(dir.path()).get(&uid);
+        let again = self::state_store(dir.path()).get(&uid);
         assert_eq!(again.initialized_in.as_deref(), Some("second"));
     });
 }

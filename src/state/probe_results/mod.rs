@@ -8,7 +8,7 @@
 
 use crate::{
     base::DirtySet,
-    model::{ContainerId, PodUid, ProbeKind, ProbeVerdict},
+    model::{ContainerId, PodUid, ProbeKind, ProbeResult},
     state::pod_state_store::PodRecord,
 };
 use parking_lot::RwLock;
@@ -16,18 +16,18 @@ use std::{collections::HashMap, sync::Arc};
 
 /// The verdicts of one container instance; `None` where no probe of that kind has been set up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdicts {
+pub struct ContainerProbeResults {
     /// Liveness.
-    pub liveness: Option<ProbeVerdict>,
+    pub liveness: Option<ProbeResult>,
     /// Readiness.
-    pub readiness: Option<ProbeVerdict>,
+    pub readiness: Option<ProbeResult>,
     /// Startup.
-    pub startup: Option<ProbeVerdict>,
+    pub startup: Option<ProbeResult>,
 }
 
-impl Verdicts {
+impl ContainerProbeResults {
     /// One of the three.
-    pub fn get(&self, kind: ProbeKind) -> Option<ProbeVerdict> {
+    pub fn get(&self, kind: ProbeKind) -> Option<ProbeResult> {
         match kind {
             ProbeKind::Liveness => self.liveness,
             ProbeKind::Readiness => self.readiness,
@@ -35,7 +35,7 @@ impl Verdicts {
         }
     }
 
-    fn slot(&mut self, kind: ProbeKind) -> &mut Option<ProbeVerdict> {
+    fn slot(&mut self, kind: ProbeKind) -> &mut Option<ProbeResult> {
         match kind {
             ProbeKind::Liveness => &mut self.liveness,
             ProbeKind::Readiness => &mut self.readiness,
@@ -44,7 +44,7 @@ impl Verdicts {
     }
 }
 
-type Board = RwLock<HashMap<ContainerId, Verdicts>>;
+type Board = RwLock<HashMap<ContainerId, ContainerProbeResults>>;
 
 /// The writing end; held by the prober.
 #[derive(Debug)]
@@ -80,12 +80,12 @@ impl ProbeResultsWriter {
         uid: &PodUid,
         container: &ContainerId,
         kind: ProbeKind,
-        verdict: ProbeVerdict,
+        probe_result: ProbeResult,
     ) -> bool {
         let mut board = self.board.write();
         let slot = board.entry(container.clone()).or_default().slot(kind);
-        let changed = *slot != Some(verdict);
-        *slot = Some(verdict);
+        let changed = *slot != Some(probe_result);
+        *slot = Some(probe_result);
         drop(board);
         if changed {
             self.changed.mark(uid.clone());
@@ -94,21 +94,21 @@ impl ProbeResultsWriter {
     }
 
     /// What stands of one probe.
-    pub fn get(&self, container: &ContainerId, kind: ProbeKind) -> Option<ProbeVerdict> {
+    pub fn get(&self, container: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         self.board.read().get(container)?.get(kind)
     }
 
     /// Sets what an earlier kubelet wrote down of a pod's probes; it holds until they are run again. Returns
     /// the container instances.
     pub fn restore(&self, uid: &PodUid, record: &PodRecord) -> Vec<ContainerId> {
-        let known = record.verdicts.keys();
+        let known = record.probe_results.keys();
         let containers: Vec<ContainerId> = known.map(|id| id.as_str().into()).collect();
         for (id, kind) in containers
             .iter()
             .flat_map(|id| ProbeKind::ALL.map(|kind| (id, kind)))
         {
-            if let Some(verdict) = record.verdict(id, kind) {
-                self.set(uid, id, kind, verdict);
+            if let Some(probe_result) = record.probe_result(id, kind) {
+                self.set(uid, id, kind, probe_result);
             }
         }
         containers
@@ -117,9 +117,9 @@ impl ProbeResultsWriter {
     /// Forgets one kind of verdict of a container instance.
     pub fn clear(&self, container: &ContainerId, kind: ProbeKind) {
         let mut board = self.board.write();
-        if let Some(verdicts) = board.get_mut(container) {
-            *verdicts.slot(kind) = None;
-            if *verdicts == Verdicts::default() {
+        if let Some(probe_results) = board.get_mut(container) {
+            *probe_results.slot(kind) = None;
+            if *probe_results == ContainerProbeResults::default() {
                 board.remove(container);
             }
         }
@@ -128,7 +128,7 @@ impl ProbeResultsWriter {
 
 impl ProbeResults {
     /// The verdicts of a container instance.
-    pub fn get(&self, container: &ContainerId) -> Verdicts {
+    pub fn get(&self, container: &ContainerId) -> ContainerProbeResults {
         self.board
             .read()
             .get(container)
@@ -160,18 +160,18 @@ mod tests {
     async fn only_a_changed_verdict_marks_the_pod() {
         let (writer, reader) = board();
         let (uid, id) = (PodUid::from("u"), ContainerId::from("c"));
-        assert!(writer.set(&uid, &id, ProbeKind::Liveness, ProbeVerdict::Success));
+        assert!(writer.set(&uid, &id, ProbeKind::Liveness, ProbeResult::Success));
         assert_eq!(reader.changed().await.len(), 1);
-        assert!(!writer.set(&uid, &id, ProbeKind::Liveness, ProbeVerdict::Success));
+        assert!(!writer.set(&uid, &id, ProbeKind::Liveness, ProbeResult::Success));
         assert!(reader.changed.take_now().is_empty());
-        assert_eq!(reader.get(&id).liveness, Some(ProbeVerdict::Success));
+        assert_eq!(reader.get(&id).liveness, Some(ProbeResult::Success));
     }
 
     #[test]
     fn a_container_without_verdicts_leaves_no_entry() {
         let (writer, reader) = board();
         let id = ContainerId::from("c");
-        writer.set(&"u".into(), &id, ProbeKind::Startup, ProbeVerdict::Unknown);
+        writer.set(&"u".into(), &id, ProbeKind::Startup, ProbeResult::Unknown);
         writer.clear(&id, ProbeKind::Startup);
         assert!(reader.is_empty());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, SOON, manifest};
+use crate::node::{Node, WAIT_LIMIT, manifest};
 use crate::support::wait::{holds, wait_for};
 
 const SLEEPER: &str =
@@ -80,7 +80,7 @@ pub async fn pods_of_an_api_server_live_on_whatever_the_flags() {
         running.retain(|container| container.pod != "of-a-file");
         assert_eq!(running.len(), 2);
         node.restart_kubelet().await;
-        wait_for("what no source wants is gone", SOON, || async {
+        wait_for("what no source wants is gone", WAIT_LIMIT, || async {
             let left = node.runtime.try_containers_of("of-a-file")?;
             holds(left.is_empty(), format!("{left:?}"))
         })
@@ -88,7 +88,7 @@ pub async fn pods_of_an_api_server_live_on_whatever_the_flags() {
         node.put("web", &manifest("web", SLEEPER));
         node.ready("web").await;
         node.remove("web");
-        node.gone("web", SOON).await;
+        node.gone("web", WAIT_LIMIT).await;
         // Not to wait for anything, but to see that nothing comes.
         tokio::time::sleep(AUDITS).await;
         assert_eq!(node.runtime.running(), running);

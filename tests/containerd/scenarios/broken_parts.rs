@@ -1,6 +1,6 @@
 //! The kubelet or the runtime dies; the pods do not notice.
 
-use crate::node::{Node, SOON, condition, manifest, restarts};
+use crate::node::{Node, WAIT_LIMIT, condition, manifest, restarts};
 use crate::support::wait::wait_for;
 
 /// Two pods, one with a readiness probe that leaves a trace of each run.
@@ -33,7 +33,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
 async fn watch_for_flips(node: &Node, more: usize) {
     let probes = || node.shared_file("probes").lines().count();
     let enough = probes() + more;
-    wait_for("the probe runs on", SOON, || async {
+    wait_for("the probe runs on", WAIT_LIMIT, || async {
         for pod in node.kubelet.pods().await.unwrap_or_default() {
             let name = pod.metadata.name.clone().unwrap_or_default();
             assert_ne!(
@@ -68,7 +68,7 @@ pub async fn a_killed_kubelet_finds_its_pods_as_they_were() {
     };
     let since = ready_since(&node.ready("probed").await);
     node.kubelet.respawn();
-    node.kubelet.wait_healthy(SOON).await;
+    node.kubelet.wait_healthy(WAIT_LIMIT).await;
     watch_for_flips(&node, 3).await;
     let after = node.ready("probed").await;
     node.ready("plain").await;
@@ -76,7 +76,7 @@ pub async fn a_killed_kubelet_finds_its_pods_as_they_were() {
     assert_eq!(node.runtime.containers(), before);
     // It is in charge again, too.
     node.remove("plain");
-    node.gone("plain", SOON).await;
+    node.gone("plain", WAIT_LIMIT).await;
 }
 
 pub async fn a_restarted_containerd_costs_no_container() {
@@ -87,7 +87,7 @@ pub async fn a_restarted_containerd_costs_no_container() {
     node.runtime.resume();
     // Probes fail while the runtime is away; what counts is what runs afterwards.
     let more = node.shared_file("probes").lines().count() + 2;
-    wait_for("probes run again", SOON, || async {
+    wait_for("probes run again", WAIT_LIMIT, || async {
         let now = node.shared_file("probes").lines().count();
         if now >= more {
             Ok(())
@@ -110,11 +110,11 @@ pub async fn sigterm_ends_the_kubelet_and_leaves_the_pods() {
     let mut node = Node::start().await;
     running_pods(&node).await;
     let before = node.runtime.containers();
-    let status = node.kubelet.terminate(SOON).await;
+    let status = node.kubelet.terminate(WAIT_LIMIT).await;
     assert!(status.success(), "{status}");
     assert_eq!(node.runtime.containers(), before);
     node.kubelet.respawn();
-    node.kubelet.wait_healthy(SOON).await;
+    node.kubelet.wait_healthy(WAIT_LIMIT).await;
     watch_for_flips(&node, 2).await;
     assert_eq!(node.runtime.containers(), before);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::{Node, SOON, container, manifest, phase, restarts};
+use crate::node::{Node, WAIT_LIMIT, container, manifest, phase, restarts};
 use crate::support::wait::{holds, wait_for};
 
 pub async fn init_containers_run_one_after_the_other_before_the_main_ones() {
@@ -70,12 +70,12 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     node.put("side", &text);
     node.ready("side").await;
     // Only then are both ready to be told.
-    wait_for("both are up", SOON, || async {
+    wait_for("both are up", WAIT_LIMIT, || async {
         holds(node.shared_file("story").contains("main up"), "no")
     })
     .await;
     node.remove("side");
-    node.gone("side", SOON).await;
+    node.gone("side", WAIT_LIMIT).await;
     let story = node.shared_file("story");
     assert_eq!(
         story.lines().collect::<Vec<_>>(),
@@ -210,7 +210,7 @@ containers:
   command: [sh, -c, "touch /tmp/alive; sleep 3; rm /tmp/alive; exec sleep 1000"]
   livenessProbe: { exec: { command: [cat, /tmp/alive] }, periodSeconds: 1, failureThreshold: 2, initialDelaySeconds: 1, timeoutSeconds: 30 }
 "#));
-    node.containers_when("live", "the first runs", SOON, |found| {
+    node.containers_when("live", "the first runs", WAIT_LIMIT, |found| {
         found.iter().any(|c| c.running)
     })
     .await;

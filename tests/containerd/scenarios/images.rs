@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, Pod};
 
 use crate::flavour::Flavour;
-use crate::node::{Node, SOON, container, manifest};
+use crate::node::{Node, WAIT_LIMIT, container, manifest};
 use crate::registry::{Door, PASSWORD, Registry, USER, credential_provider, docker_config};
 use crate::support::wait::{holds, wait_for};
 
@@ -62,7 +62,7 @@ pub async fn images_of_three_containers_are_pulled_at_the_same_time() {
     assert!(known.contains(door.image("three").as_str()), "{known}");
     let events = node.kubelet.events().await;
     assert!(events.contains("Successfully pulled image"), "{events}");
-    wait_for("all pulls are noted", SOON, || async {
+    wait_for("all pulls are noted", WAIT_LIMIT, || async {
         let records = files(&node, "image_manager/pulled");
         // One image under three names.
         let open_to = "\"nodePodsAccessible\":true";
@@ -206,7 +206,7 @@ pub async fn unused_images_go_until_there_is_space_and_used_ones_stay() {
     node.kubelet
         .reconfigure("imageGCHighThresholdPercent: 100\n", settings);
     node.kubelet.respawn();
-    node.kubelet.wait_healthy(SOON).await;
+    node.kubelet.wait_healthy(WAIT_LIMIT).await;
     let here = || {
         let listed = node.runtime.crictl(&["images", "-o", "json"]);
         ["wanted", "first", "second", "third", "busybox", "pause"]
@@ -214,11 +214,11 @@ pub async fn unused_images_go_until_there_is_space_and_used_ones_stay() {
             .filter(|name| listed.contains(&format!("localhost/{name}:")))
             .collect::<Vec<_>>()
     };
-    wait_for("images were removed", SOON, || async {
+    wait_for("images were removed", WAIT_LIMIT, || async {
         holds(here().len() == 4, format!("{:?}", here()))
     })
     .await;
-    wait_for("there is space", SOON, || async {
+    wait_for("there is space", WAIT_LIMIT, || async {
         holds(used() <= 45, format!("{} % are used", used()))
     })
     .await;

@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::flavour::Flavour;
-use crate::node::{Node, SOON, condition, manifest};
+use crate::node::{Node, WAIT_LIMIT, condition, manifest};
 use crate::support::kubelet_process::free_ports;
 use crate::support::wait::{holds, wait_for};
 
 fn http_get(address: &str) -> Result<String, String> {
     let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
-    let limit = Some(SOON);
+    let limit = Some(WAIT_LIMIT);
     stream
         .set_read_timeout(limit)
         .map_err(|error| error.to_string())?;
@@ -42,7 +42,7 @@ containers:
 volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
 "#, shared.display())));
     let running = node
-        .containers_when("web", "it runs", SOON, |found| {
+        .containers_when("web", "it runs", WAIT_LIMIT, |found| {
             found.iter().any(|c| c.running)
         })
         .await;
@@ -91,15 +91,15 @@ volumes:
 - {{ name: scratch, emptyDir: {{ medium: Memory }} }}
 - {{ name: host, hostPath: {{ path: "{}", type: Directory }} }}
 "#, shared.display())));
-    wait_for("the note reaches the host", SOON, || async {
+    wait_for("the note reaches the host", WAIT_LIMIT, || async {
         let note = node.shared_file("note");
         holds(note == "from the writer\n", format!("{note:?}"))
     })
     .await;
     node.remove("volumes");
-    node.gone("volumes", SOON).await;
+    node.gone("volumes", WAIT_LIMIT).await;
     // A tmpfs that stays mounted would stay for ever.
-    wait_for("the emptyDir is unmounted", SOON, || async {
+    wait_for("the emptyDir is unmounted", WAIT_LIMIT, || async {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let pods = node.kubelet.settings().dir.join("root/pods");
         let pods = pods.display().to_string();
@@ -144,7 +144,7 @@ containers:
     let uid = pod.metadata.uid.unwrap();
     let logs = node.kubelet.settings().dir.join("logs");
     let path = logs.join(format!("default_talk-node1_{uid}/talker/0.log"));
-    let text = wait_for("the log is written", SOON, || async {
+    let text = wait_for("the log is written", WAIT_LIMIT, || async {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         if text.lines().count() == 2 {
             Ok(text)
@@ -189,13 +189,13 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
         ),
     );
     node.ready("hooks").await;
-    wait_for("it is up", SOON, || async {
+    wait_for("it is up", WAIT_LIMIT, || async {
         holds(node.shared_file("story") == "up\n", "no")
     })
     .await;
     assert_eq!(node.shared_file("hooks"), "post-start\n");
     node.remove("hooks");
-    node.gone("hooks", SOON).await;
+    node.gone("hooks", WAIT_LIMIT).await;
     let story = node.shared_file("story");
     assert_eq!(
         story.lines().collect::<Vec<_>>(),
@@ -227,7 +227,7 @@ containers:
     node.ready("deaf").await;
     let removed = Instant::now();
     node.remove("deaf");
-    node.containers_when("deaf", "it is dead", SOON, |found| {
+    node.containers_when("deaf", "it is dead", WAIT_LIMIT, |found| {
         found.iter().all(|c| !c.running)
     })
     .await;
@@ -241,5 +241,5 @@ containers:
         took < Duration::from_secs(30),
         "it was killed only after {took:?}"
     );
-    node.gone("deaf", SOON).await;
+    node.gone("deaf", WAIT_LIMIT).await;
 }

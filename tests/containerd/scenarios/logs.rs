@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use kubelet::runtime::logs::{LogOptions, LogStream, Logs};
 use tokio::sync::oneshot;
 
-use crate::node::{Node, SOON, manifest, phase};
+use crate::node::{Node, WAIT_LIMIT, manifest, phase};
 use crate::support::wait::{holds, wait_for};
 
 const LIMITS: &str =
@@ -89,7 +89,7 @@ fn complete_lines(text: &str) -> usize {
 async fn log_directory(node: &Node, pod: &str) -> PathBuf {
     let logs = node.kubelet.settings().dir.join("logs");
     let name = format!("default_{pod}-node1_");
-    wait_for("there is a log", SOON, || async {
+    wait_for("there is a log", WAIT_LIMIT, || async {
         let entries = std::fs::read_dir(&logs).map_err(|error| error.to_string())?;
         let mut paths = entries.map(|entry| entry.unwrap().path());
         let of_pod = |path: &PathBuf| path.to_string_lossy().contains(&name);
@@ -142,7 +142,7 @@ pub async fn a_chatty_container_is_rotated_and_no_line_is_lost() {
     })
     .await;
     end.send(()).unwrap();
-    let followed = tokio::time::timeout(SOON, following).await;
+    let followed = tokio::time::timeout(WAIT_LIMIT, following).await;
     let followed = followed
         .expect("following ends with the container")
         .unwrap();
@@ -157,7 +157,7 @@ pub async fn a_chatty_container_is_rotated_and_no_line_is_lost() {
     // In the moment after a file was compressed, it is there twice.
     assert!(most <= 4, "{most} files at once");
     // The last rotation may still be under way.
-    let names = wait_for("three files, one of them packed", SOON, || {
+    let names = wait_for("three files, one of them packed", WAIT_LIMIT, || {
         let names = names(&directory);
         let packed: Vec<bool> = names.iter().map(|name| name.ends_with(".gz")).collect();
         async move { holds(packed == [false, true, false], format!("{names:?}")).map(|()| names) }
@@ -196,7 +196,7 @@ pub async fn a_log_that_was_moved_away_is_reopened_and_followed_on() {
     let mut stream = stream.await.unwrap();
     // As a kubelet leaves it that dies between renaming the log and having it reopened.
     std::fs::rename(&log, directory.join("0.log.20260102-030405")).unwrap();
-    wait_for("there is a log again", SOON, || async {
+    wait_for("there is a log again", WAIT_LIMIT, || async {
         holds(log.exists(), format!("{:?}", names(&directory)))
     })
     .await;
@@ -218,7 +218,7 @@ pub async fn a_log_that_was_moved_away_is_reopened_and_followed_on() {
             followed += std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap();
         }
     };
-    let gone_on = tokio::time::timeout(SOON, going_on).await;
+    let gone_on = tokio::time::timeout(WAIT_LIMIT, going_on).await;
     gone_on.expect("the new log is followed");
     let found: Vec<usize> = followed
         .lines()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::{Node, SOON, condition, manifest, phase};
+use crate::node::{Node, WAIT_LIMIT, condition, manifest, phase};
 use crate::support::wait::{holds, wait_for};
 
 const SLEEPER: &str =
@@ -17,7 +17,7 @@ pub async fn one_name_in_two_namespaces_is_two_pods() {
         );
         node.put(namespace, &text);
     }
-    wait_for("both are ready", SOON, || async {
+    wait_for("both are ready", WAIT_LIMIT, || async {
         let pods = node.kubelet.pods().await.unwrap_or_default();
         holds(
             pods.len() == 2 && pods.iter().all(|pod| condition(pod, "Ready") == Some(true)),
@@ -42,7 +42,7 @@ pub async fn one_name_in_two_namespaces_is_two_pods() {
         .find(|c| c.namespace == "green")
         .unwrap();
     node.remove("blue");
-    wait_for("blue is gone", SOON, || async {
+    wait_for("blue is gone", WAIT_LIMIT, || async {
         let left = node.runtime.sandboxes();
         holds(
             left.iter().all(|pod| pod.namespace == "green"),
@@ -107,7 +107,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     };
     node.put("change", &text("old"));
     let old = node.ready("change").await;
-    wait_for("the old one is up", SOON, || async {
+    wait_for("the old one is up", WAIT_LIMIT, || async {
         holds(node.shared_file("story") == "old starts\n", "no")
     })
     .await;

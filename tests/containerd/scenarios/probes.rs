@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::flavour::Flavour;
-use crate::node::{Node, SOON, condition, container, manifest, restarts};
+use crate::node::{Node, WAIT_LIMIT, condition, container, manifest, restarts};
 use crate::support::wait::{holds, wait_for};
 
 fn is_ready(pod: &Pod, name: &str) -> bool {
@@ -149,7 +149,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     assert_eq!(restarts(&pod, "c"), 1);
     let events = node.events().await;
     assert!(!events.contains("Liveness probe failed"), "{events}");
-    wait_for("liveness is asked now", SOON, || async {
+    wait_for("liveness is asked now", WAIT_LIMIT, || async {
         let asked = node.shared_file("liveness");
         holds(asked.starts_with("alive\n"), asked)
     })
@@ -211,8 +211,8 @@ containers:
     );
     node.event("Killing", "failed liveness probe").await;
     node.remove("deaf");
-    node.gone("deaf", SOON).await;
-    wait_for("nothing of it runs", SOON, || async {
+    node.gone("deaf", WAIT_LIMIT).await;
+    wait_for("nothing of it runs", WAIT_LIMIT, || async {
         let left = node.runtime.containers_of("deaf-node1");
         holds(left.is_empty(), format!("{left:?}"))
     })

@@ -1,6 +1,6 @@
 //! What a node will not run.
 
-use crate::node::{Node, SOON, manifest, phase};
+use crate::node::{Node, WAIT_LIMIT, manifest, phase};
 use crate::support::wait::{holds, wait_for};
 
 const SLEEPS: &str =
@@ -121,10 +121,10 @@ pub async fn what_a_node_refuses_has_failed_with_upstreams_reason() {
     node.ready("vm").await;
     for name in ["vm", "windows"] {
         node.remove(name);
-        node.gone(name, SOON).await;
+        node.gone(name, WAIT_LIMIT).await;
     }
     let root = node.kubelet.settings().dir.join("root/pods");
-    wait_for("only what runs has a directory", SOON, || async {
+    wait_for("only what runs has a directory", WAIT_LIMIT, || async {
         let left = std::fs::read_dir(&root).unwrap().count();
         let runs = node.runtime.sandboxes().len();
         holds(left == runs, format!("{left} directories of {runs} pods"))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::node::{Node, SOON, container, manifest};
+use crate::node::{Node, WAIT_LIMIT, container, manifest};
 
 /// Refuses `mkdir` and nothing else.
 const NO_MKDIR: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]}"#;
@@ -263,6 +263,6 @@ volumes: [{ name: scratch, emptyDir: {} }]
     assert_eq!(node.sh("first", "c", "cat /proc/1/uid_map"), maps[0]);
     for name in ["first", "second"] {
         node.remove(name);
-        node.gone(name, SOON).await;
+        node.gone(name, WAIT_LIMIT).await;
     }
 }

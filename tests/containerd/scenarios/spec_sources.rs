@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::flavour::Flavour;
-use crate::node::{Node, SOON, container, manifest, phase};
+use crate::node::{Node, WAIT_LIMIT, container, manifest, phase};
 use crate::support::wait::{holds, wait_for};
 
 pub async fn variables_come_from_a_file_that_an_init_container_wrote() {
@@ -135,13 +135,13 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     );
     node.put("signal", &manifest("signal", &spec));
     let pod = node.ready("signal").await;
-    wait_for("it listens", SOON, || async {
+    wait_for("it listens", WAIT_LIMIT, || async {
         holds(node.shared().join("up").exists(), "not yet")
     })
     .await;
     let shown = container(&pod, "c").unwrap().stop_signal.clone();
     node.remove("signal");
-    node.gone("signal", SOON).await;
+    node.gone("signal", WAIT_LIMIT).await;
     // Containerd 1 does not know it, and CRI-O does not report it.
     let expected = if node.runtime.features().version_1 {
         (None, "TERM\n")

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::node::{Node, SOON, container, manifest};
+use crate::node::{Node, WAIT_LIMIT, container, manifest};
 
 fn run(command: &str, args: &[&str]) {
     let status = Command::new(command).args(args).status().unwrap();
@@ -151,7 +151,7 @@ volumes: [{{ name: host, hostPath: {{ path: "{host}" }} }}]
     }
     for name in ["mounts", "deep"] {
         node.remove(name);
-        node.gone(name, SOON).await;
+        node.gone(name, WAIT_LIMIT).await;
     }
 }
 
@@ -265,6 +265,6 @@ volumes: [{{ name: tools, image: {{ reference: "{reference}", pullPolicy: Never 
     assert_eq!(node.sh("part", "c", "ls /tools | grep -c busybox"), "1\n");
     for name in ["whole", "part", "none"] {
         node.remove(name);
-        node.gone(name, SOON).await;
+        node.gone(name, WAIT_LIMIT).await;
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::node::{Node, SOON, condition, manifest, restarts};
+use crate::node::{Node, WAIT_LIMIT, condition, manifest, restarts};
 use crate::scenarios::verbs::told;
 use crate::support::dead_fs::DeadFs;
 use crate::support::wait::{holds, wait_for};
@@ -109,7 +109,7 @@ pub async fn host_paths_are_what_their_type_says() {
     node.ready("bad-2").await;
     assert!(!at("none/wrong").exists() && at("file").is_file());
     node.remove("good");
-    node.gone("good", SOON).await;
+    node.gone("good", WAIT_LIMIT).await;
     for name in [
         "directory",
         "file",
@@ -166,7 +166,7 @@ volumes:
     let volumes = node.root().join("pods").join(&uid).join("volumes");
     assert!(volumes.join("kubernetes.io~empty-dir/disk/f").exists());
     node.remove("scratch");
-    node.gone("scratch", SOON).await;
+    node.gone("scratch", WAIT_LIMIT).await;
     node.nothing_left().await;
 }
 
@@ -194,7 +194,7 @@ volumes: [{ name: huge, emptyDir: { medium: HugePages } }]
         "{mount}"
     );
     node.remove("huge");
-    node.gone("huge", SOON).await;
+    node.gone("huge", WAIT_LIMIT).await;
     node.nothing_left().await;
 }
 
@@ -218,7 +218,7 @@ volumes:
         manifest("about", spec).replace("  name: about\n", &named)
     };
     let shows = async |text: &str| {
-        wait_for(&format!("the pod shows {text}"), SOON, || async {
+        wait_for(&format!("the pod shows {text}"), WAIT_LIMIT, || async {
             let seen = node.try_exec("about", "c", &["cat", "/about/build"]);
             holds(seen.as_deref() == Ok(text), format!("{seen:?}"))
         })
@@ -234,7 +234,7 @@ volumes:
     assert_ne!(first, second, "an edit makes another pod");
     assert_eq!(node.sh("about", "c", "cat /about/uid"), second);
     let old = node.root().join("pods").join(first);
-    wait_for("the old pod's directory goes", SOON, || async {
+    wait_for("the old pod's directory goes", WAIT_LIMIT, || async {
         holds(!old.exists(), old.display().to_string())
     })
     .await;
@@ -264,7 +264,7 @@ volumes:
             node.restart_kubelet().await;
         }
         // The pod was looked at after both had changed.
-        wait_for("the other one follows", SOON, || async {
+        wait_for("the other one follows", WAIT_LIMIT, || async {
             let seen = node.exec("before", "c", &["cat", "/moving/color"]);
             holds(seen.as_deref() == Ok(color), format!("{seen:?}"))
         })
@@ -305,12 +305,12 @@ pub async fn what_is_mounted_in_an_orphans_directory_is_left_alone() {
     std::fs::write(outside.join("data"), "precious").unwrap();
     std::os::unix::fs::symlink(&outside, scratch.join("out")).unwrap();
     node.kubelet.respawn();
-    node.kubelet.wait_healthy(SOON).await;
-    wait_for("the orphan's directory goes", SOON, || async {
+    node.kubelet.wait_healthy(WAIT_LIMIT).await;
+    wait_for("the orphan's directory goes", WAIT_LIMIT, || async {
         holds(!ours.exists(), "it is there")
     })
     .await;
-    wait_for("it is said why the others stay", SOON, || async {
+    wait_for("it is said why the others stay", WAIT_LIMIT, || async {
         let log = node.kubelet.log();
         let told = |path: &Path| log.contains(&format!("{} is still mounted", path.display()));
         holds(told(&export) && told(&stray), log)
@@ -329,7 +329,7 @@ pub async fn a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_han
     };
     let volume = ("dead".to_owned(), host_path(dead.path(), "Directory"));
     node.put("web", &with_volumes("web", &[volume]));
-    wait_for("its volume hangs", SOON, || async {
+    wait_for("its volume hangs", WAIT_LIMIT, || async {
         let told = told(&node, &["explain", "web"])?;
         holds(
             told["doing"]["step"] == "setting up volumes",
@@ -343,5 +343,5 @@ pub async fn a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_han
     );
     node.ready("web").await;
     node.remove("web");
-    node.gone("web", SOON).await;
+    node.gone("web", WAIT_LIMIT).await;
 }

@@ -18,7 +18,7 @@ use crate::support::kubelet_process::free_ports;
 use crate::support::scripts;
 
 /// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const WEB: KubeletDebugParams<'static> = KubeletDebugParams {
     name: "web-node1",
@@ -55,7 +55,7 @@ fn client(bridge: &Bridge) -> Client {
 }
 
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    let done = timeout(PATIENCE, work).await;
+    let done = timeout(TIMEOUT, work).await;
     done.unwrap_or_else(|_| panic!("{what} takes too long"))
 }
 

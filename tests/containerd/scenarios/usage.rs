@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::flavour::Flavour;
-use crate::node::{Node, SOON, manifest};
+use crate::node::{Node, WAIT_LIMIT, manifest};
 use crate::support::bridge::Bridge;
 use crate::support::http;
 use crate::support::wait::wait_for;
@@ -120,7 +120,7 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
     }
     assert!(found.is_empty(), "{found:#?}");
     node.remove("busy");
-    node.gone("busy", SOON).await;
+    node.gone("busy", WAIT_LIMIT).await;
     let after = summary(&node, "").await;
     assert_eq!(of_pod(&after, "busy"), Value::Null);
 }
@@ -166,7 +166,7 @@ async fn the_first_kubelets_form_says_the_same(node: &Node) {
 }
 
 async fn the_summary_is_whole(node: &Node) {
-    let told = wait_for("the summary is whole", SOON, || async {
+    let told = wait_for("the summary is whole", WAIT_LIMIT, || async {
         let told = summary(node, "").await;
         let pod = of_pod(&told, "busy");
         let container = &pod["containers"][0];

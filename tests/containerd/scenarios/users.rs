@@ -1,6 +1,6 @@
 //! Who a container is, for itself and for the host.
 
-use crate::node::{Node, SOON, manifest};
+use crate::node::{Node, WAIT_LIMIT, manifest};
 use crate::support::scripts::target;
 use crate::support::wait::{holds, wait_for};
 
@@ -27,7 +27,7 @@ volumes: [{ name: scratch, emptyDir: {} }]
     for name in ["one", "two"] {
         let pod = node.ready(name).await;
         let id = &node.runtime.containers_of(&format!("{name}-node1"))[0].id;
-        let log = wait_for("it has spoken", SOON, || async {
+        let log = wait_for("it has spoken", WAIT_LIMIT, || async {
             let log = node.runtime.crictl(&["logs", id]);
             holds(log.contains("done"), &log).map(|()| log)
         })

@@ -5,7 +5,7 @@ use std::process::Command;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::node::{Node, SOON, manifest};
+use crate::node::{Node, WAIT_LIMIT, manifest};
 use crate::support::wait::{holds, wait_for};
 
 /// What a verb prints as JSON.
@@ -88,7 +88,7 @@ pub async fn pods_are_shown_as_crictl_has_them() {
         let found = pods.into_iter().find(|pod| pod["name"] == name);
         found.ok_or_else(|| format!("{name} is not shown"))
     };
-    let bad = wait_for("bad backs off", SOON, || async {
+    let bad = wait_for("bad backs off", WAIT_LIMIT, || async {
         let bad = row("bad-node1")?;
         holds(bad["status"] == "CrashLoopBackOff", bad.to_string()).map(|()| bad)
     })
@@ -119,7 +119,7 @@ pub async fn pods_are_shown_as_crictl_has_them() {
 pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
     let node = Node::start().await;
     node.put("bad", &manifest("bad", CRASHING));
-    let until = wait_for("a back-off of 10s is explained", SOON, || async {
+    let until = wait_for("a back-off of 10s is explained", WAIT_LIMIT, || async {
         let told = told(&node, &["explain", "bad"])?;
         let wait = &told["waits"][0];
         let held = wait["what"] == "its restart back-off of 10s";
@@ -127,12 +127,12 @@ pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
     })
     .await;
     let found = node
-        .containers_when("bad", "the third one was started", SOON, |found| {
+        .containers_when("bad", "the third one was started", WAIT_LIMIT, |found| {
             found.iter().any(|container| container.attempt == 2)
         })
         .await;
     let third = found.iter().find(|container| container.attempt == 2);
-    let times = wait_for("it was started", SOON, || async {
+    let times = wait_for("it was started", WAIT_LIMIT, || async {
         let times = node.runtime.times(&third.unwrap().id);
         holds(times.started > Timestamp::UNIX_EPOCH, "not yet").map(|()| times)
     })
@@ -144,14 +144,14 @@ pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
         "it was started {late} ms late"
     );
     // It is told a moment after it is done.
-    wait_for("both starts are told", SOON, || async {
+    wait_for("both starts are told", WAIT_LIMIT, || async {
         let told = told(&node, &["explain", "bad"])?;
-        let decisions = told["decisions"].as_array().unwrap();
-        let starts = decisions
+        let pod_history = told["decisions"].as_array().unwrap();
+        let starts = pod_history
             .iter()
             .filter(|one| one["action"] == "StartContainer" && one["why"] == "exited with code 3");
         let counted: u64 = starts.map(|one| one["count"].as_u64().unwrap()).sum();
-        holds(counted == 2, format!("{decisions:#?}"))
+        holds(counted == 2, format!("{pod_history:#?}"))
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! What containers find in their volumes, and what is left of it afterwards.
 
-use crate::node::{Node, SOON, manifest};
+use crate::node::{Node, WAIT_LIMIT, manifest};
 use crate::support::wait::{holds, wait_for};
 
 /// Every kind of volume whose files the kubelet writes, with a group that owns them.
@@ -159,14 +159,14 @@ pub async fn files_are_what_the_objects_and_the_pod_say() {
     // Nothing of what a secret says is in the log.
     assert!(!node.kubelet.log().contains("hush"));
     node.remove("files");
-    node.gone("files", SOON).await;
+    node.gone("files", WAIT_LIMIT).await;
     node.nothing_left().await;
 }
 
 pub async fn a_changed_object_reaches_the_running_container() {
     let mut node = content_node().await;
     let shows = async |node: &Node, path: &str, text: &str| {
-        wait_for(&format!("{path} says {text}"), SOON, || async {
+        wait_for(&format!("{path} says {text}"), WAIT_LIMIT, || async {
             let seen = node.exec("files", "c", &["cat", path]);
             holds(seen.as_deref() == Ok(text), format!("{seen:?}"))
         })
@@ -181,13 +181,13 @@ pub async fn a_changed_object_reaches_the_running_container() {
     // A part of a volume and a variable stay what they were, as the API says.
     assert_eq!(sh(&node, "cat /part/password"), "hush");
     node.kubelet.respawn();
-    node.kubelet.wait_healthy(SOON).await;
+    node.kubelet.wait_healthy(WAIT_LIMIT).await;
     node.object("configmaps/default/app/size", "small");
     shows(&node, "/map/size", "small").await;
     assert_eq!(sh(&node, "ls -a /secret | grep -c '^[.][.]2'"), "1\n");
     assert_eq!(node.runtime.containers(), before, "nothing was restarted");
     node.remove("files");
-    node.gone("files", SOON).await;
+    node.gone("files", WAIT_LIMIT).await;
     node.nothing_left().await;
 }
 
@@ -250,7 +250,7 @@ pub async fn a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans() {
         names
             .iter()
             .for_each(|name| node.put(name, &manifest(name, CONTENT)));
-        wait_for("the first directory is made", SOON, || async {
+        wait_for("the first directory is made", WAIT_LIMIT, || async {
             holds(!node.left_of_pods().is_empty(), "none")
         })
         .await;
@@ -260,18 +260,18 @@ pub async fn a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans() {
             // What was begun is not wanted any more by the time the next kubelet comes.
             names.iter().for_each(|name| node.remove(name));
             node.kubelet.respawn();
-            node.kubelet.wait_healthy(SOON).await;
+            node.kubelet.wait_healthy(WAIT_LIMIT).await;
         } else {
             // It is, is finished, and goes later.
             node.kubelet.respawn();
-            node.kubelet.wait_healthy(SOON).await;
+            node.kubelet.wait_healthy(WAIT_LIMIT).await;
             for name in &names {
                 node.ready(name).await;
             }
             names.iter().for_each(|name| node.remove(name));
         }
         node.nothing_left().await;
-        wait_for("nothing runs", SOON, || async {
+        wait_for("nothing runs", WAIT_LIMIT, || async {
             let running = node.runtime.running();
             holds(running.is_empty(), format!("{running:?}"))
         })

@@ -9,7 +9,7 @@ use kubelet::cri::v1::{StreamContainersRequest, StreamPodSandboxesRequest};
 use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
 
 use crate::flavour::Flavour;
-use crate::node::{Node, SOON, manifest, restarts};
+use crate::node::{Node, WAIT_LIMIT, manifest, restarts};
 use crate::runtime::Container;
 use crate::support::wait::{holds, wait_for};
 
@@ -54,7 +54,7 @@ async fn runs_again(node: &Node, pod: &str) {
     node.pod_when(pod, "was started again", |pod| restarts(pod, "c") == 1)
         .await;
     let running = |found: &[Container]| found.iter().any(|c| c.attempt == 1 && c.running);
-    node.containers_when(pod, "the second one runs", SOON, running)
+    node.containers_when(pod, "the second one runs", WAIT_LIMIT, running)
         .await;
 }
 
@@ -118,9 +118,9 @@ pub async fn deaths_and_removals_are_seen_without_a_list() {
         println!("{pod}: from death to replacement {:?}", started - ended);
     }
     node.remove("goes");
-    node.gone("goes", SOON).await;
+    node.gone("goes", WAIT_LIMIT).await;
     let collected = |found: &[Container]| found.is_empty();
-    node.containers_when("goes", "they are collected", SOON, collected)
+    node.containers_when("goes", "they are collected", WAIT_LIMIT, collected)
         .await;
     // What nobody knows is looked for after a second.
     let asked = node.count("status").await;
@@ -131,7 +131,7 @@ pub async fn deaths_and_removals_are_seen_without_a_list() {
 
 /// The runtime is asked for its status every five seconds.
 async fn status_asked(node: &Node, times: u64) {
-    wait_for("the runtime's status is asked", SOON, || async {
+    wait_for("the runtime's status is asked", WAIT_LIMIT, || async {
         let asked = node.count("status").await;
         holds(asked >= times, format!("{asked} of {times}"))
     })
@@ -161,7 +161,7 @@ pub async fn a_stream_that_ends_at_once_is_given_up_and_lists_show_what_happens(
     let node = Node::start().await;
     sleepers(&node, &["one"]).await;
     let opened = || node.count("get_container_events");
-    wait_for("the stream was tried", SOON, || async {
+    wait_for("the stream was tried", WAIT_LIMIT, || async {
         let opened = opened().await;
         holds(opened >= 3, format!("{opened} streams"))
     })
@@ -220,7 +220,7 @@ pub async fn a_list_too_large_for_one_message_is_read_all_the_same() {
     );
     let before = names.map(|name| only(&node, name));
     node.kubelet.respawn();
-    node.kubelet.wait_healthy(SOON).await;
+    node.kubelet.wait_healthy(WAIT_LIMIT).await;
     // It is in charge of them, so it has found them.
     node.runtime
         .crictl(&["stop", "--timeout", "0", &before[0].id]);
@@ -235,7 +235,7 @@ pub async fn streamed_lists_show_what_plain_ones_show() {
     sleepers(&node, &["one", "two"]).await;
     let endpoint = Endpoint::parse(node.runtime.endpoint()).unwrap();
     let metrics = CriMetrics::new(&Metrics::new());
-    let client = RuntimeClient::new(CriConnection::new(endpoint, SOON, &metrics));
+    let client = RuntimeClient::new(CriConnection::new(endpoint, WAIT_LIMIT, &metrics));
     let mut raw = client.raw();
 
     let plain = client.list_containers(None).await.unwrap();

@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tonic::{Code, Request, Response, Status};
 
 /// Far longer than anything takes here.
-const SOON: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// How to answer.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl TestCollector {
 
     /// Waits for something that it was told or not.
     pub(crate) async fn until(&self, what: &str, fact: impl Fn(&TestCollector) -> bool) {
-        let end = Instant::now() + SOON;
+        let end = Instant::now() + WAIT_LIMIT;
         while !fact(self) {
             let heard: Vec<_> = self.spans().into_iter().map(|span| span.name).collect();
             assert!(Instant::now() < end, "not {what}: {heard:?}");

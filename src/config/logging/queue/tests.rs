@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-const SOON: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Each write waits until it is read.
 struct Unread(SyncSender<String>);
@@ -31,7 +31,7 @@ fn lines_are_written_one_by_one_in_their_order_and_flushed() {
     for number in 0..100 {
         queue.write_all(format!("{number}\n").as_bytes()).unwrap();
     }
-    LogQueue::flush(&queue, SOON);
+    LogQueue::flush(&queue, WAIT_LIMIT);
     assert_eq!(queue.shared.0.lock().waiting.len(), 0);
     let expected: Vec<_> = (0..100).map(|number| format!("{number}\n")).collect();
     assert_eq!(reader.join().unwrap(), expected);
@@ -44,7 +44,7 @@ fn what_does_not_fit_is_dropped_and_told_in_its_place() {
     let line = |letter: &str, size: usize| letter.repeat(size - 1) + "\n";
     // The writer has this one and waits for a reader.
     queue.write_all(line("a", 10).as_bytes()).unwrap();
-    assert_eq!(lines.recv_timeout(SOON).unwrap().len(), 10);
+    assert_eq!(lines.recv_timeout(WAIT_LIMIT).unwrap().len(), 10);
     queue.write_all(line("b", 10).as_bytes()).unwrap();
     while !queue.shared.0.lock().waiting.is_empty() {
         std::thread::yield_now();
@@ -54,7 +54,7 @@ fn what_does_not_fit_is_dropped_and_told_in_its_place() {
     }
     assert_eq!(queue.dropped(), 3);
     LogQueue::flush(&queue, Duration::from_millis(10));
-    let next = || lines.recv_timeout(SOON).unwrap();
+    let next = || lines.recv_timeout(WAIT_LIMIT).unwrap();
     assert_eq!(next(), line("b", 10));
     assert_eq!(next().len(), MAX_BYTES - 1);
     assert_eq!(next(), "3 dropped\n");

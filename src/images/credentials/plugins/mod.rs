@@ -37,7 +37,7 @@ use crate::base::metrics::Metrics;
 use crate::images::flight::Flights;
 
 /// Programs that run at once.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT: usize = 8;
 
 /// The configured providers in the order of their configuration.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Plugins {
         let (settings, hash) =
             config::read(config).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
-        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
         let provider = |settings: ProviderSettings| -> anyhow::Result<Provider> {
             let program = Program::find(programs, &settings)?;
             let inner = Inner {

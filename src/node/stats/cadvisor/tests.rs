@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     host::cgroup::{CpuUsage, DeviceIo, Limits, MemoryUsage, Throttling, Usage},
-    node::stats::picture::{ContainerSubject, PodSubject},
+    node::stats::running_pods::{ContainerSubject, PodSubject},
 };
 use std::collections::{HashMap, HashSet};
 

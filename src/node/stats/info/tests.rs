@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     host::cgroup::{CpuUsage, Limits, TaskCount, Usage},
-    node::stats::picture::{ContainerSubject, PodSubject},
+    node::stats::running_pods::{ContainerSubject, PodSubject},
 };
 use std::sync::Arc;
 

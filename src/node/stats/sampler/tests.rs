@@ -1,5 +1,5 @@
 use super::*;
-use crate::node::stats::picture::ContainerSubject;
+use crate::node::stats::running_pods::ContainerSubject;
 use std::{fs, path::Path};
 
 fn cgroup(root: &Path, path: &str, cpu: u64, memory: u64, faults: u64) {
@@ -197,7 +197,7 @@ fn those_believed_longest_have_their_turn_and_not_all_at_once() {
     };
     assert_eq!(read_anew(&mut sampler), 0, "nothing is old enough");
     for kept in sampler.kept.values_mut() {
-        kept.verified = kept.verified.checked_sub(BELIEVED).unwrap();
+        kept.verified = kept.verified.checked_sub(TTL).unwrap();
     }
     assert_eq!(read_anew(&mut sampler), LEAST_TURNS);
     assert_eq!(read_anew(&mut sampler), 2 * LEAST_TURNS);

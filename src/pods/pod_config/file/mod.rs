@@ -5,13 +5,13 @@
 //! about entries of the directory it looks at those entries only, else at every file. The periodic
 //! re-list catches what no event tells (network file systems, too few watches).
 
-mod book;
+mod manifest_cache;
 mod scan;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-pub use book::{Clash, one_of_each_name};
+pub use manifest_cache::{Clash, one_of_each_name};
 pub use scan::{ReadError, manifests_at, read_manifest};
 
 use super::SourceList;
@@ -19,8 +19,8 @@ use crate::model::validation::LocalObjects;
 use crate::model::{Completeness, Pod, PodSource, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
-use book::Notice;
 use futures::{FutureExt as _, StreamExt as _};
+use manifest_cache::Notice;
 use scan::{Scan, Scanner, Scope};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};

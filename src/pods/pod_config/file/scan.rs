@@ -1,6 +1,6 @@
 //! One look at the manifest path. Blocking.
 
-use super::book::{Book, Digest, Freshness, Notice, Reading, Stamp};
+use super::manifest_cache::{Digest, Freshness, ManifestCache, Notice, Reading, Stamp};
 use super::watch::Hint;
 use crate::host::files::{TO_REOPEN, reopen};
 use crate::model::validation::{LocalObjects, MAX_MANIFEST_BYTES};
@@ -52,7 +52,7 @@ pub(super) struct Scanner {
     node_name: String,
     source: PodSource,
     objects: LocalObjects,
-    book: Book,
+    cache: ManifestCache,
     root_fault: Option<String>,
     /// Whether the path was a directory when it was listed last.
     is_directory: bool,
@@ -81,7 +81,7 @@ impl Scanner {
             node_name,
             source: PodSource::File,
             objects,
-            book: Book::default(),
+            cache: ManifestCache::default(),
             root_fault: None,
             is_directory: false,
             links: Vec::new(),
@@ -105,7 +105,7 @@ impl Scanner {
                 for path in &paths {
                     self.visit(path);
                 }
-                self.book
+                self.cache
                     .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
                 self.outcome(&Scope::Everything)
             }
@@ -130,7 +130,7 @@ impl Scanner {
             match path.symlink_metadata() {
                 Ok(meta) if meta.is_symlink() => return None,
                 Ok(_) => self.visit(&path),
-                Err(error) if is_missing(&error) => self.book.forget(&path),
+                Err(error) if is_missing(&error) => self.cache.forget(&path),
                 Err(_) => return None,
             }
         }
@@ -138,12 +138,12 @@ impl Scanner {
     }
 
     fn outcome(&mut self, looked_at: &Scope) -> Scan {
-        let (pods, notices) = self.book.outcome(looked_at);
+        let (pods, notices) = self.cache.outcome(looked_at);
         Scan {
             pods: Some(pods),
             notices,
-            completeness: self.book.unread().into(),
-            unsettled: self.book.unsettled(),
+            completeness: self.cache.unread().into(),
+            unsettled: self.cache.unsettled(),
             links: self.links.clone(),
         }
     }
@@ -172,7 +172,7 @@ impl Scanner {
             Ok(meta) if meta.is_file() => Some(stamp(&meta)),
             _ => None,
         };
-        if known.is_some_and(|stamp| !self.book.must_read(path, stamp)) {
+        if known.is_some_and(|stamp| !self.cache.must_read(path, stamp)) {
             return;
         }
         let (freshness, reading) = match open(path) {
@@ -184,7 +184,7 @@ impl Scanner {
             }
             Err(error) => (Freshness::Unreadable, Reading::Unread(error.to_string())),
         };
-        self.book.note(path, freshness, reading);
+        self.cache.note(path, freshness, reading);
     }
 
     fn look_into(&self, path: &Path, file: File, meta: &Metadata) -> (Freshness, Reading) {
@@ -205,7 +205,7 @@ impl Scanner {
 
     fn judge(&self, path: &Path, bytes: &[u8], now: Timestamp) -> Reading {
         let digest = digest(bytes);
-        if self.book.digest(path) == Some(digest) {
+        if self.cache.digest(path) == Some(digest) {
             return Reading::SameBytes;
         }
         let origin = Origin {

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn manifest(name: &str, image: &str) -> String {
     format!(
@@ -63,7 +63,7 @@ impl Fixture {
                 }
             }
         };
-        if timeout(PATIENCE, found).await.is_err() {
+        if timeout(TIMEOUT, found).await.is_err() {
             panic!("wanted {wanted:?}, last {last:?}");
         }
     }
@@ -74,7 +74,7 @@ impl Fixture {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        if timeout(PATIENCE, found).await.is_err() {
+        if timeout(TIMEOUT, found).await.is_err() {
             panic!("wanted {text:?} in {:?}", self.told());
         }
     }
@@ -88,11 +88,7 @@ impl Fixture {
 
     async fn stop(self) {
         self.shutdown.cancel();
-        timeout(PATIENCE, self.task)
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap();
+        timeout(TIMEOUT, self.task).await.unwrap().unwrap().unwrap();
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Vouches for the servers' certificates.
 const CA: &[u8] = include_bytes!("testdata/ca.pem");
@@ -157,17 +157,13 @@ impl Source {
     }
 
     async fn next(&mut self) -> Vec<String> {
-        let list = timeout(PATIENCE, self.lists.recv()).await.unwrap().unwrap();
+        let list = timeout(TIMEOUT, self.lists.recv()).await.unwrap().unwrap();
         list.pods.iter().map(|pod| pod.name().to_string()).collect()
     }
 
     async fn stop(self) {
         self.shutdown.cancel();
-        timeout(PATIENCE, self.task)
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap();
+        timeout(TIMEOUT, self.task).await.unwrap().unwrap().unwrap();
     }
 }
 
@@ -177,7 +173,7 @@ async fn until(what: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    timeout(PATIENCE, found).await.expect("never so");
+    timeout(TIMEOUT, found).await.expect("never so");
 }
 
 #[tokio::test]
@@ -186,7 +182,7 @@ async fn uids_are_made_of_the_url_as_it_is_configured() {
     let (_script, url) = Script::serve(&[(200, pod("a"))]).await;
     for user in ["", "u:p@", "u:q@"] {
         let mut source = Source::start(&url.replace("http://", &format!("http://{user}")));
-        let list = timeout(PATIENCE, source.lists.recv()).await;
+        let list = timeout(TIMEOUT, source.lists.recv()).await;
         uids.push(list.unwrap().unwrap().pods[0].uid().to_string());
         source.stop().await;
     }

@@ -44,21 +44,25 @@ impl Verdict {
             location: "/manifests/pod.yaml",
             objects,
         };
-        let mut verdict = Self::default();
+        let mut probe_result = Self::default();
         match read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH) {
             Ok(manifest) => {
                 let remarks = manifest.remarks.iter();
-                verdict.remarks = remarks.map(ToString::to_string).collect();
+                probe_result.remarks = remarks.map(ToString::to_string).collect();
                 for pod in &manifest.pods {
                     // What is accepted can be given its volumes as well.
                     let volumes = plan::plan(pod, &NodeFacts::default());
                     volumes.unwrap_or_else(|error| panic!("{}: {error:?}", pod.name()));
                 }
             }
-            Err(BadManifest::Unreadable(error)) => verdict.unreadable = Some(error.to_string()),
-            Err(bad) => verdict.refused = bad.fields().iter().map(ToString::to_string).collect(),
+            Err(BadManifest::Unreadable(error)) => {
+                probe_result.unreadable = Some(error.to_string())
+            }
+            Err(bad) => {
+                probe_result.refused = bad.fields().iter().map(ToString::to_string).collect()
+            }
         }
-        verdict
+        probe_result
     }
 }
 

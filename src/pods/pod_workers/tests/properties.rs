@@ -139,9 +139,10 @@ impl World {
             Op::Collect(wanted) => self.collect(wanted).await,
             Op::Observe(mask) => {
                 let running = Self::wanted(mask);
-                let picture = |uid: &PodUid| in_runtime(uid.as_str(), &uid.as_str()[..3], true);
+                let runtime_status =
+                    |uid: &PodUid| in_runtime(uid.as_str(), &uid.as_str()[..3], true);
                 self.workers
-                    .observe_runtime(&running.iter().map(picture).collect::<Vec<_>>());
+                    .observe_runtime(&running.iter().map(runtime_status).collect::<Vec<_>>());
             }
         }
         settle().await;

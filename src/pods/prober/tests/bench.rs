@@ -3,11 +3,11 @@
 use crate::{
     base::metrics::Metrics,
     cri::{CriError, ExecOutput},
-    model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeVerdict},
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult},
     pods::prober::{ContainerView, Parts, ProbeManager, View},
     runtime::handlers::ExecFn,
     state::events::EventRecorder,
-    state::pod_state_store::Journal,
+    state::pod_state_store::PodStateStore,
     state::probe_results::{self, ProbeResults},
 };
 use jiff::Timestamp;
@@ -45,7 +45,7 @@ pub(super) struct Bench {
     pub(super) manager: ProbeManager,
     pub(super) results: ProbeResults,
     pub(super) events: EventRecorder,
-    pub(super) journal: Journal,
+    pub(super) state_store: PodStateStore,
     pub(super) metrics: Metrics,
     pub(super) world: Arc<Mutex<World>>,
     pod: Arc<Pod>,
@@ -97,11 +97,11 @@ impl Bench {
             most_at_once: 0,
         };
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        let journal = Journal::open(dir.path().to_owned()).unwrap();
+        let state_store = PodStateStore::open(dir.path().to_owned()).unwrap();
         let pod = pod("u", container(shape));
         Self::over(
             Arc::new(Mutex::new(world)),
-            journal,
+            state_store,
             dir,
             pod,
             Timestamp::now(),
@@ -110,7 +110,7 @@ impl Bench {
 
     fn over(
         world: Arc<Mutex<World>>,
-        journal: Journal,
+        state_store: PodStateStore,
         dir: Arc<tempfile::TempDir>,
         pod: Arc<Pod>,
         started_at: Timestamp,
@@ -122,14 +122,14 @@ impl Bench {
             exec: exec(world.clone()),
             view: view(world.clone()),
             results: writer,
-            journal: journal.clone(),
+            state_store: state_store.clone(),
             events: events.clone(),
         };
         let bench = Self {
             manager: ProbeManager::new(parts, &metrics, &metrics),
             results,
             events,
-            journal,
+            state_store,
             metrics,
             world,
             pod,
@@ -148,7 +148,7 @@ impl Bench {
         let started_at = Timestamp::now() + Duration::from_secs(3600);
         Self::over(
             world,
-            self.journal.clone(),
+            self.state_store.clone(),
             dir,
             self.pod.clone(),
             started_at,
@@ -212,7 +212,7 @@ impl Bench {
         self.world.lock().most_at_once
     }
 
-    pub(super) fn verdict(&self, id: &str, kind: ProbeKind) -> Option<ProbeVerdict> {
+    pub(super) fn probe_result(&self, id: &str, kind: ProbeKind) -> Option<ProbeResult> {
         self.results.get(&ContainerId::from(id)).get(kind)
     }
 

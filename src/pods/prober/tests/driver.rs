@@ -3,7 +3,7 @@
 use super::bench::{Bench, Does, S, Z, container, pod, probe};
 use crate::{
     cri::{CriError, Rpc},
-    model::{ContainerState, ProbeKind, ProbeVerdict},
+    model::{ContainerState, ProbeKind, ProbeResult},
     pods::prober::task::ProbeTask,
 };
 
@@ -14,8 +14,8 @@ async fn a_container_is_probed_when_it_starts_and_then_once_a_period() {
     bench.pass(25 * S).await;
     assert_eq!(bench.calls("ready"), [Z, 10 * S, 20 * S]);
     assert_eq!(
-        bench.verdict("c1", ProbeKind::Readiness),
-        Some(ProbeVerdict::Success)
+        bench.probe_result("c1", ProbeKind::Readiness),
+        Some(ProbeResult::Success)
     );
 }
 
@@ -65,8 +65,8 @@ async fn a_dead_container_is_reported_and_then_left_alone() {
     bench.pass(100 * S).await;
     assert_eq!(bench.calls("live").len(), 3);
     assert_eq!(
-        bench.verdict("c1", ProbeKind::Liveness),
-        Some(ProbeVerdict::Failure)
+        bench.probe_result("c1", ProbeKind::Liveness),
+        Some(ProbeResult::Failure)
     );
     let event = bench.events.recent().pop().unwrap();
     assert_eq!(event.reason, "Unhealthy");
@@ -78,10 +78,10 @@ async fn a_dead_container_is_reported_and_then_left_alone() {
     bench.start("c2");
     bench.pass(10 * S).await;
     assert_eq!(bench.calls("live").len(), 4);
-    assert_eq!(bench.verdict("c1", ProbeKind::Liveness), None);
+    assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), None);
     assert_eq!(
-        bench.verdict("c2", ProbeKind::Liveness),
-        Some(ProbeVerdict::Success)
+        bench.probe_result("c2", ProbeKind::Liveness),
+        Some(ProbeResult::Success)
     );
 }
 
@@ -111,8 +111,8 @@ async fn a_probe_that_does_not_return_fails_once_and_no_other_starts_before_it_d
     bench.set("ready", Does::Take(95 * S));
     bench.pass(20 * S).await;
     assert_eq!(
-        bench.verdict("c1", ProbeKind::Readiness),
-        Some(ProbeVerdict::Failure)
+        bench.probe_result("c1", ProbeKind::Readiness),
+        Some(ProbeResult::Failure)
     );
     let event = bench.events.recent().pop().unwrap();
     assert_eq!(
@@ -131,8 +131,8 @@ async fn a_probe_that_does_not_return_fails_once_and_no_other_starts_before_it_d
     bench.pass(10 * S).await;
     assert_eq!(bench.calls("ready"), [Z, 10 * S, 105 * S, 110 * S]);
     assert_eq!(
-        bench.verdict("c1", ProbeKind::Readiness),
-        Some(ProbeVerdict::Success)
+        bench.probe_result("c1", ProbeKind::Readiness),
+        Some(ProbeResult::Success)
     );
     assert_eq!(bench.events.recent().len(), 1);
     assert!(
@@ -154,8 +154,8 @@ async fn a_probe_that_hangs_on_a_dead_instance_does_not_hold_up_the_next() {
     bench.pass(S).await;
     assert_eq!(bench.calls("ready"), [Z, 30 * S]);
     assert_eq!(
-        bench.verdict("c2", ProbeKind::Readiness),
-        Some(ProbeVerdict::Success)
+        bench.probe_result("c2", ProbeKind::Readiness),
+        Some(ProbeResult::Success)
     );
 }
 
@@ -174,8 +174,8 @@ async fn a_probe_that_cannot_be_run_is_tried_three_times_and_changes_nothing() {
     bench.pass(100 * S).await;
     assert_eq!(bench.calls("live").len(), 30);
     assert_eq!(
-        bench.verdict("c1", ProbeKind::Liveness),
-        Some(ProbeVerdict::Success)
+        bench.probe_result("c1", ProbeKind::Liveness),
+        Some(ProbeResult::Success)
     );
     let event = bench.events.recent().pop().unwrap();
     assert_eq!(event.count, 10);
@@ -200,8 +200,8 @@ async fn an_instance_that_exits_during_a_probe_is_not_reported_as_unhealthy() {
     assert!(bench.events.recent().is_empty());
     assert_eq!(bench.calls("live").len(), 1);
     assert_eq!(
-        bench.verdict("c1", ProbeKind::Liveness),
-        Some(ProbeVerdict::Failure)
+        bench.probe_result("c1", ProbeKind::Liveness),
+        Some(ProbeResult::Failure)
     );
 }
 
@@ -216,17 +216,17 @@ async fn a_restart_of_the_kubelet_flips_nothing() {
     bench.pass(30 * S).await;
     let ready = |bench: &Bench| {
         (
-            bench.verdict("c1", ProbeKind::Readiness),
+            bench.probe_result("c1", ProbeKind::Readiness),
             bench.started("c1"),
         )
     };
-    assert_eq!(ready(&bench), (Some(ProbeVerdict::Success), true));
+    assert_eq!(ready(&bench), (Some(ProbeResult::Success), true));
 
     let later = bench.restarted();
     later.pass(Z).await;
-    assert_eq!(ready(&later), (Some(ProbeVerdict::Success), true));
+    assert_eq!(ready(&later), (Some(ProbeResult::Success), true));
     later.pass(15 * S).await;
-    assert_eq!(ready(&later), (Some(ProbeVerdict::Success), true));
+    assert_eq!(ready(&later), (Some(ProbeResult::Success), true));
     assert!(later.calls("up").is_empty());
     assert!(!later.calls("ready").is_empty() && !later.calls("live").is_empty());
 }
@@ -249,8 +249,8 @@ async fn probes_of_adopted_containers_are_spread_over_their_period() {
         .collect();
     for pod in &pods {
         let uid = pod.metadata.uid.as_deref().unwrap().into();
-        bench.journal.update(&uid, |record| {
-            record.set_verdict(&"c1".into(), ProbeKind::Readiness, ProbeVerdict::Success);
+        bench.state_store.update(&uid, |record| {
+            record.set_probe_result(&"c1".into(), ProbeKind::Readiness, ProbeResult::Success);
         });
         bench.manager.add_pod(pod);
     }
@@ -279,7 +279,7 @@ async fn a_removed_pod_leaves_nothing_behind() {
     let sample = "prober_probe_total{probe_type=\"Readiness\",result=\"successful\",\
                   container=\"c\",pod=\"p\",namespace=\"ns\",pod_uid=\"u\"} 3";
     assert!(text.contains(sample), "{text}");
-    assert!(!bench.journal.uids().is_empty());
+    assert!(!bench.state_store.uids().is_empty());
 
     bench.manager.remove_pod(&"u".into());
     bench.pass(Z).await;
@@ -287,7 +287,7 @@ async fn a_removed_pod_leaves_nothing_behind() {
     bench.pass(60 * S).await;
     assert_eq!(bench.calls("").len(), calls);
     assert!(bench.results.is_empty() && bench.manager.is_empty());
-    assert!(bench.journal.uids().is_empty());
+    assert!(bench.state_store.uids().is_empty());
     assert!(!bench.metrics.text().contains("pod_uid"));
     assert_eq!(bench.tasks(), 0);
 }
@@ -316,7 +316,7 @@ async fn a_pod_that_is_stopped_keeps_its_readiness_probes() {
     bench.pass(20 * S).await;
     assert_eq!(bench.calls("live").len(), live);
     assert_eq!(bench.calls("ready").len(), ready + 2);
-    assert_eq!(bench.verdict("c1", ProbeKind::Liveness), None);
+    assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), None);
     // Whoever syncs the pod once more does not bring them back.
     bench.add();
     bench.pass(20 * S).await;
@@ -412,8 +412,8 @@ async fn a_kubelet_that_was_held_up_does_not_blame_the_container() {
     tokio::time::advance(60 * S).await;
     bench.pass(Z).await;
     assert_eq!(
-        bench.verdict("c1", ProbeKind::Liveness),
-        Some(ProbeVerdict::Success)
+        bench.probe_result("c1", ProbeKind::Liveness),
+        Some(ProbeResult::Success)
     );
     let event = bench.events.recent().pop().unwrap();
     assert!(
@@ -438,12 +438,12 @@ async fn a_probe_that_panics_is_an_error_of_that_probe_alone() {
         event.message,
         "Liveness probe errored and resulted in unknown state: panicked: as scripted"
     );
-    let verdict = bench.verdict("c1", ProbeKind::Liveness);
-    assert_eq!(verdict, Some(ProbeVerdict::Success));
+    let probe_result = bench.probe_result("c1", ProbeKind::Liveness);
+    assert_eq!(probe_result, Some(ProbeResult::Success));
     bench.set("live", Does::Exit(1));
     bench.pass(30 * S).await;
-    let verdict = bench.verdict("c1", ProbeKind::Liveness);
-    assert_eq!(verdict, Some(ProbeVerdict::Failure));
+    let probe_result = bench.probe_result("c1", ProbeKind::Liveness);
+    assert_eq!(probe_result, Some(ProbeResult::Failure));
 }
 
 #[tokio::test(start_paused = true)]
@@ -456,8 +456,8 @@ async fn a_probe_task_that_panics_goes_on_after_a_period() {
     bench.world.lock().blind = false;
     bench.pass(20 * S).await;
     assert!(bench.calls("ready").len() >= 2);
-    let verdict = bench.verdict("c1", ProbeKind::Readiness);
-    assert_eq!(verdict, Some(ProbeVerdict::Success));
+    let probe_result = bench.probe_result("c1", ProbeKind::Readiness);
+    assert_eq!(probe_result, Some(ProbeResult::Success));
 }
 
 #[tokio::test(start_paused = true)]
@@ -468,11 +468,11 @@ async fn results_of_an_earlier_kubelet_hold_from_the_start() {
     });
     bench.start("c1");
     bench.pass(15 * S).await;
-    let success = Some(ProbeVerdict::Success);
+    let success = Some(ProbeResult::Success);
     // Before any task of the new one has run.
     let second = bench.restarted();
-    assert_eq!(second.verdict("c1", ProbeKind::Startup), success);
-    assert_eq!(second.verdict("c1", ProbeKind::Readiness), success);
+    assert_eq!(second.probe_result("c1", ProbeKind::Startup), success);
+    assert_eq!(second.probe_result("c1", ProbeKind::Readiness), success);
     // What was replaced while no kubelet ran is forgotten.
     bench.pass(S).await;
     bench.world.lock().view.container.as_mut().unwrap().id = "c2".into();

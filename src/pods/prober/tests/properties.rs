@@ -5,7 +5,7 @@ use crate::{
     model::{
         ContainerId,
         ProbeKind::{Readiness, Startup},
-        ProbeVerdict::{Failure, Success},
+        ProbeResult::{Failure, Success},
     },
     pods::prober::state::{Facts, Instance, Life, Next, State},
 };
@@ -115,7 +115,7 @@ proptest! {
                 }
                 Input::Result(which) => {
                     let Some(id) = under_way.take() else { continue };
-                    let before = state.verdict();
+                    let before = state.probe_result();
                     let (outcome, result) = match which {
                         0 => (error(), None),
                         1 | 2 => (ok(), Some(Success)),
@@ -130,9 +130,9 @@ proptest! {
                     }
                     let needed = if row.0 == Some(Success) { 2 } else { 3 };
                     let settled = result.filter(|_| counts && row.1 >= needed);
-                    let expected = settled.filter(|verdict| before != Some(*verdict));
+                    let expected = settled.filter(|probe_result| before != Some(*probe_result));
                     let written = state.probed(&facts, &id, &outcome);
-                    prop_assert_eq!(written, expected.map(|verdict| (id, verdict)));
+                    prop_assert_eq!(written, expected.map(|probe_result| (id, probe_result)));
                 }
             }
         }

@@ -4,7 +4,7 @@ use crate::{
     model::{
         ContainerId,
         ProbeKind::{self, Liveness, Readiness, Startup},
-        ProbeVerdict::{self, Failure, Success, Unknown},
+        ProbeResult::{self, Failure, Success, Unknown},
     },
     pods::prober::state::{Facts, Instance, Life, Next, Rules, State, Turn},
     runtime::handlers::ProbeOutcome,
@@ -74,8 +74,8 @@ pub(super) fn error() -> ProbeOutcome {
     }
 }
 
-fn set(id: &str, verdict: ProbeVerdict) -> Option<(ContainerId, ProbeVerdict)> {
-    Some((id.into(), verdict))
+fn set(id: &str, probe_result: ProbeResult) -> Option<(ContainerId, ProbeResult)> {
+    Some((id.into(), probe_result))
 }
 
 fn run(id: &str) -> Next {
@@ -96,13 +96,13 @@ fn probing(kind: ProbeKind) -> (State, Facts, Instant) {
 
 #[test]
 fn a_new_instance_gets_the_initial_verdict_of_its_kind() {
-    for (kind, verdict) in [
+    for (kind, probe_result) in [
         (Readiness, Failure),
         (Liveness, Success),
         (Startup, Unknown),
     ] {
         let turn = State::new(rules(kind), 0.0).look(&running("c1"), Instant::now());
-        assert_eq!(turn.set, set("c1", verdict), "{kind}");
+        assert_eq!(turn.set, set("c1", probe_result), "{kind}");
         assert_eq!(turn.forget, None);
     }
 }
@@ -175,7 +175,7 @@ fn an_exited_instance_has_failed_and_ends_the_probe_if_none_follows() {
 
 #[test]
 fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
-    for (kind, verdict) in [
+    for (kind, probe_result) in [
         (Readiness, Failure),
         (Liveness, Success),
         (Startup, Unknown),
@@ -184,7 +184,7 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
             State::new(rules(kind), 0.0).look(&with_life("c1", Life::Unclear), Instant::now());
         assert_eq!(
             (turn.set, turn.next),
-            (set("c1", verdict), Next::Idle),
+            (set("c1", probe_result), Next::Idle),
             "{kind}"
         );
     }
@@ -200,7 +200,7 @@ fn a_pod_on_its_way_out_keeps_only_its_readiness_probes() {
         };
         let turn = state.look(&facts, now + PERIOD);
         assert_eq!(turn.next, Next::Exit, "{kind}");
-        assert_eq!(state.verdict(), Some(Success), "{kind}");
+        assert_eq!(state.probe_result(), Some(Success), "{kind}");
     }
     let (mut state, facts, now) = probing(Readiness);
     let facts = Facts {
@@ -313,8 +313,12 @@ fn verdicts_need_as_many_equal_results_in_a_row_as_the_threshold_says() {
         (bad(), set("c1", Failure)),
         (bad(), None),
     ];
-    for (step, (outcome, verdict)) in table.into_iter().enumerate() {
-        assert_eq!(state.probed(&facts, &id, &outcome), verdict, "step {step}");
+    for (step, (outcome, probe_result)) in table.into_iter().enumerate() {
+        assert_eq!(
+            state.probed(&facts, &id, &outcome),
+            probe_result,
+            "step {step}"
+        );
     }
 }
 
@@ -340,7 +344,7 @@ fn a_warning_is_a_success() {
 
 #[test]
 fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
-    for (kind, outcome, verdict) in [
+    for (kind, outcome, probe_result) in [
         (Liveness, bad(), Failure),
         (Startup, bad(), Failure),
         (Startup, ok(), Success),
@@ -348,7 +352,7 @@ fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
         let (mut state, facts, now) = probing(kind);
         let id = ContainerId::from("c1");
         let settled = (0..3).find_map(|_| state.probed(&facts, &id, &outcome));
-        assert_eq!(settled, set("c1", verdict), "{kind}");
+        assert_eq!(settled, set("c1", probe_result), "{kind}");
         let turn = state.look(&facts, now + 5 * PERIOD);
         assert_eq!((turn.set, turn.next), (None, Next::Idle), "{kind}");
         let turn = state.look(&with_life("c1", Life::Exited { restarts: true }), now);
@@ -399,22 +403,22 @@ fn a_remembered_verdict_stands_until_results_say_otherwise() {
             "{kind}"
         );
         let id = ContainerId::from("c1");
-        let verdicts: Vec<_> = (0..3).map(|_| state.probed(&again, &id, &bad())).collect();
-        assert_eq!(verdicts, [None, None, set("c1", Failure)], "{kind}");
+        let probe_results: Vec<_> = (0..3).map(|_| state.probed(&again, &id, &bad())).collect();
+        assert_eq!(probe_results, [None, None, set("c1", Failure)], "{kind}");
     }
 }
 
 #[test]
 fn a_remembered_end_of_probing_is_remembered_too() {
-    for (kind, verdict) in [(Liveness, Failure), (Startup, Success), (Startup, Failure)] {
+    for (kind, probe_result) in [(Liveness, Failure), (Startup, Success), (Startup, Failure)] {
         let facts = Facts {
-            remembered: Some(verdict),
+            remembered: Some(probe_result),
             ..open(kind, "c1")
         };
         let turn = State::new(rules(kind), 0.5).look(&facts, Instant::now());
         assert_eq!(
             (turn.set, turn.next),
-            (set("c1", verdict), Next::Idle),
+            (set("c1", probe_result), Next::Idle),
             "{kind}"
         );
     }

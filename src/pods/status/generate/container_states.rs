@@ -5,7 +5,7 @@ use super::{
     restart::{restarts_after, starts_next},
     restart_all, whole_seconds,
 };
-use crate::model::{self, Pod, PodExt, ProbeVerdict, is_sidecar, reasons};
+use crate::model::{self, Pod, PodExt, ProbeResult, is_sidecar, reasons};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
@@ -309,15 +309,15 @@ fn mark_started_and_ready(
     let same = old.filter(|old| old.container_id == status.container_id);
     let was_started = same.is_some_and(|old| old.started == Some(true));
     let was_ready = same.is_some_and(|old| old.ready);
-    let verdicts = (inputs.verdicts)(&instance.id);
-    let started = match verdicts.startup {
-        Some(ProbeVerdict::Success) => true,
-        Some(ProbeVerdict::Failure) => false,
-        Some(ProbeVerdict::Unknown) => was_started,
+    let probe_results = (inputs.probe_results)(&instance.id);
+    let started = match probe_results.startup {
+        Some(ProbeResult::Success) => true,
+        Some(ProbeResult::Failure) => false,
+        Some(ProbeResult::Unknown) => was_started,
         None => container.startup_probe.is_none() || was_started,
     };
-    let ready = match verdicts.readiness {
-        Some(verdict) => verdict == ProbeVerdict::Success,
+    let ready = match probe_results.readiness {
+        Some(probe_result) => probe_result == ProbeResult::Success,
         None => container.readiness_probe.is_none() || was_ready,
     };
     status.started = Some(started);

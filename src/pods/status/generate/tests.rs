@@ -100,7 +100,7 @@ pub(super) fn instance(name: &str, id: &str, state: Cri, restarts: u32) -> model
 }
 
 /// A runtime picture with one ready sandbox and these instances, newest first.
-pub(super) fn picture(containers: &[model::ContainerStatus]) -> model::PodStatus {
+pub(super) fn runtime_status(containers: &[model::ContainerStatus]) -> model::PodStatus {
     model::PodStatus {
         uid: "u1".into(),
         sandboxes: vec![SandboxStatus {
@@ -124,10 +124,10 @@ pub(super) fn after(
     containers: &[model::ContainerStatus],
     old: Option<&PodStatus>,
 ) -> PodStatus {
-    let picture = picture(containers);
+    let runtime_status = runtime_status(containers);
     let inputs = Inputs {
         old,
-        ..Inputs::new(pod, &picture, now())
+        ..Inputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap()
 }

@@ -3,10 +3,10 @@
 use super::{Facts, Inputs, PodActions, compute_pod_actions};
 use crate::{
     model::{
-        ContainerId, ContainerState, ContainerStatus, NetworkMode, Pod, PodStatus, ProbeVerdict,
+        ContainerId, ContainerState, ContainerStatus, NetworkMode, Pod, PodStatus, ProbeResult,
         SandboxStatus, container_hash,
     },
-    state::probe_results::Verdicts,
+    state::probe_results::ContainerProbeResults,
 };
 use k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EphemeralContainer, PodSpec,
@@ -147,7 +147,7 @@ pub(super) fn not_ready(attempt: u32) -> SandboxStatus {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runtime {
     pub(super) status: PodStatus,
-    pub(super) verdicts: HashMap<ContainerId, Verdicts>,
+    pub(super) probe_results: HashMap<ContainerId, ContainerProbeResults>,
     pub(super) facts: Facts,
 }
 
@@ -204,18 +204,18 @@ impl Runtime {
         self.change(|c| c.sandbox = format!("s{attempt}").into())
     }
 
-    fn verdicts_of_last(&mut self) -> &mut Verdicts {
+    fn verdicts_of_last(&mut self) -> &mut ContainerProbeResults {
         let id = self.status.containers[0].id.clone();
-        self.verdicts.entry(id).or_default()
+        self.probe_results.entry(id).or_default()
     }
 
-    pub(super) fn liveness(mut self, verdict: ProbeVerdict) -> Self {
-        self.verdicts_of_last().liveness = Some(verdict);
+    pub(super) fn liveness(mut self, probe_result: ProbeResult) -> Self {
+        self.verdicts_of_last().liveness = Some(probe_result);
         self
     }
 
-    pub(super) fn startup(mut self, verdict: ProbeVerdict) -> Self {
-        self.verdicts_of_last().startup = Some(verdict);
+    pub(super) fn startup(mut self, probe_result: ProbeResult) -> Self {
+        self.verdicts_of_last().startup = Some(probe_result);
         self
     }
 
@@ -238,7 +238,7 @@ impl Runtime {
         compute_pod_actions(&Inputs {
             pod,
             status: &self.status,
-            verdicts: &|id| self.verdicts.get(id).copied().unwrap_or_default(),
+            probe_results: &|id| self.probe_results.get(id).copied().unwrap_or_default(),
             facts: &self.facts,
         })
     }

@@ -5,7 +5,7 @@ use super::{
     view::{View, definition_changed, failed},
 };
 use crate::model::{
-    ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy, is_sidecar, runs_again,
+    ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, is_sidecar, runs_again,
 };
 use k8s_openapi::api::core::v1::Container;
 
@@ -139,18 +139,18 @@ fn look_at_running_sidecar(
     container: &Container,
     status: &ContainerStatus,
 ) -> Look {
-    let verdicts = (view.inputs.verdicts)(&status.id);
+    let probe_results = (view.inputs.probe_results)(&status.id);
     if container.startup_probe.is_some() {
-        match verdicts.startup {
-            Some(ProbeVerdict::Success) => {}
-            Some(ProbeVerdict::Failure) => {
+        match probe_results.startup {
+            Some(ProbeResult::Success) => {}
+            Some(ProbeResult::Failure) => {
                 return Look::start(StartReason::Killed(KillReason::StartupProbe));
             }
-            Some(ProbeVerdict::Unknown) | None => return Look::default(),
+            Some(ProbeResult::Unknown) | None => return Look::default(),
         }
     }
     let lives =
-        container.liveness_probe.is_none() || verdicts.liveness != Some(ProbeVerdict::Failure);
+        container.liveness_probe.is_none() || probe_results.liveness != Some(ProbeResult::Failure);
     let kill = if definition_changed(container, status) {
         Some(KillReason::DefinitionChanged)
     } else if !lives {

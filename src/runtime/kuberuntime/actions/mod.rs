@@ -9,7 +9,7 @@
 //!   "initialised" is a journaled fact where there is one, and what was left behind by an earlier
 //!   sandbox is told from what belongs to the present one by the sandbox's id.
 
-mod ahead;
+mod prefetch;
 mod init;
 mod reasons;
 mod regular;
@@ -24,13 +24,13 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub use ahead::needed_soon;
+pub use prefetch::needed_soon;
 pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
 pub use restart_all::{ContainerReset, Reset, Trigger};
 
 use crate::{
     model::{ContainerId, Pod, PodExt, PodStatus, SandboxId},
-    state::probe_results::Verdicts,
+    state::probe_results::ContainerProbeResults,
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -42,7 +42,7 @@ pub struct Inputs<'a> {
     /// What the runtime has, newest first.
     pub status: &'a PodStatus,
     /// Probe verdicts by container instance.
-    pub verdicts: &'a dyn Fn(&ContainerId) -> Verdicts,
+    pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
     /// What was written down earlier.
     pub facts: &'a Facts,
 }

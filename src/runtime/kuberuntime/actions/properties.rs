@@ -3,7 +3,7 @@
 
 use super::{fixture::*, *};
 use crate::model::{
-    ContainerState, ContainerStatus, ProbeVerdict, RestartPolicy, SandboxStatus, container_hash,
+    ContainerState, ContainerStatus, ProbeResult, RestartPolicy, SandboxStatus, container_hash,
     is_sidecar,
 };
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -12,12 +12,12 @@ use std::collections::HashSet;
 const REGULAR: [&str; 3] = ["a", "b", "c"];
 const INIT: [&str; 3] = ["i", "j", "k"];
 
-fn verdict() -> impl Strategy<Value = Option<ProbeVerdict>> {
+fn probe_result() -> impl Strategy<Value = Option<ProbeResult>> {
     select(vec![
         None,
-        Some(ProbeVerdict::Success),
-        Some(ProbeVerdict::Failure),
-        Some(ProbeVerdict::Unknown),
+        Some(ProbeResult::Success),
+        Some(ProbeResult::Failure),
+        Some(ProbeResult::Unknown),
     ])
 }
 
@@ -59,9 +59,9 @@ prop_compose! {
         exit_code in select(vec![0, 1, 88]),
         sandbox in 0u32..3,
         same_hash in prop::bool::weighted(0.8),
-        liveness in verdict(),
-        startup in verdict(),
-    ) -> (ContainerStatus, Verdicts) {
+        liveness in probe_result(),
+        startup in probe_result(),
+    ) -> (ContainerStatus, ContainerProbeResults) {
         let hash = if same_hash { container_hash(&container(name)) } else { "other".into() };
         (
             ContainerStatus {
@@ -72,7 +72,7 @@ prop_compose! {
                 hash: hash.into(),
                 ..ContainerStatus::default()
             },
-            Verdicts { liveness, startup, readiness: None },
+            ContainerProbeResults { liveness, startup, readiness: None },
         )
     }
 }
@@ -88,10 +88,10 @@ prop_compose! {
             let ips = if has_ip { vec!["10.0.0.1".to_string()] } else { Vec::new() };
             runtime.status.sandboxes.insert(0, SandboxStatus { ready, ips, ..sandbox(attempt) });
         }
-        for (n, (mut instance, verdicts)) in instances.into_iter().enumerate() {
+        for (n, (mut instance, probe_results)) in instances.into_iter().enumerate() {
             instance.id = format!("{}-{n}", instance.name).into();
             instance.created_at = n as i64;
-            runtime.verdicts.insert(instance.id.clone(), verdicts);
+            runtime.probe_results.insert(instance.id.clone(), probe_results);
             runtime.status.containers.insert(0, instance);
         }
         runtime.facts.initialized_in = initialized.map(|attempt| format!("s{attempt}").into());
@@ -174,7 +174,7 @@ impl Model {
 
     /// Plain init containers end well, probes succeed, everything else runs on.
     fn let_time_pass(&mut self) {
-        let good = Some(ProbeVerdict::Success);
+        let good = Some(ProbeResult::Success);
         for c in &mut self.runtime.status.containers {
             let spec = self
                 .pod
@@ -185,12 +185,14 @@ impl Model {
                 c.state = ContainerState::Exited;
                 c.exit_code = 0;
             }
-            let verdicts = Verdicts {
+            let probe_results = ContainerProbeResults {
                 liveness: good,
                 readiness: good,
                 startup: good,
             };
-            self.runtime.verdicts.insert(c.id.clone(), verdicts);
+            self.runtime
+                .probe_results
+                .insert(c.id.clone(), probe_results);
         }
     }
 

@@ -5,7 +5,7 @@ use super::{
     view::{Seen, View, definition_changed},
 };
 use crate::model::{
-    ContainerState, ContainerStatus, PodExt, ProbeVerdict, RestartPolicy, runs_again,
+    ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, runs_again,
 };
 use k8s_openapi::api::core::v1::Container;
 
@@ -98,10 +98,10 @@ fn need_of_running(view: &View<'_>, container: &Container, status: &ContainerSta
         return Need::Kill(KillReason::DefinitionChanged, true);
     }
     let restart = view.restart_policy(container) != RestartPolicy::Never;
-    let verdicts = (view.inputs.verdicts)(&status.id);
-    if verdicts.liveness == Some(ProbeVerdict::Failure) {
+    let probe_results = (view.inputs.probe_results)(&status.id);
+    if probe_results.liveness == Some(ProbeResult::Failure) {
         Need::Kill(KillReason::LivenessProbe, restart)
-    } else if verdicts.startup == Some(ProbeVerdict::Failure) {
+    } else if probe_results.startup == Some(ProbeResult::Failure) {
         Need::Kill(KillReason::StartupProbe, restart)
     } else {
         Need::Keep

@@ -151,7 +151,7 @@ impl KubeGenericRuntimeManager {
             seq,
             Read::Gone,
         );
-        self.journal.update(&status.uid, |record| {
+        self.state_store.update(&status.uid, |record| {
             record.retain_containers(|known| known != id)
         });
         Ok(())

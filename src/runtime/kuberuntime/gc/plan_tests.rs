@@ -238,7 +238,7 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
         }),
         ..Pod::default()
     };
-    let picture = status(vec![
+    let runtime_status = status(vec![
         instance("a", 0, Exited),
         instance("a", 1, Exited),
         instance("i", 0, Created),
@@ -247,7 +247,7 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
         instance("i", 3, Exited),
         instance("i", 4, Running),
     ]);
-    let removals = init_containers(&pod, &picture);
+    let removals = init_containers(&pod, &runtime_status);
     assert!(
         removals
             .iter()

@@ -16,7 +16,7 @@ use crate::base::with_own_files;
 use crate::host::files;
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::log_paths;
-use crate::runtime::kuberuntime::termination::{FileRead, LastWords, MAX_MESSAGE};
+use crate::runtime::kuberuntime::termination::{FileRead, MAX_MESSAGE, TerminationMessage};
 use crate::state::pod_cache::Owner;
 use crate::volumes::pod_dirs::TerminationLog;
 use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
@@ -290,7 +290,7 @@ fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError>
 }
 
 /// Reads the end of an exited container's termination log. Blocking.
-pub fn read_last_words(words: &LastWords) -> FileRead {
+pub fn read_termination_message(words: &TerminationMessage) -> FileRead {
     let Some(path) = &words.file else {
         return FileRead::Missing;
     };
@@ -384,20 +384,26 @@ mod tests {
     fn last_words_are_read_from_a_plain_file_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
-        let words = LastWords {
+        let words = TerminationMessage {
             file: Some(path.clone()),
             log: None,
         };
-        assert_eq!(read_last_words(&LastWords::default()), FileRead::Missing);
-        assert_eq!(read_last_words(&words), FileRead::Missing);
+        assert_eq!(
+            read_termination_message(&TerminationMessage::default()),
+            FileRead::Missing
+        );
+        assert_eq!(read_termination_message(&words), FileRead::Missing);
         fs::write(&path, [vec![b'x'; MAX_MESSAGE], b"end".to_vec()].concat()).unwrap();
         assert!(matches!(
-            read_last_words(&words),
+            read_termination_message(&words),
             FileRead::Bytes(bytes) if bytes.len() == MAX_MESSAGE && bytes.ends_with(b"end")
         ));
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
-        assert!(matches!(read_last_words(&words), FileRead::Failed(_)));
+        assert!(matches!(
+            read_termination_message(&words),
+            FileRead::Failed(_)
+        ));
     }
 
     #[test]

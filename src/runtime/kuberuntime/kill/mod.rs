@@ -8,11 +8,11 @@
 //! * Answers to upstream's `killContainer`, `killPodWithSyncResult` and `terminationOrdering`
 //!   (`pkg/kubelet/kuberuntime`).
 
-mod begun;
+mod stop_tracker;
 pub mod plan;
 mod running;
 mod stop;
 mod unread;
 
-pub(super) use begun::{BegunStops, Scope};
 pub(super) use stop::Why;
+pub(super) use stop_tracker::{Scope, StopTracker};

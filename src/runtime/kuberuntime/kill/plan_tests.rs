@@ -185,7 +185,7 @@ fn sidecars_wait_for_regular_containers_and_later_sidecars() {
         ["s1<-a,b,s2,s3", "s2<-a,b,s3", "s3<-a,b", "a<-", "b<-"]
     );
     // Only what runs is waited for; a plain init container neither waits nor is waited for.
-    let picture = status(&[
+    let runtime_status = status(&[
         ("s1", ContainerState::Running),
         ("init", ContainerState::Running),
         ("s3", ContainerState::Unknown),
@@ -193,7 +193,7 @@ fn sidecars_wait_for_regular_containers_and_later_sidecars() {
         ("b", ContainerState::Created),
     ]);
     assert_eq!(
-        order(&stop_pod(Some(&pod), &picture, &none)),
+        order(&stop_pod(Some(&pod), &runtime_status, &none)),
         ["s1<-s3", "init<-", "s3<-"]
     );
 }
@@ -210,9 +210,9 @@ fn hooks_come_from_the_spec_or_from_the_record_of_an_orphan() {
         vec![with_hook(container("a"), "spec"), container("b")],
         vec![],
     );
-    let picture = running(&["a", "b", "stray"]);
+    let runtime_status = running(&["a", "b", "stray"]);
     let hooks = |pod| -> Vec<_> {
-        stop_pod(pod, &picture, &record)
+        stop_pod(pod, &runtime_status, &record)
             .into_iter()
             .map(|stop| stop.pre_stop)
             .collect()

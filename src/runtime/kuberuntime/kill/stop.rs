@@ -2,9 +2,9 @@
 
 use super::{
     super::{KubeGenericRuntimeManager, actions::ContainerKill, labels::OrphanRecord},
-    begun::Scope,
     plan::{self, ContainerStop},
     running::RunningStop,
+    stop_tracker::Scope,
 };
 use crate::{
     base::chain,
@@ -178,7 +178,7 @@ impl KubeGenericRuntimeManager {
             running.join(", ")
         );
         // A dead sandbox is stopped as well, for its network may be left; but once is enough.
-        let stopped = self.journal.read(&owner.uid, |record| {
+        let stopped = self.state_store.read(&owner.uid, |record| {
             let terminal = record.terminal.as_ref();
             terminal.map_or_else(Vec::new, |terminal| terminal.stopped_sandboxes.clone())
         });
@@ -192,7 +192,7 @@ impl KubeGenericRuntimeManager {
             .await
             .into_iter()
             .collect::<Result<(), _>>()?;
-        self.journal.update(&owner.uid, |record| {
+        self.state_store.update(&owner.uid, |record| {
             if let Some(terminal) = &mut record.terminal {
                 let ids = status.sandboxes.iter().map(|s| s.id.to_string());
                 terminal.stopped_sandboxes = ids.collect();

@@ -53,17 +53,17 @@ impl ContainerLogs {
     ) -> Result<LogStream, LogError> {
         let (uid, name) = pod;
         let id = container_for_logs(name, status, container, previous)?;
-        let picture = self.cache.latest(uid);
-        let path = picture
+        let runtime_status = self.cache.latest(uid);
+        let path = runtime_status
             .container(&id)
-            .and_then(|instance| (self.path)(&Owner::of_status(&picture), instance));
+            .and_then(|instance| (self.path)(&Owner::of_status(&runtime_status), instance));
         let Some(path) = path else {
             return Err(LogError::Gone(id));
         };
         let (cache, uid) = (self.cache.clone(), uid.clone());
         let ended = async move {
-            let over = |picture: &crate::model::PodStatus| {
-                let state = picture.container(&id).map(|instance| instance.state);
+            let over = |runtime_status: &crate::model::PodStatus| {
+                let state = runtime_status.container(&id).map(|instance| instance.state);
                 state.is_none_or(|state| state == ContainerState::Exited)
             };
             cache.when(&uid, over).await;

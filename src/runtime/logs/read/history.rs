@@ -21,7 +21,7 @@ use std::{
 /// How often the chain is looked at again because a rotation changed it meanwhile.
 const TRIES: usize = 10;
 /// Most rotated files that one reader opens.
-const MOST_FILES: usize = 100;
+const MAX_FILES: usize = 100;
 /// File systems tell when a file was written by a clock that lags by some milliseconds.
 const TIME_SLACK: SignedDuration = SignedDuration::from_secs(1);
 
@@ -129,7 +129,7 @@ pub(super) fn start(
     let mut rotated = files::history(log)?;
     rotated.retain(|file| live.is_none_or(|live| live.after.is_some_and(|at| file.stamp <= at)));
     let mut older = VecDeque::new();
-    for file in rotated.into_iter().rev().take(MOST_FILES) {
+    for file in rotated.into_iter().rev().take(MAX_FILES) {
         if missing == Some(0) {
             break;
         }

@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// When to look again in the middle of a rotation.
 const RETRY: Duration = Duration::from_millis(10);
 /// Largest log that is unpacked for followers.
-const MOST_UNPACKED: u64 = 1 << 30;
+const MAX_UNPACKED: u64 = 1 << 30;
 
 /// What a look found.
 #[derive(Debug)]
@@ -195,7 +195,7 @@ fn unpack(log: &Path, mut cursor: Cursor) -> io::Result<File> {
     loop {
         let bytes = cursor.read()?;
         size += bytes.len() as u64;
-        match bytes.is_empty() || size > MOST_UNPACKED {
+        match bytes.is_empty() || size > MAX_UNPACKED {
             true => return Ok(file),
             false => file.write_all(&bytes)?,
         }

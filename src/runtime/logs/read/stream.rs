@@ -31,7 +31,7 @@ const READS: usize = 4;
 static READERS: Semaphore = Semaphore::const_new(READS);
 
 /// How much of older files is read in one go when nothing of it is wanted.
-const MOST_AT_ONCE: usize = 4 << 20;
+const MAX_CHUNK_BYTES: usize = 4 << 20;
 /// How often to look for a directory that is not there yet, while its log is to be followed.
 const AWAIT_DIRECTORY: Duration = Duration::from_millis(200);
 
@@ -236,7 +236,7 @@ impl Reader {
                 Ok(bytes) if !bytes.is_empty() => {
                     read += bytes.len();
                     self.decoder.feed(&bytes, &mut out);
-                    if out.len() >= BLOCK || read >= MOST_AT_ONCE || self.decoder.is_done() {
+                    if out.len() >= BLOCK || read >= MAX_CHUNK_BYTES || self.decoder.is_done() {
                         break;
                     }
                     continue;

@@ -130,13 +130,13 @@ pub(in crate::runtime::logs) fn compress_file(
         name.push(ending);
         PathBuf::from(name)
     };
-    let unfinished = with_ending(UNFINISHED);
-    found(fs::remove_file(&unfinished))?;
+    let detached = with_ending(UNFINISHED);
+    found(fs::remove_file(&detached))?;
     let target = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(metadata.permissions().mode() & 0o777)
-        .open(&unfinished)?;
+        .open(&detached)?;
     let done = write_compressed(source, &target, shutdown).and_then(|complete| {
         // Gone with its container meanwhile.
         if !complete || !file.try_exists()? {
@@ -146,15 +146,15 @@ pub(in crate::runtime::logs) fn compress_file(
             target.set_times(FileTimes::new().set_modified(modified))?;
         }
         target.sync_all()?;
-        fs::rename(&unfinished, with_ending(GZIP))?;
+        fs::rename(&detached, with_ending(GZIP))?;
         Ok(true)
     });
     match done {
         Ok(true) => found(fs::remove_file(file)).map(drop),
-        Ok(false) => found(fs::remove_file(&unfinished)).map(drop),
+        Ok(false) => found(fs::remove_file(&detached)).map(drop),
         Err(error) => {
             // It would be removed at the next rotation, but its space may be what is missing.
-            let _ = fs::remove_file(&unfinished);
+            let _ = fs::remove_file(&detached);
             Err(error)
         }
     }

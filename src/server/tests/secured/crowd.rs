@@ -40,7 +40,7 @@ impl Crowd {
             });
         }
         let all = count.wait_for(|count| *count == size);
-        timeout(PATIENCE * 2, all)
+        timeout(TIMEOUT * 2, all)
             .await
             .expect("they do not get through")
             .unwrap();
@@ -99,7 +99,7 @@ async fn beside_a_crowd(size: usize, addresses: usize) {
     let served = setting.serve_with(handlers).await;
     let config = setting.client(Some(&setting.clients.client("ops", &[])));
     let crowd = Crowd::gather(served.address, size, addresses).await;
-    let measured = timeout(PATIENCE, measure(&served, &config)).await;
+    let measured = timeout(TIMEOUT, measure(&served, &config)).await;
     let measured = measured.expect("an authenticated client is kept out");
     for (what, all) in ["/healthz/ping", "a followed log"].iter().zip(measured) {
         let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);

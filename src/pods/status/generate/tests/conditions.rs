@@ -146,10 +146,10 @@ fn readiness_gates_hold_back_ready_but_not_containers_ready() {
 fn a_transition_time_moves_only_when_the_status_does() {
     let pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[running("a", "c")]);
-    let picture = picture(&[exited("a", "c", 1)]);
+    let runtime_status = runtime_status(&[exited("a", "c", 1)]);
     let inputs = Inputs {
         old: Some(&old),
-        ..Inputs::new(&pod, &picture, later(60))
+        ..Inputs::new(&pod, &runtime_status, later(60))
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     let since = |kind| {

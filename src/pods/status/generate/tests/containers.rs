@@ -1,6 +1,6 @@
 use super::*;
-use crate::model::ProbeVerdict;
-use crate::model::ProbeVerdict::{Failure, Success, Unknown};
+use crate::model::ProbeResult;
+use crate::model::ProbeResult::{Failure, Success, Unknown};
 
 #[test]
 fn a_container_that_was_never_started_waits_as_container_creating() {
@@ -154,7 +154,7 @@ fn the_successor_of_a_vanished_container_shows_how_that_ended() {
 fn a_vanished_container_of_a_deleted_or_ending_pod_was_not_restarted() {
     let mut pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[instance("a", "c1", Cri::Running, 4)]);
-    let nothing = picture(&[]);
+    let nothing = runtime_status(&[]);
     let ending = Inputs {
         old: Some(&old),
         pod_is_terminal: true,
@@ -201,13 +201,13 @@ fn held_back(
     failure: Option<&str>,
     back_off: bool,
 ) -> PodStatus {
-    let picture = picture(containers);
+    let runtime_status = runtime_status(containers);
     let failure = |_: &str| failure.map(|reason| (reason.to_string(), "why".to_string()));
     let back_off = |name: &str| back_off.then(|| format!("back-off 10s {name}"));
     generate_api_pod_status(&Inputs {
         start_failure: &failure,
         back_off: &back_off,
-        ..Inputs::new(pod, &picture, now())
+        ..Inputs::new(pod, &runtime_status, now())
     })
     .unwrap()
 }
@@ -304,8 +304,8 @@ fn a_deleted_pods_containers_wait_for_nothing() {
 
 /// Startup and readiness verdicts of a running container whose older status is given.
 fn probed(
-    startup: Option<ProbeVerdict>,
-    readiness: Option<ProbeVerdict>,
+    startup: Option<ProbeResult>,
+    readiness: Option<ProbeResult>,
     old: Option<&PodStatus>,
 ) -> (bool, bool) {
     let mut pod = pod("Always", &[], &["a"]);
@@ -313,19 +313,19 @@ fn probed(
         a.startup_probe = probe();
         a.readiness_probe = probe();
     });
-    let picture = picture(&[running("a", "c1")]);
-    let verdicts = |id: &ContainerId| match id.as_str() {
-        "c1" => Verdicts {
+    let runtime_status = runtime_status(&[running("a", "c1")]);
+    let probe_results = |id: &ContainerId| match id.as_str() {
+        "c1" => ContainerProbeResults {
             liveness: None,
             readiness,
             startup,
         },
-        _ => Verdicts::default(),
+        _ => ContainerProbeResults::default(),
     };
     let status = generate_api_pod_status(&Inputs {
-        verdicts: &verdicts,
+        probe_results: &probe_results,
         old,
-        ..Inputs::new(&pod, &picture, now())
+        ..Inputs::new(&pod, &runtime_status, now())
     })
     .unwrap();
     let a = of(&status, "a");

@@ -1,7 +1,7 @@
 //! Rules that hold for every pod, picture and history.
 
 use super::*;
-use crate::model::ProbeVerdict;
+use crate::model::ProbeResult;
 use proptest::prelude::*;
 
 fn policies() -> impl Strategy<Value = &'static str> {
@@ -37,18 +37,18 @@ fn pictures() -> impl Strategy<Value = model::PodStatus> {
         any::<bool>(),
     )
         .prop_map(|(i, s, a, b, ready)| {
-            let mut picture = picture(&[i, s, a, b].concat());
-            picture.sandboxes[0].ready = ready;
-            picture
+            let mut runtime_status = runtime_status(&[i, s, a, b].concat());
+            runtime_status.sandboxes[0].ready = ready;
+            runtime_status
         })
 }
 
-fn verdicts() -> impl Strategy<Value = Option<ProbeVerdict>> {
+fn probe_results() -> impl Strategy<Value = Option<ProbeResult>> {
     prop_oneof![
         Just(None),
-        Just(Some(ProbeVerdict::Success)),
-        Just(Some(ProbeVerdict::Failure)),
-        Just(Some(ProbeVerdict::Unknown))
+        Just(Some(ProbeResult::Success)),
+        Just(Some(ProbeResult::Failure)),
+        Just(Some(ProbeResult::Unknown))
     ]
 }
 
@@ -66,19 +66,19 @@ proptest! {
     fn a_terminal_phase_never_goes_back_whatever_the_runtime_shows(
         policy in policies(),
         api in any::<bool>(),
-        steps in prop::collection::vec((pictures(), verdicts(), any::<bool>(), any::<bool>()), 1..6),
+        steps in prop::collection::vec((pictures(), probe_results(), any::<bool>(), any::<bool>()), 1..6),
     ) {
         let pod = the_pod(policy, api);
         let mut old: Option<PodStatus> = None;
-        for (picture, verdict, failing, terminal) in steps {
-            let verdicts = |_: &ContainerId| Verdicts { liveness: None, readiness: verdict, startup: verdict };
+        for (runtime_status, probe_result, failing, terminal) in steps {
+            let probe_results = |_: &ContainerId| ContainerProbeResults { liveness: None, readiness: probe_result, startup: probe_result };
             let failure = |_: &str| failing.then(|| ("X".to_string(), "y".to_string()));
             let inputs = Inputs {
                 old: old.as_ref(),
-                verdicts: &verdicts,
+                probe_results: &probe_results,
                 start_failure: &failure,
                 pod_is_terminal: terminal,
-                ..Inputs::new(&pod, &picture, now())
+                ..Inputs::new(&pod, &runtime_status, now())
             };
             let Ok(status) = generate_api_pod_status(&inputs) else { continue };
             let phase = |s: &PodStatus| Phase::parse(s.phase.as_deref().unwrap()).unwrap();
@@ -93,12 +93,12 @@ proptest! {
     fn every_status_is_complete(
         policy in policies(),
         api in any::<bool>(),
-        picture in pictures(),
-        verdict in verdicts(),
+        runtime_status in pictures(),
+        probe_result in probe_results(),
     ) {
         let pod = the_pod(policy, api);
-        let verdicts = |_: &ContainerId| Verdicts { liveness: None, readiness: verdict, startup: verdict };
-        let inputs = Inputs { verdicts: &verdicts, ..Inputs::new(&pod, &picture, now()) };
+        let probe_results = |_: &ContainerId| ContainerProbeResults { liveness: None, readiness: probe_result, startup: probe_result };
+        let inputs = Inputs { probe_results: &probe_results, ..Inputs::new(&pod, &runtime_status, now()) };
         let status = generate_api_pod_status(&inputs).unwrap();
         let kinds: Vec<_> = list(&status.conditions).iter().map(|c| c.type_.as_str()).collect();
         prop_assert_eq!(
@@ -127,8 +127,8 @@ proptest! {
     ) {
         let pod = the_pod(policy, false);
         let failure = |_: &str| failing.then(|| ("X".to_string(), "y".to_string()));
-        let make = |picture: &model::PodStatus, old: Option<&PodStatus>| {
-            let inputs = Inputs { old, start_failure: &failure, ..Inputs::new(&pod, picture, now()) };
+        let make = |runtime_status: &model::PodStatus, old: Option<&PodStatus>| {
+            let inputs = Inputs { old, start_failure: &failure, ..Inputs::new(&pod, runtime_status, now()) };
             generate_api_pod_status(&inputs)
         };
         let before = make(&first, None).unwrap();

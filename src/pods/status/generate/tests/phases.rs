@@ -19,10 +19,10 @@ fn instances(names: &[&str], states: &str) -> Vec<model::ContainerStatus> {
 }
 
 fn phase(pod: &Pod, names: &[&str], states: &str, terminal: bool) -> String {
-    let picture = picture(&instances(names, states));
+    let runtime_status = runtime_status(&instances(names, states));
     let inputs = Inputs {
         pod_is_terminal: terminal,
-        ..Inputs::new(pod, &picture, now())
+        ..Inputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap().phase.unwrap()
 }
@@ -164,14 +164,14 @@ fn a_terminal_phase_never_goes_back() {
 #[test]
 fn a_pod_failed_from_outside_says_why() {
     let pod = pod("Always", &[], &["a"]);
-    let picture = picture(&[running("a", "c")]);
+    let runtime_status = runtime_status(&[running("a", "c")]);
     let because = FailedBecause {
         reason: "DeadlineExceeded".into(),
         message: "Pod was active on the node longer than the specified deadline".into(),
     };
     let inputs = Inputs {
         failed_because: Some(&because),
-        ..Inputs::new(&pod, &picture, now())
+        ..Inputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.phase.as_deref(), Some("Failed"));
@@ -185,7 +185,7 @@ fn a_pod_failed_from_outside_says_why() {
 fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
     let pod = pod("Never", &[], &["a"]);
     let old = generate(&pod, &[exited("a", "c", 0)]);
-    let picture = picture(&[exited("a", "c", 0)]);
+    let runtime_status = runtime_status(&[exited("a", "c", 0)]);
     let because = FailedBecause {
         reason: "DeadlineExceeded".into(),
         message: String::new(),
@@ -193,7 +193,7 @@ fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
     let inputs = Inputs {
         old: Some(&old),
         failed_because: Some(&because),
-        ..Inputs::new(&pod, &picture, now())
+        ..Inputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.phase.as_deref(), Some("Succeeded"));

@@ -23,11 +23,11 @@ fn at(
     containers: &[model::ContainerStatus],
     old: &PodStatus,
 ) -> PodStatus {
-    let picture = picture(containers);
+    let runtime_status = runtime_status(containers);
     let inputs = Inputs {
         old: Some(old),
         restart_all: stage,
-        ..Inputs::new(pod, &picture, now())
+        ..Inputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap()
 }
@@ -85,7 +85,7 @@ fn what_had_not_begun_is_not_restarted() {
 fn the_container_whose_exit_was_the_reason_shows_the_back_off_of_all() {
     let pod = starting_over(&[]);
     let mut shown = generate(&pod, &[exited("a", "c1", 88), running("b", "c2")]);
-    let nothing = picture(&[]);
+    let nothing = runtime_status(&[]);
     for (holds, expected) in [
         (true, "waiting:CrashLoopBackOff"),
         (true, "waiting:CrashLoopBackOff"),

@@ -3,10 +3,10 @@ use super::*;
 #[test]
 fn the_pod_shows_its_addresses_class_and_start() {
     let pod = pod("Always", &[], &["a"]);
-    let picture = picture(&[running("a", "c")]);
+    let runtime_status = runtime_status(&[running("a", "c")]);
     let inputs = Inputs {
         qos_class: "Burstable",
-        ..Inputs::new(&pod, &picture, now())
+        ..Inputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.pod_ip.as_deref(), Some("10.88.0.5"));
@@ -24,7 +24,7 @@ fn the_pod_shows_its_addresses_class_and_start() {
 fn the_start_time_is_kept() {
     let pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[]);
-    let nothing = picture(&[]);
+    let nothing = runtime_status(&[]);
     let inputs = Inputs {
         old: Some(&old),
         ..Inputs::new(&pod, &nothing, later(90))
@@ -39,7 +39,7 @@ fn the_start_time_is_kept() {
 fn the_last_addresses_stay_on_show_once_the_sandbox_is_gone() {
     let pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[running("a", "c")]);
-    let mut stopped = picture(&[exited("a", "c", 0)]);
+    let mut stopped = runtime_status(&[exited("a", "c", 0)]);
     stopped.sandboxes[0].ready = false;
     let inputs = Inputs {
         old: Some(&old),
@@ -49,7 +49,7 @@ fn the_last_addresses_stay_on_show_once_the_sandbox_is_gone() {
         generate_api_pod_status(&inputs).unwrap().pod_ips,
         old.pod_ips
     );
-    let mut lost = picture(&[running("a", "c")]);
+    let mut lost = runtime_status(&[running("a", "c")]);
     lost.sandboxes[0].ips.clear();
     let inputs = Inputs {
         old: Some(&old),
@@ -66,7 +66,7 @@ fn the_last_addresses_stay_on_show_once_the_sandbox_is_gone() {
 fn a_host_network_pod_has_the_nodes_addresses() {
     let mut pod = pod("Always", &[], &["a"]);
     pod.spec.as_mut().unwrap().host_network = Some(true);
-    let mut on_host = picture(&[running("a", "c")]);
+    let mut on_host = runtime_status(&[running("a", "c")]);
     on_host.sandboxes[0].ips.clear();
     let host_ips = ["192.0.2.1".to_string(), "2001:db8::1".to_string()];
     let inputs = Inputs {
@@ -107,7 +107,7 @@ fn a_container_that_ended_for_good_may_not_be_shown_alive() {
     for (policy, code, illegal) in rows {
         let pod = pod(policy, &[], &["a"]);
         let old = generate(&pod, &[exited("a", "c1", code)]);
-        let alive = picture(&[running("a", "c2"), exited("a", "c1", code)]);
+        let alive = runtime_status(&[running("a", "c2"), exited("a", "c1", code)]);
         let inputs = Inputs {
             old: Some(&old),
             ..Inputs::new(&pod, &alive, now())
@@ -125,7 +125,7 @@ fn an_init_container_may_run_again_in_a_new_sandbox_unless_the_policy_is_never()
     for (policy, illegal) in [("Never", true), ("OnFailure", false), ("Always", false)] {
         let pod = pod(policy, &["i"], &["a"]);
         let old = generate(&pod, &[exited("i", "c1", 0)]);
-        let again = picture(&[running("i", "c2")]);
+        let again = runtime_status(&[running("i", "c2")]);
         let inputs = Inputs {
             old: Some(&old),
             ..Inputs::new(&pod, &again, now())
@@ -142,20 +142,20 @@ fn an_init_container_may_run_again_in_a_new_sandbox_unless_the_policy_is_never()
 fn a_restarted_kubelet_shows_a_running_pod_as_the_old_one_did() {
     let mut pod = pod("Always", &["s*"], &["a", "b"]);
     edit(&mut pod, "a", |a| a.readiness_probe = probe());
-    let mut seen = picture(&[
+    let mut seen = runtime_status(&[
         instance("a", "c2", Cri::Running, 2),
         exited("a", "c1", 1),
         running("b", "c3"),
         running("s", "c4"),
     ]);
     seen.sandboxes[0].created_at = later(-60).as_nanosecond() as i64;
-    let ready = |_: &ContainerId| Verdicts {
-        readiness: Some(crate::model::ProbeVerdict::Success),
-        ..Verdicts::default()
+    let ready = |_: &ContainerId| ContainerProbeResults {
+        readiness: Some(crate::model::ProbeResult::Success),
+        ..ContainerProbeResults::default()
     };
     let made_at = |now| {
         let inputs = Inputs {
-            verdicts: &ready,
+            probe_results: &ready,
             ..Inputs::new(&pod, &seen, now)
         };
         let mut status = generate_api_pod_status(&inputs).unwrap();

@@ -1,7 +1,7 @@
 //! Init containers and sidecars.
 
 use super::*;
-use ProbeVerdict::{Success, Unknown};
+use ProbeResult::{Success, Unknown};
 
 #[test]
 fn plain_init_containers_run_one_after_the_other() {
@@ -172,7 +172,7 @@ fn sidecars_during_initialisation() {
     let first = || pod("Always", &["a"]).sidecar("s").init("j");
     let last = || pod("Always", &["a"]).init("i").sidecar("s");
     let good = Runtime::good;
-    let up = |verdict| good().with("s", RUNNING).startup(verdict);
+    let up = |probe_result| good().with("s", RUNNING).startup(probe_result);
     check(&[
         (
             "no status and nothing initialised",

@@ -7,8 +7,8 @@ mod restart_rules;
 mod sandbox;
 
 use super::{fixture::*, *};
-use crate::model::ProbeVerdict;
-use ProbeVerdict::Failure;
+use crate::model::ProbeResult;
+use ProbeResult::Failure;
 
 /// Rows: what the case is, the pod, the runtime, the plan in one line.
 fn check(rows: &[(&str, Pod, Runtime, &str)]) {

@@ -1,7 +1,7 @@
 //! Ephemeral and regular containers.
 
 use super::*;
-use ProbeVerdict::{Success, Unknown};
+use ProbeResult::{Success, Unknown};
 
 #[test]
 fn ephemeral_containers_are_started_once() {

@@ -143,8 +143,11 @@ fn run_as_non_root_is_verified_with_upstreams_words() {
             ),
         ),
     ] {
-        let verdict = verify_run_as_non_root(&pod, &pod.containers()[0], user);
-        assert_eq!(verdict.err().map(|e| e.to_string()).as_deref(), refusal);
+        let probe_result = verify_run_as_non_root(&pod, &pod.containers()[0], user);
+        assert_eq!(
+            probe_result.err().map(|e| e.to_string()).as_deref(),
+            refusal
+        );
     }
 }
 

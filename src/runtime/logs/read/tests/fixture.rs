@@ -14,7 +14,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 /// Longer than anything takes.
-pub(super) const SOON: Duration = Duration::from_secs(60);
+pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) struct Log {
     dir: tempfile::TempDir,
@@ -139,7 +139,9 @@ fn open(path: &Path) -> File {
 /// All of a stream, to its end.
 pub(super) async fn text(stream: LogStream) -> String {
     let pieces = stream.map(Result::unwrap).collect::<Vec<_>>();
-    let pieces = tokio::time::timeout(SOON, pieces).await.expect("it ends");
+    let pieces = tokio::time::timeout(WAIT_LIMIT, pieces)
+        .await
+        .expect("it ends");
     String::from_utf8(pieces.concat()).unwrap()
 }
 
@@ -147,7 +149,7 @@ pub(super) async fn text(stream: LogStream) -> String {
 pub(super) async fn take(stream: &mut LogStream, bytes: usize) -> String {
     let mut got = Vec::new();
     while got.len() < bytes {
-        let piece = tokio::time::timeout(SOON, stream.next()).await;
+        let piece = tokio::time::timeout(WAIT_LIMIT, stream.next()).await;
         let piece = piece.unwrap_or_else(|_| panic!("{} of {bytes} bytes came", got.len()));
         got.extend_from_slice(&piece.expect("it goes on").unwrap());
     }

@@ -1,4 +1,4 @@
-use super::fixture::{Log, SOON, take, text};
+use super::fixture::{Log, WAIT_LIMIT, take, text};
 use crate::runtime::logs::{LogOptions, LogStream, Logs};
 use futures::{StreamExt as _, future::pending};
 use std::{fs, time::Duration};
@@ -288,7 +288,9 @@ async fn a_thousand_followers_share_one_open_file_and_all_get_everything() {
     log.lines(5);
     for (begun, reader) in readers {
         begun.send(log.expected.len()).unwrap();
-        let got = timeout(SOON, reader).await.expect("all come to the end");
+        let got = timeout(WAIT_LIMIT, reader)
+            .await
+            .expect("all come to the end");
         assert_eq!(got.unwrap(), log.expected);
     }
 }
@@ -330,7 +332,7 @@ async fn a_follower_that_does_not_read_at_all_is_cut_off_and_frees_its_files() {
             .count()
     };
     assert!(open_files() <= 11, "{}", open_files());
-    let ended = timeout(SOON, async {
+    let ended = timeout(WAIT_LIMIT, async {
         while let Some(piece) = stuck.next().await {
             if piece.is_err() {
                 return true;

@@ -1,6 +1,6 @@
 //! A log cannot be made to be another file.
 
-use super::fixture::{SOON, take};
+use super::fixture::{WAIT_LIMIT, take};
 use crate::runtime::logs::{LogOptions, Logs, tail};
 use futures::StreamExt as _;
 use std::{
@@ -33,10 +33,13 @@ fn options(follow: bool) -> LogOptions {
 async fn read(log: &Path, follow: bool) -> io::Result<String> {
     let logs = Logs::new();
     let opened = logs.open(log.to_owned(), options(follow), async {});
-    let opened = tokio::time::timeout(SOON, opened).await.unwrap();
+    let opened = tokio::time::timeout(WAIT_LIMIT, opened).await.unwrap();
     let mut stream = opened?;
     let mut got = Vec::new();
-    while let Some(piece) = tokio::time::timeout(SOON, stream.next()).await.unwrap() {
+    while let Some(piece) = tokio::time::timeout(WAIT_LIMIT, stream.next())
+        .await
+        .unwrap()
+    {
         got.extend_from_slice(&piece?);
     }
     Ok(String::from_utf8(got).unwrap())
@@ -93,7 +96,9 @@ async fn a_link_that_takes_the_place_of_a_followed_log_is_not_read() {
     assert_eq!(take(&mut stream, 5).await, "mine\n");
     fs::rename(&log, log.with_file_name("0.log.20260101-000000")).unwrap();
     symlink(&host, &log).unwrap();
-    let next = tokio::time::timeout(SOON, stream.next()).await.unwrap();
+    let next = tokio::time::timeout(WAIT_LIMIT, stream.next())
+        .await
+        .unwrap();
     let refused = next.expect("it is told").unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
 }

@@ -28,7 +28,7 @@ pub enum Shown {
 /// # Errors
 /// `NotFound` also for what is outside; `InvalidInput` for what is neither file nor directory, such as a
 /// pipe or a device, which is never opened.
-pub fn open_shown(root: &Path, path: &Path, most: usize) -> io::Result<Shown> {
+pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown> {
     let root = root.canonicalize()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(&root, flags, Mode::empty())?;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn text(root: &Path, path: &str) -> io::Result<String> {
-        match open_shown(root, Path::new(path), 100)? {
+        match open_confined(root, Path::new(path), 100)? {
             Shown::File(file, _) => io::read_to_string(file),
             Shown::Directory(names) => Ok(format!("{names:?}")),
         }

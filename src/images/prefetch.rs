@@ -26,7 +26,7 @@ use crate::state::events::ObjectRef;
 
 /// For how long what was learnt ahead is believed. After that somebody may have removed the image,
 /// and `Always` means a look at the registry when the container starts.
-const BELIEVED: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(60);
 
 /// An image that a container of a pod will need.
 #[derive(Debug, Clone)]
@@ -63,7 +63,7 @@ impl Done {
     fn holds(&self, now: Instant) -> bool {
         match &self.outcome {
             Outcome::Present(_) | Outcome::Pulled(_) => {
-                now.saturating_duration_since(self.at) < BELIEVED
+                now.saturating_duration_since(self.at) < TTL
             }
             Outcome::Failed(error) => error.retry_at.is_some_and(|again| now < again),
             Outcome::Unknown => false,
@@ -102,11 +102,11 @@ impl Job {
 
 /// Pulls ahead by pod.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct Prefetcher {
     pods: Mutex<HashMap<PodUid, Vec<Job>>>,
 }
 
-impl Ahead {
+impl Prefetcher {
     /// Waits for the outcome of what was begun for this container, and takes it out. `None` when
     /// nothing was begun, or nothing came of it that may be gone by.
     pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<Outcome> {
@@ -142,9 +142,9 @@ impl Ahead {
 impl ImageManager {
     /// Begins to get the images of containers that will start one after the other, in that order.
     /// What was begun in an earlier turn goes on; what is in no list any more is given up.
-    pub fn pull_ahead(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>, sandbox: &PodSandboxConfig) {
+    pub fn prefetch(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>, sandbox: &PodSandboxConfig) {
         let now = Instant::now();
-        let mut pods = self.ahead().pods.lock();
+        let mut pods = self.prefetcher().pods.lock();
         let mut jobs = pods.remove(&pod.uid()).unwrap_or_default();
         jobs.retain(|job| {
             let again = |w: &WantedImage| job.is_for(&w.object, &w.image, w.policy);
@@ -176,8 +176,8 @@ impl ImageManager {
     }
 
     /// Gives up what is pulled ahead for a pod that ends.
-    pub fn stop_pulls_ahead(&self, pod: &PodUid) {
-        self.ahead().forget(pod);
+    pub fn stop_prefetches(&self, pod: &PodUid) {
+        self.prefetcher().forget(pod);
     }
 }
 

@@ -51,11 +51,11 @@ pub(super) struct ListOutcome {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Picture {
+pub(super) struct PodSnapshot {
     pods: HashMap<PodUid, Entry>,
     items: HashMap<ItemId, Item>,
     /// Items known to be gone, until a list that began later has been seen.
-    graves: HashMap<ItemId, Seq>,
+    tombstones: HashMap<ItemId, Seq>,
     /// Why items that have to be read could not be.
     failures: HashMap<ItemId, Arc<str>>,
     listed: Option<Seq>,
@@ -63,7 +63,7 @@ pub(super) struct Picture {
     newest: Seq,
 }
 
-impl Picture {
+impl PodSnapshot {
     pub(super) fn status(&self, uid: &PodUid) -> Arc<PodStatus> {
         match self.pods.get(uid) {
             Some(entry) => entry.status.clone(),
@@ -90,7 +90,7 @@ impl Picture {
 
     /// Pods, items, and items that are gone since the last list.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.pods.len(), self.items.len(), self.graves.len())
+        (self.pods.len(), self.items.len(), self.tombstones.len())
     }
 
     pub(super) fn owner(&self, item: &ItemId) -> Option<Owner> {
@@ -157,7 +157,7 @@ impl Picture {
     }
 
     pub(super) fn is_gone(&self, item: &ItemId) -> bool {
-        self.graves.contains_key(item)
+        self.tombstones.contains_key(item)
     }
 
     pub(super) fn was_listed(&self) -> bool {
@@ -187,7 +187,10 @@ impl Picture {
     pub(super) fn apply(&mut self, owner: &Owner, id: &ItemId, seq: Seq, read: Read) -> Applied {
         self.newest = self.newest.max(seq);
         if self.items.get(id).is_some_and(|item| seq <= item.read)
-            || self.graves.get(id).is_some_and(|grave| seq <= *grave)
+            || self
+                .tombstones
+                .get(id)
+                .is_some_and(|tombstone| seq <= *tombstone)
         {
             return Applied::default();
         }
@@ -251,7 +254,7 @@ impl Picture {
             present.insert(id);
         }
         self.drop_absent(seq, &present, &mut outcome);
-        self.graves.retain(|_, grave| *grave > seq);
+        self.tombstones.retain(|_, tombstone| *tombstone > seq);
         self.listed = Some(seq);
         self.newest = self.newest.max(seq);
         outcome
@@ -266,7 +269,10 @@ impl Picture {
         outcome: &mut ListOutcome,
     ) {
         let newer = self.items.get(id).is_some_and(|item| item.read >= seq)
-            || self.graves.get(id).is_some_and(|grave| *grave >= seq);
+            || self
+                .tombstones
+                .get(id)
+                .is_some_and(|tombstone| *tombstone >= seq);
         if !newer {
             self.want(owner, id, sandbox, seq);
             outcome.inspect.push(id.clone());
@@ -349,7 +355,7 @@ impl Picture {
     }
 
     fn bury(&mut self, id: &ItemId, seq: Seq) -> Applied {
-        self.graves.insert(id.clone(), seq);
+        self.tombstones.insert(id.clone(), seq);
         self.failures.remove(id);
         let Some(item) = self.items.remove(id) else {
             return Applied::default();

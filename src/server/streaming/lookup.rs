@@ -70,20 +70,20 @@ pub(in crate::server) fn has_container(pod: &Pod, name: &str) -> bool {
 /// The running instance of a container.
 pub(super) fn container(
     pod: &Pod,
-    picture: &PodStatus,
+    runtime_status: &PodStatus,
     name: &ContainerName,
 ) -> Result<ContainerId, Missing> {
     let name = name.container.as_str();
     if !has_container(pod, name) {
         return Err(Missing::Container(name.to_owned()));
     }
-    let mut instances = picture.instances(name);
+    let mut instances = runtime_status.instances(name);
     if let Some(running) = instances.find(|c| c.state == ContainerState::Running) {
         return Ok(running.id.clone());
     }
     Err(Missing::NotRunning {
         name: name.to_owned(),
-        why: picture
+        why: runtime_status
             .newest(name)
             .map_or("it has not been created yet".into(), instead),
     })
@@ -100,8 +100,8 @@ fn instead(container: &ContainerStatus) -> String {
 }
 
 /// The sandbox whose ports can be reached.
-pub(super) fn sandbox(pod: &Pod, picture: &PodStatus) -> Result<SandboxId, Missing> {
-    let ready = picture.ready_sandboxes().next();
+pub(super) fn sandbox(pod: &Pod, runtime_status: &PodStatus) -> Result<SandboxId, Missing> {
+    let ready = runtime_status.ready_sandboxes().next();
     let missing = || Missing::Sandbox(format!("{}_{}", pod.name(), pod.namespace()));
     ready.map(|sandbox| sandbox.id.clone()).ok_or_else(missing)
 }
@@ -196,7 +196,7 @@ mod tests {
             let containers = instances
                 .iter()
                 .map(|(id, state)| instance(name, id, *state));
-            let picture = PodStatus {
+            let runtime_status = PodStatus {
                 containers: containers.collect(),
                 ..PodStatus::default()
             };
@@ -204,7 +204,7 @@ mod tests {
                 container: (*name).into(),
                 ..ContainerName::default()
             };
-            let found = container(&a_pod("u"), &picture, &wanted);
+            let found = container(&a_pod("u"), &runtime_status, &wanted);
             let found = found
                 .map(|id| id.to_string())
                 .map_err(|missing| missing.to_string());
@@ -219,11 +219,14 @@ mod tests {
             ready,
             ..SandboxStatus::default()
         };
-        let picture = PodStatus {
+        let runtime_status = PodStatus {
             sandboxes: vec![sandbox_of("new", false), sandbox_of("old", true)],
             ..PodStatus::default()
         };
-        assert_eq!(sandbox(&a_pod("u"), &picture).unwrap().as_str(), "old");
+        assert_eq!(
+            sandbox(&a_pod("u"), &runtime_status).unwrap().as_str(),
+            "old"
+        );
         let none = sandbox(&a_pod("u"), &PodStatus::default()).unwrap_err();
         assert_eq!(
             none.to_string(),

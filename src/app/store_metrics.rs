@@ -1,10 +1,10 @@
 //! How much is kept of pods, board by board, as a metric: what belongs to a pod goes with it, so on a
 //! node without pods all of it is zero (P-24).
 
-use super::{Boards, live::Live};
+use super::{Stores, introspect::Live};
 use crate::{
     base::metrics::Metrics, node::stats::Stats, pods::status::Statuses, state::pod_cache::PodCache,
-    state::pod_manager::PodManager, state::pod_state_store::Journal,
+    state::pod_manager::PodManager, state::pod_state_store::PodStateStore,
 };
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder},
@@ -20,20 +20,20 @@ use std::{
 struct Census {
     manager: PodManager,
     statuses: Statuses,
-    journal: Journal,
+    state_store: PodStateStore,
     cache: PodCache,
     live: Arc<OnceLock<Live>>,
     stats: Stats,
 }
 
 /// Counts at every scrape what the boards keep.
-pub(super) fn register(boards: &Boards, stats: Stats, metrics: &Metrics) {
+pub(super) fn register(stores: &Stores, stats: Stats, metrics: &Metrics) {
     let census = Census {
-        manager: boards.manager.reader(),
-        statuses: boards.statuses.reader(),
-        journal: boards.journal.clone(),
-        cache: boards.cache.clone(),
-        live: boards.live.clone(),
+        manager: stores.manager.reader(),
+        statuses: stores.statuses.reader(),
+        state_store: stores.state_store.clone(),
+        cache: stores.cache.clone(),
+        live: stores.live.clone(),
         stats,
     };
     metrics.register(
@@ -48,7 +48,7 @@ impl Census {
         let mut kept = vec![
             ("wanted", self.manager.len()),
             ("statuses", self.statuses.len()),
-            ("journal", self.journal.len()),
+            ("journal", self.state_store.len()),
             ("stats", self.stats.len()),
         ];
         kept.extend(self.cache.kept());

@@ -1,10 +1,10 @@
 //! What this process says of itself: its build, its node, its own use of the machine.
 
-use super::Boards;
+use super::Stores;
 use crate::{
     base::metrics::{AtScrape, Metrics},
     base::panics,
-    config::{BEHAVES_AS, KubeletConfig, logging::LogControl},
+    config::{KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
     host::proc::{OwnProcess, own_process},
 };
 use parking_lot::Mutex;
@@ -14,8 +14,8 @@ use std::{
 };
 
 /// Declares the families.
-pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
-    let metrics = &boards.metrics;
+pub(super) fn register(config: &KubeletConfig, stores: &Stores) {
+    let metrics = &stores.metrics;
     let always =
         |labels: Vec<(&'static str, String)>| AtScrape::gauge(move || vec![(labels.clone(), 1.0)]);
     metrics.register(
@@ -23,7 +23,7 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
         "The node's name. The count is always 1.",
         always(vec![("node", config.node_name.clone())]),
     );
-    let (major, minor) = BEHAVES_AS
+    let (major, minor) = KUBERNETES_VERSION
         .trim_start_matches('v')
         .split_once('.')
         .unwrap_or_default();
@@ -33,7 +33,7 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
         always(vec![
             ("major", major.to_owned()),
             ("minor", minor.to_owned()),
-            ("git_version", format!("{BEHAVES_AS}.0+rust.{}", env!("CARGO_PKG_VERSION"))),
+            ("git_version", format!("{KUBERNETES_VERSION}.0+rust.{}", env!("CARGO_PKG_VERSION"))),
             ("git_commit", String::new()),
             ("git_tree_state", String::new()),
             ("build_date", String::new()),
@@ -42,7 +42,7 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
             ("platform", format!("{}/{}", std::env::consts::OS, go_architecture())),
         ]),
     );
-    let version = if boards.machine.cgroup_v2 { 2.0 } else { 1.0 };
+    let version = if stores.machine.cgroup_v2 { 2.0 } else { 1.0 };
     metrics.register(
         "kubelet_cgroup_version",
         "cgroup version on the hosts.",
@@ -57,8 +57,8 @@ pub(super) fn register(config: &KubeletConfig, boards: &Boards) {
         }),
     );
     process(metrics);
-    start_time(&boards.probe_metrics);
-    start_time(&boards.sli_metrics);
+    start_time(&stores.probe_metrics);
+    start_time(&stores.sli_metrics);
 }
 
 /// Declares what is counted about the kubelet's own log.

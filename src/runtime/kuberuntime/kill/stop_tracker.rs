@@ -4,7 +4,7 @@
 use super::running::RunningStops;
 use crate::{
     model::{ContainerId, GraceDeadline, PodUid},
-    state::pod_state_store::Journal,
+    state::pod_state_store::PodStateStore,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -21,18 +21,18 @@ pub(in crate::runtime::kuberuntime) enum Scope {
 /// The memory of stops. Deadlines live in memory; which hooks have run is in the journal as well, so
 /// that neither a failed stop nor a restart of the kubelet runs a hook twice.
 #[derive(Debug)]
-pub(in crate::runtime::kuberuntime) struct BegunStops {
+pub(in crate::runtime::kuberuntime) struct StopTracker {
     deadlines: Mutex<HashMap<PodUid, HashMap<Scope, GraceDeadline>>>,
     running: RunningStops,
-    journal: Journal,
+    state_store: PodStateStore,
 }
 
-impl BegunStops {
-    pub(in crate::runtime::kuberuntime) fn new(journal: Journal) -> Self {
+impl StopTracker {
+    pub(in crate::runtime::kuberuntime) fn new(state_store: PodStateStore) -> Self {
         Self {
             deadlines: Mutex::default(),
             running: RunningStops::default(),
-            journal,
+            state_store,
         }
     }
 
@@ -92,23 +92,23 @@ impl BegunStops {
 
     /// Nothing of the pod is to be stopped (any more): a later stop is another one, with a grace and
     /// hooks of its own.
-    pub(in crate::runtime::kuberuntime) fn called_off(&self, uid: &PodUid) {
+    pub(in crate::runtime::kuberuntime) fn cancelled(&self, uid: &PodUid) {
         self.forget(uid);
-        if self.journal.read(uid, |r| !r.pre_stop_ran.is_empty()) {
-            self.journal.update(uid, |r| r.pre_stop_ran.clear());
+        if self.state_store.read(uid, |r| !r.pre_stop_ran.is_empty()) {
+            self.state_store.update(uid, |r| r.pre_stop_ran.clear());
         }
     }
 
     /// Whether the preStop hook of an instance has had its run.
     pub(in crate::runtime::kuberuntime) fn hook_ran(&self, uid: &PodUid, id: &ContainerId) -> bool {
-        self.journal
+        self.state_store
             .read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
     }
 
     /// The preStop hook of an instance has had its run, however it ended.
     pub(in crate::runtime::kuberuntime) fn note_hook(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
-            self.journal
+            self.state_store
                 .update(uid, |r| r.pre_stop_ran.push(id.to_string()));
         }
     }
@@ -125,10 +125,10 @@ mod tests {
     use std::time::Duration;
     use tokio::time::Instant;
 
-    fn stops() -> (tempfile::TempDir, BegunStops, PodUid) {
+    fn stops() -> (tempfile::TempDir, StopTracker, PodUid) {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path().to_path_buf()).unwrap();
-        (dir, BegunStops::new(journal), "u".into())
+        let state_store = PodStateStore::open(dir.path().to_path_buf()).unwrap();
+        (dir, StopTracker::new(state_store), "u".into())
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
         stops.over(&uid, &scope);
         assert_eq!(begin(grace(40, 30)), grace(40, 30));
-        stops.called_off(&uid);
+        stops.cancelled(&uid);
         assert_eq!(begin(grace(90, 30)), grace(90, 30));
         stops.over(&uid, &Scope::Pod);
         assert!(stops.deadlines.lock().is_empty());
@@ -165,8 +165,8 @@ mod tests {
         stops.note_hook(&uid, &a);
         stops.note_hook(&uid, &a);
         assert!(stops.hook_ran(&uid, &a) && !stops.hook_ran(&uid, &b));
-        assert_eq!(stops.journal.get(&uid).pre_stop_ran, ["a"]);
-        stops.called_off(&uid);
+        assert_eq!(stops.state_store.get(&uid).pre_stop_ran, ["a"]);
+        stops.cancelled(&uid);
         assert!(!stops.hook_ran(&uid, &a));
         drop(dir);
     }

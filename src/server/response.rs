@@ -29,7 +29,7 @@ pub(super) struct Lasting {
 }
 
 /// How long a body that is read may take to arrive.
-const BODY_PATIENCE: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -109,7 +109,7 @@ pub(super) async fn read_body(
     request: Request,
     limit: usize,
 ) -> Result<Bytes, Box<Response<Body>>> {
-    let refused = match tokio::time::timeout(BODY_PATIENCE, collect(request, limit)).await {
+    let refused = match tokio::time::timeout(BODY_TIMEOUT, collect(request, limit)).await {
         Ok(Ok(Some(body))) => return Ok(body),
         Ok(Ok(None)) => text(
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -1,16 +1,16 @@
 //! What can be asked of the parts that exist once the runtime has answered.
 
 use crate::{
-    model::{Pod, PodExt, PodUid, ProbeVerdict},
+    model::{Pod, PodExt, PodUid, ProbeResult},
     pods::pleg::RuntimeStateReader,
     pods::pod_sync::StatusPublisher,
     pods::pod_workers::{Look, Phase, PodWorkers},
-    pods::prober::{ProbeLook, ProbeManager},
+    pods::prober::{ProbeManager, ProbeView},
     runtime::kuberuntime::KubeGenericRuntimeManager,
     server::explain::{EventReport, Explanation, ProbeReport, explain, generate::Inputs},
     state::events::{Event, EventRecorder},
     state::pod_cache::PodCache,
-    state::pod_history::Decisions,
+    state::pod_history::PodHistory,
     state::probe_results::ProbeResults,
     volumes::VolumeManager,
 };
@@ -27,7 +27,7 @@ pub(super) struct Live {
     pub(super) results: ProbeResults,
     pub(super) cache: PodCache,
     pub(super) state: RuntimeStateReader,
-    pub(super) decisions: Decisions,
+    pub(super) pod_history: PodHistory,
     pub(super) events: EventRecorder,
     pub(super) statuses: Arc<StatusPublisher>,
     pub(super) volumes: VolumeManager,
@@ -46,7 +46,7 @@ impl Live {
     /// How much is kept of pods, by where.
     pub(super) fn kept(&self) -> Vec<(&'static str, usize)> {
         let mut kept = vec![
-            ("decisions", self.decisions.len()),
+            ("decisions", self.pod_history.len()),
             ("probed_pods", self.probes.len()),
             ("probe_verdicts", self.results.len()),
             ("status_notes", self.statuses.len()),
@@ -71,20 +71,22 @@ impl Live {
         let uid = pod.uid();
         let now = (Timestamp::now(), Instant::now());
         let worker: Option<Look> = self.workers.look(&uid);
-        let record = self.decisions.of(&uid);
-        let picture = self.cache.latest(&uid);
+        let record = self.pod_history.of(&uid);
+        let runtime_status = self.cache.latest(&uid);
         let restart = |name: &String| {
-            let back_off = self.runtime.restart_back_off(pod, name, &picture, now.0);
+            let back_off = self
+                .runtime
+                .restart_back_off(pod, name, &runtime_status, now.0);
             back_off.map(|(delay, at)| (name.clone(), delay, at))
         };
         let containers = pod.init_containers().iter().chain(pod.containers());
         let restarts: Vec<(String, Duration, Timestamp)> = containers
             .filter_map(|container| restart(&container.name))
             .collect();
-        let probe = |look: ProbeLook| {
-            let newest = picture.newest(&look.container);
-            let verdict = newest.and_then(|seen| self.results.get(&seen.id).get(look.kind));
-            probe_report(look, verdict, now)
+        let probe = |look: ProbeView| {
+            let newest = runtime_status.newest(&look.container);
+            let probe_result = newest.and_then(|seen| self.results.get(&seen.id).get(look.kind));
+            probe_report(look, probe_result, now)
         };
         let probes = self.probes.look(&uid).into_iter().map(probe).collect();
         let mut events = self.events.recent();
@@ -103,15 +105,15 @@ impl Live {
 }
 
 fn probe_report(
-    look: ProbeLook,
-    verdict: Option<ProbeVerdict>,
+    look: ProbeView,
+    probe_result: Option<ProbeResult>,
     (wall, here): (Timestamp, Instant),
 ) -> ProbeReport {
-    let word = |verdict| {
-        match verdict {
-            ProbeVerdict::Success => "success",
-            ProbeVerdict::Failure => "failure",
-            ProbeVerdict::Unknown => "unknown",
+    let word = |probe_result| {
+        match probe_result {
+            ProbeResult::Success => "success",
+            ProbeResult::Failure => "failure",
+            ProbeResult::Unknown => "unknown",
         }
         .to_string()
     };
@@ -119,7 +121,7 @@ fn probe_report(
     let mut report = ProbeReport {
         container: look.container.to_string(),
         kind: look.kind.to_string(),
-        verdict: word(verdict.unwrap_or(ProbeVerdict::Unknown)),
+        probe_result: word(probe_result.unwrap_or(ProbeResult::Unknown)),
         next: due.and_then(|due| wall.checked_add(due).ok()),
         ..ProbeReport::default()
     };

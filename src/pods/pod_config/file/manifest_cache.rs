@@ -72,13 +72,13 @@ struct Record {
 
 struct Fault {
     why: String,
-    telling: Telling,
+    telling: ReportState,
 }
 
 /// A file that someone is writing is bad for a moment, which is not worth a word: a fault is told
 /// when the next scan still finds it.
 #[derive(Clone, Copy, PartialEq)]
-enum Telling {
+enum ReportState {
     Fresh,
     Due,
     Done,
@@ -86,7 +86,7 @@ enum Telling {
 
 /// All files of the source, by path.
 #[derive(Default)]
-pub(super) struct Book {
+pub(super) struct ManifestCache {
     /// Keyed by the path as text, which compares faster than its steps do.
     files: BTreeMap<OsString, Record>,
     /// How many files have a pod of a name.
@@ -98,7 +98,7 @@ pub(super) struct Book {
     told_clashes: HashSet<(PathBuf, PathBuf)>,
 }
 
-impl Book {
+impl ManifestCache {
     /// Whether the file must be looked into: it is new, changed, or could not be relied on.
     pub(super) fn must_read(&self, path: &Path, stamp: Stamp) -> bool {
         let record = self.files.get(path.as_os_str());
@@ -173,7 +173,7 @@ impl Book {
     /// Names of files that must be looked at again soon: those that were changing, and those with a
     /// fault that may have been a half-written file.
     pub(super) fn unsettled(&self) -> BTreeSet<OsString> {
-        let untold = |fault: &Fault| fault.telling != Telling::Done;
+        let untold = |fault: &Fault| fault.telling != ReportState::Done;
         let unsettled = self.files.iter().filter(|(_, record)| {
             record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(untold)
         });
@@ -217,9 +217,9 @@ impl Book {
                 continue;
             }
             match fault.telling {
-                Telling::Fresh => fault.telling = Telling::Due,
-                Telling::Due => {
-                    fault.telling = Telling::Done;
+                ReportState::Fresh => fault.telling = ReportState::Due,
+                ReportState::Due => {
+                    fault.telling = ReportState::Done;
                     let kept = match record.good {
                         Some(_) => "; the last good version runs on",
                         None => "",
@@ -228,7 +228,7 @@ impl Book {
                     let text = format!("{path}: {}{kept}", fault.why);
                     self.notices.push(Notice::Refused(text));
                 }
-                Telling::Done => {}
+                ReportState::Done => {}
             }
         }
     }
@@ -333,7 +333,7 @@ impl Record {
     fn find_fault(&mut self, why: String, same_bytes: bool) {
         let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
         if !(known && same_bytes) {
-            let telling = Telling::Fresh;
+            let telling = ReportState::Fresh;
             self.fault = Some(Fault { why, telling });
         }
     }

@@ -7,18 +7,18 @@ use std::{collections::HashMap, sync::Arc};
 
 /// How many things of each pod are being made.
 #[derive(Debug, Default)]
-pub(super) struct Makings(Mutex<HashMap<PodUid, usize>>);
+pub(super) struct Creations(Mutex<HashMap<PodUid, usize>>);
 
 /// Until it is dropped, something of a pod is being made.
 #[derive(Debug)]
-pub struct Making {
-    makings: Arc<Makings>,
+pub struct CreationGuard {
+    creations: Arc<Creations>,
     uid: PodUid,
 }
 
-impl Drop for Making {
+impl Drop for CreationGuard {
     fn drop(&mut self) {
-        let mut pods = self.makings.0.lock();
+        let mut pods = self.creations.0.lock();
         match pods.get_mut(&self.uid) {
             Some(number) if *number > 1 => *number -= 1,
             _ => drop(pods.remove(&self.uid)),
@@ -30,17 +30,17 @@ impl PodCache {
     /// Says that something of this pod is being made in the runtime, until the value is dropped: after
     /// the item was touched or observed. An id of this pod that nobody knows is no reason for a list
     /// meanwhile, however long the runtime takes.
-    pub fn making(&self, uid: PodUid) -> Making {
-        let makings = self.shared.makings.clone();
-        *makings.0.lock().entry(uid.clone()).or_default() += 1;
-        Making { makings, uid }
+    pub fn creating(&self, uid: PodUid) -> CreationGuard {
+        let creations = self.shared.creations.clone();
+        *creations.0.lock().entry(uid.clone()).or_default() += 1;
+        CreationGuard { creations, uid }
     }
 }
 
 impl PodCacheWriter {
     /// Whether something of this pod is being made.
-    pub fn is_making(&self, uid: &PodUid) -> bool {
-        self.shared.makings.0.lock().contains_key(uid)
+    pub fn is_creating(&self, uid: &PodUid) -> bool {
+        self.shared.creations.0.lock().contains_key(uid)
     }
 }
 
@@ -50,12 +50,12 @@ mod tests {
     fn a_pod_is_in_the_making_until_the_last_thing_of_it_was_made() {
         let (writer, cache) = super::super::board();
         let uid = "u".into();
-        assert!(!writer.is_making(&uid));
-        let (first, second) = (cache.making(uid.clone()), cache.making(uid.clone()));
-        assert!(!writer.is_making(&"other".into()));
+        assert!(!writer.is_creating(&uid));
+        let (first, second) = (cache.creating(uid.clone()), cache.creating(uid.clone()));
+        assert!(!writer.is_creating(&"other".into()));
         drop(first);
-        assert!(writer.is_making(&uid));
+        assert!(writer.is_creating(&uid));
         drop(second);
-        assert!(!writer.is_making(&uid));
+        assert!(!writer.is_creating(&uid));
     }
 }

@@ -134,10 +134,10 @@ mod tests {
         link("live", &logs.join("shop_b_u2/main/0.log"));
         link("elsewhere", Path::new("/nowhere/shop_d_u6/main/0.log"));
         fs::write(links.join("file"), "").unwrap();
-        let strays = LogLinks::new(logs.clone(), Some(links.clone()));
+        let orphaned_logs = LogLinks::new(logs.clone(), Some(links.clone()));
         assert_eq!(pods_with_logs(&logs, Some(&links)), ["u1", "u2", "u5"]);
         for uid in ["u1", "u3", "u4", "u5", "u6"] {
-            strays
+            orphaned_logs
                 .remove_logs(move |owner| owner.uid == uid.into())
                 .await;
         }

@@ -2,7 +2,7 @@
 //!
 //! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, with the node's name alone.
 
-use super::pair::Pair;
+use super::key_pair::Pair;
 use crate::base::{atomic_file, chain};
 use anyhow::Context as _;
 use jiff::Timestamp;

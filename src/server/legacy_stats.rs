@@ -2,12 +2,12 @@
 //! for, in the query or in the body, and the answer.
 
 use super::{
-    reply::{Body, Request, bad_request, not_found, one, read_body},
+    response::{Body, Request, bad_request, not_found, one, read_body},
     routes::BadQuery,
     stats::unreadable,
     streaming::{
         ContainerName,
-        pick::{self, Missing, Shown},
+        lookup::{self, Missing, Shown},
     },
     views::Views,
 };
@@ -204,8 +204,8 @@ pub(super) async fn answer(
 }
 
 fn container(pods: Vec<Shown>, name: &ContainerName) -> Result<InfoOf, Missing> {
-    let (pod, _) = pick::pod(pods, &name.pod)?;
-    if !pick::has_container(&pod, &name.container) {
+    let (pod, _) = lookup::pod(pods, &name.pod)?;
+    if !lookup::has_container(&pod, &name.container) {
         return Err(Missing::Container(name.container.clone()));
     }
     Ok(InfoOf::Container {

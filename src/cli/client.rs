@@ -10,13 +10,13 @@ use std::{io, path::PathBuf, time::Duration};
 use tokio::net::UnixStream;
 
 /// Longer than a kubelet waits for news.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest answer, in bytes.
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
+pub(super) enum ClientError {
     /// Nobody listens there.
     #[error("cannot reach a kubelet at {}: {}", .socket.display(), .advice)]
     Unreachable {
@@ -46,29 +46,29 @@ impl Kubelet {
     }
 
     /// What it answers to a GET of that path.
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, AskError> {
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         let connected = UnixStream::connect(&self.socket).await;
-        let stream = connected.map_err(|source| AskError::Unreachable {
+        let stream = connected.map_err(|source| ClientError::Unreachable {
             socket: self.socket.clone(),
             advice: advice(source.kind()),
             source,
         })?;
-        let answer = tokio::time::timeout(PATIENCE, exchange(stream, path));
+        let answer = tokio::time::timeout(TIMEOUT, exchange(stream, path));
         let (status, body) = match answer.await {
-            Ok(answer) => answer.map_err(AskError::Broken)?,
+            Ok(answer) => answer.map_err(ClientError::Broken)?,
             Err(_) => {
-                let error = anyhow::anyhow!("nothing came within {} s", PATIENCE.as_secs());
-                return Err(AskError::Broken(error));
+                let error = anyhow::anyhow!("nothing came within {} s", TIMEOUT.as_secs());
+                return Err(ClientError::Broken(error));
             }
         };
         if status == StatusCode::OK {
             let read = serde_json::from_slice(&body).context("its answer is of another form");
-            return read.map_err(AskError::Broken);
+            return read.map_err(ClientError::Broken);
         }
         let text = String::from_utf8_lossy(&body).trim().to_string();
         Err(match status {
-            StatusCode::NOT_FOUND => AskError::NotFound(text),
-            status => AskError::Broken(anyhow::anyhow!("{status}: {text}")),
+            StatusCode::NOT_FOUND => ClientError::NotFound(text),
+            status => ClientError::Broken(anyhow::anyhow!("{status}: {text}")),
         })
     }
 }

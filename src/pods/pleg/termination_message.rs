@@ -3,17 +3,17 @@
 use crate::{
     cri::v1,
     runtime::kuberuntime::{
-        generate::container_files::read_last_words,
-        termination::{compose_message, last_words, needs_log},
+        generate::container_files::read_termination_message,
+        termination::{compose_message, needs_log, termination_message},
     },
     runtime::logs::tail,
 };
 /// The container's message; `None` when it has none to look for.
 pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
-    let words = last_words(status)?;
+    let words = termination_message(status)?;
     let runtime_message = status.message.clone();
     let read = move || {
-        let file = read_last_words(&words);
+        let file = read_termination_message(&words);
         let log_tail = match needs_log(&words, &file) {
             true => words
                 .log

@@ -14,8 +14,8 @@ fn wanted(pod: &Pod, container: &str, image: &str, policy: PullPolicy) -> Wanted
 }
 
 impl World {
-    fn pull_ahead(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>) {
-        self.manager.pull_ahead(pod, wanted, &Default::default());
+    fn prefetch(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>) {
+        self.manager.prefetch(pod, wanted, &Default::default());
     }
 
     async fn ensure_for(
@@ -60,10 +60,10 @@ async fn pulls_of_later_containers_begin_before_their_turn_and_are_waited_for_in
     let pod = Arc::new(pod("uid-1"));
     let images = [("a", "x"), ("b", "y"), ("c", "z")];
     let all = images.map(|(name, image)| wanted(&pod, name, image, IfNotPresent));
-    world.pull_ahead(&pod, all.to_vec());
+    world.prefetch(&pod, all.to_vec());
     world.pulls_begun(3).await;
     // A second turn finds them under way.
-    world.pull_ahead(&pod, all.to_vec());
+    world.prefetch(&pod, all.to_vec());
     for (name, image) in images {
         let got = world.ensure_for(&pod, name, image, IfNotPresent).await;
         assert_eq!(got.unwrap(), "sha256:1");
@@ -85,10 +85,10 @@ async fn an_image_that_is_there_is_looked_for_once_and_told_of_in_its_containers
         wanted(&pod, "b", "y", IfNotPresent),
         wanted(&pod, "c", "n", Never),
     ];
-    world.pull_ahead(&pod, both.clone());
+    world.prefetch(&pod, both.clone());
     let script = world.runtime.script.clone();
     until("both were looked for", || script.calls("ImageStatus") == 2).await;
-    world.pull_ahead(&pod, both);
+    world.prefetch(&pod, both);
     assert!(world.events().is_empty(), "nobody has asked yet");
     for (name, image, policy) in [("a", "x", IfNotPresent), ("b", "y", IfNotPresent)] {
         let got = world.ensure_for(&pod, name, image, policy).await;
@@ -132,7 +132,7 @@ async fn serial_pulls_queue_in_the_order_of_the_containers() {
     });
     let pod = Arc::new(pod("uid-1"));
     let all = ["a", "b", "c"].map(|name| wanted(&pod, name, name, IfNotPresent));
-    world.pull_ahead(&pod, all.to_vec());
+    world.prefetch(&pod, all.to_vec());
     world.pulls_begun(3).await;
     assert_eq!(*order.lock(), ["a:latest", "b:latest", "c:latest"]);
 }
@@ -144,7 +144,7 @@ async fn a_pull_that_failed_ahead_is_that_containers_failure_and_waits_as_any_ot
     world.pull_fails(Code::Unknown, "no such manifest");
     let pod = Arc::new(pod("uid-1"));
     let one = vec![wanted(&pod, "b", "x", IfNotPresent)];
-    world.pull_ahead(&pod, one.clone());
+    world.prefetch(&pod, one.clone());
     let recorder = world.recorder.clone();
     until("the failure is told", || recorder.recent().len() == 2).await;
     let error = world.ensure_for(&pod, "b", "x", IfNotPresent).await;
@@ -152,7 +152,7 @@ async fn a_pull_that_failed_ahead_is_that_containers_failure_and_waits_as_any_ot
     assert_eq!(world.runtime.script.calls("PullImage"), 1);
     // Neither ahead nor in its turn before the back-off is over, and without another look.
     let looks = world.runtime.script.calls("ImageStatus");
-    world.pull_ahead(&pod, one);
+    world.prefetch(&pod, one);
     let error = world.ensure_for(&pod, "b", "x", IfNotPresent).await;
     assert_eq!(error.unwrap_err().reason, reasons::IMAGE_PULL_BACK_OFF);
     assert_eq!(world.runtime.script.calls("ImageStatus"), looks + 1);
@@ -166,14 +166,14 @@ async fn a_pod_that_ends_gives_up_its_pulls_but_not_those_that_another_pod_wants
     world.absent();
     let (begun, _release) = slow_pulls(&world);
     let (one, two) = (Arc::new(pod("uid-1")), Arc::new(pod("uid-2")));
-    world.pull_ahead(&one, vec![wanted(&one, "b", "x", IfNotPresent)]);
-    world.pull_ahead(&two, vec![wanted(&two, "b", "x", IfNotPresent)]);
+    world.prefetch(&one, vec![wanted(&one, "b", "x", IfNotPresent)]);
+    world.prefetch(&two, vec![wanted(&two, "b", "x", IfNotPresent)]);
     let recorder = world.recorder.clone();
     until("both wait for it", || {
         recorder.recent().len() == 2 && begun.load(Ordering::SeqCst) == 1
     })
     .await;
-    world.manager.stop_pulls_ahead(&one.uid());
+    world.manager.stop_prefetches(&one.uid());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(world.runtime.script.aborted("PullImage"), 0);
     world.manager.forget_pod(&two.uid());
@@ -187,9 +187,9 @@ async fn what_no_container_is_to_have_any_more_is_given_up() {
     world.absent();
     let (begun, _release) = slow_pulls(&world);
     let pod = Arc::new(pod("uid-1"));
-    world.pull_ahead(&pod, vec![wanted(&pod, "b", "old", IfNotPresent)]);
+    world.prefetch(&pod, vec![wanted(&pod, "b", "old", IfNotPresent)]);
     until("it has begun", || begun.load(Ordering::SeqCst) == 1).await;
-    world.pull_ahead(&pod, vec![wanted(&pod, "b", "new", IfNotPresent)]);
+    world.prefetch(&pod, vec![wanted(&pod, "b", "new", IfNotPresent)]);
     let script = world.runtime.script.clone();
     until("it is given up", || script.aborted("PullImage") == 1).await;
     until("the new one has begun", || {
@@ -204,7 +204,7 @@ async fn what_was_learnt_a_while_ago_is_not_believed() {
     world.present("sha256:here");
     let pod = Arc::new(pod("uid-1"));
     let one = vec![wanted(&pod, "b", "x", IfNotPresent)];
-    world.pull_ahead(&pod, one.clone());
+    world.prefetch(&pod, one.clone());
     let script = world.runtime.script.clone();
     until("it was looked for", || script.calls("ImageStatus") == 1).await;
     // The answer is in once the task has run to its end.
@@ -213,7 +213,7 @@ async fn what_was_learnt_a_while_ago_is_not_believed() {
     tokio::time::advance(Duration::from_secs(61)).await;
     tokio::time::resume();
     // It stands in the way of another look ahead, but its container looks for itself.
-    world.pull_ahead(&pod, one);
+    world.prefetch(&pod, one);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(world.runtime.script.calls("ImageStatus"), 1);
     world

@@ -1,0 +1,181 @@
+use super::*;
+
+const STAMP: Stamp = Stamp {
+    device: 1,
+    inode: 2,
+    size: 3,
+    modified: 4,
+    changed: 5,
+};
+
+fn good(name: &str) -> Reading {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(name.into());
+    let manifest = Manifest {
+        pods: vec![Arc::new(pod)],
+        remarks: vec![],
+    };
+    Reading::Good([1; 16], manifest)
+}
+
+fn note(cache: &mut ManifestCache, path: &str, reading: Reading) {
+    cache.note(Path::new(path), Freshness::Until(STAMP), reading);
+}
+
+fn names(cache: &mut ManifestCache) -> Vec<String> {
+    cache
+        .outcome(&Scope::Everything)
+        .0
+        .iter()
+        .map(|pod| pod.name().to_string())
+        .collect()
+}
+
+fn told(cache: &mut ManifestCache) -> Vec<String> {
+    let text = |notice| match notice {
+        Notice::Refused(text) | Notice::Remark(text) => text,
+    };
+    cache
+        .outcome(&Scope::Everything)
+        .1
+        .into_iter()
+        .map(text)
+        .collect()
+}
+
+#[test]
+fn a_file_is_read_again_only_when_its_stamp_changes() {
+    let mut cache = ManifestCache::default();
+    let path = Path::new("a");
+    assert!(cache.must_read(path, STAMP));
+    cache.note(path, Freshness::Until(STAMP), good("a"));
+    assert!(!cache.must_read(path, STAMP));
+    for change in [
+        Stamp { inode: 9, ..STAMP },
+        Stamp { size: 9, ..STAMP },
+        Stamp {
+            modified: 9,
+            ..STAMP
+        },
+        Stamp {
+            changed: 9,
+            ..STAMP
+        },
+        Stamp { device: 9, ..STAMP },
+    ] {
+        assert!(cache.must_read(path, change));
+    }
+    cache.note(path, Freshness::Changing, Reading::SameBytes);
+    assert!(cache.must_read(path, STAMP) && !cache.unsettled().is_empty());
+    cache.note(path, Freshness::Unreadable, Reading::Unread("no".into()));
+    assert!(cache.must_read(path, STAMP));
+}
+
+#[test]
+fn a_file_turned_bad_keeps_its_last_good_pod_and_says_so_once() {
+    let mut cache = ManifestCache::default();
+    note(&mut cache, "a", good("a"));
+    assert_eq!(names(&mut cache), ["a"]);
+    note(&mut cache, "a", Reading::Bad([2; 16], "line 1: bad".into()));
+    assert!(!cache.unsettled().is_empty());
+    assert_eq!(told(&mut cache), [""; 0], "perhaps it is being written");
+    assert!(!cache.unsettled().is_empty());
+    assert_eq!(
+        told(&mut cache),
+        ["a: line 1: bad; the last good version runs on"]
+    );
+    assert!(cache.unsettled().is_empty());
+    assert_eq!(told(&mut cache), [""; 0]);
+    assert_eq!(names(&mut cache), ["a"]);
+    note(&mut cache, "a", Reading::Bad([3; 16], "line 1: bad".into()));
+    told(&mut cache);
+    assert_eq!(told(&mut cache).len(), 1, "other bytes, said again");
+}
+
+#[test]
+fn a_half_written_file_is_not_worth_a_word() {
+    let mut cache = ManifestCache::default();
+    note(&mut cache, "a", Reading::Bad([2; 16], "no object".into()));
+    assert_eq!(told(&mut cache), [""; 0]);
+    note(&mut cache, "a", good("a"));
+    assert_eq!(told(&mut cache), [""; 0]);
+    assert_eq!(names(&mut cache), ["a"]);
+}
+
+#[test]
+fn a_file_bad_from_the_start_is_told_and_skipped() {
+    let mut cache = ManifestCache::default();
+    note(&mut cache, "a", Reading::Bad([2; 16], "bad".into()));
+    note(&mut cache, "b", good("b"));
+    assert_eq!(names(&mut cache), ["b"]);
+    assert_eq!(told(&mut cache), ["a: bad"]);
+}
+
+#[test]
+fn what_is_gone_or_no_file_any_more_runs_no_more() {
+    let mut cache = ManifestCache::default();
+    note(&mut cache, "a", good("a"));
+    note(&mut cache, "b", good("b"));
+    cache.keep_only(&HashSet::from(["a".into()]));
+    assert_eq!(names(&mut cache), ["a"]);
+    note(&mut cache, "a", Reading::NotAFile("is a directory".into()));
+    assert_eq!(names(&mut cache), [""; 0]);
+    assert_eq!(told(&mut cache), ["a: is a directory"]);
+    note(&mut cache, "a", Reading::NotAFile("is a directory".into()));
+    told(&mut cache);
+    assert_eq!(told(&mut cache), [""; 0]);
+}
+
+#[test]
+fn of_two_files_with_one_pod_the_first_by_name_counts() {
+    let mut cache = ManifestCache::default();
+    note(&mut cache, "b", good("same"));
+    note(&mut cache, "a", good("same"));
+    assert_eq!(names(&mut cache), ["same"]);
+    note(&mut cache, "c", good("same"));
+    assert_eq!(
+        told(&mut cache),
+        ["c: pod /same is already in a; this file is ignored"]
+    );
+    assert_eq!(told(&mut cache), [""; 0]);
+    cache.keep_only(&HashSet::from(["b".into(), "c".into()]));
+    assert_eq!(
+        told(&mut cache),
+        ["c: pod /same is already in b; this file is ignored"]
+    );
+}
+
+#[test]
+fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
+    let mut cache = ManifestCache::default();
+    note(&mut cache, "a", good("a"));
+    cache.note(
+        Path::new("a"),
+        Freshness::Unreadable,
+        Reading::Unread("permission denied".into()),
+    );
+    assert_eq!(names(&mut cache), ["a"]);
+    assert_eq!(told(&mut cache).len(), 1);
+    assert_eq!(
+        cache.digest(Path::new("a")),
+        None,
+        "judged anew when it can be read"
+    );
+    assert!(
+        cache.unsettled().is_empty(),
+        "tried again by the next scan, not by a tight loop"
+    );
+}
+
+#[test]
+fn a_fault_is_told_when_its_own_file_was_looked_at_again() {
+    let mut cache = ManifestCache::default();
+    note(&mut cache, "dir/a", Reading::Bad([1; 16], "half".into()));
+    let entries = |name: &str| Scope::Entries([name.into()].into());
+    assert_eq!(cache.outcome(&entries("a")).1, []);
+    assert_eq!(cache.unsettled(), ["a".into()].into());
+    assert_eq!(cache.outcome(&entries("b")).1, []);
+    let told = vec![Notice::Refused("dir/a: half".into())];
+    assert_eq!(cache.outcome(&entries("a")).1, told);
+    assert!(cache.unsettled().is_empty());
+}

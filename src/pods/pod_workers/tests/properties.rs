@@ -186,6 +186,8 @@ impl World {
             }
             settle().await;
             self.collect(false).await;
+            // A stop that failed waits out its delay.
+            tokio::time::sleep(Duration::from_secs(15)).await;
         }
     }
 }

@@ -29,6 +29,9 @@ fn main() -> ExitCode {
 /// How long a thread that has nothing to do is kept for more of the same burst.
 const IDLE_THREAD: Duration = Duration::from_secs(3);
 
+/// How long work on files that has begun may take at the end.
+const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(5);
+
 fn run(flags: &Flags) -> anyhow::Result<()> {
     let facts = HostFacts {
         hostname: kubelet::host::Machine::read()?.hostname,
@@ -42,10 +45,13 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         .thread_keep_alive(IDLE_THREAD)
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let app = App::build(config).await?;
         app.with_log(log).with_service_manager(manager).run().await
-    })
+    });
+    // A read of a file system that hangs does not keep the process from ending.
+    runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
+    ended
 }
 
 /// Who started this process, if it wants to hear from it.

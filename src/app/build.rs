@@ -324,6 +324,7 @@ pub(super) async fn start(
         orphaned_logs: Arc::default(),
         audits: Audits::every(periods.audit),
         heard: stores.heard,
+        runtime_returned: pleg.returned.clone(),
     };
     let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());
     if !config.image_gc.is_off() {
@@ -334,6 +335,7 @@ pub(super) async fn start(
         hints,
         inspect,
         status,
+        ..
     } = pleg;
     tasks.spawn("memory", memory::run(statuses_board, shutdown.clone()));
     tasks.spawn("journal", stores.state_store.run(shutdown.clone()));

@@ -27,6 +27,7 @@ mod user_ids;
 mod views;
 
 use crate::{
+    apiserver::configmap_secret::Objects,
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, chain},
     config::{
@@ -92,6 +93,17 @@ impl Default for Periods {
     }
 }
 
+/// Not a part of the start, for the directory may be on a file system that hangs.
+async fn check_local_objects(path: PathBuf) {
+    if let Some(fault) = Objects::new(Some(path.clone())).fault().await {
+        tracing::warn!(
+            path = %path.display(),
+            err = fault,
+            "The directory of local objects cannot be read; until it can, no ConfigMap or Secret is found"
+        );
+    }
+}
+
 impl App {
     /// Binds sockets, takes the lock, reads the journal. Every error names what is wrong.
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
@@ -106,15 +118,8 @@ impl App {
         let read_only = bind("read-only", config.server.read_only).await?;
         let metrics = Metrics::new();
         let secured = https::open(&config, &metrics).await?;
-        if let Some(missing) = config
-            .local_objects_dir
-            .as_ref()
-            .filter(|dir| !dir.is_dir())
-        {
-            tracing::warn!(
-                path = %missing.display(),
-                "The directory of local objects is not there; until it is, no ConfigMap or Secret is found"
-            );
+        if let Some(path) = config.local_objects_dir.clone() {
+            tokio::spawn(check_local_objects(path));
         }
         let stores = Stores::open(&config, machine, metrics)?;
         let stats = stats::of(&config, &stores);

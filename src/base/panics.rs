@@ -33,6 +33,8 @@ pub enum Place {
     Audit,
     /// One image that is pulled before it is needed.
     ImagePrefetch,
+    /// One manifest that is read.
+    Manifest,
     /// One log that is rotated.
     LogRotation,
     /// One read of statistics.
@@ -45,7 +47,7 @@ pub enum Place {
 
 impl Place {
     /// Each of them once.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Sync,
         Self::Probe,
         Self::HttpRequest,
@@ -54,6 +56,7 @@ impl Place {
         Self::CleanUp,
         Self::Audit,
         Self::ImagePrefetch,
+        Self::Manifest,
         Self::LogRotation,
         Self::Stats,
         Self::Task(""),
@@ -70,6 +73,7 @@ impl Place {
             Self::CleanUp => "clean_up",
             Self::Audit => "audit",
             Self::ImagePrefetch => "image_prefetch",
+            Self::Manifest => "manifest",
             Self::LogRotation => "log_rotation",
             Self::Stats => "stats",
             Self::Task(_) => "task",
@@ -133,6 +137,19 @@ pub fn contain<F: Future>(
             Panicked {
                 message: message(payload.as_ref()),
             }
+        })
+    })
+}
+
+/// [`contain`] for work that does not wait.
+///
+/// # Errors
+/// The work panicked.
+pub fn contain_blocking<T>(place: Place, work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    let ready = contain(place, async { work() }).now_or_never();
+    ready.unwrap_or_else(|| {
+        Err(Panicked {
+            message: "the work waits".to_owned(),
         })
     })
 }
@@ -212,6 +229,7 @@ mod tests {
         assert!(count(Place::Stats) > before);
         assert_eq!(Arc::strong_count(&held), 1);
         assert_eq!(contain(Place::Stats, async { 1 }).await, Ok(1));
+        assert_eq!(contain_blocking(Place::Stats, || 1), Ok(1));
     }
 
     #[test]

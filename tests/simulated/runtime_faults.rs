@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, WAIT_LIMIT, full, phase, runs, status_of};
+use crate::node::{Node, Twins, WAIT_LIMIT, full, phase, runs, status_of};
 use crate::planted::{Plant, Planter};
-use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
-use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Lie, Rpc};
+use crate::pods::{container, exec_probe, pod, simple, version, with, with_spec};
+use crate::support::fake_runtime::{
+    Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Lie, Options, Rpc,
+};
 
 /// How long something that must not happen is waited for.
 const A_WHILE: Duration = Duration::from_millis(1500);
@@ -304,4 +306,42 @@ async fn a_pod_on_the_hosts_network_needs_no_address_from_the_runtime() {
         |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
     node.wait_pod("host", "runs again", WAIT_LIMIT, again).await;
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_creation_got_no_answer_is_stopped_before_the_edited_pod_starts() {
+    let mut node = Node::with(Options {
+        features: Features::old(),
+        ..Options::default()
+    })
+    .await;
+    node.start().await;
+    node.put(&simple("other"));
+    node.wait_runs("other").await;
+    let twins = Twins::watch(&node.fake, "web");
+    let lost = Fault::lose_answer(Rpc::RunPodSandbox, Code::Unavailable, "the answer is lost");
+    node.fake.inject(lost.times(1));
+    for list in [Rpc::ListPodSandbox, Rpc::ListContainers] {
+        node.fake
+            .inject(Fault::fail(list, Code::Unavailable, "not now"));
+    }
+    node.put(&version("web", "v1"));
+    let created = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
+    node.fake
+        .wait_until("a sandbox is created", WAIT_LIMIT, created)
+        .await;
+    node.put(&version("web", "v2"));
+    let beside = |fake: &FakeRuntime| fake.pods().len() > 2;
+    assert!(node.never(Duration::from_secs(3), beside).await);
+    node.fake.clear_faults();
+    let replaced = |fake: &FakeRuntime| {
+        let pods = fake.pods();
+        let pods: Vec<_> = pods.iter().filter(|pod| pod.name == full("web")).collect();
+        let newest = pods.last().and_then(|pod| pod.containers.last());
+        pods.len() == 1 && newest.is_some_and(|c| c.is_running() && c.config.args == ["v2"])
+    };
+    node.fake
+        .wait_until("only the edited pod runs", WAIT_LIMIT, replaced)
+        .await;
+    twins.assert_never();
 }

@@ -1,10 +1,11 @@
 //! A runtime that is away, that says nothing, or that has lost everything.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::node::{Node, WAIT_LIMIT, full, is_ready, runs, status_of};
 use crate::pods::simple;
 use crate::support::fake_runtime::{FakeRuntime, Features, Options, Rpc};
+use crate::support::wait::{holds, wait_for};
 
 #[tokio::test]
 async fn a_runtime_that_is_not_there_yet_is_waited_for() {
@@ -26,8 +27,8 @@ async fn a_runtime_that_goes_and_comes_back_finds_its_pods_untouched() {
     node.wait_phase("web", "Running").await;
     node.fake.vanish();
     node.put(&simple("late"));
-    crate::support::wait::wait_for("the new pod is known", WAIT_LIMIT, async || {
-        crate::support::wait::holds(node.pod("late").await.is_some(), "it is not")
+    wait_for("the new pod is known", WAIT_LIMIT, async || {
+        holds(node.pod("late").await.is_some(), "it is not")
     })
     .await;
     assert!(is_ready(&node.pod("web").await.unwrap()));
@@ -49,6 +50,25 @@ async fn a_runtime_that_goes_and_comes_back_finds_its_pods_untouched() {
         .filter(|call| call.rpc.is_mutating() && call.subject.pod == full("web"))
         .collect();
     assert!(touched.is_empty(), "{touched:?}");
+}
+
+#[tokio::test]
+async fn pods_whose_sync_failed_while_the_runtime_was_away_are_synced_when_it_returns() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    node.fake.vanish();
+    node.put(&simple("late"));
+    wait_for("the sync of the new pod fails", WAIT_LIMIT, async || {
+        let events = node.events().await;
+        holds(events.contains("FailedCreatePodSandBox"), "it has not")
+    })
+    .await;
+    node.fake.come_back();
+    let back = Instant::now();
+    node.wait_runs("late").await;
+    // The delay after an error is at least 10 s.
+    assert!(back.elapsed() < Duration::from_secs(8));
 }
 
 #[tokio::test]

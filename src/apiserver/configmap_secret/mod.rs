@@ -13,12 +13,49 @@ mod object;
 pub use local::MAX_OBJECT_BYTES;
 pub use object::{Found, Object, ObjectError, ObjectKey, ObjectKind};
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{sync::Semaphore, time::timeout};
+
+/// How long a read may take: the directory may be on anything that can be mounted, which may hang.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Reads at the same time. A read that hangs keeps its thread.
+const MAX_READS: usize = 8;
+
+const TIMED_OUT: &str = "its directory does not answer";
 
 /// Where objects come from. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    local: Option<Arc<PathBuf>>,
+    local: Option<Arc<LocalObjectsDir>>,
+}
+
+#[derive(Debug)]
+struct LocalObjectsDir {
+    path: PathBuf,
+    reads: Arc<Semaphore>,
+}
+
+impl LocalObjectsDir {
+    /// Does a blocking read; `None` when it takes too long.
+    async fn read<T: Send + 'static>(
+        self: Arc<Self>,
+        read: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> Option<T> {
+        let work = async {
+            let permit = self.reads.clone().acquire_owned().await.ok()?;
+            let blocking = move || {
+                let _permit = permit;
+                read(&self.path)
+            };
+            tokio::task::spawn_blocking(blocking).await.ok()
+        };
+        timeout(READ_TIMEOUT, work).await.ok().flatten()
+    }
 }
 
 impl Objects {
@@ -27,7 +64,20 @@ impl Objects {
     /// immutable. Without a directory there are none.
     pub fn new(local: Option<PathBuf>) -> Self {
         Self {
-            local: local.map(Arc::new),
+            local: local.map(|path| {
+                let reads = Arc::new(Semaphore::new(MAX_READS));
+                Arc::new(LocalObjectsDir { path, reads })
+            }),
+        }
+    }
+
+    /// Why no objects are found in the directory at the moment, if that is so.
+    pub async fn fault(&self) -> Option<&'static str> {
+        let directory = self.local.clone()?;
+        match directory.read(Path::is_dir).await {
+            Some(true) => None,
+            Some(false) => Some("is no directory"),
+            None => Some(TIMED_OUT),
         }
     }
 
@@ -40,16 +90,20 @@ impl Objects {
             let without = |key: ObjectKey| (key.clone(), Err(ObjectError::NoSource(key)));
             return keys.into_iter().map(without).collect();
         };
-        // The directory may be on anything that can be mounted, which may hang.
-        let read = move || {
+        let wanted = keys.clone();
+        let read = move |directory: &Path| {
             let read = |key: ObjectKey| {
-                let object = local::read(&directory, &key);
+                let object = local::read(directory, &key);
                 (key, object.map(Arc::new))
             };
-            keys.into_iter().map(read).collect()
+            wanted.into_iter().map(read).collect()
         };
-        // Reading does not panic; were it to, nothing would be found.
-        tokio::task::spawn_blocking(read).await.unwrap_or_default()
+        let timed_out = |key: ObjectKey| {
+            let why = TIMED_OUT.to_owned();
+            (key.clone(), Err(ObjectError::Unreadable { key, why }))
+        };
+        let found = directory.read(read).await;
+        found.unwrap_or_else(|| keys.into_iter().map(timed_out).collect())
     }
 }
 

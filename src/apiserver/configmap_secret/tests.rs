@@ -257,3 +257,28 @@ fn two_versions_are_never_mixed() {
         }
     });
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    put(dir.path(), "secrets/shop/db/user", "admin");
+    let objects = Objects::new(Some(dir.path().to_path_buf()));
+    // Each read that hangs keeps its permit.
+    let reads = objects.local.as_ref().unwrap().reads.clone();
+    let hanging = reads.try_acquire_many_owned(MAX_READS as u32).unwrap();
+    let key = key(ObjectKind::Secret, "db");
+    let begun = tokio::time::Instant::now();
+    let error = objects.get([key.clone()].into()).await[&key]
+        .clone()
+        .unwrap_err();
+    assert_eq!(begun.elapsed(), READ_TIMEOUT);
+    let text = r#"secret "db" cannot be read: its directory does not answer"#;
+    assert_eq!(error.to_string(), text);
+    assert!(!error.is_not_found());
+    assert_eq!(objects.fault().await, Some("its directory does not answer"));
+    drop(hanging);
+    assert!(objects.get([key.clone()].into()).await[&key].is_ok());
+    assert_eq!(objects.fault().await, None);
+    let missing = Objects::new(Some(dir.path().join("missing")));
+    assert_eq!(missing.fault().await, Some("is no directory"));
+}

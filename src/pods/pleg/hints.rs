@@ -64,7 +64,7 @@ impl HintTask {
     fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Unknown>) {
         // In this order, so that a new mode and its resync are one list.
         if hints.resync {
-            self.request_relist.request_relist();
+            self.request_relist.reconnected();
         }
         self.request_relist.set_mode(hints.mode);
         for (id, pod) in hints.containers {

@@ -3,7 +3,8 @@
 //! * Owns: the only writing end of the pod cache; the runtime's own health.
 //! * Woken by: hints from the runtime's event stream, touches by workers, a slow timer (a second
 //!   where the runtime has no events).
-//! * Publishes: pictures and dirty pods through the cache, [`RuntimeState`].
+//! * Publishes: runtime statuses and dirty pods through the cache, [`RuntimeState`], and that the runtime
+//!   has returned.
 //! * Must never let one slow or hung pod delay another, take a failed list for an empty one, or
 //!   change anything in the runtime.
 //! * Answers to upstream's `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
@@ -30,6 +31,7 @@ use crate::{
     state::pod_cache::PodCacheWriter,
 };
 use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 pub use hints::HintTask;
 pub use inspector::InspectTask;
@@ -78,6 +80,8 @@ pub struct Pleg {
     pub inspect: InspectTask,
     /// `pleg.status`.
     pub status: StatusTask,
+    /// Notified when the runtime can be listed after it may have been away.
+    pub returned: Arc<Notify>,
 }
 
 /// Builds the tasks; nothing runs yet. `said` is what the runtime has just said of itself: pods need
@@ -98,9 +102,11 @@ pub fn build(
         metrics,
     };
     let (state, state_reader) = state::board(status_poll::read(said));
-    let (relist, request_relist) = RelistTask::new(watch.clone());
+    let returned = Arc::<Notify>::default();
+    let (relist, request_relist) = RelistTask::new(watch.clone(), returned.clone());
     let pleg = Pleg {
         relist,
+        returned,
         hints: HintTask::new(watch.clone(), hints, request_relist),
         inspect: InspectTask::new(watch.clone()),
         status: StatusTask::new(watch, state, features),

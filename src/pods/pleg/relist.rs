@@ -10,7 +10,13 @@ use crate::{
     runtime::kuberuntime::translate,
     state::pod_cache::{Listed, Owner},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -26,12 +32,19 @@ const RETRY_CAP: Duration = Duration::from_secs(5);
 pub struct RelistTrigger {
     notify: Arc<Notify>,
     mode: Arc<watch::Sender<EventsMode>>,
+    reconnected: Arc<AtomicBool>,
 }
 
 impl RelistTrigger {
     /// List as soon as possible.
     pub fn request_relist(&self) {
         self.notify.notify_one();
+    }
+
+    /// The event stream was connected (again): the runtime may have been away.
+    pub(super) fn reconnected(&self) {
+        self.reconnected.store(true, Ordering::Relaxed);
+        self.request_relist();
     }
 
     pub(super) fn set_mode(&self, mode: EventsMode) {
@@ -50,20 +63,23 @@ impl RelistTrigger {
 pub struct RelistTask {
     watch: Watch,
     request_relist: RelistTrigger,
+    returned: Arc<Notify>,
     sandboxes: RelistMemory<PodSandbox>,
     containers: RelistMemory<Container>,
 }
 
 impl RelistTask {
-    pub(super) fn new(watch: Watch) -> (Self, RelistTrigger) {
+    pub(super) fn new(watch: Watch, returned: Arc<Notify>) -> (Self, RelistTrigger) {
         let mode = Arc::new(watch::Sender::new(EventsMode::None));
         let request_relist = RelistTrigger {
             notify: Arc::default(),
             mode,
+            reconnected: Arc::default(),
         };
         let task = Self {
             watch,
             request_relist: request_relist.clone(),
+            returned,
             sandboxes: RelistMemory::new(),
             containers: RelistMemory::new(),
         };
@@ -86,6 +102,10 @@ impl RelistTask {
                     self.watch.metrics.listed(begun);
                     if failing {
                         tracing::info!("Listing the runtime works again");
+                    }
+                    let reconnected = &self.request_relist.reconnected;
+                    if reconnected.swap(false, Ordering::Relaxed) || failing {
+                        self.returned.notify_one();
                     }
                     (failing, retry) = (false, RETRY_BASE);
                     self.period(*mode.borrow_and_update())

@@ -25,12 +25,13 @@ fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {
         audit_period: long,
         status_period: long,
     };
-    let (task, request_relist) = RelistTask::new(Watch {
+    let watch = Watch {
         runtime: runtime.client(long),
         cache: Arc::new(cache),
         config,
         metrics,
-    });
+    };
+    let (task, request_relist) = RelistTask::new(watch, Arc::default());
     let shutdown = CancellationToken::new();
     tokio::spawn(task.run(shutdown.clone()));
     (request_relist, shutdown.drop_guard())
@@ -58,7 +59,7 @@ async fn a_stream_that_stands_again_is_listed_for_at_once_although_lists_failed(
     // The waits between them: 0.4, 0.8, 1.6 and 3.2 seconds; the next is five.
     until("some lists have failed", || lists() == 5).await;
     let begin = Instant::now();
-    request_relist.request_relist();
+    request_relist.reconnected();
     request_relist.set_mode(EventsMode::Cri);
     until("another list", || lists() == 6).await;
     assert!(begin.elapsed() < Duration::from_secs(4));
@@ -71,7 +72,7 @@ async fn a_new_mode_and_its_resync_are_one_list() {
         let lists = || runtime.script.calls("ListContainers");
         let (request_relist, _guard) = relist(&runtime);
         until("the first list", || lists() == 1).await;
-        request_relist.request_relist();
+        request_relist.reconnected();
         request_relist.set_mode(EventsMode::Cri);
         until("the resync", || lists() == 2).await;
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,6 +1,7 @@
 //! From a manifest's bytes to static pods and remarks about them. Pure.
 
 use super::static_pod::{InvalidPod, Origin, static_pod};
+use crate::base::panics::{Panicked, Place, contain_blocking};
 use crate::model::validation::{
     DecodeError, FieldError, decode_pod, decode_pod_or_list, unsupported_warnings,
 };
@@ -46,6 +47,8 @@ pub enum BadManifest {
     InvalidPod(InvalidPod),
     /// Pods of a list break rules; there is at least one.
     InvalidPods(Vec<InvalidItem>),
+    /// Reading it panicked: a defect of this program.
+    Panicked(Panicked),
 }
 
 /// A bad pod of a list.
@@ -63,6 +66,7 @@ impl fmt::Display for BadManifest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(error) => error.fmt(f),
+            Self::Panicked(error) => write!(f, "reading the manifest {error}"),
             Self::InvalidPod(invalid) => write!(f, "invalid pod: {invalid}"),
             Self::InvalidPods(items) => {
                 for (index, item) in items.iter().enumerate() {
@@ -90,7 +94,7 @@ impl BadManifest {
             errors.map(path).collect::<Vec<_>>()
         };
         match self {
-            Self::Unreadable(_) => Vec::new(),
+            Self::Unreadable(_) | Self::Panicked(_) => Vec::new(),
             Self::InvalidPod(invalid) => with_prefix("", invalid),
             Self::InvalidPods(items) => items
                 .iter()
@@ -98,6 +102,24 @@ impl BadManifest {
                 .collect(),
         }
     }
+}
+
+/// Reads manifests: [`read_file`] or [`read_url`].
+pub(super) type Reader = fn(&[u8], Origin<'_>, Timestamp) -> Result<Manifest, BadManifest>;
+
+/// Reads a manifest; a panic is what is wrong with it.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn read_contained(
+    reader: Reader,
+    bytes: &[u8],
+    origin: Origin<'_>,
+    now: Timestamp,
+) -> Result<Manifest, BadManifest> {
+    contain_blocking(Place::Manifest, || reader(bytes, origin, now))
+        .map_err(BadManifest::Panicked)
+        .flatten()
 }
 
 /// Reads a file: exactly one pod.

@@ -344,9 +344,12 @@ impl PodSync {
         self.statuses.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let left = grace.borrow().left(Instant::now());
-        let status = self.runtime.status_to_stop(&uid, left).await;
+        let status = self.runtime.status_to_stop(&Owner::of(&pod), left).await;
         self.report_unread(&pod);
-        let killed = self.runtime.kill_pod(Some(&pod), &status, grace).await;
+        let killed = match status {
+            Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
+            Err(error) => Err(error),
+        };
         self.pod_history.doing(&uid, None);
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", chain(error.as_ref()));
@@ -371,7 +374,8 @@ impl PodSync {
         grace: watch::Receiver<GraceDeadline>,
     ) -> anyhow::Result<()> {
         let left = grace.borrow().left(Instant::now());
-        let status = self.runtime.status_to_stop(&running.uid, left).await;
+        let owner = Owner::of_status(running);
+        let status = self.runtime.status_to_stop(&owner, left).await?;
         self.runtime.kill_pod(None, &status, grace).await?;
         self.runtime.settle_stopped(&running.uid).await
     }

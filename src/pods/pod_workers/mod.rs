@@ -148,6 +148,20 @@ impl PodWorkers {
         }
     }
 
+    /// The runtime was away and has returned: pods whose last sync, stop or clean-up failed are not left to
+    /// their delays.
+    pub fn runtime_returned(&self) {
+        if self.shared.shutdown.is_cancelled() {
+            return;
+        }
+        let now = Instant::now();
+        let mut map = self.shared.map.lock();
+        for uid in map.uids() {
+            self.shared
+                .input(&mut map, &uid, Input::RuntimeReturned, now);
+        }
+    }
+
     /// Waits for pods that finished, left, or were added again after they finished, and takes them.
     /// For the sync loop, which answers with [`PodWorkers::collect`].
     pub async fn finished(&self) -> HashSet<PodUid> {
@@ -246,29 +260,9 @@ impl PodWorkers {
         self.ask(uid, restart, |_| false)
     }
 
-    /// Whether containers of the pod may be running.
-    pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
-        self.ask(uid, |state| !state.is_terminated(), |synced| !synced)
-    }
-
-    /// Whether stopping the pod's containers has begun.
-    pub fn should_pod_containers_be_terminating(&self, uid: &PodUid) -> bool {
-        self.ask(uid, PodState::is_termination_observed, |synced| synced)
-    }
-
     /// Whether the end of the pod was asked for.
     pub fn is_pod_termination_requested(&self, uid: &PodUid) -> bool {
         self.ask(uid, |state| state.end().is_some(), |_| false)
-    }
-
-    /// Whether what the pod holds while it runs (volumes, devices) may go.
-    pub fn should_pod_runtime_be_removed(&self, uid: &PodUid) -> bool {
-        self.ask(uid, PodState::is_terminated, |synced| synced)
-    }
-
-    /// Whether containers, logs and directories of the pod may go.
-    pub fn should_pod_content_be_removed(&self, uid: &PodUid) -> bool {
-        self.ask(uid, PodState::content_may_go, |synced| synced)
     }
 
     /// Whether nothing is left to do for the pod.

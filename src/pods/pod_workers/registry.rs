@@ -12,6 +12,7 @@ use crate::model::{GraceDeadline, PodExt, PodFullName, PodSource, PodStatus, Pod
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 use tokio::{
     sync::{
@@ -21,6 +22,9 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+
+/// How long a worker rests after a panic in its bookkeeping.
+const RECOVERY_DELAY: Duration = Duration::from_secs(10);
 
 /// All workers and the gate, under one lock that is never held across a wait.
 #[derive(Default)]
@@ -401,6 +405,27 @@ impl Shared {
                 After::Rest(due)
             }
         }
+    }
+}
+
+impl Shared {
+    /// The bookkeeping of a worker has panicked. What it was at is over; it begins again after a delay.
+    pub(super) fn recover(&self, uid: &PodUid, generation: u64, now: Instant) -> After {
+        let mut map = self.map.lock();
+        let entry = map.entries.get_mut(uid);
+        let Some(entry) = entry.filter(|entry| entry.generation == generation) else {
+            return After::Exit;
+        };
+        entry.state.interrupt();
+        let Some(link) = entry.link.as_deref_mut() else {
+            return After::Exit;
+        };
+        let due = now + RECOVERY_DELAY;
+        link.busy = false;
+        link.cancel = None;
+        link.grace = None;
+        link.clock = Some(Clock::Due(due));
+        After::Rest(due)
     }
 }
 

@@ -37,6 +37,8 @@ pub(super) enum Input {
     /// The runtime status of a pod that no source wants any more changed: a stop that failed may succeed
     /// now.
     StatusChanged,
+    /// The runtime was away and has returned: what failed may succeed now.
+    RuntimeReturned,
 }
 
 /// How a turn ended.
@@ -110,6 +112,8 @@ pub(super) struct PodState {
     subject: Subject,
     phase: Phase,
     turn: Option<Running>,
+    /// The last sync has failed.
+    failed: bool,
     /// How often stopping or cleaning up has failed in a row.
     failed_stops: u32,
 }
@@ -171,6 +175,7 @@ impl PodState {
             subject,
             phase,
             turn: None,
+            failed: false,
             failed_stops: 0,
         }
     }
@@ -184,6 +189,10 @@ impl PodState {
             Input::Ended(outcome) => self.on_ended(outcome),
             Input::Unwanted => self.on_unwanted(),
             Input::StatusChanged => self.try_again(),
+            Input::RuntimeReturned if self.failed && self.phase == Phase::Syncing => {
+                vec![Effect::Deliver(Work::Sync(UpdateKind::Sync))]
+            }
+            Input::RuntimeReturned => self.try_again(),
         }
     }
 
@@ -359,6 +368,11 @@ impl PodState {
         Some(Effect::Run(turn))
     }
 
+    /// What runs is over, and it is not known how.
+    pub(super) fn interrupt(&mut self) {
+        self.turn = None;
+    }
+
     fn on_ended(&mut self, outcome: Outcome) -> Vec<Effect> {
         let Some(running) = self.turn.take() else {
             return Vec::new();
@@ -399,6 +413,10 @@ impl PodState {
         if self.phase != Phase::Syncing {
             return vec![Effect::Continue];
         }
+        self.failed = match outcome {
+            Outcome::Synced { next, .. } => next.delay == RetryDelay::Error,
+            Outcome::Done | Outcome::Failed => true,
+        };
         match outcome {
             Outcome::Synced { terminal: true, .. } => {
                 self.terminate(TerminationReason::Finished, None);
@@ -463,32 +481,9 @@ impl PodState {
         }
     }
 
-    /// No container of it runs any more.
-    pub(super) fn is_terminated(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Terminated { .. } | Phase::Finished { .. }
-        )
-    }
-
-    /// Stopping has begun (or is over).
-    pub(super) fn is_termination_observed(&self) -> bool {
-        match &self.phase {
-            Phase::Terminating { grace, .. } => grace.is_running(),
-            _ => self.is_terminated(),
-        }
-    }
-
     /// Nothing is left to do.
     pub(super) fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Finished { .. })
-    }
-
-    /// Containers, logs and directories may go.
-    pub(super) fn content_may_go(&self) -> bool {
-        let evicted = |end: &End| matches!(end.reason, TerminationReason::Evicted { .. });
-        self.end()
-            .is_some_and(|end| evicted(end) || (end.deleted && self.is_terminated()))
     }
 }
 

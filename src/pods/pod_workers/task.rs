@@ -10,7 +10,7 @@ use super::{
 use crate::{
     base::{
         chain,
-        panics::{Place, contain},
+        panics::{Place, contain, contain_blocking},
     },
     model::{PodExt, PodUid},
     pods::pod_sync::syncer::{PodSyncer, RetryDelay, SyncTurn},
@@ -42,12 +42,23 @@ pub(super) async fn run(
             if shared.shutdown.is_cancelled() {
                 return;
             }
-            let Some(job) = shared.begin(&uid, generation, work.take(), Instant::now()) else {
-                return;
+            // A panic in the bookkeeping is a failure of this pod, as one in its sync is.
+            let begin = || shared.begin(&uid, generation, work.take(), Instant::now());
+            let ended = match contain_blocking(Place::Sync, begin) {
+                Ok(None) => return,
+                Ok(Some(job)) => {
+                    // Boxed, so that a resting worker does not keep room for a turn.
+                    let outcome = Box::pin(take_turn(shared.syncer.clone(), job)).await;
+                    let end = || shared.end(&uid, generation, outcome, Instant::now());
+                    contain_blocking(Place::Sync, end)
+                }
+                Err(panicked) => Err(panicked),
             };
-            // Boxed, so that a resting worker does not keep room for a turn.
-            let outcome = Box::pin(take_turn(shared.syncer.clone(), job)).await;
-            match shared.end(&uid, generation, outcome, Instant::now()) {
+            let after = ended.unwrap_or_else(|panicked| {
+                tracing::error!(podUID = %uid, err = %panicked, "Pod worker will try again");
+                shared.recover(&uid, generation, Instant::now())
+            });
+            match after {
                 After::Continue => {}
                 After::Listen => break None,
                 After::Rest(due) => break Some(due),

@@ -43,7 +43,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -131,6 +131,8 @@ pub struct SyncLoop {
     pub audits: Audits,
     /// Whether every source has delivered, and all that it wants is known.
     pub heard: watch::Sender<bool>,
+    /// Notified when the runtime returns after it may have been away.
+    pub runtime_returned: Arc<Notify>,
 }
 
 impl SyncLoop {
@@ -170,6 +172,7 @@ impl SyncLoop {
                     false => self.audits.again(),
                 },
                 uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
+                () = self.runtime_returned.notified() => self.workers.runtime_returned(),
                 () = self.audits.due() => self.audit(complete),
                 () = sleep_until(next_beat) => {}
                 () = shutdown.cancelled() => return Ok(()),

@@ -54,9 +54,10 @@ use generate::Builder;
 use jiff::Timestamp;
 use kill::StopTracker;
 use log_links::LogLinks;
+use parking_lot::Mutex;
 use restart_back_off::RestartBackOff;
 use sandbox_back_off::SandboxBackOff;
-use std::{ops::Deref, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashSet, ops::Deref, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 pub use gc::plan::Policy as GcPolicy;
@@ -142,6 +143,8 @@ pub struct Inner {
     back_off: RestartBackOff,
     sandbox_back_off: SandboxBackOff,
     stops: StopTracker,
+    /// Pods for which a sandbox may have been created that no lookup has found yet.
+    unknown_creations: Mutex<HashSet<PodUid>>,
     starting: Semaphore,
     metrics: StartMetrics,
     gc_policy: GcPolicy,
@@ -175,6 +178,7 @@ impl KubeGenericRuntimeManager {
             ),
             sandbox_back_off: SandboxBackOff::default(),
             stops: StopTracker::new(deps.state_store.clone()),
+            unknown_creations: Mutex::default(),
             starting: Semaphore::new(sync_pod::STARTING),
             metrics: deps.metrics,
             gc_policy: deps.config.gc_policy,
@@ -288,6 +292,7 @@ impl KubeGenericRuntimeManager {
         self.back_off.forget(uid);
         self.images.forget_pod(uid);
         self.stops.forget(uid);
+        self.unknown_creations.lock().remove(uid);
         self.sandbox_back_off.forget(uid);
         self.pod_history.forget(uid);
     }

@@ -96,7 +96,16 @@ impl KubeGenericRuntimeManager {
                 let text = format!("Failed to create pod sandbox: {}", error.grpc_text());
                 self.events
                     .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
-                Box::pin(self.adopt_sandboxes(pod, &error)).await;
+                if may_exist(&error) {
+                    self.unknown_creations.lock().insert(pod.uid());
+                    if let Err(error) = Box::pin(self.adopt_sandboxes(&Owner::of(pod))).await {
+                        tracing::warn!(
+                            pod = %pod.full_name(),
+                            err = %chain(error.as_ref()),
+                            "Cannot look up a sandbox that may have been created"
+                        );
+                    }
+                }
                 return Err(error).context("cannot create the sandbox");
             }
         };
@@ -145,14 +154,15 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// After a call whose outcome is unknown, or a name that is taken: the sandbox may exist, with
-    /// containers in it. They are looked up and adopted instead of asking for others (P-10).
-    async fn adopt_sandboxes(&self, pod: &Pod, error: &CriError) {
-        if !may_exist(error) {
-            return;
+    /// After a creation whose outcome is unknown, or a name that is taken: the sandbox may exist, with
+    /// containers in it. They are looked up and adopted instead of creating others (P-10). Does nothing
+    /// once a lookup has succeeded.
+    pub(super) async fn adopt_sandboxes(&self, owner: &Owner) -> anyhow::Result<()> {
+        if !self.unknown_creations.lock().contains(&owner.uid) {
+            return Ok(());
         }
         let label_selector: HashMap<_, _> =
-            [(keys::POD_UID.to_string(), pod.uid().to_string())].into();
+            [(keys::POD_UID.to_string(), owner.uid.to_string())].into();
         let sandboxes = PodSandboxFilter {
             label_selector: label_selector.clone(),
             ..PodSandboxFilter::default()
@@ -161,30 +171,22 @@ impl KubeGenericRuntimeManager {
             label_selector,
             ..ContainerFilter::default()
         };
-        let found = tokio::try_join!(
+        let (sandboxes, containers) = tokio::try_join!(
             self.runtime.list_pod_sandboxes(Some(sandboxes)),
             self.runtime.list_containers(Some(containers)),
-        );
-        match found {
-            Ok((sandboxes, containers)) => {
-                let owner = Owner::of(pod);
-                // Containers first: a sandbox without them would get others.
-                for container in containers {
-                    let sandbox = SandboxId::from(container.pod_sandbox_id);
-                    let item = ItemId::Container(container.id.into());
-                    self.cache.touch(&owner, item, Some(sandbox));
-                }
-                for sandbox in sandboxes {
-                    self.cache
-                        .touch(&owner, ItemId::Sandbox(sandbox.id.into()), None);
-                }
-            }
-            Err(error) => tracing::warn!(
-                pod = %pod.full_name(),
-                err = %error,
-                "Cannot look for a sandbox that may have been created"
-            ),
+        )?;
+        // Containers first: a sandbox without them would get others.
+        for container in containers {
+            let sandbox = SandboxId::from(container.pod_sandbox_id);
+            let item = ItemId::Container(container.id.into());
+            self.cache.touch(owner, item, Some(sandbox));
         }
+        for sandbox in sandboxes {
+            let item = ItemId::Sandbox(sandbox.id.into());
+            self.cache.touch(owner, item, None);
+        }
+        self.unknown_creations.lock().remove(&owner.uid);
+        Ok(())
     }
 
     /// Stops one sandbox; one that is gone counts as stopped.

@@ -5,7 +5,7 @@ use super::watch::Hint;
 use crate::host::files::{TO_REOPEN, reopen};
 use crate::model::validation::{LocalObjects, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
-use crate::pods::pod_config::manifest::read_file;
+use crate::pods::pod_config::manifest::{Reader, read_contained, read_file};
 use crate::pods::pod_config::static_pod::Origin;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -52,6 +52,7 @@ pub(super) struct Scanner {
     node_name: String,
     source: PodSource,
     objects: LocalObjects,
+    pub(super) reader: Reader,
     cache: ManifestCache,
     root_fault: Option<String>,
     /// Whether the path was a directory when it was listed last.
@@ -81,6 +82,7 @@ impl Scanner {
             node_name,
             source: PodSource::File,
             objects,
+            reader: read_file,
             cache: ManifestCache::default(),
             root_fault: None,
             is_directory: false,
@@ -214,7 +216,7 @@ impl Scanner {
             location: &path.to_string_lossy(),
             objects: self.objects,
         };
-        match read_file(bytes, origin, now) {
+        match read_contained(self.reader, bytes, origin, now) {
             Ok(manifest) => Reading::Good(digest, manifest),
             Err(why) => Reading::Bad(digest, why.to_string()),
         }

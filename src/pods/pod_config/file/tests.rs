@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::PodExt;
+use crate::pods::pod_config::read_file;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -395,4 +396,42 @@ fn a_look_at_entries_sees_those_and_no_others() {
     assert!(scanner.scan_entries(&names(&["l.yaml"])).is_none());
     assert_eq!(list(scanner.scan()), ["a=2", "c=2"]);
     assert!(scanner.scan_entries(&names(&["c.yaml"])).is_none());
+}
+
+#[test]
+fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("bad.yaml"), manifest("bad", "panics")).unwrap();
+    fs::write(dir.path().join("good.yaml"), manifest("good", "1")).unwrap();
+    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
+    scanner.reader = |bytes, origin, now| {
+        let panics = bytes.windows(6).any(|part| part == b"panics");
+        assert!(!panics, "on purpose");
+        read_file(bytes, origin, now)
+    };
+    let before = panics();
+    scanner.scan();
+    assert!(panics() > before, "it is counted");
+    // What is wrong with a file is reported once the file is not changed any more.
+    std::thread::sleep(Duration::from_millis(100));
+    let scan = scanner.scan();
+    let names: Vec<_> = scan
+        .pods
+        .unwrap()
+        .iter()
+        .map(|pod| pod.full_name().to_string())
+        .collect();
+    assert_eq!(names, ["good-n_default"]);
+    let [Notice::Refused(text)] = &scan.notices[..] else {
+        panic!("{:?}", scan.notices)
+    };
+    assert!(
+        text.contains("bad.yaml") && text.contains("reading the manifest panicked: on purpose"),
+        "{text}"
+    );
+}
+
+fn panics() -> u64 {
+    let manifests = crate::base::panics::counts().find(|(place, _)| *place == "manifest");
+    manifests.unwrap().1
 }

@@ -9,7 +9,7 @@ mod request;
 mod tests;
 
 use super::SourceList;
-use super::manifest::read_url;
+use super::manifest::{read_contained, read_url};
 use super::static_pod::Origin;
 use crate::base::SecretUrl;
 use crate::model::validation::LocalObjects;
@@ -177,7 +177,7 @@ impl HttpSource {
                 location: &location,
                 objects,
             };
-            read_url(&bytes, origin, Timestamp::now())
+            read_contained(read_url, &bytes, origin, Timestamp::now())
         });
         match judged.await.context("reading pods from a URL")? {
             Ok(manifest) => {

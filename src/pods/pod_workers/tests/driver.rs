@@ -153,10 +153,6 @@ async fn a_kill_ends_a_running_sync_and_survives_later_updates() {
     node.sync(&pod, UpdateKind::Sync).await;
     node.end("u", How::Badly).await;
     assert_eq!(node.turn("u"), "stop");
-    assert!(
-        node.workers
-            .should_pod_containers_be_terminating(&"u".into())
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,14 +337,13 @@ async fn comparing_with_what_is_wanted_stops_forgets_and_asks_for_more() {
     assert_eq!(reconciled.to_create, ["missing".into()]);
     assert_eq!(node.turn("run"), "stop");
     assert_eq!(node.turn("wanted"), "");
-    // A failed stop is retried after its delay, whatever is compared meanwhile.
+    // A failing stop of an unwanted pod is left to its own delay.
     node.end("run", How::Badly).await;
     node.workers.sync_known_pods(&desired);
     settle().await;
     assert_eq!(node.turn("run"), "");
-    tokio::time::advance(Duration::from_secs(3)).await;
-    settle().await;
-    assert_eq!(node.turn("run"), "stop");
+    let rest = node.time_to_turn("run").await;
+    assert!((S(2)..S(4)).contains(&rest), "{rest:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,36 +354,46 @@ async fn answers_about_a_pod_through_its_life() {
     let ask = || {
         let w = &node.workers;
         [
-            w.could_have_running_containers(&uid),
-            w.should_pod_containers_be_terminating(&uid),
-            w.should_pod_runtime_be_removed(&uid),
-            w.should_pod_content_be_removed(&uid),
+            w.knows(&uid),
+            w.is_pod_termination_requested(&uid),
             w.should_pod_be_finished(&uid),
         ]
     };
-    assert_eq!(
-        ask(),
-        [true, false, false, false, false],
-        "unknown at start"
-    );
+    assert_eq!(ask(), [false, false, false], "unknown at start");
     node.create(&api_pod("u", "web")).await;
-    assert_eq!(ask(), [true, false, false, false, false], "syncing");
+    assert_eq!(ask(), [true, false, false], "syncing");
     node.sync(&pod, UpdateKind::Update).await;
-    assert_eq!(
-        ask(),
-        [true, false, false, false, false],
-        "the sync still runs"
-    );
-    assert!(node.workers.is_pod_termination_requested(&uid));
+    assert_eq!(ask(), [true, true, false], "the sync still runs");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [true, true, false, false, false], "terminating");
+    assert_eq!(ask(), [true, true, false], "terminating");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [false, true, true, true, false], "terminated");
+    assert_eq!(ask(), [true, true, false], "terminated");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [false, true, true, true, true], "finished");
+    assert_eq!(ask(), [true, true, true], "finished");
     node.workers.sync_known_pods(&HashSet::new());
-    assert_eq!(ask(), [false, true, true, true, true], "unknown later");
+    assert_eq!(ask(), [false, false, true], "unknown once all is known");
     assert!(node.workers.known().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_in_error_are_synced_when_the_runtime_returns() {
+    let node = node();
+    for uid in ["failed", "well", "stops"] {
+        node.create(&api_pod(uid, uid)).await;
+    }
+    node.end("failed", How::Badly).await;
+    node.end("well", How::Well).await;
+    node.kill(&api_pod("stops", "stops")).await;
+    node.end("stops", How::Well).await;
+    node.end("stops", How::Badly).await;
+    node.workers.runtime_returned();
+    settle().await;
+    let turns = ["failed", "well", "stops"].map(|uid| node.turn(uid));
+    assert_eq!(turns, ["sync-Sync", "", "stop"]);
+    node.end("failed", How::Well).await;
+    node.workers.runtime_returned();
+    settle().await;
+    assert_eq!(node.turn("failed"), "", "it is well again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -433,6 +438,31 @@ async fn a_sync_that_panics_is_retried_and_no_other_pod_notices() {
     node.end("u", How::Well).await;
     node.kill(&other).await;
     assert_eq!(node.turn("v"), "stop");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_whose_own_bookkeeping_panics_goes_on() {
+    let syncer = Scripted::default();
+    // No instant is that late, so the end of every good sync panics.
+    let delays = Delays {
+        resync: Duration::MAX,
+        ..Delays::default()
+    };
+    let workers = PodWorkers::new(Arc::new(syncer.clone()), delays);
+    let node = Node { workers, syncer };
+    let pod = api_pod("u", "web");
+    node.create(&pod).await;
+    let before = panics();
+    node.end("u", How::Well).await;
+    assert!(panics() > before, "it is counted");
+    let rest = node.time_to_turn("u").await;
+    assert!((S(10)..S(16)).contains(&rest), "{rest:?}");
+    node.end("u", How::Well).await;
+    node.kill(&pod).await;
+    assert_eq!(node.turn("u"), "stop");
+    node.end("u", How::Well).await;
+    node.end("u", How::Well).await;
+    assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
 }
 
 fn panics() -> u64 {

@@ -187,6 +187,8 @@ impl World {
             }
             settle().await;
             self.collect(false).await;
+            // A stop that failed waits out its delay.
+            tokio::time::sleep(Duration::from_secs(15)).await;
         }
     }
 }

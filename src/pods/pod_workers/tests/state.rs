@@ -72,6 +72,11 @@ impl Pod1 {
         self.now += Duration::from_secs(seconds);
     }
 
+    /// Whether its stop has begun.
+    fn stops(&self) -> bool {
+        matches!(self.state.phase(), Phase::Terminating { grace, .. } if grace.is_running())
+    }
+
     fn end(&self) -> End {
         self.state.end().unwrap().clone()
     }
@@ -121,16 +126,16 @@ fn a_pod_lives_from_create_to_finished() {
     assert_eq!(p.ended(LIVE), "rest:Resync");
     assert_eq!(p.begin(), "sync:Sync");
     assert_eq!(p.update(kill(&pod)), "cancelsync kill:30");
-    assert!(!p.state.is_termination_observed(), "the sync still runs");
+    assert!(!p.stops(), "the sync still runs");
     assert_eq!(p.ended(LIVE), "continue");
     assert_eq!(p.begin(), "stop:30");
-    assert!(p.state.is_termination_observed() && !p.state.is_terminated());
+    assert!(p.stops());
     for failures in 1..=2 {
         assert_eq!(p.ended(Outcome::Failed), format!("rest:Stop({failures})"));
         assert_eq!(p.begin(), "stop:30");
     }
     assert_eq!(p.ended(Outcome::Done), "continue");
-    assert!(p.state.is_terminated());
+    assert!(matches!(p.state.phase(), Phase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
     assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
     assert_eq!(p.begin(), "clean-up");
@@ -161,23 +166,14 @@ fn what_makes_a_pod_end() {
     let gone = Arc::new(deleted(api_pod("u", "web"), None));
     let failed = Arc::new(in_phase(api_pod("u", "web"), "Failed"));
     let succeeded = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
-    for (options, reason, deleted, content_may_go) in [
-        (sync(Update, &gone), Deleted, true, false),
-        (sync(Sync, &failed), Finished, false, false),
-        (sync(Update, &succeeded), Finished, false, false),
-        (kill(&api()), Deleted, false, false),
-        (
-            UpdateOptions::kill(api(), evicted.clone()),
-            evicted,
-            false,
-            true,
-        ),
-        (
-            UpdateOptions::orphan(in_runtime("u", "web", true)),
-            Orphaned,
-            true,
-            false,
-        ),
+    let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
+    for (options, reason, deleted) in [
+        (sync(Update, &gone), Deleted, true),
+        (sync(Sync, &failed), Finished, false),
+        (sync(Update, &succeeded), Finished, false),
+        (kill(&api()), Deleted, false),
+        (UpdateOptions::kill(api(), evicted.clone()), evicted, false),
+        (orphan, Orphaned, true),
     ] {
         let mut p = syncing(&api());
         p.update(options.clone());
@@ -187,11 +183,6 @@ fn what_makes_a_pod_end() {
             restart: false,
         };
         assert_eq!(p.end(), expected, "{options:?}");
-        assert_eq!(p.state.content_may_go(), content_may_go, "{options:?}");
-        p.begin();
-        p.ended(Outcome::Done);
-        let after = deleted || content_may_go;
-        assert_eq!(p.state.content_may_go(), after, "{options:?}");
     }
 }
 
@@ -359,7 +350,7 @@ fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
     let over = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
     let (mut p, said) = first(sync(Create, &over).seen(in_runtime("u", "web", false)));
     assert_eq!(said, "deliver:Create");
-    assert!(p.state.is_terminated() && !p.state.is_finished());
+    assert!(matches!(p.state.phase(), Phase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
     for options in [
         sync(Create, &over).seen(in_runtime("u", "web", true)),

@@ -26,6 +26,9 @@ use tokio::{
 /// How long the runtime may go on showing a container as running after it said that it stopped it.
 const SETTLE: Duration = Duration::from_secs(10);
 
+/// How long a stop waits for the disk; the record is written all the same.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Why one container of a pod that stays is stopped.
 #[derive(Clone, Debug)]
 pub(in crate::runtime::kuberuntime) enum Why {
@@ -265,7 +268,8 @@ impl KubeGenericRuntimeManager {
             () = deadline_over(&mut grace) => Err(HookError::DeadlineExceeded(budget)),
         };
         if !matches!(result, Err(HookError::Unreachable(_))) {
-            self.stops.note_hook(uid, id);
+            // Before the container is stopped, so that a kubelet that is killed does not repeat the hook.
+            let _ = timeout(RECORD_TIMEOUT, self.stops.note_hook(uid, id)).await;
         }
         if let Err(error) = result {
             tracing::warn!(

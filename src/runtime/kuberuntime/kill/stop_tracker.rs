@@ -105,11 +105,12 @@ impl StopTracker {
             .read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
     }
 
-    /// The preStop hook of an instance has had its run, however it ended.
-    pub(in crate::runtime::kuberuntime) fn note_hook(&self, uid: &PodUid, id: &ContainerId) {
+    /// The preStop hook of an instance has ended, however it did. Waits until that is on disk.
+    pub(in crate::runtime::kuberuntime) async fn note_hook(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
             self.state_store
-                .update(uid, |r| r.pre_stop_ran.push(id.to_string()));
+                .record(uid, |r| r.pre_stop_ran.push(id.to_string()))
+                .await;
         }
     }
 
@@ -158,12 +159,21 @@ mod tests {
         assert!(stops.deadlines.lock().is_empty());
     }
 
-    #[test]
-    fn a_hook_has_run_until_its_stop_is_called_off() {
+    #[tokio::test]
+    async fn a_hook_that_has_run_is_known_after_a_restart() {
+        let (dir, stops, uid) = stops();
+        stops.note_hook(&uid, &"a".into()).await;
+        // Nothing else writes the records of this store.
+        let restarted = PodStateStore::open(dir.path().to_path_buf()).unwrap();
+        assert!(StopTracker::new(restarted).hook_ran(&uid, &"a".into()));
+    }
+
+    #[tokio::test]
+    async fn a_hook_has_run_until_its_stop_is_called_off() {
         let (dir, stops, uid) = stops();
         let (a, b) = ("a".into(), "b".into());
-        stops.note_hook(&uid, &a);
-        stops.note_hook(&uid, &a);
+        stops.note_hook(&uid, &a).await;
+        stops.note_hook(&uid, &a).await;
         assert!(stops.hook_ran(&uid, &a) && !stops.hook_ran(&uid, &b));
         assert_eq!(stops.state_store.get(&uid).pre_stop_ran, ["a"]);
         stops.cancelled(&uid);

@@ -12,6 +12,7 @@ use crate::{
     runtime::kuberuntime::{KubeGenericRuntimeManager, translate},
     state::pod_cache::{ItemId, Owner, Read, Unread},
 };
+use anyhow::Context as _;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
@@ -22,10 +23,24 @@ const END_TIMEOUT: Duration = Duration::from_secs(12);
 impl KubeGenericRuntimeManager {
     /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
     /// else completed by a list. Empty only if the runtime has nothing of the pod.
-    pub async fn status_to_stop(&self, uid: &PodUid, left: Duration) -> Arc<PodStatus> {
+    ///
+    /// # Errors
+    /// A sandbox may have been created that cannot be looked up yet.
+    pub async fn status_to_stop(
+        &self,
+        owner: &Owner,
+        left: Duration,
+    ) -> anyhow::Result<Arc<PodStatus>> {
+        let lookup = Box::pin(self.adopt_sandboxes(owner));
+        timeout(END_TIMEOUT, lookup)
+            .await
+            .context("timed out")
+            .flatten()
+            .context("cannot look up a sandbox that may have been created")?;
+        let uid = &owner.uid;
         let limit = plan::status_timeout(left);
         if let Ok(status) = timeout(limit, self.cache.settled(uid)).await {
-            return status;
+            return Ok(status);
         }
         let unread = self.cache.unread(uid);
         let listed = match timeout(limit, self.list_pod(uid)).await {
@@ -39,7 +54,7 @@ impl KubeGenericRuntimeManager {
             list = listed.as_ref().err(),
             "Stopping a pod that cannot be read"
         );
-        Arc::new(self.completed(uid, listed.ok().as_ref()))
+        Ok(Arc::new(self.completed(uid, listed.ok().as_ref())))
     }
 
     /// Waits until it is known how every item of a pod ended whose containers and sandboxes have been

@@ -233,8 +233,12 @@ impl PodStateStore {
     async fn write(&self, only: Option<PodUid>) -> Written {
         let state_store = self.clone();
         let writing = tokio::spawn(async move { state_store.write_marked(only).await });
-        // It is only ever lost with the runtime that it runs on.
-        writing.await.unwrap_or_default()
+        match writing.await {
+            Ok(written) => written,
+            Err(error) if error.is_panic() => Written::default(),
+            // The tokio runtime is shutting down. The caller must not go on as if this was written.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     async fn write_marked(&self, only: Option<PodUid>) -> Written {

@@ -155,7 +155,7 @@ async fn silence_is_a_failure_that_says_where_it_began() {
             server.port
         ))
     );
-    let half = probe(&get(server.port, "/half"), SECOND / 5).await;
+    let half = probe(&get(server.port, "/half"), SECOND * 2).await;
     assert_eq!(
         half,
         ProbeOutcome::failure(format!(

@@ -19,7 +19,7 @@ use crate::{
     pods::pleg::{self, Pleg, PlegMetrics},
     pods::pod_config::{PodConfig, PostedPods},
     pods::pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
-    pods::pod_workers::{self, Delays, PodWorkers, metrics::Timed, spans::traced},
+    pods::pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
     pods::prober::{self, ProbeManager},
     pods::status::StatusManager,
     pods::sync_loop::{
@@ -288,8 +288,8 @@ pub(super) async fn start(
         resync: config.sync_frequency,
         ..Delays::default()
     };
-    let timed = Timed::new(traced(pod_sync.clone(), &stores.tracer), &stores.metrics);
-    let workers = PodWorkers::new(Arc::new(timed), delays);
+    let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
+    let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
     let wanted = stores.manager.reader();
     let loop_metrics = LoopMetrics::new(&stores.metrics, &wanted, &workers);
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);

@@ -247,7 +247,13 @@ fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
     }
     c.bench_function("picture: a first list of 1,000 pods", |b| {
         b.iter_batched(
-            || (pod_cache::board(), sandboxes.clone(), containers.clone()),
+            || {
+                (
+                    pod_cache::pod_cache(),
+                    sandboxes.clone(),
+                    containers.clone(),
+                )
+            },
             |((writer, cache), sandboxes, containers)| {
                 writer.apply_list(writer.next_seq(), sandboxes, containers);
                 (writer, cache)
@@ -255,7 +261,7 @@ fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
             BatchSize::LargeInput,
         );
     });
-    let (writer, _cache) = pod_cache::board();
+    let (writer, _cache) = pod_cache::pod_cache();
     let known: HashMap<_, _> = pods.iter().map(|pod| (pod.uid(), running(pod))).collect();
     for status in known.values() {
         let owner = Owner::of_status(status);

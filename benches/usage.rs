@@ -57,7 +57,7 @@ fn main() {
 
 async fn measure(pods: usize, mode: &str) {
     let node = Node::new(pods, mode);
-    let (writer, cache) = pod_cache::board();
+    let (writer, cache) = pod_cache::pod_cache();
     for pod in 0..pods {
         node.runtime_status(&writer, pod);
     }

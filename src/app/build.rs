@@ -19,7 +19,7 @@ use crate::{
     pods::pleg::{self, Pleg, PlegMetrics},
     pods::pod_config::{PodConfig, PostedPods},
     pods::pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
-    pods::pod_workers::{self, Delays, PodWorkers, metrics::Timed, spans::traced},
+    pods::pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
     pods::prober::{self, ProbeManager},
     pods::status::StatusManager,
     pods::sync_loop::{
@@ -115,7 +115,7 @@ impl Stores {
     pub(super) fn look(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
         let root = KubeletRoot::look(&config.root_dir)
             .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-        let state_store = PodStateStore::look(journal_dir(config))?;
+        let state_store = PodStateStore::read_only(journal_dir(config))?;
         // Whoever opens the records makes their directories and tidies up what writing them left.
         let kept = (root, state_store, PullRecords::off());
         Self::of(config, machine, kept, None, Metrics::new())
@@ -143,7 +143,8 @@ impl Stores {
             true => connection.clone(),
             false => connect(image_endpoint),
         };
-        let (cache_writer, cache) = pod_cache::board_on(AddressOrder::of_node(&config.node_ips));
+        let (cache_writer, cache) =
+            pod_cache::pod_cache_with(AddressOrder::of_node(&config.node_ips));
         let keyring = images::keyring(config, &metrics)?;
         Ok(Self {
             keyring,
@@ -209,7 +210,7 @@ pub(super) async fn start(
     let user_namespaces = user_namespaces(config, &stores.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone());
     let volumes = VolumeManager::new(stores.root.clone(), node.clone(), objects, HostMounter);
-    let (results_writer, results) = probe_results::board();
+    let (results_writer, results) = probe_results::probe_results();
     let admission = Admission {
         sysctls: Allowlist::new(
             &stores.machine.kernel_release,
@@ -287,8 +288,8 @@ pub(super) async fn start(
         resync: config.sync_frequency,
         ..Delays::default()
     };
-    let timed = Timed::new(traced(pod_sync.clone(), &stores.tracer), &stores.metrics);
-    let workers = PodWorkers::new(Arc::new(timed), delays);
+    let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
+    let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
     let wanted = stores.manager.reader();
     let loop_metrics = LoopMetrics::new(&stores.metrics, &wanted, &workers);
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);

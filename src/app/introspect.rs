@@ -4,7 +4,7 @@ use crate::{
     model::{Pod, PodExt, PodUid, ProbeResult},
     pods::pleg::RuntimeStateReader,
     pods::pod_sync::StatusPublisher,
-    pods::pod_workers::{Look, Phase, PodWorkers},
+    pods::pod_workers::{Phase, PodWorkers, WorkerStatus},
     pods::prober::{ProbeManager, ProbeView},
     runtime::kuberuntime::KubeGenericRuntimeManager,
     server::explain::{EventReport, Explanation, ProbeReport, explain, generate::Inputs},
@@ -70,7 +70,7 @@ impl Live {
     pub(super) fn explain(&self, pod: &Arc<Pod>, status: Option<&PodStatus>) -> Explanation {
         let uid = pod.uid();
         let now = (Timestamp::now(), Instant::now());
-        let worker: Option<Look> = self.workers.look(&uid);
+        let worker: Option<WorkerStatus> = self.workers.worker_status(&uid);
         let record = self.pod_history.of(&uid);
         let runtime_status = self.cache.latest(&uid);
         let restart = |name: &String| {

@@ -85,7 +85,7 @@ impl Runtime {
         let user_namespaces = build::user_namespaces(config, &stores.root).await?;
         let objects = Objects::new(config.local_objects_dir.clone());
         let volumes = VolumeManager::new(stores.root.clone(), node.clone(), objects, HostMounter);
-        let (results, probe_results) = probe_results::board();
+        let (results, probe_results) = probe_results::probe_results();
         let (_, features) = features_store(word.features);
         let sysctls = Allowlist::new(
             &stores.machine.kernel_release,

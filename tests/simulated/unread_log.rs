@@ -3,9 +3,11 @@
 use std::io::{BufRead as _, BufReader};
 use std::sync::mpsc;
 
-use crate::node::{WAIT_LIMIT, put, wait_runs};
+use tonic::Code;
+
+use crate::node::{WAIT_LIMIT, full, put, wait_runs};
 use crate::pods::simple;
-use crate::support::fake_runtime::{FakeRuntime, Options};
+use crate::support::fake_runtime::{FakeRuntime, Fault, Options, Rpc};
 use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings};
 
@@ -82,4 +84,21 @@ async fn what_was_logged_last_is_written_before_the_process_ends() {
         said("Started kubelet") && said("Stopping; pods are left"),
         "{lines:#?}"
     );
+}
+
+#[tokio::test]
+async fn a_line_about_the_sync_of_a_pod_names_the_pod() {
+    let fake = FakeRuntime::start(Options::default()).await;
+    fake.inject(Fault::fail(Rpc::RunPodSandbox, Code::Internal, "not now"));
+    let dir = tempfile::tempdir().unwrap();
+    let mut kubelet = talkative(&fake, dir.path()).await;
+    let pipe = kubelet.take_log_pipe();
+    put(&kubelet.manifests, &simple("web"));
+    let failed = tokio::task::spawn_blocking(|| {
+        let mut lines = BufReader::new(pipe).lines().map_while(Result::ok);
+        lines.find(|line| line.contains("\"Error syncing pod"))
+    });
+    let line = failed.await.unwrap().expect("the sync fails");
+    let names = format!(" pod=\"default/{}\" podUID=\"", full("web"));
+    assert!(line.contains(&names), "{line}");
 }

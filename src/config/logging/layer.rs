@@ -179,7 +179,23 @@ impl<W: Write + Send> KlogLayer<W> {
 }
 
 /// The fields of a span, in the format's notation, kept with the span.
-struct SpanFields(String);
+#[derive(Default)]
+struct SpanFields {
+    text: String,
+    /// Names, and where each field begins in the text.
+    starts: Vec<(&'static str, usize)>,
+}
+
+impl SpanFields {
+    /// Those that the event does not have itself.
+    fn beside<'a>(&'a self, event: &'a Event<'_>) -> impl Iterator<Item = &'a str> {
+        let ends = self.starts.iter().skip(1).map(|(_, start)| *start);
+        let fields = self.starts.iter().zip(ends.chain([self.text.len()]));
+        let own = event.metadata().fields();
+        let beside = fields.filter(move |((name, _), _)| own.field(name).is_none());
+        beside.filter_map(|((_, start), end)| self.text.get(*start..end))
+    }
+}
 
 /// Buffers of one thread, reused from line to line.
 #[derive(Default)]
@@ -239,33 +255,28 @@ where
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        let mut fields = String::new();
+        let mut fields = SpanFields::default();
         let mut message = String::new();
-        let format = self.format;
         attributes.record(&mut Fields {
-            format,
-            fields: &mut fields,
+            format: self.format,
+            fields: &mut fields.text,
+            starts: Some(&mut fields.starts),
             message: &mut message,
         });
-        if !fields.is_empty() {
-            span.extensions_mut().insert(SpanFields(fields));
-        }
+        span.extensions_mut().insert(fields);
     }
 
     fn on_record(&self, id: &Id, values: &SpanRecord<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        let mut fields = String::new();
         let mut message = String::new();
-        let format = self.format;
-        values.record(&mut Fields {
-            format,
-            fields: &mut fields,
-            message: &mut message,
-        });
         let mut extensions = span.extensions_mut();
-        match extensions.get_mut::<SpanFields>() {
-            Some(known) => known.0.push_str(&fields),
-            None => extensions.insert(SpanFields(fields)),
+        if let Some(fields) = extensions.get_mut::<SpanFields>() {
+            values.record(&mut Fields {
+                format: self.format,
+                fields: &mut fields.text,
+                starts: Some(&mut fields.starts),
+                message: &mut message,
+            });
         }
     }
 
@@ -282,12 +293,13 @@ where
                 .flat_map(|scope| scope.from_root())
             {
                 if let Some(known) = span.extensions().get::<SpanFields>() {
-                    fields.push_str(&known.0);
+                    known.beside(event).for_each(|field| fields.push_str(field));
                 }
             }
             event.record(&mut Fields {
                 format: self.format,
                 fields,
+                starts: None,
                 message,
             });
             let metadata = event.metadata();
@@ -314,11 +326,16 @@ where
 struct Fields<'a> {
     format: LogFormat,
     fields: &'a mut String,
+    /// Where each field begins, if that is of use.
+    starts: Option<&'a mut Vec<(&'static str, usize)>>,
     message: &'a mut String,
 }
 
 impl Fields<'_> {
     fn key(&mut self, field: &Field) {
+        if let Some(starts) = &mut self.starts {
+            starts.push((field.name(), self.fields.len()));
+        }
         let name = match field.name() {
             // Upstream's key for errors.
             "error" => "err",

@@ -186,10 +186,16 @@ fn a_line_carries_the_fields_of_its_spans() {
         let _outer = outer.enter();
         let _inner = info_span!("step", n = 1).entered();
         info!(last = "z", "Inside");
+        info!(pod = "own", "Inside");
     };
     let text = captured(&config(LogFormat::Text, 0), work);
     assert!(
         text[0].ends_with("] \"Inside\" pod=\"a/b\" late=7 n=1 last=\"z\"\n"),
+        "{text:?}"
+    );
+    // A field of its own counts, not the span's.
+    assert!(
+        text[1].ends_with("] \"Inside\" late=7 n=1 pod=\"own\"\n"),
         "{text:?}"
     );
     let json = captured(&config(LogFormat::Json, 0), work);

@@ -17,7 +17,7 @@ use crate::{
 
 /// A task whose periods are longer than any test.
 fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {
-    let (cache, reader) = pod_cache::board();
+    let (cache, reader) = pod_cache::pod_cache();
     let metrics = PlegMetrics::new(&Metrics::new(), &reader);
     let long = Duration::from_secs(60);
     let config = Config {

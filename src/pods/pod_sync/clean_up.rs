@@ -1,4 +1,4 @@
-//! Removing what is left of a pod that is gone.
+//! Removes what is left of a pod that is gone.
 
 use super::PodSync;
 use crate::{
@@ -9,19 +9,19 @@ use crate::{
 };
 use std::{collections::HashSet, time::Duration};
 
-/// How long the picture of a pod that is gone may take to settle.
+/// How long the runtime status of a pod that is gone may take to settle.
 const SETTLE: Duration = Duration::from_secs(30);
 
 impl PodSync {
-    /// Removes everything of a pod that no source wants and none of whose containers runs: containers,
-    /// sandboxes, logs, volumes, directories and what was remembered. Says whether all of it is gone;
-    /// what is left is tried again by the audit.
+    /// Removes everything of a pod that no source has and none of whose containers runs: containers,
+    /// sandboxes, logs, volumes, directories and records. Returns whether all of it is gone; the audit
+    /// tries again what is left.
     pub async fn remove_pod(&self, uid: &PodUid) -> bool {
         let Ok(runtime_status) = tokio::time::timeout(SETTLE, self.cache.settled(uid)).await else {
             return false;
         };
         if runtime_status.maybe_running().next().is_some() {
-            tracing::warn!(pod = %uid, "A pod that is gone still runs; it is not removed");
+            tracing::warn!(podUID = %uid, "Pod still has running containers, not removing it");
             return false;
         }
         let mut owner = Owner::of_status(&runtime_status);
@@ -46,7 +46,7 @@ impl PodSync {
                 pod = %owner.name,
                 "podUID" = %uid,
                 err = %chain(error.as_ref()),
-                "Cannot remove all of a pod yet"
+                "Failed to remove all of a pod, will try again"
             );
         }
         self.probes.remove_pod(uid);
@@ -55,14 +55,14 @@ impl PodSync {
         if clean {
             self.state_store.forget(uid);
         } else {
-            // A pod of the same UID that is wanted again must not inherit how this one ended.
+            // A later pod of the same UID must not inherit how this one ended.
             let source = (!runtime_status.is_empty()).then(|| runtime_status.source());
             self.state_store.forget_but_origin(uid, source);
         }
         clean
     }
 
-    /// Pods that have a record, that neither a source nor the runtime knows, and that are `gone` by the
+    /// Pods that have a record, that neither a source nor the runtime has, and that are `gone` by the
     /// recorded origin. Directories and logs without a record are left alone: they may belong to pods of
     /// the API server. Takes the proof that the runtime was listed in full.
     pub fn orphaned_logs(
@@ -77,11 +77,11 @@ impl PodSync {
         };
         let recorded = self.state_store.uids().into_iter();
         recorded
-            .filter(|uid| is_gone(uid) && self.is_stray(uid, claimed))
+            .filter(|uid| is_gone(uid) && self.is_orphan(uid, claimed))
             .collect()
     }
 
-    fn is_stray(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
+    fn is_orphan(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
         !claimed.contains(uid)
             && self
                 .cache

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// When a pod's time is over; it may have all the time of the world.
+/// When a pod's active deadline is over, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Deadline(Option<Instant>);
 
@@ -35,8 +35,8 @@ impl Deadline {
     }
 }
 
-/// What is left at `now` of the seconds that the pod may be active. As long as nobody knows since when
-/// it is, nothing has been used up, and nothing runs out.
+/// What is left at `now` of the seconds that the pod may be active. Without a start time there is no
+/// deadline yet.
 fn left(pod: &Pod, started: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     let seconds = pod.spec()?.active_deadline_seconds?;
     let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));

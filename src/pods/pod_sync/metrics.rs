@@ -21,13 +21,13 @@ const BUCKETS: [f64; 25] = [
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
 
-/// How far the start of a pod has come, as it was shown.
+/// How far the start of a pod has come, by its published status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Start {
-    /// It was not seen to start by this kubelet, or its start was measured.
+    /// This kubelet did not see it start, or its start was measured.
     #[default]
     Past,
-    /// It was shown as Pending.
+    /// It was Pending.
     Pending,
     /// Something of it runs.
     Running,
@@ -51,7 +51,7 @@ pub struct PodStartMetrics {
 }
 
 impl PodStartMetrics {
-    /// Declares the families.
+    /// Registers the families.
     pub fn new(metrics: &Metrics) -> Self {
         let histogram = |name, help| metrics.register(name, help, Histogram::new(BUCKETS));
         Self {
@@ -76,8 +76,8 @@ impl PodStartMetrics {
         }
     }
 
-    /// A pod is shown with this status. `pulling` tells for how long images were pulled for it.
-    pub(super) fn shown(
+    /// This status of a pod was published. `pulling` returns for how long its images were pulled.
+    pub(super) fn published(
         &self,
         start: &mut Start,
         pod: &Pod,
@@ -140,7 +140,7 @@ fn all_started(status: &api::PodStatus) -> bool {
     status.container_statuses.iter().flatten().all(runs)
 }
 
-/// Seconds that init containers ran; those that go on beside the others have not ended.
+/// Seconds that init containers ran; sidecars have not ended.
 fn initializing(status: &api::PodStatus) -> f64 {
     let ran = |container: &api::ContainerStatus| {
         let ended = container.state.as_ref()?.terminated.as_ref()?;
@@ -151,7 +151,7 @@ fn initializing(status: &api::PodStatus) -> f64 {
     containers.filter_map(ran).sum()
 }
 
-/// The objective is for pods without volumes that have to be brought from elsewhere.
+/// The objective is for pods without volumes that have to be attached.
 fn is_stateful(pod: &Pod) -> bool {
     let volumes = pod.spec().and_then(|spec| spec.volumes.as_ref());
     volumes.into_iter().flatten().any(|volume| {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_from_elsewhere_make_a_pod_stateful_and_init_containers_take_their_time() {
+    fn attached_volumes_make_a_pod_stateful_and_the_time_of_init_containers_is_left_out() {
         let pod = |volume| -> Pod {
             let spec = json!({"containers": [], "volumes": [volume]});
             serde_json::from_value(json!({"spec": spec})).unwrap()

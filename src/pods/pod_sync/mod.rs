@@ -1,7 +1,7 @@
-//! The transaction scripts for one pod: set it up, stop it, clean up after it.
+//! The syncs of one pod: set it up, stop it, clean up after it.
 //!
 //! * Owns: the failures that explain why a container waits (upstream's reason cache).
-//! * Woken by: the pod's worker, one turn at a time; statuses also by whoever saw an input change.
+//! * Woken by: the pod's worker, one sync at a time; statuses also by the sync loop.
 //! * Publishes: API statuses through the status manager.
 //! * Must never run beside itself for one UID, or wait for anything but its own pod.
 //! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
@@ -33,21 +33,21 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use statuses::Stage;
 use std::{sync::Arc, time::Duration};
-use syncer::{PodSyncer, RetryDelay, SyncTurn, TerminationReason, UpdateKind};
+use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use metrics::PodStartMetrics;
 pub use statuses::{StatusPublisher, remembered};
 
-/// How soon a pod is looked at again whose picture moved on under the look.
+/// The delay before the next sync of a pod whose runtime status changed during the sync.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
 
 /// The syncer of real pods.
 pub struct PodSync {
     /// Makes the runtime match a pod.
     pub runtime: KubeGenericRuntimeManager,
-    /// The runtime's picture.
+    /// The runtime status of every pod.
     pub cache: PodCache,
     /// Statuses.
     pub statuses: Arc<StatusPublisher>,
@@ -59,29 +59,29 @@ pub struct PodSync {
     pub state_store: PodStateStore,
     /// Events.
     pub events: EventRecorder,
-    /// What is decided about pods, and why.
+    /// Decisions about pods, and their reasons.
     pub pod_history: PodHistory,
     /// The runtime's health.
     pub state: RuntimeStateReader,
 }
 
 impl PodSync {
-    async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> SyncTurn {
+    async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> PodSyncResult {
         let uid = pod.uid();
         let known = Deadline::of(&pod, self.statuses.start_time(&pod));
         let runtime_status = tokio::select! {
             biased;
             runtime_status = self.settled(&pod) => runtime_status,
-            () = cancel.cancelled() => return turn(Ok(false), RetryDelay::Resync),
+            () = cancel.cancelled() => return synced(Ok(false), RetryDelay::Resync),
             () = known.over() => return self.past_deadline(&pod).await,
         };
         let Some(status) = self.statuses.publish(&pod) else {
-            // Touched again before anything could be shown: a moment, not a failure.
-            let again = Some(Instant::now() + UNSETTLED_AGAIN);
-            return SyncTurn {
-                again,
-                ..turn(Ok(false), RetryDelay::Error)
+            // Changed again before a status could be published: not a failure.
+            let next = NextSync {
+                at: Some(Instant::now() + UNSETTLED_AGAIN),
+                delay: RetryDelay::Error,
             };
+            return synced(Ok(false), next);
         };
         if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
             return self.ended(&pod, &status).await;
@@ -94,10 +94,11 @@ impl PodSync {
         if let Some(text) = down {
             self.decide(&pod, Action::Hold, text);
             if !self.runtime_recovered(deadline, &cancel).await {
-                return SyncTurn {
-                    again: Some(Instant::now()),
-                    ..turn(Ok(false), RetryDelay::Resync)
+                let next = NextSync {
+                    at: Some(Instant::now()),
+                    ..NextSync::default()
                 };
+                return synced(Ok(false), next);
             }
         }
         let network = if pod.host_network() {
@@ -110,18 +111,18 @@ impl PodSync {
             self.events
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
             self.decide(&pod, Action::Hold, text.clone());
-            return turn(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
+            return synced(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
-        let turn_cancel = cancel.child_token();
-        let mut set_up = Box::pin(self.set_up(&pod, runtime_status, &turn_cancel));
+        let sync_cancel = cancel.child_token();
+        let mut set_up = Box::pin(self.set_up(&pod, runtime_status, &sync_cancel));
         let set_up = loop {
             tokio::select! {
                 biased;
                 done = &mut set_up => break Some(done),
                 () = deadline.over() => {
-                    // What may take long ends now; what has to be done in one piece is done.
+                    // Long steps end now; a step that must not be cut is finished.
                     self.fail_for_deadline(&pod);
-                    turn_cancel.cancel();
+                    sync_cancel.cancel();
                     let _ = set_up.await;
                     break None;
                 }
@@ -132,14 +133,14 @@ impl PodSync {
         };
         self.pod_history.doing(&uid, None);
         match set_up {
-            Some(Ok(report)) => self.finish_turn(&pod, report, deadline).await,
-            Some(Err(error)) => turn(Err(error), RetryDelay::Error),
+            Some(Ok(report)) => self.finish_sync(&pod, report, deadline).await,
+            Some(Err(error)) => synced(Err(error), RetryDelay::Error),
             None => self.past_deadline(&pod).await,
         }
     }
 
     /// Waits until a restart back-off of the pod ends, or another one is the next to end. A container
-    /// that a long turn has not come to yet is not to be shown in its back-off for longer than that.
+    /// that a long sync has not reached yet must not be shown in its back-off for longer than that.
     async fn restart_due(&self, pod: &Pod) {
         let uid = pod.uid();
         let next = |runtime_status: &PodStatus| {
@@ -166,29 +167,28 @@ impl PodSync {
             .note(&pod.uid(), HistoryEntry::about_pod(action, why));
     }
 
-    /// The turn that finds its pod ended: that is remembered, and nothing more is set up.
-    async fn ended(&self, pod: &Arc<Pod>, status: &api::PodStatus) -> SyncTurn {
+    /// The sync that finds its pod ended: that is remembered, and nothing more is set up.
+    async fn ended(&self, pod: &Arc<Pod>, status: &api::PodStatus) -> PodSyncResult {
         self.statuses.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
         self.decide(pod, Action::Finish, format!("phase {phase}"));
-        turn(Ok(true), RetryDelay::Resync)
+        synced(Ok(true), RetryDelay::Resync)
     }
 
-    /// The turn that finds its pod's time over. It ends the pod also while nothing can be read of it,
+    /// The sync that finds the pod's deadline over. It ends the pod also while nothing can be read of it,
     /// and so no new status be shown.
-    async fn past_deadline(&self, pod: &Arc<Pod>) -> SyncTurn {
+    async fn past_deadline(&self, pod: &Arc<Pod>) -> PodSyncResult {
         self.fail_for_deadline(pod);
         match self.statuses.statuses().get(&pod.uid()) {
             Some(status) if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {
                 self.ended(pod, &status).await
             }
-            _ => turn(Ok(true), RetryDelay::Resync),
+            _ => synced(Ok(true), RetryDelay::Resync),
         }
     }
 
-    /// Waits until the runtime can be counted on (upstream's loop as a whole stands still as long as it
-    /// cannot). False when the pod is to be looked at again before that: it is to end, or its time is
-    /// over.
+    /// Waits until the runtime is ready (upstream's whole loop waits for that). False when the pod has to
+    /// be synced again before that: it is to end, or its deadline is over.
     async fn runtime_recovered(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
         let mut state = self.state.clone();
         tokio::select! {
@@ -219,7 +219,7 @@ impl PodSync {
         }
         let volumes = match self.volumes.prepare(pod, cancel).await {
             Ok(volumes) => volumes,
-            Err(VolumeError::Cancelled) => anyhow::bail!("the pod is to be synced again"),
+            Err(VolumeError::Cancelled) => anyhow::bail!("the sync was cancelled"),
             Err(error) => {
                 failed(&chain(&error));
                 return Err(error.into());
@@ -237,14 +237,14 @@ impl PodSync {
         };
         let report = Box::pin(self.runtime.sync_pod(request)).await;
         if report.acted {
-            // An audit does what is left when the pod is to stop meanwhile.
+            // When this is cancelled, the audit does the rest.
             let collecting = Box::pin(self.collect_superseded(pod));
             cancel.run_until_cancelled(collecting).await;
         }
         Ok(report)
     }
 
-    /// Old dead instances go as soon as newer ones have taken their place (P-02, P-05).
+    /// Removes dead instances as soon as newer ones have replaced them (P-02, P-05).
     async fn collect_superseded(&self, pod: &Pod) {
         let runtime_status = self.cache.latest(&pod.uid());
         let collected = self
@@ -255,50 +255,47 @@ impl PodSync {
             tracing::warn!(
                 pod = %pod.full_name(),
                 err = %chain(error.as_ref()),
-                "Cannot remove old containers yet"
+                "Failed to remove superseded containers"
             );
         }
     }
 
-    async fn finish_turn(
+    async fn finish_sync(
         &self,
         pod: &Arc<Pod>,
         report: SyncReport,
         deadline: Deadline,
-    ) -> SyncTurn {
+    ) -> PodSyncResult {
         if report.is_clean() && !report.cancelled {
             self.pod_history.all_well(&pod.uid());
         }
         self.statuses.note_report(&pod.uid(), &report);
         self.statuses.publish(pod);
-        let again = [report.again, deadline.at()].into_iter().flatten().min();
-        let delay = match report.needs_retry() {
-            true => RetryDelay::Error,
-            false => RetryDelay::Resync,
+        let at = [report.again, deadline.at()].into_iter().flatten().min();
+        let delay = if report.needs_retry() {
+            RetryDelay::Error
+        } else {
+            RetryDelay::Resync
         };
         let result = match (report.error, report.cancelled) {
             (Some(error), false) => Err(error),
             _ => Ok(false),
         };
-        SyncTurn {
-            result,
-            again,
-            delay,
-        }
+        synced(result, NextSync { at, delay })
     }
 
-    /// Whether the pod has ended for good, by what this or an earlier kubelet remembers.
+    /// Whether this or an earlier kubelet recorded that the pod has ended for good.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
         self.state_store
             .read(uid, |record| record.terminal.is_some())
     }
 
-    /// Fails a pod that the node refuses, before anything of it is set up. Its worker has nothing more to
-    /// do than to end it. Another kubelet, or this one after a restart, judges it anew.
+    /// Fails a pod that the node rejects, before anything of it is set up; its worker then ends it. After a
+    /// restart the pod is admitted again.
     pub fn reject(&self, pod: &Arc<Pod>, reason: &'static str, message: &str) {
-        tracing::info!(pod = %pod.full_name(), reason, event_message = message, "A pod was rejected");
+        tracing::info!(pod = %pod.full_name(), reason, event_message = message, "Pod was rejected");
         self.events.warning(&ObjectRef::pod(pod), reason, message);
-        let refused = format!("the node refuses the pod: {reason}: {message}");
+        let refused = format!("the node rejects the pod: {reason}: {message}");
         self.decide(pod, Action::Fail, refused);
         let because = FailedBecause {
             reason: reason.into(),
@@ -307,7 +304,7 @@ impl PodSync {
         self.statuses.reject(pod, because);
     }
 
-    /// Shows the pod as failed because its time is over; says so once.
+    /// Publishes the pod as failed because its deadline is over, with one event.
     fn fail_for_deadline(&self, pod: &Arc<Pod>) {
         let message = "Pod was active on the node longer than the specified deadline";
         let because = FailedBecause {
@@ -366,8 +363,8 @@ impl PodSync {
         Ok(())
     }
 
-    /// Stops a pod of which only the runtime knows. At the start it may have been listed and not read
-    /// yet; that nothing of it is known then does not mean that there is nothing to stop.
+    /// Stops a pod of which only the runtime knows. At the start it may have been listed and not inspected
+    /// yet: an empty runtime status does not mean that there is nothing to stop.
     async fn terminate_orphan(
         &self,
         running: &PodStatus,
@@ -396,12 +393,7 @@ impl PodSync {
 }
 
 impl PodSyncer for PodSync {
-    fn sync_pod(
-        &self,
-        pod: Arc<Pod>,
-        _kind: UpdateKind,
-        cancel: CancellationToken,
-    ) -> BoxFuture<'_, SyncTurn> {
+    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, PodSyncResult> {
         Box::pin(self.sync(pod, cancel))
     }
 
@@ -427,10 +419,9 @@ impl PodSyncer for PodSync {
     }
 }
 
-fn turn(result: anyhow::Result<bool>, delay: RetryDelay) -> SyncTurn {
-    SyncTurn {
+fn synced(result: anyhow::Result<bool>, next: impl Into<NextSync>) -> PodSyncResult {
+    PodSyncResult {
         result,
-        again: None,
-        delay,
+        next: next.into(),
     }
 }

@@ -1,4 +1,4 @@
-//! Publishing a pod's API status from what is known of it at the moment.
+//! Publishes the API status of a pod, generated from what is known of it.
 
 use super::metrics::{PodStartMetrics, Start};
 use crate::{
@@ -20,7 +20,7 @@ use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time}
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// How far a pod has come; decides what its status may say.
+/// Where a pod is in its life; decides what its status may say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Stage {
     /// Being set up, or running.
@@ -32,18 +32,18 @@ pub(super) enum Stage {
     Ended,
 }
 
-/// What is remembered of a pod between two turns.
+/// What is remembered of a pod between two syncs.
 #[derive(Debug, Default)]
 struct Notes {
     failures: Vec<StartFailure>,
     stage: Stage,
     failed_because: Option<FailedBecause>,
     start: Start,
-    /// The node refused it: what it says is all there is to say, unless something of it runs.
+    /// The node rejected it: its status stays, unless something of it runs.
     rejected: bool,
 }
 
-/// Makes and publishes statuses; whoever sees an input change may ask for it.
+/// Generates and publishes statuses, whenever one of their inputs has changed.
 pub struct StatusPublisher {
     runtime: KubeGenericRuntimeManager,
     runtime_name: String,
@@ -88,12 +88,12 @@ impl StatusPublisher {
         Self { starts, ..self }
     }
 
-    /// The board of statuses.
+    /// The store of statuses.
     pub fn statuses(&self) -> Statuses {
         self.manager.reader()
     }
 
-    /// Publishes a pod's status as of now and returns it. While the pod's picture is being read again,
+    /// Publishes a pod's status as of now and returns it. While the pod's runtime status is not settled,
     /// the status stays as it is.
     pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
@@ -114,7 +114,7 @@ impl StatusPublisher {
             Ok(status) => {
                 if let Some(starts) = &self.starts {
                     let pulling = || self.runtime.take_pulling_time(&uid);
-                    starts.shown(&mut notes.start, pod, &status, pulling);
+                    starts.published(&mut notes.start, pod, &status, pulling);
                 }
                 if self.manager.set_pod_status(pod, status) {
                     self.remember_times(&uid);
@@ -123,14 +123,14 @@ impl StatusPublisher {
             Err(error) => tracing::error!(
                 pod = %pod.full_name(),
                 err = %error,
-                "The runtime contradicts a pod's status; the status stays"
+                "Runtime status contradicts the pod's status, keeping the old one"
             ),
         }
         self.statuses().get(&uid)
     }
 
-    /// A container whose postStart hook has not ended is not running yet, as users know it. That it has
-    /// ended is shown all the same.
+    /// A container whose postStart hook has not ended is not running yet, to users. One that has exited is
+    /// kept.
     fn without_pending_hooks(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let pending = self
             .state_store
@@ -138,19 +138,19 @@ impl StatusPublisher {
         if pending.is_empty() {
             return runtime_status;
         }
-        let mut shown = PodStatus::clone(&runtime_status);
-        shown.containers.retain(|c| {
+        let mut status = PodStatus::clone(&runtime_status);
+        status.containers.retain(|c| {
             c.state == ContainerState::Exited || !pending.iter().any(|id| *id == *c.id.as_str())
         });
-        Arc::new(shown)
+        Arc::new(status)
     }
 
-    /// What the runtime has, and how containers ended of which it has nothing (any more).
+    /// The runtime status, and how containers ended that the runtime does not have (any more).
     fn with_exits(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
-        let shown = self.state_store.read(&runtime_status.uid, |record| {
+        let status = self.state_store.read(&runtime_status.uid, |record| {
             record.with_exits(&runtime_status)
         });
-        shown.map_or(runtime_status, Arc::new)
+        status.map_or(runtime_status, Arc::new)
     }
 
     /// Where the pod came from decides who may remove what is left of it.
@@ -177,7 +177,7 @@ impl StatusPublisher {
         });
         let conditions = conditions.collect();
         let started = status.start_time.as_ref().map(|start| start.0);
-        // How a pod ended is recorded by itself; a node that refuses it may not do so later.
+        // A terminal phase is recorded apart, and a node that rejects the pod may admit it later.
         let phase = status.phase.clone();
         let phase = phase.filter(|phase| matches!(phase.as_str(), "Pending" | "Running"));
         self.state_store.update(uid, |record| {
@@ -226,14 +226,14 @@ impl StatusPublisher {
         generate_api_pod_status(&inputs)
     }
 
-    /// What was shown of the pod before.
+    /// The status that was published before.
     fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
         let remembered = || self.state_store.read(uid, remembered).map(Arc::new);
         self.statuses().get(uid).or_else(remembered)
     }
 
-    /// Keeps what a turn said about containers that could not be started. What it said of a back-off is
-    /// not kept: that is over at its end, which a status looks up.
+    /// Keeps the start failures of a sync. A back-off is not kept: the status is generated from the
+    /// back-off itself, which ends by its time.
     pub(super) fn note_report(&self, uid: &PodUid, report: &SyncReport) {
         let mut notes = self.notes.lock();
         let failures = &mut notes.entry(uid.clone()).or_default().failures;
@@ -242,16 +242,16 @@ impl StatusPublisher {
             let mut again = again.filter(|failure| failure.container == known.container);
             !report.started.contains(&known.container) && again.next().is_none()
         });
-        let lasting = report.failures.iter();
-        let lasting = lasting.filter(|f| f.reason != reasons::CRASH_LOOP_BACK_OFF);
-        failures.extend(lasting.cloned());
+        let kept = report.failures.iter();
+        let kept = kept.filter(|f| f.reason != reasons::CRASH_LOOP_BACK_OFF);
+        failures.extend(kept.cloned());
     }
 
     pub(super) fn note_stage(&self, uid: &PodUid, stage: Stage) {
         self.notes.lock().entry(uid.clone()).or_default().stage = stage;
     }
 
-    /// Shows a pod as refused by the node.
+    /// Publishes a pod as rejected by the node.
     pub(super) fn reject(&self, pod: &Arc<Pod>, because: FailedBecause) {
         let mut notes = self.notes.lock();
         let notes = notes.entry(pod.uid()).or_default();
@@ -276,14 +276,14 @@ impl StatusPublisher {
         first
     }
 
-    /// Since when a pod has been active, as it is shown, or as an earlier kubelet showed it.
+    /// Since when a pod has been active, by its status, or by that of an earlier kubelet.
     pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
         let status = self.old_status(&pod.uid())?;
         status.start_time.as_ref().map(|start| start.0)
     }
 
-    /// Remembers for good that a pod has ended, so that no later kubelet runs it again (P-15). That the
-    /// node refused it is not an end: another configuration may allow it.
+    /// Records that a pod has ended, so that no later kubelet runs it again (P-15). A rejection is not
+    /// recorded: another configuration may admit the pod.
     pub(super) async fn record_terminal(&self, pod: &Pod, status: &api::PodStatus) {
         let uid = &pod.uid();
         if self
@@ -305,7 +305,9 @@ impl StatusPublisher {
                 };
                 self.state_store.record(uid, change).await
             }
-            Err(error) => tracing::error!(pod = %uid, err = %error, "Cannot record a pod's end"),
+            Err(error) => {
+                tracing::error!(podUID = %uid, err = %error, "Cannot record the end of a pod")
+            }
         }
     }
 
@@ -314,7 +316,7 @@ impl StatusPublisher {
         self.manager.terminate_pod(pod);
     }
 
-    /// Of how many pods something is remembered between two turns.
+    /// Number of pods of which something is remembered between two syncs.
     pub fn len(&self) -> usize {
         self.notes.lock().len()
     }
@@ -335,8 +337,8 @@ fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
 }
 
-/// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else its phase,
-/// and since when it and its conditions are as they are.
+/// What an earlier kubelet recorded of a pod's status: all of it if the pod had ended, else its phase and
+/// start, and its conditions with their transition times.
 pub fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
     if let Some(terminal) = &record.terminal {
         return serde_json::from_value(terminal.status.clone()).ok();

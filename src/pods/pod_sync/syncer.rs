@@ -1,4 +1,4 @@
-//! What a pod worker drives: the one seam at which tests put a syncer that blocks on command.
+//! What a pod worker calls. Tests replace it with a syncer that blocks on command.
 
 use crate::model::{GraceDeadline, Pod, PodStatus};
 use futures::future::BoxFuture;
@@ -6,24 +6,28 @@ use std::{fmt, sync::Arc};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Why a worker looks at its pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a worker is woken for, weakest first: of several updates that were not delivered, the strongest
+/// stays. What it does then follows from the state of the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UpdateKind {
-    /// The pod is new.
-    Create,
+    /// Something about the pod may have changed, or its next sync is due.
+    Sync,
     /// The pod was changed by its source.
     Update,
-    /// Something about the pod may have changed, or it is time to look again.
-    Sync,
+    /// The pod is new.
+    Create,
+    /// The pod is to end.
+    Kill,
 }
 
 impl UpdateKind {
-    /// As metrics and traces have it.
+    /// As in metrics and traces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Update => "update",
             Self::Sync => "sync",
+            Self::Kill => "kill",
         }
     }
 }
@@ -42,7 +46,7 @@ pub enum TerminationReason {
         /// For the status, for people.
         message: String,
     },
-    /// The kubelet does not know the pod.
+    /// Only the runtime knows it.
     Orphaned,
 }
 
@@ -57,10 +61,10 @@ impl fmt::Display for TerminationReason {
     }
 }
 
-/// How soon to look again when the turn itself named no instant.
+/// When to sync a pod again. The delays are at most stretched by a half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryDelay {
-    /// Nothing to do: the long resync.
+    /// Nothing is left to do: `syncFrequency`.
     #[default]
     Resync,
     /// Something failed: 10 to 15 s.
@@ -72,27 +76,35 @@ pub enum RetryDelay {
     NetworkNotReady,
 }
 
-/// The outcome of one turn of setting up a pod.
-#[derive(Debug)]
-pub struct SyncTurn {
-    /// Whether the pod has reached a terminal phase, or why the turn failed.
-    pub result: anyhow::Result<bool>,
-    /// The exact instant to look again, if there is one.
-    pub again: Option<Instant>,
-    /// How soon to look again otherwise.
+/// When a pod is synced next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextSync {
+    /// At this exact instant,
+    pub at: Option<Instant>,
+    /// or after this delay, whichever is earlier.
     pub delay: RetryDelay,
 }
 
-/// The transaction scripts of one pod. The worker never runs two of them for one UID at once.
+impl From<RetryDelay> for NextSync {
+    fn from(delay: RetryDelay) -> Self {
+        Self { at: None, delay }
+    }
+}
+
+/// The result of [`PodSyncer::sync_pod`].
+#[derive(Debug)]
+pub struct PodSyncResult {
+    /// Whether the pod has reached a terminal phase, or why the sync failed.
+    pub result: anyhow::Result<bool>,
+    /// When it is synced next.
+    pub next: NextSync,
+}
+
+/// The syncs of one pod. A worker never runs two of them for one UID at once.
 pub trait PodSyncer: Send + Sync + 'static {
-    /// One turn of setting the pod up. When `cancel` fires, it returns at the next point between two
+    /// Makes the runtime match the pod. When `cancel` fires, it returns at the next point between two
     /// steps.
-    fn sync_pod(
-        &self,
-        pod: Arc<Pod>,
-        kind: UpdateKind,
-        cancel: CancellationToken,
-    ) -> BoxFuture<'_, SyncTurn>;
+    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, PodSyncResult>;
 
     /// Stops everything of the pod. The grace may shrink meanwhile.
     fn sync_terminating_pod(

@@ -1,4 +1,4 @@
-//! Pods that have to wait because something of them cannot be read from the runtime.
+//! Pods whose sync waits because the runtime status cannot be read.
 
 use super::PodSync;
 use crate::{

@@ -1,13 +1,13 @@
-//! When a worker looks at its pod again without being told to.
+//! When a pod is synced again if nothing happens before. Pure.
 
-use crate::pods::pod_sync::syncer::RetryDelay;
+use crate::pods::pod_sync::syncer::{NextSync, RetryDelay};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long the delays are before jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delays {
-    /// After a turn that left nothing to do (`syncFrequency`).
+    /// After a sync that left nothing to do (`syncFrequency`).
     pub resync: Duration,
     /// After a failure.
     pub error: Duration,
@@ -30,27 +30,10 @@ impl Default for Delays {
     }
 }
 
-/// What a turn said about the next one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Next {
-    /// At this exact instant,
-    pub(super) again: Option<Instant>,
-    /// or this soon, whichever is earlier.
-    pub(super) delay: RetryDelay,
-}
-
-impl Next {
-    /// After a failure that does not say when to try again.
-    pub(super) const ERROR: Self = Self {
-        again: None,
-        delay: RetryDelay::Error,
-    };
-}
-
 /// The instant of the next sync. The delays are stretched by up to a half, by `roll` from 0 to 1, so
 /// that pods that start together do not stay together. An exact instant is kept to the instant;
 /// neither a retry nor the next periodic sync waits for it.
-pub(super) fn due(next: Next, delays: &Delays, now: Instant, roll: f64) -> Instant {
+pub(super) fn due(next: NextSync, delays: &Delays, now: Instant, roll: f64) -> Instant {
     let delay = match next.delay {
         RetryDelay::Resync => delays.resync,
         RetryDelay::Error => delays.error,
@@ -62,7 +45,7 @@ pub(super) fn due(next: Next, delays: &Delays, now: Instant, roll: f64) -> Insta
         RetryDelay::NetworkNotReady => delays.network_not_ready,
     };
     let latest = now + delay.mul_f64(1.0 + 0.5 * roll.clamp(0.0, 1.0));
-    next.again.map_or(latest, |again| again.clamp(now, latest))
+    next.at.map_or(latest, |at| at.clamp(now, latest))
 }
 
 #[cfg(test)]
@@ -85,8 +68,7 @@ mod tests {
             (RetryDelay::Stop(4), 0.0, 10_000),
             (RetryDelay::Stop(u32::MAX), 1.0, 15_000),
         ] {
-            let next = Next { again: None, delay };
-            let due = due(next, &Delays::default(), now, roll);
+            let due = due(delay.into(), &Delays::default(), now, roll);
             assert_eq!(due, now + Duration::from_millis(millis), "{delay:?} {roll}");
         }
     }
@@ -101,15 +83,15 @@ mod tests {
             (RetryDelay::Error, 3_600, 14_500),
             (RetryDelay::NetworkNotReady, 3_600, 1_450),
         ] {
-            let next = Next {
-                again: Some(now + Duration::from_secs(seconds)),
+            let next = NextSync {
+                at: Some(now + Duration::from_secs(seconds)),
                 delay,
             };
             let at = due(next, &Delays::default(), now, 0.9) - now;
             assert_eq!(at, Duration::from_millis(millis), "{delay:?} {seconds}");
         }
-        let past = Next {
-            again: Some(now),
+        let past = NextSync {
+            at: Some(now),
             delay: RetryDelay::Resync,
         };
         let later = now + Duration::from_secs(5);

@@ -1,5 +1,5 @@
 //! The start gate: static pods of one full name run one after the other, in the order in which they
-//! came. Whoever leaves says who is next, so nobody has to poll.
+//! came. The pod that leaves lets the next one in, so none polls. Pure.
 
 use crate::model::{PodFullName, PodUid};
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Lets the first in line in if nobody else is inside.
+    /// Lets the first in line in if no other pod is inside.
     fn advance(&mut self) -> Option<PodUid> {
         let first = self.waiting.front()?;
         if self.inside.iter().any(|uid| uid != first) {
@@ -31,7 +31,7 @@ pub(super) struct StartGate {
 }
 
 impl StartGate {
-    /// A pod wants to start. Returns whether it may; otherwise it stands in line.
+    /// A pod is to start. Returns whether it may; otherwise it waits in line.
     pub(super) fn arrive(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
         let lane = self.lanes.entry(name.clone()).or_default();
         if !lane.waiting.contains(uid) {
@@ -40,7 +40,7 @@ impl StartGate {
         lane.advance().as_ref() == Some(uid)
     }
 
-    /// A pod of this name runs already, or is being stopped: nobody else may start.
+    /// A pod of this name runs already, or is being stopped: no other pod may start.
     pub(super) fn hold(&mut self, name: &PodFullName, uid: &PodUid) {
         let lane = self.lanes.entry(name.clone()).or_default();
         lane.waiting.retain(|waiting| waiting != uid);
@@ -72,7 +72,6 @@ impl StartGate {
         self.lanes.len()
     }
 
-    /// Nobody runs and nobody waits.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.is_empty()
@@ -97,7 +96,7 @@ mod tests {
         assert!(gate.arrive(&name, &a));
         assert!(!gate.arrive(&name, &b));
         assert!(!gate.arrive(&name, &c));
-        assert!(!gate.arrive(&name, &b), "asking twice does not help");
+        assert!(!gate.arrive(&name, &b), "arriving twice does not help");
         assert_eq!(gate.leave(&name, &a), Some(b.clone()));
         assert_eq!(gate.leave(&name, &b), Some(c.clone()));
         assert_eq!(gate.leave(&name, &c), None);
@@ -105,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn another_name_is_another_lane() {
+    fn another_name_has_a_lane_of_its_own() {
         let (mut gate, name, [a, b, _]) = gate();
         assert!(gate.arrive(&name, &a));
         assert!(gate.arrive(&PodFullName::of("etcd", "other"), &b));
     }
 
     #[test]
-    fn one_that_gives_up_in_line_holds_nobody_up() {
+    fn a_pod_that_leaves_the_line_delays_no_other_pod() {
         let (mut gate, name, [a, b, c]) = gate();
         gate.arrive(&name, &a);
         gate.arrive(&name, &b);
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_runs_from_earlier_keeps_others_out_but_not_itself() {
+    fn a_pod_that_still_runs_keeps_others_out_but_not_itself() {
         let (mut gate, name, [a, b, c]) = gate();
         gate.hold(&name, &a);
         assert!(gate.arrive(&name, &a), "adopted");
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_stopped_while_in_line_is_inside_until_it_is_done() {
+    fn a_pod_that_is_stopped_while_in_line_is_inside_until_it_is_done() {
         let (mut gate, name, [a, b, c]) = gate();
         gate.arrive(&name, &a);
         gate.arrive(&name, &b);

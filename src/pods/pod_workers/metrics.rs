@@ -1,115 +1,13 @@
-//! The metric families of the workers, named as upstream names them.
+//! The metric family that counts workers, named as upstream names it.
 
 use super::{Phase, PodWorkers};
 use crate::{
-    base::metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, Sample},
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, keys},
-    pods::pod_sync::syncer::{PodSyncer, SyncTurn, TerminationReason, UpdateKind},
+    base::metrics::{AtScrape, Metrics, Sample},
+    model::PodUid,
 };
-use futures::{FutureExt as _, future::BoxFuture};
-use jiff::Timestamp;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, histogram::Histogram},
-};
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
-use tokio::{sync::watch, time::Instant};
-use tokio_util::sync::CancellationToken;
+use std::collections::{BTreeMap, HashSet};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Operation {
-    operation_type: &'static str,
-}
-
-/// A syncer whose turns are timed.
-pub struct Timed {
-    syncer: Arc<dyn PodSyncer>,
-    turns: Family<Operation, Histogram>,
-    starts: Histogram,
-}
-
-impl Timed {
-    /// Times what this syncer does; declares the families.
-    pub fn new(syncer: Arc<dyn PodSyncer>, metrics: &Metrics) -> Self {
-        Self {
-            syncer,
-            turns: metrics.register(
-                "kubelet_pod_worker_duration_seconds",
-                "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
-                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
-            ),
-            starts: metrics.register(
-                "kubelet_pod_worker_start_duration_seconds",
-                "Duration in seconds from kubelet seeing a pod to starting a worker.",
-                Histogram::new(DEFAULT_BUCKETS),
-            ),
-        }
-    }
-
-    fn timed<'a, T: 'a>(
-        &'a self,
-        operation_type: &'static str,
-        turn: BoxFuture<'a, T>,
-    ) -> BoxFuture<'a, T> {
-        let (begun, operation) = (Instant::now(), Operation { operation_type });
-        let observe = move |ended| {
-            let turns = self.turns.get_or_create_owned(&operation);
-            turns.observe(begun.elapsed().as_secs_f64());
-            ended
-        };
-        turn.map(observe).boxed()
-    }
-}
-
-impl PodSyncer for Timed {
-    fn sync_pod(
-        &self,
-        pod: Arc<Pod>,
-        kind: UpdateKind,
-        cancel: CancellationToken,
-    ) -> BoxFuture<'_, SyncTurn> {
-        if kind == UpdateKind::Create
-            && let Some(waited) = since_seen(&pod, Timestamp::now())
-        {
-            self.starts.observe(waited);
-        }
-        self.timed(kind.as_str(), self.syncer.sync_pod(pod, kind, cancel))
-    }
-
-    fn sync_terminating_pod(
-        &self,
-        pod: Arc<Pod>,
-        grace: watch::Receiver<GraceDeadline>,
-        reason: TerminationReason,
-    ) -> BoxFuture<'_, anyhow::Result<()>> {
-        let turn = self.syncer.sync_terminating_pod(pod, grace, reason);
-        self.timed("kill", turn)
-    }
-
-    fn sync_terminating_runtime_pod(
-        &self,
-        running: Arc<PodStatus>,
-        grace: watch::Receiver<GraceDeadline>,
-    ) -> BoxFuture<'_, anyhow::Result<()>> {
-        let turn = self.syncer.sync_terminating_runtime_pod(running, grace);
-        self.timed("kill", turn)
-    }
-
-    fn sync_terminated_pod(&self, pod: Arc<Pod>) -> BoxFuture<'_, anyhow::Result<()>> {
-        self.timed("kill", self.syncer.sync_terminated_pod(pod))
-    }
-}
-
-/// Seconds since this kubelet first saw a pod.
-fn since_seen(pod: &Pod, now: Timestamp) -> Option<f64> {
-    let seen: Timestamp = pod.annotation(keys::CONFIG_SEEN)?.parse().ok()?;
-    Some(now.duration_since(seen).as_secs_f64().max(0.0))
-}
-
-/// Declares the families that count workers. `wanted` is every pod that a source has.
+/// Registers the family. `wanted` is every pod that a source has.
 pub fn count(
     workers: &PodWorkers,
     wanted: impl Fn() -> HashSet<PodUid> + Send + Sync + 'static,
@@ -156,8 +54,5 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<Sample> {
 
 /// As upstream, a pod of which only the runtime knows is neither.
 fn of_static(is_static: bool) -> &'static str {
-    match is_static {
-        true => "true",
-        false => "false",
-    }
+    if is_static { "true" } else { "false" }
 }

@@ -1,10 +1,10 @@
-//! One worker per pod: never two turns of a pod at once, the latest wish wins, a kill is never lost.
+//! One worker per pod: syncs of a pod never overlap, the latest update wins, kills are never dropped.
 //!
-//! * Owns: where in its life each pod is, its worker task with a channel of one and one slot for the
-//!   last undelivered update, and the gate that keeps static pods of one name apart.
-//! * Woken by: `update_pod`, exact timers in the workers themselves, and turns that end.
-//! * Publishes: answers about phases to other components, and the set of pods that finished or left
-//!   and wait to be collected by the sync loop.
+//! * Owns: the phase of each pod, its worker task with a channel of one and one slot for the updates
+//!   that were not delivered, and the gate that keeps static pods of one name apart.
+//! * Woken by: `update_pod`, exact timers in the workers themselves, and syncs that end.
+//! * Publishes: the phases, and the set of pods that finished or left and wait to be collected by the
+//!   sync loop.
 //! * Must never forget a pod that has been started and is not finished, start anything after the end
 //!   of a pod began, or give more grace than before.
 //! * Answers to upstream's `pkg/kubelet/pod_workers.go`; three deviations: grace runs from the moment
@@ -13,10 +13,10 @@
 
 mod delay;
 mod gate;
-mod registry;
 pub mod metrics;
+mod observer;
 mod phase;
-pub mod spans;
+mod registry;
 mod state;
 mod task;
 mod update;
@@ -25,8 +25,9 @@ mod update;
 mod tests;
 
 pub use delay::Delays;
+pub use observer::PodSyncObserver;
 pub use phase::{End, Grace, Phase};
-pub use update::{Request, UpdateOptions};
+pub use update::UpdateOptions;
 
 use crate::{
     base::DirtySet,
@@ -49,6 +50,7 @@ pub struct PodWorkers {
 struct Shared {
     map: Mutex<Map>,
     syncer: Arc<dyn PodSyncer>,
+    observer: Option<PodSyncObserver>,
     delays: Delays,
     finished: DirtySet<PodUid>,
     tasks: TaskTracker,
@@ -70,17 +72,17 @@ pub struct KnownPod {
     pub is_static: bool,
 }
 
-/// What the worker of a pod is at.
+/// What the worker of a pod does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct WorkerStatus {
     /// Where the pod is in its life.
     pub phase: Phase,
-    /// Since when a turn has been running, if one is.
-    pub turn_since: Option<Instant>,
-    /// When the next turn begins if nothing happens before, if none is running.
-    pub due: Option<Instant>,
-    /// The pods of the same name that have to be over before this one may start.
-    pub behind: Vec<PodUid>,
+    /// Since when a sync has been running, if one is.
+    pub sync_since: Option<Instant>,
+    /// When the next sync begins if nothing happens before, if none is running.
+    pub next_sync: Option<Instant>,
+    /// The pods of the same name that have to end before this one may start.
+    pub waits_for: Vec<PodUid>,
 }
 
 /// What became of a pod that was to be collected.
@@ -102,12 +104,17 @@ pub struct Reconciled {
 }
 
 impl PodWorkers {
-    /// No workers yet.
-    pub fn new(syncer: Arc<dyn PodSyncer>, delays: Delays) -> Self {
+    /// No workers yet. `observer` measures what the syncer does.
+    pub fn new(
+        syncer: Arc<dyn PodSyncer>,
+        observer: Option<PodSyncObserver>,
+        delays: Delays,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 map: Mutex::default(),
                 syncer,
+                observer,
                 delays,
                 finished: DirtySet::default(),
                 tasks: TaskTracker::new(),
@@ -116,17 +123,16 @@ impl PodWorkers {
         }
     }
 
-    /// Asks for something to be done about a pod. Never waits: a busy worker finds the newest pod and
-    /// the strongest wish when its turn is over; a kill ends a running sync at its next safe point.
-    /// A pod that has just left is not taken up again before it was collected. To be called inside a tokio runtime.
+    /// Updates the worker of a pod, or creates one. Never waits: a busy worker finds the newest pod and
+    /// the strongest update when its sync is over; a kill ends a running sync at its next safe point. A pod
+    /// that has just left gets no worker before it was collected. Needs a tokio runtime.
     pub fn update_pod(&self, options: UpdateOptions) {
         if !self.shared.shutdown.is_cancelled() {
             self.shared.update(options, Instant::now());
         }
     }
 
-    /// As [`PodWorkers::update_pod`], but nothing for a pod that has no worker: one is made for a pod
-    /// that is new, and not because something about it has changed.
+    /// As [`PodWorkers::update_pod`], but creates no worker: only a new pod gets one.
     pub fn update_known_pod(&self, options: UpdateOptions) {
         let uid = options.pod.as_ref().map(|pod| pod.uid());
         if let Some(uid) = uid
@@ -138,8 +144,8 @@ impl PodWorkers {
         }
     }
 
-    /// The runtime status of a pod that no source wants any more changed: what is left to do for its end
-    /// is tried again, if its worker waits to do so.
+    /// The runtime status of a pod that no source wants any more changed: a stop or clean-up of it that
+    /// failed is tried again.
     pub fn status_changed(&self, uid: &PodUid) {
         if !self.shared.shutdown.is_cancelled() {
             let mut map = self.shared.map.lock();
@@ -185,9 +191,9 @@ impl PodWorkers {
         }
     }
 
-    /// Compares with everything that is wanted: pods that are not are stopped or forgotten,
-    /// by how far they have come. Only to be called when every source has delivered; from then on an
-    /// unknown pod is one that must not have anything here.
+    /// Compares with everything that is wanted: pods that are not are stopped or forgotten, depending on
+    /// their phase. Only valid when every source has delivered; from then on an unknown pod is one that
+    /// must not have anything here.
     pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> Reconciled {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
@@ -212,9 +218,9 @@ impl PodWorkers {
         }
     }
 
-    /// Takes a complete picture of the runtime: while a static pod that has no worker runs there, no
-    /// other pod of its full name may start. To be called before the first pod is updated, and again
-    /// with later complete pictures, so that names whose pod is gone become free.
+    /// Takes the runtime status of all pods: while a static pod that has no worker runs there, no other
+    /// pod of its full name may start. Called before the first pod is updated, and again with later
+    /// complete statuses, so that names whose pod is gone become free.
     pub fn observe_runtime(&self, pods: &[Arc<PodStatus>]) {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
@@ -223,7 +229,7 @@ impl PodWorkers {
         }
     }
 
-    /// Lets running turns end at their next safe point, begins no new ones and waits for all workers.
+    /// Lets running syncs end at their next safe point, begins no new ones and waits for all workers.
     /// No pod is stopped by this; the caller sets the deadline.
     pub async fn stop(&self) {
         self.shared.shutdown.cancel();
@@ -232,21 +238,20 @@ impl PodWorkers {
     }
 }
 
-/// Questions that other components ask.
 impl PodWorkers {
     /// Every pod that has a worker, in no order.
     pub fn known(&self) -> Vec<KnownPod> {
         self.shared.map.lock().known()
     }
 
-    /// How much is kept, by what it is.
+    /// Numbers of entries, by what they are.
     pub fn kept(&self) -> [(&'static str, usize); 2] {
         self.shared.map.lock().kept()
     }
 
-    /// What the pod's worker is at; `None` without one.
-    pub fn look(&self, uid: &PodUid) -> Option<Look> {
-        self.shared.map.lock().look(uid)
+    /// What the pod's worker does; `None` without one.
+    pub fn worker_status(&self, uid: &PodUid) -> Option<WorkerStatus> {
+        self.shared.map.lock().worker_status(uid)
     }
 
     /// Whether the pod has a worker.
@@ -254,24 +259,24 @@ impl PodWorkers {
         self.shared.map.lock().state(uid).is_some()
     }
 
-    /// Whether the pod ended and was asked for again since.
+    /// Whether the pod ended and was added again since.
     pub fn wants_restart(&self, uid: &PodUid) -> bool {
         let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
-        self.ask(uid, restart, |_| false)
+        self.is(uid, restart, |_| false)
     }
 
-    /// Whether the end of the pod was asked for.
+    /// Whether the pod is ending or has ended.
     pub fn is_pod_termination_requested(&self, uid: &PodUid) -> bool {
-        self.ask(uid, |state| state.end().is_some(), |_| false)
+        self.is(uid, |state| state.end().is_some(), |_| false)
     }
 
     /// Whether nothing is left to do for the pod.
     pub fn should_pod_be_finished(&self, uid: &PodUid) -> bool {
-        self.ask(uid, PodState::is_finished, |synced| synced)
+        self.is(uid, PodState::is_finished, |synced| synced)
     }
 
-    /// An unknown pod is judged by whether everything that is wanted is known by now.
-    fn ask(
+    /// `unknown` decides about an unknown pod, by whether everything that is wanted is known.
+    fn is(
         &self,
         uid: &PodUid,
         known: impl FnOnce(&PodState) -> bool,

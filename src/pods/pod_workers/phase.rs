@@ -7,7 +7,7 @@ use crate::{
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Whom a worker looks after.
+/// What a worker is about.
 #[derive(Clone, Debug)]
 pub(super) enum Subject {
     /// A pod with a spec.
@@ -16,14 +16,14 @@ pub(super) enum Subject {
     Runtime(Arc<PodStatus>),
 }
 
-/// What is known of a pod that is ending.
+/// Why and how a pod ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// Why it ends; the first reason stays.
     pub reason: TerminationReason,
     /// The pod's object is deleted or unknown: after the end nothing of it has to stay.
     pub deleted: bool,
-    /// The same UID was added again and has to start anew after this end.
+    /// The same UID was added again and has to start again after this end.
     pub restart: bool,
 }
 
@@ -40,12 +40,12 @@ pub struct Grace {
 pub enum Phase {
     /// A static pod in line behind another one of its name.
     Waiting {
-        /// What its first turn will be told.
+        /// The kind of its first sync.
         kind: UpdateKind,
         /// Whether the runtime may have something of it.
         may_run: bool,
     },
-    /// It may start; its first turn has not begun.
+    /// It may start; its first sync has not begun.
     Starting {
         /// Whether the runtime may have something of it.
         may_run: bool,
@@ -112,12 +112,12 @@ impl Grace {
         self.deadline.is_some()
     }
 
-    /// Until when the pod may take, once stopping has begun.
+    /// Until when the pod may take to stop, once that has begun.
     pub fn deadline(&self) -> Option<GraceDeadline> {
         self.deadline
     }
 
-    /// Seconds of grace as they were agreed on.
+    /// The whole grace.
     pub fn seconds(&self) -> i64 {
         self.seconds
     }

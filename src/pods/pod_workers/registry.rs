@@ -1,24 +1,24 @@
-//! The map from UID to worker, and the executor of what the state machine asks for.
+//! The map from UID to worker; carries out the effects of the state machines.
 
 use super::{
-    KnownPod, Look, Shared, delay,
+    KnownPod, Shared, WorkerStatus, delay,
     gate::StartGate,
     phase::{Phase, Subject},
-    state::{Effect, Input, Outcome, PodState, Turn},
+    state::{Effect, Input, Outcome, PodState, PodSyncCall},
     task,
-    update::{Undelivered, UpdateOptions, Work},
+    update::UpdateOptions,
 };
-use crate::model::{GraceDeadline, PodExt, PodFullName, PodSource, PodStatus, PodUid};
+use crate::{
+    model::{GraceDeadline, PodExt, PodFullName, PodSource, PodStatus, PodUid},
+    pods::pod_sync::syncer::UpdateKind,
+};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 use tokio::{
-    sync::{
-        mpsc::{self, error::TrySendError},
-        watch,
-    },
+    sync::{mpsc, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -48,50 +48,26 @@ struct Entry {
 
 /// The map's end of a worker task.
 struct Link {
-    sender: mpsc::Sender<Work>,
-    undelivered: Undelivered,
-    /// A message is on its way or a turn is running.
+    sender: mpsc::Sender<UpdateKind>,
+    /// The strongest of the updates that came while the worker was busy.
+    undelivered: Option<UpdateKind>,
+    /// An update is on its way or a call of the syncer is running.
     busy: bool,
-    /// Ends the running turn of setting up.
+    /// Ends the running sync.
     cancel: Option<CancellationToken>,
-    /// Shortens the running turn of stopping.
+    /// Shortens the running stop.
     grace: Option<watch::Sender<GraceDeadline>>,
-    /// Since when the running turn runs, or when the next one is due.
-    clock: Option<Clock>,
+    /// Since when the running call runs.
+    running_since: Option<Instant>,
+    /// When the next call begins if nothing happens before.
+    due: Option<Instant>,
 }
 
-/// What a worker's own clock says.
-#[derive(Clone, Copy)]
-enum Clock {
-    Turning(Instant),
-    Due(Instant),
-}
-
-/// A turn with its strings attached.
-pub(super) enum Job {
-    /// Set up, until cancelled.
-    Sync(Turn, CancellationToken),
-    /// Stop within a deadline that may move.
-    Stop(Turn, watch::Receiver<GraceDeadline>),
-    /// Give back.
-    CleanUp(Turn),
-}
-
-/// What a worker does after a turn.
-pub(super) enum After {
-    Continue,
-    Rest(Instant),
-    /// Listen; there is a message already.
-    Listen,
-    Exit,
-}
-
-/// Answers of the state machine that only the caller can act on.
-#[derive(Default)]
-pub(super) struct Answers {
-    run: Option<Turn>,
-    proceed: bool,
-    rest: Option<delay::Next>,
+/// A call of the syncer, and what changes it while it runs.
+pub(super) struct Job {
+    pub(super) call: PodSyncCall,
+    pub(super) cancel: CancellationToken,
+    pub(super) grace: watch::Receiver<GraceDeadline>,
 }
 
 impl Map {
@@ -107,7 +83,7 @@ impl Map {
         self.entries.remove(uid);
     }
 
-    /// Workers, and names that somebody holds or waits for.
+    /// Workers, and names that are held or waited for.
     pub(super) fn kept(&self) -> [(&'static str, usize); 2] {
         let names = self.gate.len() + self.held.len();
         [("workers", self.entries.len()), ("held_names", names)]
@@ -127,26 +103,19 @@ impl Map {
         self.entries.iter().map(known).collect()
     }
 
-    /// What the worker of a pod is at.
-    pub(super) fn look(&self, uid: &PodUid) -> Option<Look> {
+    pub(super) fn worker_status(&self, uid: &PodUid) -> Option<WorkerStatus> {
         let entry = self.entries.get(uid)?;
-        let clock = entry.link.as_ref().and_then(|link| link.clock);
+        let link = entry.link.as_deref();
         let phase = entry.state.phase().clone();
-        let behind = match phase {
+        let waits_for = match phase {
             Phase::Waiting { .. } => self.gate.inside(&entry.full_name),
             _ => Vec::new(),
         };
-        Some(Look {
+        Some(WorkerStatus {
             phase,
-            turn_since: clock.and_then(|clock| match clock {
-                Clock::Turning(since) => Some(since),
-                Clock::Due(_) => None,
-            }),
-            due: clock.and_then(|clock| match clock {
-                Clock::Turning(_) => None,
-                Clock::Due(due) => Some(due),
-            }),
-            behind,
+            sync_since: link.and_then(|link| link.running_since),
+            next_sync: link.and_then(|link| link.due),
+            waits_for,
         })
     }
 
@@ -183,19 +152,12 @@ impl Map {
         may_start
     }
 
-    fn link(&mut self, uid: &PodUid, generation: u64) -> Option<&mut Link> {
+    /// The entry of a worker task; another one may have taken its place.
+    fn entry(&mut self, uid: &PodUid, generation: u64) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(uid)?;
-        (entry.generation == generation).then_some(entry.link.as_deref_mut()?)
+        (entry.generation == generation).then_some(entry)
     }
 
-    /// The pod is finished: its record stays, its task goes.
-    fn unlink(&mut self, uid: &PodUid) {
-        if let Some(entry) = self.entries.get_mut(uid) {
-            entry.link = None;
-        }
-    }
-
-    /// Nothing is held and nobody is known.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.gate.is_empty()
@@ -215,7 +177,7 @@ impl Shared {
             return;
         }
         if self.finished.contains(&uid) {
-            // Its remains come first: whoever collects it asks again for what is wanted then.
+            // Its remains are removed first; the sync loop creates it after that.
             return;
         }
         let Some((state, effects)) = PodState::first(options, now) else {
@@ -234,35 +196,19 @@ impl Shared {
     }
 
     /// Feeds the state machine of one pod.
-    pub(super) fn input(
-        self: &Arc<Self>,
-        map: &mut Map,
-        uid: &PodUid,
-        input: Input,
-        now: Instant,
-    ) -> Answers {
-        match map.entries.get_mut(uid) {
-            Some(entry) => {
-                let effects = entry.state.on(input, now);
-                self.apply(map, uid, effects, now)
-            }
-            None => Answers::default(),
+    pub(super) fn input(self: &Arc<Self>, map: &mut Map, uid: &PodUid, input: Input, now: Instant) {
+        if let Some(entry) = map.entries.get_mut(uid) {
+            let effects = entry.state.on(input, now);
+            self.apply(map, uid, effects, now);
         }
     }
 
     /// Carries effects out. Letting a pod through the gate has effects of its own, on that pod.
-    fn apply(
-        self: &Arc<Self>,
-        map: &mut Map,
-        uid: &PodUid,
-        effects: Vec<Effect>,
-        now: Instant,
-    ) -> Answers {
-        let mut answers = Answers::default();
+    fn apply(self: &Arc<Self>, map: &mut Map, uid: &PodUid, effects: Vec<Effect>, now: Instant) {
         let mut queue: VecDeque<(PodUid, Effect)> =
             effects.into_iter().map(|e| (uid.clone(), e)).collect();
         while let Some((uid, effect)) = queue.pop_front() {
-            let Some(next) = self.apply_one(map, &uid, effect, &mut answers) else {
+            let Some(next) = self.apply_one(map, &uid, effect) else {
                 continue;
             };
             if let Some(entry) = map.entries.get_mut(&next) {
@@ -270,20 +216,13 @@ impl Shared {
                 queue.extend(more.into_iter().map(|effect| (next.clone(), effect)));
             }
         }
-        answers
     }
 
     /// Returns the pod that may start because of this.
-    fn apply_one(
-        self: &Arc<Self>,
-        map: &mut Map,
-        uid: &PodUid,
-        effect: Effect,
-        answers: &mut Answers,
-    ) -> Option<PodUid> {
+    fn apply_one(self: &Arc<Self>, map: &mut Map, uid: &PodUid, effect: Effect) -> Option<PodUid> {
         let entry = map.entries.get_mut(uid)?;
         match effect {
-            Effect::Deliver(work) => self.deliver(entry, uid, work),
+            Effect::Deliver(update) => self.deliver(entry, uid, update),
             Effect::CancelSync => {
                 if let Some(cancel) = entry.link.as_ref().and_then(|l| l.cancel.as_ref()) {
                     cancel.cancel();
@@ -300,9 +239,6 @@ impl Shared {
             }
             Effect::Hold => map.gate.hold(&entry.full_name, uid),
             Effect::Leave => return map.gate.leave(&entry.full_name, uid),
-            Effect::Run(turn) => answers.run = Some(turn),
-            Effect::Continue => answers.proceed = true,
-            Effect::Rest(next) => answers.rest = Some(next),
             Effect::MarkFinished => self.finished.mark(uid.clone()),
             Effect::Drop => {
                 map.entries.remove(uid);
@@ -313,134 +249,127 @@ impl Shared {
     }
 
     /// The channel of one, and behind it the slot for the last undelivered update.
-    fn deliver(self: &Arc<Self>, entry: &mut Entry, uid: &PodUid, work: Work) {
+    fn deliver(self: &Arc<Self>, entry: &mut Entry, uid: &PodUid, update: UpdateKind) {
         let generation = entry.generation;
         let link = entry.link.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(1);
             let worker = task::run(self.clone(), uid.clone(), generation, receiver);
             self.tasks.spawn(worker);
-            Box::new(Link {
-                sender,
-                undelivered: Undelivered::default(),
-                busy: false,
-                cancel: None,
-                grace: None,
-                clock: None,
-            })
+            Box::new(Link::new(sender))
         });
-        link.send(work);
+        link.send(update);
     }
 
-    /// A worker is free for a turn; `None` when it is no longer needed.
+    /// A worker is free; `None` when it is no longer needed.
     pub(super) fn begin(
         self: &Arc<Self>,
         uid: &PodUid,
         generation: u64,
-        work: Option<Work>,
+        update: Option<UpdateKind>,
         now: Instant,
     ) -> Option<Job> {
         let mut map = self.map.lock();
-        let link = map.link(uid, generation)?;
+        let entry = map.entry(uid, generation)?;
+        let link = entry.link.as_deref_mut()?;
         link.busy = true;
-        // What came meanwhile is part of what this turn looks at.
-        work.into_iter().for_each(|work| link.undelivered.put(work));
-        let work = link.undelivered.take();
-        let answers = self.input(&mut map, uid, Input::Begin(work), now);
-        let Some(turn) = answers.run else {
-            map.unlink(uid);
+        // This call does what the updates that came meanwhile are about.
+        let update = link.undelivered.take().max(update);
+        let Some(call) = entry.state.begin(update, now) else {
+            // The pod is finished: its state stays, its task ends.
+            entry.link = None;
             return None;
         };
-        let link = map.link(uid, generation)?;
-        link.clock = Some(Clock::Turning(now));
-        Some(match turn {
-            Turn::Sync(..) => {
-                let cancel = self.shutdown.child_token();
-                link.cancel = Some(cancel.clone());
-                Job::Sync(turn, cancel)
-            }
-            Turn::Terminate(_, grace, _) | Turn::TerminateRuntime(_, grace) => {
-                let (sender, receiver) = watch::channel(grace);
-                link.grace = Some(sender);
-                Job::Stop(turn, receiver)
-            }
-            Turn::CleanUp(_) => Job::CleanUp(turn),
+        let cancel = self.shutdown.child_token();
+        // A call without a deadline does not read it.
+        let deadline = call.deadline().unwrap_or(GraceDeadline::starting(now, 0));
+        let (sender, grace) = watch::channel(deadline);
+        (link.cancel, link.grace) = (Some(cancel.clone()), Some(sender));
+        (link.running_since, link.due) = (Some(now), None);
+        Some(Job {
+            call,
+            cancel,
+            grace,
         })
     }
 
-    /// A turn is over.
+    /// A call of the syncer has ended. Returns until when the worker rests; `None` is no time at all.
     pub(super) fn end(
         self: &Arc<Self>,
         uid: &PodUid,
         generation: u64,
         outcome: Outcome,
         now: Instant,
-    ) -> After {
+    ) -> Option<Instant> {
         let mut map = self.map.lock();
-        let Some(link) = map.link(uid, generation) else {
-            return After::Exit;
-        };
-        link.cancel = None;
-        link.grace = None;
-        let answers = self.input(&mut map, uid, Input::Ended(outcome), now);
-        let Some(link) = map.link(uid, generation) else {
-            return After::Exit;
-        };
-        if answers.proceed {
-            return After::Continue;
-        }
-        let Some(next) = answers.rest else {
-            map.unlink(uid);
-            return After::Exit;
-        };
-        link.busy = false;
-        link.clock = None;
-        match link.undelivered.take() {
-            Some(work) => {
-                link.send(work);
-                After::Listen
-            }
-            None => {
-                let due = delay::due(next, &self.delays, now, fastrand::f64());
-                link.clock = Some(Clock::Due(due));
-                After::Rest(due)
-            }
-        }
+        let entry = map.entry(uid, generation)?;
+        let (next, effects) = entry.state.end_call(outcome);
+        let due = next.map(|next| delay::due(next, &self.delays, now, fastrand::f64()));
+        let rest = entry.link.as_deref_mut().and_then(|link| link.rest(due));
+        self.apply(&mut map, uid, effects, now);
+        rest
     }
-}
 
-impl Shared {
     /// The bookkeeping of a worker has panicked. What it was at is over; it begins again after a delay.
-    pub(super) fn recover(&self, uid: &PodUid, generation: u64, now: Instant) -> After {
+    pub(super) fn recover(&self, uid: &PodUid, generation: u64, now: Instant) -> Option<Instant> {
         let mut map = self.map.lock();
-        let entry = map.entries.get_mut(uid);
-        let Some(entry) = entry.filter(|entry| entry.generation == generation) else {
-            return After::Exit;
-        };
+        let entry = map.entry(uid, generation)?;
         entry.state.interrupt();
-        let Some(link) = entry.link.as_deref_mut() else {
-            return After::Exit;
-        };
-        let due = now + RECOVERY_DELAY;
-        link.busy = false;
-        link.cancel = None;
-        link.grace = None;
-        link.clock = Some(Clock::Due(due));
-        After::Rest(due)
+        entry.link.as_deref_mut()?.rest(Some(now + RECOVERY_DELAY))
     }
 }
 
 impl Link {
-    fn send(&mut self, work: Work) {
-        if self.busy {
-            return self.undelivered.put(work);
+    fn new(sender: mpsc::Sender<UpdateKind>) -> Self {
+        Self {
+            sender,
+            undelivered: None,
+            busy: false,
+            cancel: None,
+            grace: None,
+            running_since: None,
+            due: None,
+        }
+    }
+
+    /// Nothing runs any more. An update that was not delivered ends the rest before it begins.
+    fn rest(&mut self, due: Option<Instant>) -> Option<Instant> {
+        (self.cancel, self.grace, self.running_since) = (None, None, None);
+        self.due = due.filter(|_| self.undelivered.is_none());
+        self.busy = self.due.is_none();
+        self.due
+    }
+
+    fn send(&mut self, update: UpdateKind) {
+        // The channel is full when an update is waiting already, and closed when the process stops.
+        if self.busy || self.sender.try_send(update).is_err() {
+            self.undelivered = self.undelivered.max(Some(update));
         }
         self.busy = true;
-        match self.sender.try_send(work) {
-            Ok(()) => {}
-            // Full: a message is waiting already. Closed: the process is stopping.
-            Err(TrySendError::Full(work) | TrySendError::Closed(work)) => {
-                self.undelivered.put(work);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use UpdateKind::{Create, Kill, Sync, Update};
+
+    #[tokio::test]
+    async fn of_the_updates_that_a_busy_worker_misses_the_strongest_is_left() {
+        for (first, second, left) in [
+            (Sync, Update, Update),
+            (Update, Sync, Update),
+            (Create, Sync, Create),
+            (Update, Create, Create),
+            (Create, Kill, Kill),
+            (Kill, Create, Kill),
+        ] {
+            let (sender, mut inbox) = mpsc::channel(1);
+            let mut link = Link::new(sender);
+            for update in [Sync, first, second] {
+                link.send(update);
             }
+            assert_eq!(inbox.try_recv(), Ok(Sync));
+            assert_eq!(link.undelivered, Some(left), "{first:?} then {second:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The life of one pod on this node, as a state machine without effects.
+//! The life of one pod on this node: a state machine. Pure.
 //!
 //! ```text
 //!  Waiting --> Starting --> Syncing --> Terminating --> Terminated --> Finished
@@ -10,13 +10,12 @@
 //! Phases only move to the right. A finished pod ignores everything but being forgotten.
 
 use super::{
-    delay::Next,
     phase::{End, Grace, Phase, Subject},
-    update::{Request, UpdateOptions, Work, stronger},
+    update::UpdateOptions,
 };
 use crate::{
-    model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus},
-    pods::pod_sync::syncer::{RetryDelay, TerminationReason, UpdateKind},
+    model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus, PodUid},
+    pods::pod_sync::syncer::{NextSync, RetryDelay, TerminationReason, UpdateKind},
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -24,15 +23,11 @@ use tokio::time::Instant;
 /// What happens to a worker.
 #[derive(Clone, Debug)]
 pub(super) enum Input {
-    /// Somebody asks for something.
+    /// A call of `update_pod`.
     Update(UpdateOptions),
     /// The gate lets the pod start.
     MayStart,
-    /// The worker is free for a turn, because of this message or because it is time.
-    Begin(Option<Work>),
-    /// The turn is over.
-    Ended(Outcome),
-    /// No source wants the pod any more. Only to be said when every source has delivered.
+    /// No source wants the pod any more. Only valid once every source has delivered.
     Unwanted,
     /// The runtime status of a pod that no source wants any more changed: a stop that failed may succeed
     /// now.
@@ -41,69 +36,88 @@ pub(super) enum Input {
     RuntimeReturned,
 }
 
-/// How a turn ended.
+/// How a call of the syncer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A turn of setting up; `terminal` when the pod has reached its end by itself.
+    /// [`PodSyncCall::Sync`], failed or not.
     Synced {
-        /// Reached a terminal phase.
+        /// The pod has reached a terminal phase by itself.
         terminal: bool,
-        /// When to look again.
-        next: Next,
+        /// When to sync it next.
+        next: NextSync,
     },
-    /// A turn of stopping or cleaning up did all of it.
+    /// A stop or a clean-up did all of it.
     Done,
-    /// A turn of stopping or cleaning up has to be tried again.
+    /// A stop or a clean-up has to be tried again.
     Failed,
 }
 
 /// One call of the syncer.
 #[derive(Clone, Debug)]
-pub(super) enum Turn {
-    /// Set the pod up.
+pub(super) enum PodSyncCall {
+    /// `sync_pod`.
     Sync(Arc<Pod>, UpdateKind),
-    /// Stop the pod.
-    Terminate(Arc<Pod>, GraceDeadline, TerminationReason),
-    /// Stop a pod without a spec.
-    TerminateRuntime(Arc<PodStatus>, GraceDeadline),
-    /// Give back what the pod held.
-    CleanUp(Arc<Pod>),
+    /// `sync_terminating_pod`.
+    Terminating(Arc<Pod>, GraceDeadline, TerminationReason),
+    /// `sync_terminating_runtime_pod`.
+    TerminatingRuntime(Arc<PodStatus>, GraceDeadline),
+    /// `sync_terminated_pod`.
+    Terminated(Arc<Pod>),
 }
 
-/// What the worker's surroundings have to do.
+impl PodSyncCall {
+    /// The method's name as upstream's.
+    pub(super) fn operation(&self) -> &'static str {
+        match self {
+            Self::Sync(..) => "syncPod",
+            Self::Terminating(..) => "syncTerminatingPod",
+            Self::TerminatingRuntime(..) => "syncTerminatingRuntimePod",
+            Self::Terminated(_) => "syncTerminatedPod",
+        }
+    }
+
+    /// The pod's namespace, name and UID.
+    pub(super) fn pod(&self) -> (&str, &str, PodUid) {
+        match self {
+            Self::Sync(pod, _) | Self::Terminating(pod, ..) | Self::Terminated(pod) => {
+                (pod.namespace(), pod.name(), pod.uid())
+            }
+            Self::TerminatingRuntime(status, _) => {
+                (&status.namespace, &status.name, status.uid.clone())
+            }
+        }
+    }
+
+    /// Until when a stop may take.
+    pub(super) fn deadline(&self) -> Option<GraceDeadline> {
+        match self {
+            Self::Terminating(_, deadline, _) | Self::TerminatingRuntime(_, deadline) => {
+                Some(*deadline)
+            }
+            Self::Sync(..) | Self::Terminated(_) => None,
+        }
+    }
+}
+
+/// What the registry has to do.
 #[derive(Clone, Debug)]
 pub(super) enum Effect {
     /// Send it through the channel, or keep it until the worker is free.
-    Deliver(Work),
-    /// End the running turn of setting up at its next safe point.
+    Deliver(UpdateKind),
+    /// End the running sync at its next safe point.
     CancelSync,
-    /// Tell the running turn of stopping that it has less time.
+    /// Shorten the running stop.
     ShortenGrace(GraceDeadline),
-    /// Stand in line to start.
+    /// Queue to start.
     Arrive,
     /// Keep others of its name from starting.
     Hold,
     /// Let the next of its name start.
     Leave,
-    /// Answer to `Begin`: do this.
-    Run(Turn),
-    /// Answer to `Ended`: begin the next turn at once.
-    Continue,
-    /// Answer to `Ended`: rest until then, or until told.
-    Rest(Next),
-    /// Tell the sync loop that there is something to collect.
+    /// Mark the pod for the sync loop to collect.
     MarkFinished,
-    /// Forget the pod, and tell the sync loop.
+    /// Forget the pod, and mark it for the sync loop.
     Drop,
-}
-
-/// The kind of turn that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Running {
-    Sync,
-    Terminate,
-    TerminateRuntime,
-    CleanUp,
 }
 
 /// One pod's state.
@@ -111,7 +125,7 @@ enum Running {
 pub(super) struct PodState {
     subject: Subject,
     phase: Phase,
-    turn: Option<Running>,
+    running: Option<PodSyncCall>,
     /// The last sync has failed.
     failed: bool,
     /// How often stopping or cleaning up has failed in a row.
@@ -119,7 +133,7 @@ pub(super) struct PodState {
 }
 
 impl PodState {
-    /// The first sight of a pod; `None` when there is nothing to do about it.
+    /// The state of a new pod; `None` when there is nothing to do about it.
     pub(super) fn first(options: UpdateOptions, now: Instant) -> Option<(Self, Vec<Effect>)> {
         let may_run = options.running.as_ref().is_none_or(|r| r.is_active());
         let Some(pod) = options.pod.clone() else {
@@ -130,15 +144,13 @@ impl PodState {
             // It had ended before this kubelet started; only the clean-up may be missing.
             let end = End::new(TerminationReason::Finished, &pod);
             let state = Self::new(subject, Phase::Terminated { end });
-            return Some((state, vec![Effect::Deliver(Work::Sync(UpdateKind::Create))]));
+            return Some((state, vec![Effect::Deliver(UpdateKind::Create)]));
         }
-        let kind = match options.request {
-            Request::Sync(kind) => kind,
-            Request::Kill { .. } => UpdateKind::Sync,
-        };
-        let phase = match pod.is_static() {
-            true => Phase::Waiting { kind, may_run },
-            false => Phase::Starting { may_run },
+        let kind = options.kind;
+        let phase = if pod.is_static() {
+            Phase::Waiting { kind, may_run }
+        } else {
+            Phase::Starting { may_run }
         };
         let mut state = Self::new(subject, phase);
         let mut effects = state.on(Input::Update(options), now);
@@ -149,55 +161,46 @@ impl PodState {
     }
 
     fn first_orphan(options: UpdateOptions) -> Option<(Self, Vec<Effect>)> {
-        let Request::Kill {
-            reason,
-            grace_seconds,
-        } = options.request
-        else {
-            return None;
-        };
-        let grace = Grace::new(grace_seconds.unwrap_or(1));
-        let work = Work::Kill(grace.seconds());
+        let kill = options.kill?;
         let phase = Phase::Terminating {
             end: End {
-                reason,
+                reason: kill.reason,
                 deleted: true,
                 restart: false,
             },
-            grace,
+            grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
         let state = Self::new(Subject::Runtime(options.running?), phase);
-        Some((state, vec![Effect::Hold, Effect::Deliver(work)]))
+        let effects = vec![Effect::Hold, Effect::Deliver(UpdateKind::Kill)];
+        Some((state, effects))
     }
 
     fn new(subject: Subject, phase: Phase) -> Self {
         Self {
             subject,
             phase,
-            turn: None,
+            running: None,
             failed: false,
             failed_stops: 0,
         }
     }
 
-    /// The one transition function.
+    /// What a change of its surroundings means for the pod.
     pub(super) fn on(&mut self, input: Input, now: Instant) -> Vec<Effect> {
         match input {
             Input::Update(options) => self.on_update(options, now),
             Input::MayStart => self.on_may_start(),
-            Input::Begin(work) => self.on_begin(work, now).into_iter().collect(),
-            Input::Ended(outcome) => self.on_ended(outcome),
             Input::Unwanted => self.on_unwanted(),
             Input::StatusChanged => self.try_again(),
             Input::RuntimeReturned if self.failed && self.phase == Phase::Syncing => {
-                vec![Effect::Deliver(Work::Sync(UpdateKind::Sync))]
+                vec![Effect::Deliver(UpdateKind::Sync)]
             }
             Input::RuntimeReturned => self.try_again(),
         }
     }
 
     fn on_update(&mut self, options: UpdateOptions, now: Instant) -> Vec<Effect> {
-        let create = options.is_create();
+        let create = options.kind == UpdateKind::Create;
         match &mut self.phase {
             Phase::Finished { end } => {
                 if !create {
@@ -213,44 +216,32 @@ impl PodState {
             _ => {}
         }
         let runtime_only = options.pod.is_none();
-        if runtime_only && !matches!(options.request, Request::Kill { .. }) {
-            return Vec::new();
-        }
         // A pod that was added again meanwhile comes after this one, which ends as it was made: with
         // its own hooks.
         let followed = self.end().is_some_and(|end| end.restart);
-        if let Some(pod) = options.pod
+        if let Some(pod) = &options.pod
             && !followed
         {
-            self.subject = Subject::Pod(pod);
+            self.subject = Subject::Pod(pod.clone());
         }
-        match (&self.phase, options.request) {
-            (Phase::Terminating { .. }, request) => self.shorten_grace(grace_of(&request), now),
+        let reason = self.reason_to_end(&options);
+        match (&mut self.phase, reason) {
+            (Phase::Terminating { .. }, _) => self.shorten_grace(options.grace_seconds(), now),
             (Phase::Terminated { .. }, _) if runtime_only => Vec::new(),
             (Phase::Terminated { .. }, _) => {
                 self.note_deletion();
-                vec![Effect::Deliver(Work::Kill(1))]
+                vec![Effect::Deliver(UpdateKind::Kill)]
             }
-            (_, request) => match self.reason_to_end(&request) {
-                Some(reason) => self.terminate(reason, grace_of(&request)),
-                None => self.look(&request),
-            },
+            (_, Some(reason)) => self.terminate(reason, options.grace_seconds()),
+            (Phase::Waiting { kind, .. }, None) => {
+                *kind = options.kind.max(*kind);
+                Vec::new()
+            }
+            (_, None) => vec![Effect::Deliver(options.kind)],
         }
     }
 
-    /// A wish to look at a pod that is not ending.
-    fn look(&mut self, request: &Request) -> Vec<Effect> {
-        let Request::Sync(new) = request else {
-            return Vec::new();
-        };
-        if let Phase::Waiting { kind, .. } = &mut self.phase {
-            *kind = stronger(*kind, *new);
-            return Vec::new();
-        }
-        vec![Effect::Deliver(Work::Sync(*new))]
-    }
-
-    fn reason_to_end(&self, request: &Request) -> Option<TerminationReason> {
+    fn reason_to_end(&self, options: &UpdateOptions) -> Option<TerminationReason> {
         if let Subject::Pod(pod) = &self.subject {
             if pod.is_being_deleted() {
                 return Some(TerminationReason::Deleted);
@@ -259,10 +250,7 @@ impl PodState {
                 return Some(TerminationReason::Finished);
             }
         }
-        match request {
-            Request::Kill { reason, .. } => Some(reason.clone()),
-            Request::Sync(_) => None,
-        }
+        Some(options.kill.as_ref()?.reason.clone())
     }
 
     /// The pod has to end: from now on every update is a kill. A static pod that never ran is closed
@@ -285,17 +273,17 @@ impl PodState {
         if pod.is_static() {
             effects.push(Effect::Hold);
         }
-        if self.turn == Some(Running::Sync) {
+        if matches!(self.running, Some(PodSyncCall::Sync(..))) {
             effects.push(Effect::CancelSync);
         }
         let seconds = self.asked_grace(within);
         let grace = Grace::new(seconds.unwrap_or_else(|| pod.termination_grace_seconds()));
-        effects.push(Effect::Deliver(Work::Kill(grace.seconds())));
+        effects.push(Effect::Deliver(UpdateKind::Kill));
         self.phase = Phase::Terminating { end, grace };
         effects
     }
 
-    /// The least grace that somebody asked for; `None` leaves it to the pod's own.
+    /// The least of the explicit graces; `None` leaves it to the pod's own.
     fn asked_grace(&self, within: Option<i64>) -> Option<i64> {
         match &self.subject {
             Subject::Pod(pod) => {
@@ -306,7 +294,7 @@ impl PodState {
         }
     }
 
-    /// An update of a pod that is being stopped: less grace, perhaps, and a nudge.
+    /// An update of a pod that is being stopped: less grace, perhaps, and a retry of a stop that failed.
     fn shorten_grace(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
         self.note_deletion();
         let asked = self.asked_grace(within);
@@ -314,9 +302,9 @@ impl PodState {
             return Vec::new();
         };
         let moved = asked.and_then(|seconds| grace.shorten(seconds, now));
-        let nudge = Effect::Deliver(Work::Kill(grace.seconds()));
         let shortened = moved.map(Effect::ShortenGrace);
-        shortened.into_iter().chain([nudge]).collect()
+        let retry = Effect::Deliver(UpdateKind::Kill);
+        shortened.into_iter().chain([retry]).collect()
     }
 
     fn note_deletion(&mut self) {
@@ -333,98 +321,99 @@ impl PodState {
             return Vec::new();
         };
         self.phase = Phase::Starting { may_run };
-        vec![Effect::Deliver(Work::Sync(kind))]
+        vec![Effect::Deliver(kind)]
     }
 
-    fn on_begin(&mut self, work: Option<Work>, now: Instant) -> Option<Effect> {
-        if self.turn.is_some() {
+    /// The worker is free. Returns what it does next, because of this update or because it is time;
+    /// `None` when nothing is left to do.
+    pub(super) fn begin(
+        &mut self,
+        update: Option<UpdateKind>,
+        now: Instant,
+    ) -> Option<PodSyncCall> {
+        if self.running.is_some() {
             return None;
         }
         if let Phase::Starting { .. } = self.phase {
             self.phase = Phase::Syncing;
         }
-        let (turn, running) = match (&mut self.phase, &self.subject) {
+        self.running = match (&mut self.phase, &self.subject) {
             (Phase::Syncing, Subject::Pod(pod)) => {
-                let kind = match work {
-                    Some(Work::Sync(kind)) => kind,
-                    Some(Work::Kill(_)) | None => UpdateKind::Sync,
-                };
-                (Turn::Sync(pod.clone(), kind), Running::Sync)
+                let kind = update.unwrap_or(UpdateKind::Sync);
+                Some(PodSyncCall::Sync(pod.clone(), kind))
             }
-            (Phase::Terminating { grace, end }, Subject::Pod(pod)) => (
-                Turn::Terminate(pod.clone(), grace.begin(now), end.reason.clone()),
-                Running::Terminate,
-            ),
-            (Phase::Terminating { grace, .. }, Subject::Runtime(status)) => (
-                Turn::TerminateRuntime(status.clone(), grace.begin(now)),
-                Running::TerminateRuntime,
-            ),
+            (Phase::Terminating { grace, end }, Subject::Pod(pod)) => {
+                let (deadline, reason) = (grace.begin(now), end.reason.clone());
+                Some(PodSyncCall::Terminating(pod.clone(), deadline, reason))
+            }
+            (Phase::Terminating { grace, .. }, Subject::Runtime(status)) => {
+                let deadline = grace.begin(now);
+                Some(PodSyncCall::TerminatingRuntime(status.clone(), deadline))
+            }
             (Phase::Terminated { .. }, Subject::Pod(pod)) => {
-                (Turn::CleanUp(pod.clone()), Running::CleanUp)
+                Some(PodSyncCall::Terminated(pod.clone()))
             }
-            _ => return None,
+            _ => None,
         };
-        self.turn = Some(running);
-        Some(Effect::Run(turn))
+        self.running.clone()
     }
 
     /// What runs is over, and it is not known how.
     pub(super) fn interrupt(&mut self) {
-        self.turn = None;
+        self.running = None;
     }
 
-    fn on_ended(&mut self, outcome: Outcome) -> Vec<Effect> {
-        let Some(running) = self.turn.take() else {
-            return Vec::new();
+    /// A call of the syncer has ended. Returns when the worker begins again if nothing happens before;
+    /// `None` is at once.
+    pub(super) fn end_call(&mut self, outcome: Outcome) -> (Option<NextSync>, Vec<Effect>) {
+        let Some(call) = self.running.take() else {
+            return (None, Vec::new());
         };
         if outcome == Outcome::Done {
             self.failed_stops = 0;
         }
-        match (running, outcome) {
-            (Running::Sync, outcome) => self.on_synced(outcome),
+        match (call, outcome) {
+            (PodSyncCall::Sync(..), Outcome::Synced { terminal, next }) => {
+                (self.synced(terminal, next), Vec::new())
+            }
+            (PodSyncCall::Sync(..), _) => {
+                (self.synced(false, RetryDelay::Error.into()), Vec::new())
+            }
             (_, Outcome::Failed | Outcome::Synced { .. }) => {
                 self.failed_stops = self.failed_stops.saturating_add(1);
-                vec![Effect::Rest(Next {
-                    again: None,
-                    delay: RetryDelay::Stop(self.failed_stops),
-                })]
+                let delay = RetryDelay::Stop(self.failed_stops);
+                (Some(delay.into()), Vec::new())
             }
-            (Running::Terminate, Outcome::Done) => {
+            (PodSyncCall::Terminating(..), Outcome::Done) => {
                 if let Phase::Terminating { end, .. } = &self.phase {
                     self.phase = Phase::Terminated { end: end.clone() };
                 }
-                vec![Effect::Continue]
+                (None, Vec::new())
             }
-            (Running::TerminateRuntime, Outcome::Done) => match self.subject {
-                Subject::Runtime(_) => vec![Effect::Leave, Effect::Drop],
+            (PodSyncCall::TerminatingRuntime(..), Outcome::Done) => match self.subject {
+                Subject::Runtime(_) => (None, vec![Effect::Leave, Effect::Drop]),
                 // Its spec came while it was being stopped: stop it again, this time by the spec.
-                Subject::Pod(_) => vec![Effect::Continue],
+                Subject::Pod(_) => (None, Vec::new()),
             },
-            (Running::CleanUp, Outcome::Done) => {
+            (PodSyncCall::Terminated(_), Outcome::Done) => {
                 if let Phase::Terminated { end } = &self.phase {
                     self.phase = Phase::Finished { end: end.clone() };
                 }
-                vec![Effect::Leave, Effect::MarkFinished]
+                (None, vec![Effect::Leave, Effect::MarkFinished])
             }
         }
     }
 
-    fn on_synced(&mut self, outcome: Outcome) -> Vec<Effect> {
+    fn synced(&mut self, terminal: bool, next: NextSync) -> Option<NextSync> {
         if self.phase != Phase::Syncing {
-            return vec![Effect::Continue];
+            return None;
         }
-        self.failed = match outcome {
-            Outcome::Synced { next, .. } => next.delay == RetryDelay::Error,
-            Outcome::Done | Outcome::Failed => true,
-        };
-        match outcome {
-            Outcome::Synced { terminal: true, .. } => {
-                self.terminate(TerminationReason::Finished, None);
-                vec![Effect::Continue]
-            }
-            Outcome::Synced { next, .. } => vec![Effect::Rest(next)],
-            Outcome::Done | Outcome::Failed => vec![Effect::Rest(Next::ERROR)],
+        self.failed = next.delay == RetryDelay::Error;
+        if terminal {
+            self.terminate(TerminationReason::Finished, None);
+            return None;
         }
+        Some(next)
     }
 
     fn on_unwanted(&mut self) -> Vec<Effect> {
@@ -442,28 +431,24 @@ impl PodState {
 
     /// Stopping or cleaning up is tried again at once, if it is not done.
     fn try_again(&self) -> Vec<Effect> {
-        let grace = match &self.phase {
-            Phase::Terminating { grace, .. } => grace.seconds(),
-            Phase::Terminated { .. } => 1,
-            _ => return Vec::new(),
-        };
-        vec![Effect::Deliver(Work::Kill(grace))]
+        match &self.phase {
+            Phase::Terminating { .. } | Phase::Terminated { .. } => {
+                vec![Effect::Deliver(UpdateKind::Kill)]
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
-/// Questions.
 impl PodState {
-    /// Where it is.
     pub(super) fn phase(&self) -> &Phase {
         &self.phase
     }
 
-    /// Whom it is about.
     pub(super) fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// Its full name.
     pub(super) fn full_name(&self) -> PodFullName {
         match &self.subject {
             Subject::Pod(pod) => pod.full_name(),
@@ -471,7 +456,7 @@ impl PodState {
         }
     }
 
-    /// How it ends, once it does.
+    /// Why and how it ends, once it does.
     pub(super) fn end(&self) -> Option<&End> {
         match &self.phase {
             Phase::Terminating { end, .. }
@@ -484,12 +469,5 @@ impl PodState {
     /// Nothing is left to do.
     pub(super) fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Finished { .. })
-    }
-}
-
-fn grace_of(request: &Request) -> Option<i64> {
-    match request {
-        Request::Kill { grace_seconds, .. } => *grace_seconds,
-        Request::Sync(_) => None,
     }
 }

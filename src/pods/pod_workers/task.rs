@@ -1,70 +1,66 @@
-//! The task of one worker: waits for a message or for its own timer, and takes turns.
+//! The task of one worker: waits for an update or for its own timer, and calls the syncer.
 
 use super::{
     Shared,
-    delay::Next,
-    registry::{After, Job},
-    state::{Outcome, Turn},
-    update::Work,
+    registry::Job,
+    state::{Outcome, PodSyncCall},
 };
 use crate::{
     base::{
         chain,
         panics::{Place, contain, contain_blocking},
     },
-    model::{PodExt, PodUid},
-    pods::pod_sync::syncer::{PodSyncer, RetryDelay, SyncTurn},
+    model::PodUid,
+    pods::pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, UpdateKind},
 };
 use std::sync::Arc;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
+use tracing::Instrument as _;
 
 pub(super) async fn run(
     shared: Arc<Shared>,
     uid: PodUid,
     generation: u64,
-    mut inbox: mpsc::Receiver<Work>,
+    mut inbox: mpsc::Receiver<UpdateKind>,
 ) {
     let mut due = None;
     loop {
-        let mut work = tokio::select! {
+        let mut update = tokio::select! {
             biased;
             () = shared.shutdown.cancelled() => return,
-            work = inbox.recv() => match work {
-                Some(work) => Some(work),
+            update = inbox.recv() => match update {
+                Some(update) => Some(update),
                 None => return,
             },
             () = wait_until(due) => inbox.try_recv().ok(),
         };
-        due = loop {
+        loop {
             if shared.shutdown.is_cancelled() {
                 return;
             }
             // A panic in the bookkeeping is a failure of this pod, as one in its sync is.
-            let begin = || shared.begin(&uid, generation, work.take(), Instant::now());
+            let begin = || shared.begin(&uid, generation, update.take(), Instant::now());
             let ended = match contain_blocking(Place::Sync, begin) {
                 Ok(None) => return,
                 Ok(Some(job)) => {
-                    // Boxed, so that a resting worker does not keep room for a turn.
-                    let outcome = Box::pin(take_turn(shared.syncer.clone(), job)).await;
+                    // Boxed, so that a resting worker does not keep room for a sync.
+                    let outcome = Box::pin(sync(&shared, job)).await;
                     let end = || shared.end(&uid, generation, outcome, Instant::now());
                     contain_blocking(Place::Sync, end)
                 }
                 Err(panicked) => Err(panicked),
             };
-            let after = ended.unwrap_or_else(|panicked| {
+            due = ended.unwrap_or_else(|panicked| {
                 tracing::error!(podUID = %uid, err = %panicked, "Pod worker will try again");
                 shared.recover(&uid, generation, Instant::now())
             });
-            match after {
-                After::Continue => {}
-                After::Listen => break None,
-                After::Rest(due) => break Some(due),
-                After::Exit => return,
+            if due.is_some() {
+                break;
             }
-        };
+        }
     }
 }
 
@@ -75,107 +71,72 @@ async fn wait_until(due: Option<Instant>) {
     }
 }
 
-/// Calls the syncer. A panic in it is a failed turn, nothing more.
-async fn take_turn(syncer: Arc<dyn PodSyncer>, job: Job) -> Outcome {
-    let turn = match &job {
-        Job::Sync(turn, _) | Job::Stop(turn, _) | Job::CleanUp(turn) => turn.clone(),
+/// Calls the syncer. A panic in it is a failure of this call only.
+async fn sync(shared: &Shared, job: Job) -> Outcome {
+    let (call, cancel) = (job.call.clone(), job.cancel.clone());
+    let span = span_of(&call);
+    let work = async {
+        let syncing = contain(Place::Sync, sync_pod(shared.syncer.as_ref(), job));
+        let done = match &shared.observer {
+            Some(observer) => observer.observe(&call, syncing).await,
+            None => syncing.await,
+        };
+        let result = done.unwrap_or_else(|panicked| PodSyncResult {
+            result: Err(panicked.into()),
+            next: RetryDelay::Error.into(),
+        });
+        outcome(&call, result, cancel.is_cancelled())
     };
-    let called = contain(Place::Sync, call(syncer.as_ref(), job)).await;
-    called.unwrap_or_else(|panicked| {
-        log_failure(&turn, &panicked.into());
-        match turn {
-            Turn::Sync(..) => Outcome::Synced {
-                terminal: false,
-                next: Next::ERROR,
-            },
-            _ => Outcome::Failed,
-        }
-    })
+    work.instrument(span).await
 }
 
-async fn call(syncer: &dyn PodSyncer, job: Job) -> Outcome {
-    let (turn, result) = match job {
-        Job::Sync(turn, cancel) => {
-            let Turn::Sync(pod, kind) = &turn else {
-                return Outcome::Failed;
-            };
-            let synced = syncer.sync_pod(pod.clone(), *kind, cancel.clone()).await;
-            return sync_outcome(&turn, synced, cancel.is_cancelled());
+async fn sync_pod(syncer: &dyn PodSyncer, job: Job) -> PodSyncResult {
+    let Job {
+        call,
+        cancel,
+        grace,
+    } = job;
+    let result = match call {
+        PodSyncCall::Sync(pod, _) => return syncer.sync_pod(pod, cancel).await,
+        PodSyncCall::Terminating(pod, _, reason) => {
+            syncer.sync_terminating_pod(pod, grace, reason).await
         }
-        Job::Stop(turn, grace) => {
-            let result = match &turn {
-                Turn::Terminate(pod, _, reason) => {
-                    let (pod, reason) = (pod.clone(), reason.clone());
-                    syncer.sync_terminating_pod(pod, grace, reason).await
-                }
-                Turn::TerminateRuntime(running, _) => {
-                    let running = running.clone();
-                    syncer.sync_terminating_runtime_pod(running, grace).await
-                }
-                Turn::Sync(..) | Turn::CleanUp(_) => Ok(()),
-            };
-            (turn, result)
+        PodSyncCall::TerminatingRuntime(running, _) => {
+            syncer.sync_terminating_runtime_pod(running, grace).await
         }
-        Job::CleanUp(turn) => {
-            let result = match &turn {
-                Turn::CleanUp(pod) => syncer.sync_terminated_pod(pod.clone()).await,
-                _ => Ok(()),
-            };
-            (turn, result)
-        }
+        PodSyncCall::Terminated(pod) => syncer.sync_terminated_pod(pod).await,
     };
+    PodSyncResult {
+        result: result.map(|()| true),
+        next: NextSync::default(),
+    }
+}
+
+/// Failures are handled by the next call, so they are logged here.
+fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> Outcome {
+    let PodSyncResult { result, mut next } = done;
+    let is_sync = matches!(call, PodSyncCall::Sync(..));
+    if let Err(error) = &result {
+        if next.delay == RetryDelay::Resync {
+            next.delay = RetryDelay::Error;
+        }
+        if !(is_sync && cancelled) {
+            tracing::warn!(err = %chain(error.as_ref()), "Error syncing pod, will try again");
+        }
+    }
     match result {
-        Ok(()) => Outcome::Done,
-        Err(error) => {
-            log_failure(&turn, &error);
-            Outcome::Failed
-        }
+        Ok(terminal) if is_sync => Outcome::Synced { terminal, next },
+        Err(_) if is_sync => Outcome::Synced {
+            terminal: false,
+            next,
+        },
+        Ok(_) => Outcome::Done,
+        Err(_) => Outcome::Failed,
     }
 }
 
-fn sync_outcome(turn: &Turn, synced: SyncTurn, cancelled: bool) -> Outcome {
-    let SyncTurn {
-        result,
-        again,
-        mut delay,
-    } = synced;
-    let terminal = match result {
-        Ok(terminal) => terminal,
-        Err(error) => {
-            if delay == RetryDelay::Resync {
-                delay = RetryDelay::Error;
-            }
-            if !cancelled {
-                log_failure(turn, &error);
-            }
-            false
-        }
-    };
-    Outcome::Synced {
-        terminal,
-        next: Next { again, delay },
-    }
-}
-
-/// Failures of turns are handled here (the turn is tried again), so they are logged here.
-fn log_failure(turn: &Turn, error: &anyhow::Error) {
-    let (what, name, namespace, uid) = match turn {
-        Turn::Sync(pod, _) => ("sync", pod.name(), pod.namespace(), pod.uid()),
-        Turn::Terminate(pod, ..) => ("stop", pod.name(), pod.namespace(), pod.uid()),
-        Turn::CleanUp(pod) => ("clean up", pod.name(), pod.namespace(), pod.uid()),
-        Turn::TerminateRuntime(status, _) => (
-            "stop",
-            &*status.name,
-            &*status.namespace,
-            status.uid.clone(),
-        ),
-    };
-    tracing::warn!(
-        what,
-        pod = name,
-        namespace,
-        pod_uid = %uid,
-        err = %chain(error.as_ref()),
-        "Pod worker will try again"
-    );
+/// Every line that is logged during a call names the pod.
+fn span_of(call: &PodSyncCall) -> tracing::Span {
+    let (namespace, name, uid) = call.pod();
+    tracing::info_span!("sync", pod = format!("{namespace}/{name}"), podUID = %uid)
 }

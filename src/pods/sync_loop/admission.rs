@@ -1,7 +1,6 @@
-//! Whether this node may run a pod at all: pure.
+//! Whether this node may run a pod at all. Pure.
 //!
-//! A pod that is refused here has failed, with a reason; it is not tried again as long as this kubelet
-//! runs. Answers to upstream's admit handlers, in their order.
+//! A pod that is rejected here has failed, with a reason; this process does not admit it again. Answers to upstream's admit handlers, in their order.
 
 mod app_armor;
 pub mod sysctls;
@@ -12,7 +11,7 @@ use crate::{
 };
 use sysctls::Allowlist;
 
-/// What admission knows of the node.
+/// The node as admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeView<'a> {
     /// Kernel parameters that pods may set.
@@ -23,7 +22,7 @@ pub struct NodeView<'a> {
     pub features: RuntimeFeatures,
 }
 
-/// Why a pod is refused.
+/// Why a pod is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// `status.reason`, and the reason of the event.
@@ -61,25 +60,25 @@ fn operating_system(pod: &Pod) -> Result<(), Rejection> {
         ));
     }
     let os = pod.spec().and_then(|spec| spec.os.as_ref());
-    match os.is_some_and(|os| os.name != "linux") {
-        true => Err(Rejection::new(
+    if os.is_some_and(|os| os.name != "linux") {
+        return Err(Rejection::new(
             "PodOSNotSupported",
             "Failed to admit pod as the OS field doesn't match node OS",
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 fn supplemental_groups(pod: &Pod, features: RuntimeFeatures) -> Result<(), Rejection> {
     let context = pod.spec().and_then(|spec| spec.security_context.as_ref());
     let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
-    match policy == Some("Strict") && !features.supplemental_groups_policy {
-        true => Err(Rejection::new(
+    if policy == Some("Strict") && !features.supplemental_groups_policy {
+        return Err(Rejection::new(
             "SupplementalGroupsPolicyNotSupported",
             "SupplementalGroupsPolicy=Strict is not supported in this node",
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! When to look for what nobody claims, and the one look at the runtime and the disk that is under
-//! way.
+//! When audits for orphans run, and the one that is running.
 
 use crate::base::panics::{Panicked, Place, contain};
 use std::time::Duration;
@@ -8,12 +7,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How often what nobody claims is looked for. Everything else is event-driven.
+/// How often audits run. Everything else is event-driven.
 pub const PERIOD: Duration = Duration::from_secs(60);
-/// How soon an audit runs after something that may have left remains.
-const WAIT_LIMIT: Duration = Duration::from_millis(100);
-/// How soon it runs after remains that could not be removed.
-const AGAIN: Duration = Duration::from_secs(10);
+/// The delay after something that may have left remains.
+const AUDIT_DELAY: Duration = Duration::from_millis(100);
+/// The delay after remains that could not be removed.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The schedule of audits.
 #[derive(Debug)]
@@ -22,10 +21,9 @@ pub struct Audits {
     next: Instant,
     /// When everything is compared again, and not only what may just have been left behind.
     whole: Instant,
-    /// What one of them started. It may take as long as the runtime hangs; a second one would only
-    /// hang beside it.
+    /// The running one. It may hang as long as the runtime does, and a second one would hang beside it.
     running: Option<JoinHandle<Result<(), Panicked>>>,
-    /// One came while another was under way: what it would have found is looked for afterwards.
+    /// An audit was due while another one was running: it follows that one.
     missed: bool,
 }
 
@@ -35,7 +33,7 @@ impl Audits {
         let now = Instant::now();
         Self {
             period,
-            next: now + WAIT_LIMIT,
+            next: now + AUDIT_DELAY,
             whole: now,
             running: None,
             missed: false,
@@ -44,12 +42,12 @@ impl Audits {
 
     /// Something may have been left behind.
     pub(super) fn soon(&mut self) {
-        self.within(WAIT_LIMIT);
+        self.within(AUDIT_DELAY);
     }
 
     /// Something was left behind that cannot be removed now.
     pub(super) fn again(&mut self) {
-        self.within(AGAIN);
+        self.within(RETRY_DELAY);
     }
 
     fn within(&mut self, pause: Duration) {
@@ -70,8 +68,8 @@ impl Audits {
         }
     }
 
-    /// One is done at this moment. True when it was time to compare everything; `complete` is whether
-    /// that was possible.
+    /// An audit runs now. True when it is time to compare everything; `complete` is whether that is
+    /// possible.
     pub(super) fn done(&mut self, complete: bool) -> bool {
         let now = Instant::now();
         self.next = now + self.period;
@@ -82,7 +80,7 @@ impl Audits {
         whole
     }
 
-    /// Starts the part of an audit that asks the runtime and the disk, unless one is under way.
+    /// Starts the part of an audit that reads the runtime and the disk, unless one is running.
     pub(super) fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.missed = self.running.is_some();
         if !self.missed {
@@ -108,7 +106,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     #[tokio::test(start_paused = true)]
-    async fn one_is_under_way_at_a_time_and_a_missed_one_follows_it() {
+    async fn one_audit_runs_at_a_time_and_a_missed_one_follows_it() {
         let mut audits = Audits::every(PERIOD);
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let work = || {
@@ -128,17 +126,13 @@ mod tests {
         gate.add_permits(1);
         let before = Instant::now();
         audits.due().await;
-        assert_eq!(
-            before.elapsed(),
-            WAIT_LIMIT,
-            "what was missed is looked for"
-        );
+        assert_eq!(before.elapsed(), AUDIT_DELAY, "the missed one follows");
         audits.done(true);
         audits.start(work());
         gate.add_permits(1);
         audits.due().await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
-        assert_eq!(before.elapsed(), WAIT_LIMIT + PERIOD, "nothing was missed");
+        assert_eq!(before.elapsed(), AUDIT_DELAY + PERIOD, "nothing was missed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -157,6 +151,6 @@ mod tests {
         let before = Instant::now();
         audits.again();
         audits.due().await;
-        assert_eq!(before.elapsed(), AGAIN);
+        assert_eq!(before.elapsed(), RETRY_DELAY);
     }
 }

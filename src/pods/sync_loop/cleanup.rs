@@ -1,4 +1,4 @@
-//! What happens after a pod's end, and the audit for what nobody claims.
+//! What happens after a pod's end, and the audit for orphans.
 
 use super::{
     SyncLoop,
@@ -21,9 +21,8 @@ use crate::{
 use std::{collections::HashSet, sync::Arc};
 
 impl SyncLoop {
-    /// Workers that have nothing more to do. One whose pod is gone, or is wanted afresh under the same
-    /// UID (also by now, after an orphan of that UID), is cleaned up after; a pod that ended by itself
-    /// stays as it is, to be looked at.
+    /// Workers that finished. The remains of a pod that is gone, or was added again under the same UID, are
+    /// removed; those of a pod that ended by itself stay for users.
     pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
@@ -38,17 +37,17 @@ impl SyncLoop {
     pub(super) fn end(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if self.held.remove(&uid) {
-            // Nothing of it was started; what has its UID is another pod's, or an orphan now.
+            // It was never started; what the runtime has under its UID is another pod's, or an orphan.
             self.audits.soon();
         } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.clean(uid);
         } else {
-            self.tell(&uid, UpdateOptions::kill(pod, TerminationReason::Deleted));
+            self.update_worker(&uid, UpdateOptions::kill(pod, TerminationReason::Deleted));
         }
     }
 
-    /// The clean-up after a pod is over: its worker may go, and a pod that was asked for again
-    /// meanwhile starts afresh. False when something is left of one of them.
+    /// The remains of these pods were to be removed: their workers may go, and a pod that was added again
+    /// meanwhile is created. False when something is left of one of them.
     pub(super) fn on_cleaned(&mut self, uids: HashSet<(PodUid, bool)>) -> bool {
         let manager = self.manager.reader();
         let mut all_gone = true;
@@ -65,7 +64,7 @@ impl SyncLoop {
                 if knew {
                     self.metrics.restarted(&pod);
                 }
-                // What could not be removed is tried again by the audit, and not at once.
+                // What could not be removed is left to the audit.
                 if !gone && self.occupant(&pod) != Occupant::Itself {
                     self.held.insert(uid);
                 } else {
@@ -76,7 +75,7 @@ impl SyncLoop {
         all_gone
     }
 
-    /// Something of these pods is on disk although nobody knew them when an audit looked.
+    /// An audit found something of these pods on disk that belonged to no pod then.
     pub(super) fn on_orphaned_logs(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
@@ -111,8 +110,8 @@ impl SyncLoop {
         })
     }
 
-    /// Looks for what nobody claims. Acts only on settled runtime statuses from a complete list, and only
-    /// on pods whose source has delivered.
+    /// Looks for orphans. Acts only on settled runtime statuses from a complete list, and only on pods
+    /// whose source has delivered.
     pub(super) fn audit(&mut self, complete: Complete) {
         let manager = self.manager.reader();
         let held: Vec<_> = self
@@ -141,7 +140,7 @@ impl SyncLoop {
                 pod = %orphan.name,
                 namespace = %orphan.namespace,
                 "podUID" = %orphan.uid,
-                "Stopping a pod that no source wants"
+                "Clean up containers for orphaned pod"
             );
             self.metrics.orphan();
             self.workers.update_pod(UpdateOptions::orphan(orphan));
@@ -149,11 +148,11 @@ impl SyncLoop {
         for remains in orphans.remains {
             self.clean(remains.uid.clone());
         }
-        // Before anything is compared with what is wanted, all of that has to be known.
+        // The desired pods have to be known before anything is compared with them.
         let all_delivered = self.sources.all_ready().is_some();
         let whole = self.audits.done(all_delivered);
         if unread_orphans {
-            // That a pod has been read does not wake the loop unless it has changed.
+            // An inspection wakes the loop only if the status has changed.
             self.audits.again();
         }
         if whole {
@@ -162,25 +161,25 @@ impl SyncLoop {
         self.collect(pods, wanted, complete);
     }
 
-    /// Makes up for updates of workers that were lost somewhere: a desired pod without a worker gets one,
-    /// and a pod that is not desired any more is stopped.
+    /// Repairs lost updates of workers: a desired pod without a worker gets one, and a pod that is not
+    /// desired any more is stopped.
     fn compare(&mut self, wanted: &HashSet<PodUid>) {
         let found = self.workers.sync_known_pods(wanted);
         let manager = self.manager.reader();
         for uid in found.to_create {
-            // Those that were forgotten just now are cleaned up after first.
+            // The remains of those that were forgotten just now are removed first.
             let waits = self.cleaning.contains(&uid) || self.held.contains(&uid);
             if found.forgotten.contains(&uid) || waits {
                 continue;
             }
             if let Some(pod) = manager.get(&uid) {
-                tracing::warn!(pod = %pod.full_name(), "A pod had no worker; it gets one");
+                tracing::warn!(pod = %pod.full_name(), "Pod has no worker, creating one");
                 self.create(pod);
             }
         }
     }
 
-    /// What is superseded of pods that stay, and what is left of pods that are gone.
+    /// Removes superseded containers of pods that stay, and looks for remains of pods that are gone.
     fn collect(
         &mut self,
         pods: Vec<Arc<PodStatus>>,
@@ -205,9 +204,9 @@ impl SyncLoop {
         });
     }
 
-    /// Whether a desired pod without a worker may get one, as far as its UID goes. Another pod that has the
-    /// UID is stopped and removed first. While it is stopped it has a worker, which has to restart with the
-    /// desired pod (true); otherwise the desired pod waits until the UID is free (false).
+    /// Whether a desired pod may get a worker, as far as its UID goes. Another pod that has the UID is
+    /// stopped and removed first: by a worker that then restarts with the desired pod (true), or before the
+    /// desired pod gets its worker (false).
     pub(super) fn has_its_uid(&mut self, pod: &Pod) -> bool {
         let uid = pod.uid();
         match self.occupant(pod) {
@@ -238,9 +237,9 @@ impl SyncLoop {
     }
 
     /// What an earlier kubelet ran under the same full name has to end before a new static pod starts
-    /// (P-12): its worker holds the start gate of that name. One of another source that has not
-    /// delivered yet may still be wanted: it holds the name itself, until an audit judges it. False when
-    /// nothing is known yet of one of them: it may be one of the API server.
+    /// (P-12): its worker holds the start gate of that name. A pod of a source that has not delivered yet
+    /// may still be desired: it holds the name itself, until the audit decides. False when the source of
+    /// one of them is not known yet: it may be a pod of the API server.
     pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) -> bool {
         let (uid, manager) = (pod.uid(), self.manager.reader());
         let mut all_read = true;
@@ -261,8 +260,8 @@ impl SyncLoop {
     }
 }
 
-/// Whether a pod of which only a record is left, and perhaps files, is gone for good. Where it came from
-/// is not noted in records of earlier kubelets.
+/// Whether a pod of which only a record is left, and perhaps files, is gone for good. Records of earlier
+/// versions do not have the origin.
 fn is_gone(sources: &SourcesReadyReader, origin: Option<&Origin>) -> bool {
     match origin {
         Some(origin) => origin

@@ -1,4 +1,4 @@
-//! What a message from a source means: pure.
+//! What an update of a source means. Pure.
 
 use crate::model::{Pod, PodExt, PodOp, PodUid, PodUpdate};
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 /// One thing to do, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Put the pod on the board of desired pods.
+    /// Store the desired pod.
     Set(Arc<Pod>),
-    /// Take the pod off the board.
+    /// Remove it from the store.
     Unset(PodUid),
     /// Give the pod a worker.
     Create(Arc<Pod>),
-    /// Tell the pod's worker that the pod was changed.
+    /// Update the pod's worker.
     Update(Arc<Pod>),
-    /// Tell the pod's worker to end it: its source no longer has it.
+    /// End the pod: its source no longer has it.
     Kill(Arc<Pod>),
 }
 
-/// The steps of one message. Additions go in order of creation, as upstream's do; pods without a
+/// The steps of one update. Additions go in order of creation, as upstream's do; pods without a
 /// creation time (static ones) come first.
 pub fn dispatch(update: &PodUpdate, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
     let mut pods = update.pods.clone();
@@ -35,7 +35,7 @@ fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) 
         PodOp::Add => vec![Step::Set(pod.clone()), Step::Create(pod)],
         PodOp::Update | PodOp::Delete => vec![Step::Set(pod.clone()), Step::Update(pod)],
         PodOp::Reconcile => vec![Step::Set(pod)],
-        // The last desired version knows the grace period and the hooks better than the message may.
+        // The last desired version has the grace period and the hooks; the update may not.
         PodOp::Remove => {
             let uid = pod.uid();
             let last = known(&uid).unwrap_or(pod);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_does_nothing() {
+    fn an_empty_update_does_nothing() {
         assert!(dispatch(&update(PodOp::Add, vec![]), &|_| None).is_empty());
     }
 }

@@ -1,5 +1,4 @@
-//! The metric families about which pods are wanted and what became of others, named as upstream names
-//! them.
+//! The metric families about desired pods and orphans, named as upstream names them.
 
 use crate::{
     base::metrics::{AtScrape, Metrics, Sample},
@@ -40,7 +39,7 @@ pub struct LoopMetrics {
 }
 
 impl LoopMetrics {
-    /// Declares the families, and those that count what is wanted.
+    /// Registers the families.
     pub fn new(metrics: &Metrics, manager: &PodManager, workers: &PodWorkers) -> Self {
         let pods = manager.clone();
         metrics.register(
@@ -100,19 +99,19 @@ impl LoopMetrics {
         }
     }
 
-    /// The node refused a pod.
+    /// The node rejected a pod.
     pub(super) fn rejected(&self, reason: &'static str) {
         self.rejections
             .get_or_create_owned(&Reason { reason })
             .inc();
     }
 
-    /// Something runs that nobody wants.
+    /// An orphaned pod runs.
     pub(super) fn orphan(&self) {
         self.orphans.inc();
     }
 
-    /// A pod starts afresh after another one of its UID.
+    /// A pod starts after another one of its UID.
     pub(super) fn restarted(&self, pod: &Pod) {
         let label = Static {
             r#static: yes_no(pod.is_static()),
@@ -125,7 +124,7 @@ impl LoopMetrics {
         self.containers.observe(pod.containers().len() as f64);
     }
 
-    /// An audit found so many strays on disk, which are removed now.
+    /// An audit found remains of so many pods on disk, which are removed now.
     pub(super) fn swept(&self, orphaned_logs: usize) {
         self.cleaned
             .set(i64::try_from(orphaned_logs).unwrap_or(i64::MAX));

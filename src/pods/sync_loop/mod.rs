@@ -1,11 +1,11 @@
-//! The loop through which desired becomes actual.
+//! The loop that turns changes into updates of pod workers.
 //!
-//! * Owns: the board of desired pods (its only writer) and the decision what a change means.
-//! * Woken by: messages of sources, pods whose picture or probe verdicts changed, workers that
-//!   finished, a slow audit.
+//! * Owns: the store of desired pods (its only writer) and the decision what a change means.
+//! * Woken by: updates of sources, pods whose runtime status or probe results changed, workers that
+//!   finished, a runtime that returned, a slow audit.
 //! * Publishes: updates to pod workers; which sources have delivered.
 //! * Must never wait for a pod: every branch is bookkeeping that takes microseconds. Must never clean
-//!   up without proof that the picture is complete and that the source in question has delivered.
+//!   up without proof that a complete list was applied and that the source in question has delivered.
 //! * Answers to upstream's `syncLoopIteration` and `HandlePodCleanups`.
 
 pub mod admission;
@@ -48,36 +48,36 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long the first look at everything may take before sources are heard all the same.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// The heartbeat's resolution: a loop that has not turned for long is reported by `/healthz`.
+/// How long the first inspection of everything may take before updates of sources are handled.
+const FIRST_INSPECTION: Duration = Duration::from_secs(1);
+/// The longest time between two iterations of a healthy loop.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// When the loop last turned, for `/healthz`.
+/// When the last iteration of the loop began, for `/healthz`.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     started: Instant,
-    turned: Arc<AtomicU64>,
+    last: Arc<AtomicU64>,
 }
 
 impl Heartbeat {
-    /// A heart that beats now.
+    /// A heartbeat at this moment.
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
-            turned: Arc::default(),
+            last: Arc::default(),
         }
     }
 
     fn beat(&self) {
         let seconds = self.started.elapsed().as_secs();
-        self.turned.store(seconds, Ordering::Relaxed);
+        self.last.store(seconds, Ordering::Relaxed);
     }
 
-    /// How long ago the loop last turned, to the second.
+    /// How long ago the last iteration began, to the second.
     pub fn age(&self) -> Duration {
-        let turned = Duration::from_secs(self.turned.load(Ordering::Relaxed));
-        self.started.elapsed().saturating_sub(turned)
+        let last = Duration::from_secs(self.last.load(Ordering::Relaxed));
+        self.started.elapsed().saturating_sub(last)
     }
 }
 
@@ -97,9 +97,9 @@ pub struct Admission {
     pub features: FeaturesReader,
 }
 
-/// The loop and everything it tells.
+/// The loop.
 pub struct SyncLoop {
-    /// Messages of the sources.
+    /// Updates of the sources.
     pub updates: mpsc::Receiver<PodUpdate>,
     /// Which sources have delivered.
     pub sources: SourcesReady,
@@ -107,43 +107,43 @@ pub struct SyncLoop {
     pub manager: PodManagerWriter,
     /// Workers.
     pub workers: PodWorkers,
-    /// The runtime's picture.
+    /// The runtime status of every pod.
     pub cache: PodCache,
-    /// Probe verdicts.
+    /// Probe results.
     pub results: ProbeResults,
-    /// What workers drive; here for statuses, probes and clean-up.
+    /// What workers call; here for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
-    /// Which pods this node refuses.
+    /// Which pods this node rejects.
     pub admission: Admission,
-    /// Counts what becomes of pods.
+    /// The loop's metrics.
     pub metrics: LoopMetrics,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
     /// Pods whose remains are being removed.
     pub cleaning: HashSet<PodUid>,
-    /// Pods whose remains have been looked after, and whether all of them are gone.
+    /// Pods whose remains were to be removed, and whether all of them are gone.
     pub cleaned: Arc<DirtySet<(PodUid, bool)>>,
-    /// Pods that are wanted and have no worker, because of what the runtime has under their UID.
+    /// Desired pods without a worker, because of what the runtime has under their UID.
     pub held: HashSet<PodUid>,
     /// Pods of which an audit found something on disk, and nothing else.
     pub orphaned_logs: Arc<DirtySet<PodUid>>,
-    /// When to look for what nobody claims.
+    /// When to look for orphans.
     pub audits: Audits,
-    /// Whether every source has delivered, and all that it wants is known.
+    /// Whether every source has delivered.
     pub heard: watch::Sender<bool>,
     /// Notified when the runtime returns after it may have been away.
     pub runtime_returned: Arc<Notify>,
 }
 
 impl SyncLoop {
-    /// Turns until shutdown. Begins once the runtime has been listed in full.
+    /// Runs until shutdown. Begins once the runtime has been listed in full.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let complete = tokio::select! {
             complete = self.cache.complete() => complete,
             () = shutdown.cancelled() => return Ok(()),
         };
         tokio::select! {
-            () = self.first_look() => {}
+            () = self.first_inspection() => {}
             () = shutdown.cancelled() => return Ok(()),
         }
         self.workers.observe_runtime(&self.cache.pods());
@@ -165,7 +165,7 @@ impl SyncLoop {
                         self.audits.soon();
                     }
                 }
-                uids = self.results.changed() => self.on_verdicts(uids),
+                uids = self.results.changed() => self.on_probe_results(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
                 uids = self.cleaned.take() => match self.on_cleaned(uids) {
                     true => self.audits.soon(),
@@ -180,23 +180,25 @@ impl SyncLoop {
         }
     }
 
-    /// Waits until everything that the first list named has been read. What sources bring after that
-    /// is shown as it is from its first moment on. Something that hangs holds nobody up for long: it
-    /// is as unread as it would be later.
-    async fn first_look(&self) {
+    /// Waits until everything in the first list has been inspected, so that the first status of a pod is
+    /// right. An inspection that hangs delays other pods by [`FIRST_INSPECTION`] at most.
+    async fn first_inspection(&self) {
         let all_read = async {
             for pod in self.cache.pods() {
                 self.cache.settled(&pod.uid).await;
             }
         };
-        if tokio::time::timeout(FIRST_LOOK, all_read).await.is_err() {
-            tracing::warn!("Not everything that the runtime has can be read soon; going on");
+        if tokio::time::timeout(FIRST_INSPECTION, all_read)
+            .await
+            .is_err()
+        {
+            tracing::warn!("Initial inspection timed out; continuing with partial status");
         }
     }
 
     fn on_update(&mut self, update: PodUpdate) {
         let manager = self.manager.reader();
-        // Looked up once per message: pods of an earlier kubelet are there at the start, if at all.
+        // Once per update: pods of an earlier kubelet exist at the start, if at all.
         let predecessors = match update.op {
             PodOp::Add => self.predecessors(&update.pods),
             _ => Vec::new(),
@@ -204,7 +206,7 @@ impl SyncLoop {
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
                 Step::Set(pod) => {
-                    self.show(&pod);
+                    self.publish_first(&pod);
                     self.manager.set(pod);
                 }
                 Step::Unset(uid) => {
@@ -226,9 +228,9 @@ impl SyncLoop {
         }
     }
 
-    /// A pod has a status before it is shown for the first time. While another one of its UID is being
-    /// ended or removed, that one's stays.
-    fn show(&self, pod: &Arc<Pod>) {
+    /// Publishes the status of a new pod before the pod is visible. While another pod of its UID is being
+    /// ended or removed, that one's status stays.
+    fn publish_first(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let ending = self.workers.is_pod_termination_requested(&uid);
         if self.manager.reader().get(&uid).is_none()
@@ -240,7 +242,8 @@ impl SyncLoop {
         }
     }
 
-    /// Whose the UID of a pod is: another pod may have had it, or have been edited, while no kubelet ran.
+    /// Which pod has this UID in the runtime: another one may have had it, or this one may have been
+    /// edited, while no kubelet ran.
     fn occupant(&self, pod: &Pod) -> Occupant {
         let uid = pod.uid();
         let settled = self.cache.try_settled(&uid);
@@ -254,8 +257,8 @@ impl SyncLoop {
         })
     }
 
-    /// Active pods that no source wants (any more), and that have the name of one of these static pods.
-    /// One that was listed and not read yet may be active.
+    /// Active pods that no source has (any more), and that have the name of one of these static pods. One
+    /// that was listed and not inspected yet may be active.
     fn predecessors(&self, of: &[Arc<Pod>]) -> Vec<Arc<PodStatus>> {
         let of = of.iter().filter(|pod| pod.is_static());
         let names: HashSet<(&str, &str)> = of.map(|pod| (pod.namespace(), pod.name())).collect();
@@ -274,51 +277,51 @@ impl SyncLoop {
         pods
     }
 
-    /// The runtime status of these pods changed: their probes, statuses and workers want to know.
-    /// True when one of them belongs to nobody.
+    /// The runtime status of these pods changed: updates their probes, statuses and workers. True when one
+    /// of them is an orphan.
     fn on_changed(&mut self, uids: HashSet<PodUid>) -> bool {
         let manager = self.manager.reader();
-        let mut strangers = false;
+        let mut orphans = false;
         for uid in uids {
             self.pod_sync.probes.pod_changed(&uid);
             match manager.get(&uid) {
                 Some(pod) if self.held.contains(&uid) => self.create_held(pod),
-                Some(pod) => self.look_at(pod),
+                Some(pod) => self.sync(pod),
                 None if self.workers.knows(&uid) => self.workers.status_changed(&uid),
-                None => strangers = true,
+                None => orphans = true,
             }
         }
-        strangers
+        orphans
     }
 
-    fn on_verdicts(&self, uids: HashSet<PodUid>) {
+    fn on_probe_results(&self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
             if let Some(pod) = manager.get(&uid) {
-                self.look_at(pod);
+                self.sync(pod);
             }
         }
     }
 
-    fn look_at(&self, pod: Arc<Pod>) {
+    fn sync(&self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        // What is there may be of the pod before it, whose own worker publishes its status.
+        // What the runtime has may be of the pod before it, whose own worker publishes its status.
         let is_anothers = self.workers.wants_restart(&uid)
             || self.cleaning.contains(&uid)
             || self.held.contains(&uid);
         if !is_anothers {
             self.pod_sync.statuses.publish(&pod);
         }
-        let look = UpdateOptions::sync(UpdateKind::Sync, pod);
-        self.workers.update_known_pod(look);
+        let update = UpdateOptions::sync(UpdateKind::Sync, pod);
+        self.workers.update_known_pod(update);
     }
 
-    /// Whether nothing is known yet of where a pod of the runtime came from.
+    /// Whether the source of a pod of the runtime is not known yet.
     fn is_unread(&self, pod: &PodStatus) -> bool {
         pod.sandboxes.is_empty() && self.cache.try_settled(&pod.uid).is_none()
     }
 
-    /// Gives a pod a worker once its predecessors end, or are known not to be its predecessors.
+    /// Creates the worker of a pod once its predecessors end, or turn out to be others.
     fn create_after(&mut self, predecessors: &[Arc<PodStatus>], pod: Arc<Pod>) {
         if self.end_predecessors(&pod, predecessors) {
             self.create(pod);
@@ -330,21 +333,21 @@ impl SyncLoop {
         }
     }
 
-    /// Tries again to give a worker to a pod that was held.
+    /// Tries again to create the worker of a pod that was held.
     fn create_held(&mut self, pod: Arc<Pod>) {
         self.held.remove(&pod.uid());
         let predecessors = self.predecessors(std::slice::from_ref(&pod));
         self.create_after(&predecessors, pod);
     }
 
-    /// A pod that is wanted gets no worker for now: it is tried again when something changes.
+    /// A desired pod gets no worker for now; that is tried again when something changes.
     fn hold(&mut self, pod: &Pod, why: &str) {
         self.pod_sync.decide(pod, Action::Hold, why.into());
         self.held.insert(pod.uid());
     }
 
-    /// Gives a pod a worker, which ends it at once if the node refuses it. One whose predecessor of the
-    /// same UID is still ending is judged when that is gone.
+    /// Creates the worker of a pod, which ends it at once if the node rejects it. A pod whose predecessor
+    /// of the same UID is still ending is admitted when that is gone.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if !self.workers.knows(&uid) && !self.has_its_uid(&pod) {
@@ -355,15 +358,15 @@ impl SyncLoop {
         }
         let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
         if !waits && !pod.is_terminal() && !self.pod_sync.has_ended(&uid) {
-            self.judge(&pod);
+            self.admit(&pod);
         }
         let seen = self.cache.try_settled(&uid);
         let options = UpdateOptions::sync(UpdateKind::Create, pod).seen(seen);
-        self.tell(&uid, options);
+        self.update_worker(&uid, options);
     }
 
-    /// Shows the pod as failed if the node refuses it; its worker then ends it.
-    fn judge(&self, pod: &Arc<Pod>) {
+    /// Publishes the pod as failed if the node rejects it; its worker then ends it.
+    fn admit(&self, pod: &Arc<Pod>) {
         let admission = &self.admission;
         let node = NodeView {
             sysctls: &admission.sysctls,
@@ -377,9 +380,9 @@ impl SyncLoop {
         }
     }
 
-    /// Tells the pod's worker. While the remains of an earlier pod of this UID are being removed there
-    /// is none, and there must be none, or the new pod would go with them: it is created after that.
-    fn tell(&self, uid: &PodUid, options: UpdateOptions) {
+    /// Updates the pod's worker. While the remains of an earlier pod of this UID are being removed there
+    /// must be none, or the new pod would be removed with them: it is created after that.
+    fn update_worker(&self, uid: &PodUid, options: UpdateOptions) {
         if self.workers.knows(uid) || !self.cleaning.contains(uid) {
             self.workers.update_pod(options);
         }

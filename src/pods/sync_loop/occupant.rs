@@ -1,4 +1,4 @@
-//! Which pod has the UID of a pod that is to start: pure.
+//! Which pod has the UID of a pod that is to start. Pure.
 
 use crate::model::{Pod, PodExt, PodSource, PodStatus, is_other_manifest, keys};
 
@@ -12,12 +12,12 @@ pub enum Occupant {
     Other,
     /// A pod of the API server, which is left alone.
     OfApi,
-    /// Too little of the runtime status is known to say.
+    /// Too little of the runtime status is known to decide.
     Unread,
 }
 
 /// Compares a desired pod with the runtime status of its UID. `settled` is whether all of that status is
-/// known. `remembered` is the digest of the manifest in the journal; it counts where the sandbox has none.
+/// known. `remembered` is the digest of the manifest in the pod state store, used where the sandbox has none.
 pub fn occupant(
     pod: &Pod,
     status: &PodStatus,
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pod_under_a_uid_is_recognised_row_by_row() {
+    fn another_pod_under_a_uid_is_recognised() {
         const FILE: Option<PodSource> = Some(PodSource::File);
         const API: Option<PodSource> = Some(PodSource::Api);
         let ours = pod("file", "v1:new");

@@ -1,13 +1,13 @@
-//! Which pods of the runtime nobody wants: pure.
+//! Which pods of the runtime are orphans. Pure.
 
 use crate::model::{PodStatus, PodUid};
 use std::sync::Arc;
 
-/// What is known about who wants pods.
+/// What is known about the owners of pods.
 pub struct Claims<'a> {
-    /// A source still has the pod, or a worker is still at it.
+    /// A source or a worker has the pod.
     pub claimed: &'a dyn Fn(&PodUid) -> bool,
-    /// The source that the pod came from has delivered: it is gone unless somebody claims it.
+    /// The source that the pod came from has delivered: it is gone unless it is claimed.
     pub gone: &'a dyn Fn(&PodStatus) -> bool,
 }
 
@@ -20,16 +20,17 @@ pub struct Orphans {
     pub remains: Vec<Arc<PodStatus>>,
 }
 
-/// Finds orphans. A pod is judged once the source it came from has delivered.
+/// Finds orphans: only among pods whose source has delivered.
 pub fn find(pods: &[Arc<PodStatus>], claims: &Claims<'_>) -> Orphans {
     let mut orphans = Orphans::default();
     for pod in pods {
         if (claims.claimed)(&pod.uid) || !(claims.gone)(pod) {
             continue;
         }
-        match pod.is_active() {
-            true => orphans.running.push(pod.clone()),
-            false => orphans.remains.push(pod.clone()),
+        if pod.is_active() {
+            orphans.running.push(pod.clone());
+        } else {
+            orphans.remains.push(pod.clone());
         }
     }
     orphans
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_judged_by_whether_its_own_source_has_delivered() {
+    fn a_pod_is_an_orphan_only_once_its_own_source_has_delivered() {
         let pods = [
             pod("file", Some(PodSource::File), true),
             pod("http", Some(PodSource::Http), true),

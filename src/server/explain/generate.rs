@@ -9,7 +9,7 @@ use super::{
 use crate::{
     base::GoDuration,
     model::{Pod, PodExt, is_sidecar, reasons},
-    pods::pod_workers::{Look, Phase},
+    pods::pod_workers::{Phase, WorkerStatus},
     state::pod_history::{Noted, Record},
 };
 use jiff::Timestamp;
@@ -29,7 +29,7 @@ pub struct Inputs<'a> {
     /// Its status, where it has one.
     pub status: Option<&'a PodStatus>,
     /// What its worker is at, if it has one.
-    pub worker: Option<&'a Look>,
+    pub worker: Option<&'a WorkerStatus>,
     /// What was decided about it.
     pub record: &'a Record,
     /// Containers that wait for a restart: how long in all, and until when.
@@ -119,7 +119,10 @@ fn waits(inputs: &Inputs<'_>, containers: &[ContainerView], doing: Option<&Doing
         until,
     };
     let mut waits = Vec::new();
-    match inputs.worker.map(|worker| (&worker.phase, &worker.behind)) {
+    match inputs
+        .worker
+        .map(|worker| (&worker.phase, &worker.waits_for))
+    {
         Some((Phase::Waiting { .. }, behind)) => {
             let uids: Vec<_> = behind.iter().map(ToString::to_string).collect();
             let uids = uids.join(", ");
@@ -249,7 +252,7 @@ fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
             let at = grace.deadline().map(|grace| inputs.wall(grace.deadline));
             push(at, "what still runs of it is killed".into());
         }
-        let due = worker.due.map(|due| inputs.wall(due));
+        let due = worker.next_sync.map(|due| inputs.wall(due));
         push(
             due,
             "the pod is looked at, if nothing happens before".into(),

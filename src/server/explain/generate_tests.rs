@@ -34,7 +34,7 @@ fn up() -> Value {
 struct Bed {
     pod: Pod,
     status: PodStatus,
-    worker: Look,
+    worker: WorkerStatus,
     record: Record,
     restarts: Vec<(String, Duration, Timestamp)>,
     probes: Vec<ProbeReport>,
@@ -45,11 +45,11 @@ fn bed(state: Value) -> Bed {
     Bed {
         pod: pod(json!({"containers": [{"name": "main", "image": "img"}]})),
         status: status(json!([container(state)])),
-        worker: Look {
+        worker: WorkerStatus {
             phase: Phase::Syncing,
-            turn_since: None,
-            due: None,
-            behind: Vec::new(),
+            sync_since: None,
+            next_sync: None,
+            waits_for: Vec::new(),
         },
         record: Record::default(),
         restarts: Vec::new(),
@@ -85,7 +85,7 @@ fn a_crash_loop_names_its_back_off_and_the_instant_of_the_restart() {
     let mut bed =
         bed(json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}));
     bed.restarts = vec![("main".into(), Duration::from_secs(40), t(23))];
-    bed.worker.due = Some(bed.here + Duration::from_secs(23));
+    bed.worker.next_sync = Some(bed.here + Duration::from_secs(23));
     let told = bed.explain();
     assert_eq!(
         told.summary,
@@ -181,7 +181,7 @@ fn a_pod_in_line_names_the_one_before_it() {
         kind,
         may_run: false,
     };
-    bed.worker.behind = vec!["old".into()];
+    bed.worker.waits_for = vec!["old".into()];
     let told = bed.explain();
     assert!(
         told.summary
@@ -213,7 +213,7 @@ fn what_failed_for_the_whole_pod_comes_first() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     let failed = HistoryEntry::about_pod(Action::Fail, "cannot create the sandbox: no CNI".into());
     bed.record.note(failed, t(-5));
-    bed.worker.due = Some(bed.here + Duration::from_secs(8));
+    bed.worker.next_sync = Some(bed.here + Duration::from_secs(8));
     let told = bed.explain();
     assert_eq!(
         told.summary,

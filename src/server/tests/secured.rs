@@ -784,7 +784,7 @@ async fn shutdown_waits_neither_for_handshakes_nor_for_idle_clients() {
 fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     fs::write(log, "2026-01-02T03:04:05Z stdout F first\n").unwrap();
-    let (writer, cache) = pod_cache::board();
+    let (writer, cache) = pod_cache::pod_cache();
     let owner = Owner {
         uid: "uid-a".into(),
         name: "a".into(),

@@ -1,7 +1,7 @@
 //! Events about pods and the node, as `kubectl describe` shows them.
 //!
 //! * Owns: a bounded ring of recent events, equal ones counted together.
-//! * Woken by: whoever records one.
+//! * Woken by: events that are recorded.
 //! * Publishes: one log line per occurrence in upstream's form (`"Event occurred" object="ns/name"
 //!   kind="Pod" … reason="BackOff" message="…"`), and [`EventRecorder::recent`].
 //! * Must never block its caller or grow without bound.
@@ -24,7 +24,7 @@ const CAPACITY: usize = 1000;
 pub enum EventType {
     /// Something expected happened.
     Normal,
-    /// Something a person may have to look at.
+    /// Something that may need attention.
     Warning,
 }
 

@@ -1,15 +1,16 @@
-//! Pods of which something is being made: the runtime tells of it before whoever makes it knows its id.
+//! Pods of which something is being created: the runtime sends its event before the create call returns its
+//! id.
 
 use super::{PodCache, PodCacheWriter};
 use crate::model::PodUid;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// How many things of each pod are being made.
+/// Number of create calls of each pod that are running.
 #[derive(Debug, Default)]
 pub(super) struct Creations(Mutex<HashMap<PodUid, usize>>);
 
-/// Until it is dropped, something of a pod is being made.
+/// Until it is dropped, something of a pod is being created.
 #[derive(Debug)]
 pub struct CreationGuard {
     creations: Arc<Creations>,
@@ -27,9 +28,9 @@ impl Drop for CreationGuard {
 }
 
 impl PodCache {
-    /// Says that something of this pod is being made in the runtime, until the value is dropped: after
-    /// the item was touched or observed. An id of this pod that nobody knows is no reason for a list
-    /// meanwhile, however long the runtime takes.
+    /// Something of this pod is being created, until the value is dropped: after the item was touched or
+    /// observed. Meanwhile an unknown id of this pod is no reason for a list, however long the runtime
+    /// takes.
     pub fn creating(&self, uid: PodUid) -> CreationGuard {
         let creations = self.shared.creations.clone();
         *creations.0.lock().entry(uid.clone()).or_default() += 1;
@@ -38,7 +39,7 @@ impl PodCache {
 }
 
 impl PodCacheWriter {
-    /// Whether something of this pod is being made.
+    /// Whether something of this pod is being created.
     pub fn is_creating(&self, uid: &PodUid) -> bool {
         self.shared.creations.0.lock().contains_key(uid)
     }
@@ -47,8 +48,8 @@ impl PodCacheWriter {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_pod_is_in_the_making_until_the_last_thing_of_it_was_made() {
-        let (writer, cache) = super::super::board();
+    fn a_pod_is_being_created_until_its_last_create_call_ends() {
+        let (writer, cache) = super::super::pod_cache();
         let uid = "u".into();
         assert!(!writer.is_creating(&uid));
         let (first, second) = (cache.creating(uid.clone()), cache.creating(uid.clone()));

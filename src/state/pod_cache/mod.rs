@@ -1,13 +1,13 @@
-//! The board that shows what the runtime has of every pod.
+//! The runtime status of every pod.
 //!
 //! * Owns: one [`PodStatus`] per pod, when each item of it was last read, and which items have to be
 //!   read again.
-//! * Woken by: reads that the PLEG delivers, and touches by whoever has just changed something.
-//! * Publishes: immutable pictures; the set of pods whose picture changed; items to inspect.
+//! * Woken by: reads of the PLEG, and touches after a change.
+//! * Publishes: immutable runtime statuses; the set of pods whose status changed; items to inspect.
 //! * Must never be written from a failed or partial read: a list that failed is not an empty list.
-//! * Answers to upstream's `pkg/kubelet/container/cache.go`. There, a worker waits for a picture
-//!   newer than a wall-clock time; here every read has a place in one sequence, and an item touched
-//!   after the read began keeps its pod *unsettled* until it was read again.
+//! * Answers to upstream's `pkg/kubelet/container/cache.go`. There, a worker waits for a status newer
+//!   than a wall-clock time; here every read has a place in one sequence, and an item touched after the
+//!   read began keeps its pod *unsettled* until it was read again.
 
 mod creations;
 mod snapshot;
@@ -65,7 +65,7 @@ impl Owner {
         }
     }
 
-    /// The owner that a picture belongs to.
+    /// The owner of a runtime status.
     pub fn of_status(status: &PodStatus) -> Self {
         Self {
             uid: status.uid.clone(),
@@ -86,8 +86,8 @@ pub enum Read {
     Gone,
 }
 
-/// Proof that a complete list of the runtime has been applied at least once in this process. Cleanup
-/// takes it, so that nothing is judged on the picture of before.
+/// Proof that a complete list of the runtime has been applied at least once in this process. Clean-up
+/// takes it, so that it never acts on an empty cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Complete(());
 
@@ -105,25 +105,25 @@ struct Shared {
     address_order: AddressOrder,
 }
 
-/// Reading end, and the place to say "I have just changed this"; cheap to clone.
+/// The reading end, which also marks what its holder has just changed; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PodCache {
     shared: Arc<Shared>,
 }
 
-/// Writing end, for the PLEG alone.
+/// The writing end, for the PLEG only.
 #[derive(Debug)]
 pub struct PodCacheWriter {
     shared: Arc<Shared>,
 }
 
-/// A new, empty board.
-pub fn board() -> (PodCacheWriter, PodCache) {
-    board_on(AddressOrder::IPV4_FIRST)
+/// A new, empty cache.
+pub fn pod_cache() -> (PodCacheWriter, PodCache) {
+    pod_cache_with(AddressOrder::IPV4_FIRST)
 }
 
-/// A new, empty board on a node whose pods' addresses count in this order.
-pub fn board_on(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
+/// A new, empty cache on a node whose pods' addresses have this order.
+pub fn pod_cache_with(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
     let shared = Arc::new(Shared {
         address_order,
         ..Shared::default()
@@ -137,18 +137,18 @@ pub fn board_on(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
 }
 
 impl PodCache {
-    /// The latest picture of a pod, settled or not; empty for a pod the runtime has nothing of.
+    /// The latest status of a pod, settled or not; empty for a pod the runtime has nothing of.
     pub fn latest(&self, uid: &PodUid) -> Arc<PodStatus> {
         self.shared.runtime_status.lock().status(uid)
     }
 
-    /// The picture of a pod if nothing of it has to be read again.
+    /// The status of a pod if nothing of it has to be read again.
     pub fn try_settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         self.shared.runtime_status.lock().settled(uid)
     }
 
-    /// The picture of a pod once every touched item has been read again. Waits as long as that takes;
-    /// the caller may drop the future.
+    /// The status of a pod once every touched item has been read again. Waits as long as that takes; the
+    /// caller may drop the future.
     pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
         loop {
             if let Some(status) = self.try_settled(uid) {
@@ -170,7 +170,7 @@ impl PodCache {
         }
     }
 
-    /// Waits until the picture of a pod is as `fact` wants it. The caller may drop the future.
+    /// Waits until the status of a pod satisfies `fact`. The caller may drop the future.
     pub async fn when(&self, uid: &PodUid, fact: impl Fn(&PodStatus) -> bool) {
         while !fact(&self.latest(uid)) {
             let changed = {
@@ -178,7 +178,7 @@ impl PodCache {
                 let notify = watchers.entry(uid.clone()).or_default().clone();
                 notify.notified_owned()
             };
-            // It may have changed before anybody knew that it is watched.
+            // It may have changed before the watch began.
             if fact(&self.latest(uid)) {
                 self.shared.wake_watchers(std::slice::from_ref(uid));
                 return;
@@ -187,7 +187,7 @@ impl PodCache {
         }
     }
 
-    /// Says that an item of a pod has just been created or changed: the pod is unsettled until the
+    /// Marks an item of a pod as just created or changed: the pod is unsettled until the
     /// item was read again. For a container, `sandbox` is where it lives.
     pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
         let seq = self.next_seq();
@@ -208,12 +208,12 @@ impl PodCache {
         self.shared.next_seq()
     }
 
-    /// The store of the strings that pictures share.
+    /// The strings that the statuses share.
     pub fn strings(&self) -> &Strings {
         &self.shared.strings
     }
 
-    /// In which order a pod's addresses count here.
+    /// The order of a pod's addresses.
     pub fn address_order(&self) -> AddressOrder {
         self.shared.address_order
     }
@@ -223,7 +223,7 @@ impl PodCache {
         self.shared.runtime_status.lock().pods()
     }
 
-    /// How much is kept, by what it is.
+    /// Numbers of entries, by what they are.
     pub fn kept(&self) -> [(&'static str, usize); 4] {
         let (pods, items, tombstones) = self.shared.runtime_status.lock().sizes();
         let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
@@ -236,7 +236,7 @@ impl PodCache {
         ]
     }
 
-    /// Waits for pods whose picture changed and takes them. For the sync loop only.
+    /// Waits for pods whose status changed and takes them. For the sync loop only.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.shared.changed.take().await
     }
@@ -272,12 +272,12 @@ impl PodCacheWriter {
         }
     }
 
-    /// The store of the strings that pictures share.
+    /// The strings that the statuses share.
     pub fn strings(&self) -> &Strings {
         &self.shared.strings
     }
 
-    /// In which order a pod's addresses count here.
+    /// The order of a pod's addresses.
     pub fn address_order(&self) -> AddressOrder {
         self.shared.address_order
     }
@@ -287,7 +287,7 @@ impl PodCacheWriter {
         self.shared.inspect.take().await
     }
 
-    /// Asks for an item to be inspected (again).
+    /// Queues an item for inspection.
     pub fn inspect(&self, item: ItemId) {
         self.shared.inspect.mark(item);
     }
@@ -338,8 +338,8 @@ impl PodCacheWriter {
         self.shared.listed.notify_waiters();
     }
 
-    /// A list equal to the last one was read at `seq`. Returns false when something was learnt since,
-    /// so that the list has to be applied in full to be sure.
+    /// A list equal to the last one was read at `seq`. Returns false when something was read since: then
+    /// the list has to be applied in full.
     pub fn confirm_list(&self, seq: Seq) -> bool {
         self.shared.runtime_status.lock().confirm_list(seq)
     }
@@ -374,8 +374,8 @@ impl Shared {
         }
     }
 
-    /// Whether somebody who listens to `notify` may sleep: the pod is unsettled, and whoever settles it
-    /// will find this very `notify`. Otherwise it has to look again, and so have all who share it.
+    /// Whether a waiter on `notify` may sleep: the pod is unsettled, and the read that settles it finds this
+    /// `notify`. Otherwise all waiters on it have to check again.
     fn will_be_woken(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
         let mut waiters = self.waiters.lock();
         let listed = waiters

@@ -1,4 +1,4 @@
-//! The picture itself: pure bookkeeping of reads in their order.
+//! The runtime statuses, and the bookkeeping of reads in their order. Pure.
 
 use super::{ItemId, Owner, Read, Unread};
 use crate::model::{
@@ -14,7 +14,7 @@ use std::{
 pub struct Listed<T> {
     /// The pod.
     pub owner: Owner,
-    /// What the list says; details that only an inspection gives are missing.
+    /// As listed; details that only an inspection gives are missing.
     pub status: T,
 }
 
@@ -122,7 +122,7 @@ impl PodSnapshot {
             .collect()
     }
 
-    /// A read of an item that began at `seq` has failed; `listed` is what a list says of a container.
+    /// A read of an item that began at `seq` has failed; `listed` is the container as listed.
     /// One that has exited and has a newer instance beside it counts as read with that: nothing is
     /// decided by how it ended.
     pub(super) fn failed(
@@ -378,7 +378,7 @@ impl PodSnapshot {
         Applied { changed, settled }
     }
 
-    /// Edits a pod's picture; true when it is another one afterwards.
+    /// Edits a pod's status; true when that changes it.
     fn edit(&mut self, uid: &PodUid, edit: impl FnOnce(&mut PodStatus) -> bool) -> bool {
         let Some(entry) = self.pods.get_mut(uid) else {
             return false;
@@ -401,7 +401,7 @@ fn put<T: PartialEq, K: PartialEq>(list: &mut Vec<T>, value: T, key: impl Fn(&T)
             true
         }
         None => {
-            // Most pods have one of each; room for four would be most of a picture.
+            // Most pods have one of each; room for four would be most of a status.
             list.reserve_exact(1);
             list.push(value);
             true

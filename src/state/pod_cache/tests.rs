@@ -42,7 +42,7 @@ fn is_settled(cache: &PodCache, uid: &str) -> bool {
 
 #[tokio::test]
 async fn a_touched_item_unsettles_its_pod_until_it_was_read_again() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     cache.touch(&owner("u"), item("a"), Some("s".into()));
     assert!(!is_settled(&cache, "u"));
     assert_eq!(writer.to_inspect().await, HashSet::from([item("a")]));
@@ -60,7 +60,7 @@ async fn a_touched_item_unsettles_its_pod_until_it_was_read_again() {
 
 #[tokio::test]
 async fn a_read_that_began_before_the_touch_does_not_settle() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     let early = writer.next_seq();
     cache.touch(&owner("u"), item("a"), None);
     writer.apply(
@@ -74,7 +74,7 @@ async fn a_read_that_began_before_the_touch_does_not_settle() {
 
 #[tokio::test]
 async fn an_older_read_never_overwrites_a_newer_one() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     let (old, new) = (writer.next_seq(), writer.next_seq());
     writer.apply(
         &owner("u"),
@@ -96,7 +96,7 @@ async fn an_older_read_never_overwrites_a_newer_one() {
 
 #[tokio::test]
 async fn a_list_does_not_drop_what_was_created_after_it_began() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     let list = writer.next_seq();
     cache.touch(&owner("u"), item("a"), None);
     writer.apply_list(list, vec![], vec![]);
@@ -112,7 +112,7 @@ async fn a_list_does_not_drop_what_was_created_after_it_began() {
 
 #[tokio::test]
 async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     let seq = writer.next_seq();
     writer.apply(
         &owner("u"),
@@ -144,7 +144,7 @@ async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
 
 #[tokio::test]
 async fn new_and_changed_entries_of_a_list_are_inspected_others_are_not() {
-    let (writer, _cache) = board();
+    let (writer, _cache) = pod_cache();
     let seq = writer.next_seq();
     for id in ["same", "died"] {
         let read = Read::Container(container(id, ContainerState::Running));
@@ -168,7 +168,7 @@ async fn new_and_changed_entries_of_a_list_are_inspected_others_are_not() {
 
 #[tokio::test]
 async fn an_equal_list_is_enough_only_when_nothing_was_learnt_since() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     assert!(!writer.confirm_list(writer.next_seq()));
     writer.apply_list(writer.next_seq(), vec![], vec![]);
     assert!(writer.confirm_list(writer.next_seq()));
@@ -178,7 +178,7 @@ async fn an_equal_list_is_enough_only_when_nothing_was_learnt_since() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_for_one_pod_does_not_wait_for_another() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     cache.touch(&owner("stuck"), item("x"), None);
     cache.touch(&owner("u"), item("a"), None);
     let waiting = tokio::spawn({
@@ -199,7 +199,7 @@ async fn waiting_for_one_pod_does_not_wait_for_another() {
 
 #[tokio::test]
 async fn the_first_complete_list_is_a_proof() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     assert!(cache.is_complete().is_none());
     let waiting = tokio::spawn({
         let cache = cache.clone();
@@ -212,7 +212,7 @@ async fn the_first_complete_list_is_a_proof() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nobody_sleeps_through_a_pod_that_settles_and_is_touched_again_at_once() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     let (owner, item) = (owner("u"), item("c"));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let waiters: Vec<_> = (0..3)
@@ -246,7 +246,7 @@ async fn nobody_sleeps_through_a_pod_that_settles_and_is_touched_again_at_once()
 
 #[tokio::test]
 async fn whoever_waits_for_a_picture_is_woken_by_it_and_leaves_nothing_behind() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     let exited = |status: &PodStatus| {
         let container = status.newest("c");
         container.is_some_and(|c| c.state == ContainerState::Exited)
@@ -278,7 +278,7 @@ async fn whoever_waits_for_a_picture_is_woken_by_it_and_leaves_nothing_behind() 
 
 #[tokio::test]
 async fn whoever_waits_for_a_pod_to_go_is_woken_by_the_list_without_it() {
-    let (writer, cache) = board();
+    let (writer, cache) = pod_cache();
     let seq = writer.next_seq();
     let status = container("a", ContainerState::Running);
     writer.apply(&owner("u"), &item("a"), seq, Read::Container(status));

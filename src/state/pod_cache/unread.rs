@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 pub struct Unread {
     /// The item.
     pub item: ItemId,
-    /// What the runtime said when it was read last; `None` before the first failure.
+    /// The error of the last read; `None` before the first failure.
     pub failure: Option<Arc<str>>,
 }
 
@@ -51,7 +51,7 @@ impl PodCache {
 }
 
 impl PodCacheWriter {
-    /// A read of an item that began at `seq` has failed. `listed` is what a list says of the container.
+    /// A read of an item that began at `seq` has failed. `listed` is the container as listed.
     pub fn failed(
         &self,
         item: &ItemId,
@@ -74,7 +74,7 @@ impl PodCacheWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Listed, Owner, Read, board};
+    use super::super::{Listed, Owner, Read, pod_cache};
     use super::*;
     use crate::model::ContainerState;
 
@@ -94,7 +94,7 @@ mod tests {
             name: "p".into(),
             namespace: "ns".into(),
         };
-        let (writer, cache) = board();
+        let (writer, cache) = pod_cache();
         let listed = instances.iter().map(|&status| Listed {
             owner: owner.clone(),
             status: status.clone(),
@@ -108,27 +108,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_never_read_is_named_with_the_last_failure() {
+    async fn an_item_that_was_never_read_is_named_with_its_last_failure() {
         let running = instance("0123456789abcdef", 0, ContainerState::Running);
         let (writer, cache, owner) = listed(&[&running]);
         let item = item(running.id.as_str());
-        let shown = |cache: &PodCache| {
+        let unread = |cache: &PodCache| {
             cache
                 .unread(&owner.uid)
                 .iter()
                 .map(Unread::to_string)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(shown(&cache), ["container 0123456789abc: no answer yet"]);
+        assert_eq!(unread(&cache), ["container 0123456789abc: no answer yet"]);
         let seq = writer.next_seq();
         writer.failed(&item, seq, "broken".into(), Some(running.clone()));
-        assert_eq!(shown(&cache), ["container 0123456789abc: broken"]);
+        assert_eq!(unread(&cache), ["container 0123456789abc: broken"]);
         assert_eq!(cache.settled_or_failed(&owner.uid).await, None);
         let seq = writer.next_seq();
         writer.apply(&owner, &item, seq, Read::Container(running));
         assert!(cache.unread(&owner.uid).is_empty());
         assert!(cache.settled_or_failed(&owner.uid).await.is_some());
-        assert_eq!(cache.kept()[3].1, 0, "nobody waits any more");
+        assert_eq!(cache.kept()[3].1, 0, "nothing waits");
     }
 
     #[tokio::test]

@@ -1,8 +1,8 @@
-//! The board of decisions: what was done about each pod lately, and why.
+//! What was done about each pod lately, and why.
 //!
 //! * Owns: a short memory per pod ([`Record`]): the last different decisions, equal ones counted
 //!   together, and the step that is under way.
-//! * Woken by: each pod's own worker, which writes about its own pod alone, while it takes a turn.
+//! * Woken by: each pod's own worker, which writes about its own pod only, during a sync.
 //! * Publishes: [`PodHistory::of`], and a counter that moves with every decision.
 //! * Must never decide anything, outlive its pod, or take more than about a kilobyte for one; a pod
 //!   about which nothing was decided takes nothing.
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
-/// The board; cheap to clone.
+/// The histories; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct PodHistory {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ impl Default for PodHistory {
 }
 
 impl PodHistory {
-    /// An empty board.
+    /// No histories.
     pub fn new() -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -57,7 +57,7 @@ impl PodHistory {
         self.shared.version.send_modify(|version| *version += 1);
     }
 
-    /// Says what is being done about a pod from now on; `None` when its turn is over.
+    /// Sets the step of the running sync; `None` when the sync is over.
     pub fn doing(&self, uid: &PodUid, step: Option<String>) {
         let mut records = self.shared.records.lock();
         match step {
@@ -76,7 +76,7 @@ impl PodHistory {
         }
     }
 
-    /// A whole turn of a pod went well.
+    /// A whole sync of a pod succeeded.
     pub fn all_well(&self, uid: &PodUid) {
         if let Some(record) = self.shared.records.lock().get_mut(uid) {
             record.all_well(Timestamp::now());
@@ -116,18 +116,18 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_gone_leaves_nothing_and_one_at_rest_takes_nothing() {
-        let board = PodHistory::new();
-        let (uid, version) = (PodUid::from("u"), board.subscribe());
-        board.doing(&uid, Some("looking".into()));
-        board.doing(&uid, None);
-        assert!(board.is_empty());
-        board.note(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
-        board.doing(&uid, Some("stopping".into()));
-        assert_eq!(board.of(&uid).pod_history().len(), 1);
-        assert_eq!(board.of(&uid).doing().unwrap().0, "stopping");
+        let history = PodHistory::new();
+        let (uid, version) = (PodUid::from("u"), history.subscribe());
+        history.doing(&uid, Some("reading".into()));
+        history.doing(&uid, None);
+        assert!(history.is_empty());
+        history.note(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
+        history.doing(&uid, Some("stopping".into()));
+        assert_eq!(history.of(&uid).pod_history().len(), 1);
+        assert_eq!(history.of(&uid).doing().unwrap().0, "stopping");
         assert_eq!(*version.borrow(), 1, "a step is no decision");
-        board.forget(&uid);
-        assert!(board.is_empty());
-        assert_eq!(board.of(&uid), Record::default());
+        history.forget(&uid);
+        assert!(history.is_empty());
+        assert_eq!(history.of(&uid), Record::default());
     }
 }

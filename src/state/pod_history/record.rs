@@ -157,7 +157,7 @@ impl Record {
     }
 
     /// The newest decision about a container (or, under an empty name, the pod), if it was made since
-    /// all was well last and says that something is held back or failed.
+    /// all was well last, and means that something is held back or failed.
     pub fn trouble(&self, container: &str) -> Option<&Noted> {
         let mut newest = self.pod_history.iter().rev();
         let newest = newest.find(|noted| *noted.container == *container)?;
@@ -165,7 +165,7 @@ impl Record {
         (trouble && newest.last > self.well).then_some(newest)
     }
 
-    /// A whole turn went well at `now`: what was in the way is over.
+    /// A whole sync succeeded at `now`: what held the pod back is over.
     pub fn all_well(&mut self, now: Timestamp) {
         self.well = now.as_millisecond();
     }

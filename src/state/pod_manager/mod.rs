@@ -1,4 +1,4 @@
-//! The board of what should run here: the source of truth about desired pods.
+//! The desired pods: what should run on this node.
 //!
 //! * Owns: the pods of all sources, by UID.
 //! * Woken by: the sync loop, its one writer.

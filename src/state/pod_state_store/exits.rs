@@ -23,12 +23,12 @@ pub struct Exit {
     /// The runtime's reason.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Its last words.
+    /// Its termination message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// As in the picture of the runtime.
+    /// As in the runtime status.
     pub image: String,
-    /// As in the picture of the runtime.
+    /// As in the runtime status.
     pub image_ref: String,
     /// A later instance has been made: this is not how the container ended, only how it did before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -91,7 +91,7 @@ impl PodRecord {
         all.filter(|(_, exit)| !exit.followed)
     }
 
-    /// The runtime's picture with the instances that are gone and still say something: how a container
+    /// The runtime status with the instances that are gone and still matter: how a container
     /// ended, or how it ended before the one instance that there is. `None` when there are none.
     pub fn with_exits(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
         let missing = |(name, exit): (&String, &Exit)| {
@@ -109,10 +109,10 @@ impl PodRecord {
         if missing.is_empty() {
             return None;
         }
-        let mut shown = runtime_status.clone();
-        shown.containers.extend(missing);
-        shown.sort();
-        Some(shown)
+        let mut status = runtime_status.clone();
+        status.containers.extend(missing);
+        status.sort();
+        Some(status)
     }
 }
 

@@ -1,9 +1,9 @@
-//! What has to survive the kubelet's own death and the runtime cannot tell.
+//! Facts that have to survive the kubelet and that the runtime does not keep.
 //!
-//! * Owns: one small JSON file per pod below `<root-dir>/state_store`, written only when a fact changes.
+//! * Owns: one small JSON file per pod below `<root-dir>/journal`, written only when a fact changes.
 //! * Woken by: updates; a task writes coalesced changes, [`PodStateStore::record`] waits for the write.
 //! * Publishes: [`PodRecord`]s, read back at start.
-//! * Must never hold what the runtime or the manifest already says, and never fail a pod because a
+//! * Must never hold what the runtime or the manifest has, and never fail a pod because a
 //!   disk is full: a fact that cannot be written is kept in memory and tried again.
 //! * Upstream has no counterpart for static pods; there a restart forgets all of this.
 
@@ -37,14 +37,14 @@ pub use record::{
 const VERSION: u32 = 1;
 /// How long a failed write waits before the next try.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long changes are gathered, so that the steps of one start make one write: shorter than anyone
-/// takes to act on what is shown.
+/// How long changes are gathered, so that the steps of one start make one write: shorter than
+/// a client takes to act on a status.
 const GATHER: Duration = Duration::from_millis(5);
 /// The same after a batch of at least [`MANY`].
 const GATHER_MANY: Duration = Duration::from_millis(20);
 const MANY: usize = 16;
 
-/// The journal; cheap to clone.
+/// The store; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct PodStateStore {
     shared: Arc<Shared>,
@@ -56,7 +56,7 @@ struct Shared {
     records: Mutex<HashMap<PodUid, PodRecord>>,
     dirty: DirtySet<PodUid>,
     writing: tokio::sync::Mutex<()>,
-    /// The last write failed, and that was told.
+    /// The last write failed, and that was logged.
     failing: AtomicBool,
 }
 
@@ -64,17 +64,18 @@ impl PodStateStore {
     /// Opens (and creates) the directory and reads what is there. A file that cannot be understood is
     /// logged and skipped; it never stops the kubelet. Blocking.
     pub fn open(directory: PathBuf) -> anyhow::Result<Self> {
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot create the journal {}", directory.display()))?;
+        fs::create_dir_all(&directory).with_context(|| {
+            format!("cannot create the pod state store {}", directory.display())
+        })?;
         let records = read_records(&directory, |leftover| {
             let _ = fs::remove_file(leftover);
         })?;
         Ok(Self::of(directory, records))
     }
 
-    /// What is there, without creating or removing anything; empty when nothing is. For looking: what
-    /// is changed in it is written nowhere as long as nobody runs it. Blocking.
-    pub fn look(directory: PathBuf) -> anyhow::Result<Self> {
+    /// Reads what is there, without creating or removing anything; empty when nothing is. Changes are not
+    /// written unless the store is run. Blocking.
+    pub fn read_only(directory: PathBuf) -> anyhow::Result<Self> {
         let records = match directory.is_dir() {
             true => read_records(&directory, |_| ())?,
             false => HashMap::new(),
@@ -229,7 +230,7 @@ impl PodStateStore {
     }
 
     /// Writes what is marked, of one pod or of all. It runs as a task of its own: once begun it is
-    /// carried through, whoever stops waiting for it, so no later write can overtake it.
+    /// finished, also when its caller stops waiting, so no later write can overtake it.
     async fn write(&self, only: Option<PodUid>) -> Written {
         let state_store = self.clone();
         let writing = tokio::spawn(async move { state_store.write_marked(only).await });
@@ -244,7 +245,7 @@ impl PodStateStore {
     async fn write_marked(&self, only: Option<PodUid>) -> Written {
         let dirty = &self.shared.dirty;
         let _one_at_a_time = self.shared.writing.lock().await;
-        // Only now: what somebody else has written meanwhile need not be written again.
+        // Only now: what another write has written meanwhile need not be written again.
         let uids: Vec<PodUid> = match only {
             Some(uid) => dirty.unmark(&uid).then_some(uid).into_iter().collect(),
             None => dirty.take_now().into_iter().collect(),
@@ -263,11 +264,11 @@ impl PodStateStore {
         };
         let failed = match tokio::task::spawn_blocking(move || write_all(batch)).await {
             Ok(failed) => {
-                self.tell(&failed);
+                self.report(&failed);
                 failed.into_iter().map(|failure| failure.uid).collect()
             }
             Err(error) => {
-                tracing::error!(err = %error, "A write of the journal ended badly");
+                tracing::error!(err = %error, "Writing pod state panicked");
                 uids
             }
         };
@@ -277,7 +278,7 @@ impl PodStateStore {
     }
 
     /// A disk that is full is one line in the log, not one for every pod and every try.
-    fn tell(&self, failed: &[Failure]) {
+    fn report(&self, failed: &[Failure]) {
         let before = self
             .shared
             .failing
@@ -287,9 +288,9 @@ impl PodStateStore {
                 path = %first.path.display(),
                 err = %first.error,
                 pods = failed.len(),
-                "Cannot write the journal, will keep trying"
+                "Cannot write pod state, will keep trying"
             ),
-            None if before => tracing::info!("The journal can be written again"),
+            None if before => tracing::info!("Pod state can be written again"),
             _ => {}
         }
     }
@@ -350,7 +351,7 @@ fn read_records(
 ) -> anyhow::Result<HashMap<PodUid, PodRecord>> {
     let mut records = HashMap::new();
     let entries = fs::read_dir(directory)
-        .with_context(|| format!("cannot read the journal {}", directory.display()))?;
+        .with_context(|| format!("cannot read the pod state store {}", directory.display()))?;
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if atomic_file::is_leftover(&name) {
@@ -363,7 +364,7 @@ fn read_records(
                 Err(error) => tracing::warn!(
                     path = %entry.path().display(),
                     err = %chain(error.as_ref()),
-                    "Ignoring a journal file"
+                    "Ignoring a pod state file"
                 ),
             }
         }

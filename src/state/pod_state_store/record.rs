@@ -33,7 +33,7 @@ pub struct PodRecord {
     /// Since when the pod's conditions are as they are, by type.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, ConditionSince>,
-    /// The phase that the pod was last shown in.
+    /// The last published phase of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// All containers are being restarted, and none has been started since.
@@ -125,7 +125,7 @@ pub struct BackOffStep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartAll {
-    /// Name of the container whose exit asked for it.
+    /// Name of the container whose exit caused it.
     pub container: String,
     /// When that was.
     pub finished_at: Timestamp,
@@ -133,7 +133,7 @@ pub struct RestartAll {
     pub instances: Vec<String>,
 }
 
-/// The verdicts of one container instance; true is success.
+/// The probe results of one container instance; true is success.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SavedProbeResults {
@@ -159,7 +159,7 @@ impl SavedProbeResults {
 }
 
 impl PodRecord {
-    /// Remembers a verdict; `Unknown` forgets it.
+    /// Remembers a result; `Unknown` forgets it.
     pub fn set_probe_result(
         &mut self,
         id: &ContainerId,
@@ -177,7 +177,7 @@ impl PodRecord {
         }
     }
 
-    /// The remembered verdict of one probe.
+    /// The remembered result of one probe.
     pub fn probe_result(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         let mut saved = self.probe_results.get(id.as_str())?.clone();
         saved.slot(kind).map(|ok| {

@@ -1,9 +1,9 @@
-//! The board of settled probe verdicts.
+//! Settled probe results.
 //!
-//! * Owns: the verdict of each probe on each container instance.
+//! * Owns: the result of each probe on each container instance.
 //! * Woken by: probe tasks, which write here; nothing else does.
-//! * Publishes: verdicts to whoever decides, and a dirty set of pods whose verdicts changed.
-//! * Must never block a probe: a newer verdict replaces the older one.
+//! * Publishes: results, and the set of pods whose results changed.
+//! * Must never block a probe: a newer result replaces the older one.
 //! * Answers to upstream's `pkg/kubelet/prober/results`.
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 use parking_lot::RwLock;
 use std::{collections::HashMap, sync::Arc};
 
-/// The verdicts of one container instance; `None` where no probe of that kind has been set up.
+/// The results of one container instance; `None` where no probe of that kind has been set up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerProbeResults {
     /// Liveness.
@@ -44,37 +44,37 @@ impl ContainerProbeResults {
     }
 }
 
-type Board = RwLock<HashMap<ContainerId, ContainerProbeResults>>;
+type Results = RwLock<HashMap<ContainerId, ContainerProbeResults>>;
 
 /// The writing end; held by the prober.
 #[derive(Debug)]
 pub struct ProbeResultsWriter {
-    board: Arc<Board>,
+    results: Arc<Results>,
     changed: Arc<DirtySet<PodUid>>,
 }
 
 /// The reading end; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ProbeResults {
-    board: Arc<Board>,
+    results: Arc<Results>,
     changed: Arc<DirtySet<PodUid>>,
 }
 
-/// A new, empty board.
-pub fn board() -> (ProbeResultsWriter, ProbeResults) {
-    let board = Arc::new(Board::default());
+/// A new, empty store.
+pub fn probe_results() -> (ProbeResultsWriter, ProbeResults) {
+    let results = Arc::new(Results::default());
     let changed = Arc::new(DirtySet::default());
     (
         ProbeResultsWriter {
-            board: board.clone(),
+            results: results.clone(),
             changed: changed.clone(),
         },
-        ProbeResults { board, changed },
+        ProbeResults { results, changed },
     )
 }
 
 impl ProbeResultsWriter {
-    /// Sets a verdict; a change marks the pod. Returns whether it was a change.
+    /// Sets a result; a change marks the pod. Returns whether it was a change.
     pub fn set(
         &self,
         uid: &PodUid,
@@ -82,11 +82,11 @@ impl ProbeResultsWriter {
         kind: ProbeKind,
         probe_result: ProbeResult,
     ) -> bool {
-        let mut board = self.board.write();
-        let slot = board.entry(container.clone()).or_default().slot(kind);
+        let mut results = self.results.write();
+        let slot = results.entry(container.clone()).or_default().slot(kind);
         let changed = *slot != Some(probe_result);
         *slot = Some(probe_result);
-        drop(board);
+        drop(results);
         if changed {
             self.changed.mark(uid.clone());
         }
@@ -95,7 +95,7 @@ impl ProbeResultsWriter {
 
     /// What stands of one probe.
     pub fn get(&self, container: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
-        self.board.read().get(container)?.get(kind)
+        self.results.read().get(container)?.get(kind)
     }
 
     /// Sets what an earlier kubelet wrote down of a pod's probes; it holds until they are run again. Returns
@@ -114,36 +114,36 @@ impl ProbeResultsWriter {
         containers
     }
 
-    /// Forgets one kind of verdict of a container instance.
+    /// Forgets one kind of result of a container instance.
     pub fn clear(&self, container: &ContainerId, kind: ProbeKind) {
-        let mut board = self.board.write();
-        if let Some(probe_results) = board.get_mut(container) {
+        let mut results = self.results.write();
+        if let Some(probe_results) = results.get_mut(container) {
             *probe_results.slot(kind) = None;
             if *probe_results == ContainerProbeResults::default() {
-                board.remove(container);
+                results.remove(container);
             }
         }
     }
 }
 
 impl ProbeResults {
-    /// The verdicts of a container instance.
+    /// The results of a container instance.
     pub fn get(&self, container: &ContainerId) -> ContainerProbeResults {
-        self.board
+        self.results
             .read()
             .get(container)
             .copied()
             .unwrap_or_default()
     }
 
-    /// Pods with a changed verdict since the last call; waits for one. For the sync loop only.
+    /// Pods with a changed result since the last call; waits for one. For the sync loop only.
     pub async fn changed(&self) -> std::collections::HashSet<PodUid> {
         self.changed.take().await
     }
 
-    /// How many container instances have verdicts.
+    /// Number of container instances with results.
     pub fn len(&self) -> usize {
-        self.board.read().len()
+        self.results.read().len()
     }
 
     /// Whether there are none.
@@ -158,7 +158,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_changed_verdict_marks_the_pod() {
-        let (writer, reader) = board();
+        let (writer, reader) = probe_results();
         let (uid, id) = (PodUid::from("u"), ContainerId::from("c"));
         assert!(writer.set(&uid, &id, ProbeKind::Liveness, ProbeResult::Success));
         assert_eq!(reader.changed().await.len(), 1);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_container_without_verdicts_leaves_no_entry() {
-        let (writer, reader) = board();
+        let (writer, reader) = probe_results();
         let id = ContainerId::from("c");
         writer.set(&"u".into(), &id, ProbeKind::Startup, ProbeResult::Unknown);
         writer.clear(&id, ProbeKind::Startup);

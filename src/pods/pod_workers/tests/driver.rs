@@ -19,7 +19,7 @@ struct Node {
 fn node() -> Node {
     let syncer = Scripted::default();
     Node {
-        workers: PodWorkers::new(Arc::new(syncer.clone()), Delays::default()),
+        workers: PodWorkers::new(Arc::new(syncer.clone()), None, Delays::default()),
         syncer,
     }
 }
@@ -49,19 +49,19 @@ impl Node {
     }
 
     async fn end(&self, uid: &str, how: How) {
-        assert!(self.syncer.end(uid, how), "no turn of {uid}");
+        assert!(self.syncer.end(uid, how), "no sync of {uid}");
         settle().await;
     }
 
-    fn turn(&self, uid: &str) -> String {
-        self.syncer.turn(uid).unwrap_or_default()
+    fn running(&self, uid: &str) -> String {
+        self.syncer.running(uid).unwrap_or_default()
     }
 
-    /// How long until a turn of the pod begins, to the millisecond.
-    async fn time_to_turn(&self, uid: &str) -> Duration {
+    /// How long until a sync of the pod begins, to the millisecond.
+    async fn time_to_sync(&self, uid: &str) -> Duration {
         let begun = Instant::now();
-        while self.syncer.turn(uid).is_none() {
-            assert!(begun.elapsed() < S(200), "no turn of {uid} in 200 s");
+        while self.syncer.running(uid).is_none() {
+            assert!(begun.elapsed() < S(200), "no sync of {uid} in 200 s");
             tokio::time::advance(Duration::from_millis(1)).await;
             tokio::task::yield_now().await;
         }
@@ -74,18 +74,18 @@ async fn a_pod_is_synced_resynced_stopped_and_cleaned_up() {
     let node = node();
     let pod = api_pod("u", "web");
     node.create(&pod).await;
-    assert_eq!(node.turn("u"), "sync-Create");
+    assert_eq!(node.running("u"), "sync");
     node.end("u", How::Well).await;
-    let rest = node.time_to_turn("u").await;
+    let rest = node.time_to_sync("u").await;
     assert!((S(60)..S(91)).contains(&rest), "{rest:?}");
-    assert_eq!(node.turn("u"), "sync-Sync");
+    assert_eq!(node.running("u"), "sync");
     node.end("u", How::Well).await;
     node.kill(&pod).await;
     node.end("u", How::Well).await;
     node.end("u", How::Well).await;
     assert_eq!(
         node.syncer.log(),
-        ["sync-Create:u", "sync-Sync:u", "stop:u", "clean-up:u"]
+        ["sync:u", "sync:u", "stop:u", "clean-up:u"]
     );
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
     assert_eq!(
@@ -96,7 +96,7 @@ async fn a_pod_is_synced_resynced_stopped_and_cleaned_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_turn_comes_when_the_last_one_said() {
+async fn the_next_sync_begins_when_the_last_one_said() {
     let node = node();
     let pod = api_pod("u", "web");
     node.create(&pod).await;
@@ -113,14 +113,14 @@ async fn the_next_turn_comes_when_the_last_one_said() {
         (How::Well, S(60), S(90)),
     ] {
         node.end("u", how).await;
-        let rest = node.time_to_turn("u").await;
+        let rest = node.time_to_sync("u").await;
         let slack = Duration::from_millis(3);
         assert!(rest >= from && rest <= to + slack, "{how:?}: {rest:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_while_busy_become_one_turn_with_the_newest_pod() {
+async fn updates_while_busy_become_one_sync_with_the_newest_pod() {
     let node = node();
     let pod = api_pod("u", "web");
     node.create(&pod).await;
@@ -129,15 +129,15 @@ async fn updates_while_busy_become_one_turn_with_the_newest_pod() {
         node.sync(&pod, UpdateKind::Update).await;
         node.sync(&pod, UpdateKind::Sync).await;
     }
-    assert_eq!(node.syncer.log(), ["sync-Create:u"]);
+    assert_eq!(node.syncer.log(), ["sync:u"]);
     node.end("u", How::Badly).await;
     assert_eq!(
-        node.turn("u"),
-        "sync-Update",
-        "at once, although the turn failed"
+        node.running("u"),
+        "sync",
+        "at once, although the sync failed"
     );
     node.end("u", How::Well).await;
-    assert_eq!(node.turn("u"), "", "and only once");
+    assert_eq!(node.running("u"), "", "and only once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,7 +152,7 @@ async fn a_kill_ends_a_running_sync_and_survives_later_updates() {
     node.sync(&pod, UpdateKind::Update).await;
     node.sync(&pod, UpdateKind::Sync).await;
     node.end("u", How::Badly).await;
-    assert_eq!(node.turn("u"), "stop");
+    assert_eq!(node.running("u"), "stop");
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +168,7 @@ async fn a_running_stop_learns_of_a_shorter_grace() {
     assert_eq!(node.syncer.time_left("u"), S(4));
     node.update(again.within(20)).await;
     assert_eq!(node.syncer.time_left("u"), S(4));
-    assert_eq!(node.syncer.log(), ["sync-Create:u", "stop:u"]);
+    assert_eq!(node.syncer.log(), ["sync:u", "stop:u"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,14 +180,14 @@ async fn a_stop_that_fails_or_panics_is_tried_again() {
     node.kill(&pod).await;
     for (how, rests) in [(How::Badly, S(2)..S(4)), (How::Panic, S(4)..S(7))] {
         node.end("u", how).await;
-        let rest = node.time_to_turn("u").await;
+        let rest = node.time_to_sync("u").await;
         assert!(rests.contains(&rest), "{rest:?}");
-        assert_eq!(node.turn("u"), "stop");
+        assert_eq!(node.running("u"), "stop");
     }
     node.end("u", How::Well).await;
     node.end("u", How::Panic).await;
-    node.time_to_turn("u").await;
-    assert_eq!(node.turn("u"), "clean-up");
+    node.time_to_sync("u").await;
+    assert_eq!(node.running("u"), "clean-up");
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,13 +207,13 @@ async fn an_edited_static_pod_starts_the_moment_the_old_one_is_finished() {
     node.create(&newer).await;
     assert!(node.workers.should_pod_be_finished(&"u2".into()));
     node.end("u1", How::Badly).await;
-    node.time_to_turn("u1").await;
+    node.time_to_sync("u1").await;
     assert_eq!(node.syncer.busy(), ["u1".into()]);
     node.end("u1", How::Well).await;
     assert_eq!(node.syncer.busy(), ["u1".into()], "still cleaning up");
     node.end("u1", How::Well).await;
-    assert_eq!(node.turn("u3"), "sync-Create");
-    assert!(!node.syncer.log().contains(&"sync-Create:u2".to_string()));
+    assert_eq!(node.running("u3"), "sync");
+    assert!(!node.syncer.log().contains(&"sync:u2".to_string()));
     assert_eq!(node.syncer.broken(), [""; 0]);
 }
 
@@ -227,10 +227,10 @@ async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
     node.create(&static_pod("y", "other")).await;
     assert_eq!(node.syncer.busy(), ["y".into()]);
     node.update(UpdateOptions::orphan(old)).await;
-    assert_eq!(node.turn("old"), "stop-runtime");
-    assert_eq!(node.turn("new"), "");
+    assert_eq!(node.running("old"), "stop-runtime");
+    assert_eq!(node.running("new"), "");
     node.end("old", How::Well).await;
-    assert_eq!(node.turn("new"), "sync-Create");
+    assert_eq!(node.running("new"), "sync");
     assert_eq!(node.workers.finished().await, HashSet::from(["old".into()]));
     assert_eq!(
         node.workers.collect(&"old".into(), false),
@@ -247,10 +247,10 @@ async fn a_name_is_free_once_the_runtime_shows_that_its_pod_is_gone() {
     node.workers
         .observe_runtime(&[in_runtime("old", "web", true)]);
     settle().await;
-    assert_eq!(node.turn("new"), "");
+    assert_eq!(node.running("new"), "");
     node.workers.observe_runtime(&[]);
     settle().await;
-    assert_eq!(node.turn("new"), "sync-Create");
+    assert_eq!(node.running("new"), "sync");
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,7 +259,7 @@ async fn a_running_pod_is_adopted_by_its_own_uid() {
     node.workers
         .observe_runtime(&[in_runtime("u", "web", true)]);
     node.create(&static_pod("u", "web")).await;
-    assert_eq!(node.turn("u"), "sync-Create");
+    assert_eq!(node.running("u"), "sync");
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,7 +271,7 @@ async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
     assert!(!node.workers.knows(&"u".into()));
     let pod = static_pod("u", "web");
     node.create(&pod).await;
-    assert_eq!(node.turn("u"), "", "its remains come first");
+    assert_eq!(node.running("u"), "", "its remains come first");
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
     // That something of it changed is no reason to start it.
     let look = UpdateOptions::sync(UpdateKind::Sync, Arc::new(pod.clone()));
@@ -279,10 +279,10 @@ async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
     settle().await;
     assert!(!node.workers.knows(&"u".into()));
     node.create(&pod).await;
-    assert_eq!(node.turn("u"), "sync-Create");
+    assert_eq!(node.running("u"), "sync");
     node.workers.update_known_pod(look);
     node.end("u", How::Well).await;
-    assert_eq!(node.turn("u"), "sync-Sync");
+    assert_eq!(node.running("u"), "sync");
 }
 
 #[tokio::test(start_paused = true)]
@@ -301,7 +301,7 @@ async fn the_same_uid_added_again_starts_anew_after_it_finished() {
         Collected::Forgotten
     );
     node.create(&pod).await;
-    assert_eq!(node.turn("u"), "sync-Create");
+    assert_eq!(node.running("u"), "sync");
     // One that finished before it is added again is announced again.
     node.kill(&pod).await;
     for _ in 0..3 {
@@ -335,14 +335,14 @@ async fn comparing_with_what_is_wanted_stops_forgets_and_asks_for_more() {
     reconciled.forgotten.sort();
     assert_eq!(reconciled.forgotten, ["done".into(), "line".into()]);
     assert_eq!(reconciled.to_create, ["missing".into()]);
-    assert_eq!(node.turn("run"), "stop");
-    assert_eq!(node.turn("wanted"), "");
+    assert_eq!(node.running("run"), "stop");
+    assert_eq!(node.running("wanted"), "");
     // A failing stop of an unwanted pod is left to its own delay.
     node.end("run", How::Badly).await;
     node.workers.sync_known_pods(&desired);
     settle().await;
-    assert_eq!(node.turn("run"), "");
-    let rest = node.time_to_turn("run").await;
+    assert_eq!(node.running("run"), "");
+    let rest = node.time_to_sync("run").await;
     assert!((S(2)..S(4)).contains(&rest), "{rest:?}");
 }
 
@@ -388,16 +388,16 @@ async fn pods_in_error_are_synced_when_the_runtime_returns() {
     node.end("stops", How::Badly).await;
     node.workers.runtime_returned();
     settle().await;
-    let turns = ["failed", "well", "stops"].map(|uid| node.turn(uid));
-    assert_eq!(turns, ["sync-Sync", "", "stop"]);
+    let syncs = ["failed", "well", "stops"].map(|uid| node.running(uid));
+    assert_eq!(syncs, ["sync", "", "stop"]);
     node.end("failed", How::Well).await;
     node.workers.runtime_returned();
     settle().await;
-    assert_eq!(node.turn("failed"), "", "it is well again");
+    assert_eq!(node.running("failed"), "", "it is well again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_the_workers_waits_for_running_turns_and_stops_no_pod() {
+async fn stopping_the_workers_waits_for_running_syncs_and_stops_no_pod() {
     let node = node();
     for uid in ["busy", "idle"] {
         node.create(&api_pod(uid, uid)).await;
@@ -411,7 +411,7 @@ async fn stopping_the_workers_waits_for_running_turns_and_stops_no_pod() {
     node.kill(&api_pod("idle", "idle")).await;
     node.end("busy", How::Well).await;
     stopping.await.unwrap();
-    assert_eq!(node.syncer.log(), ["sync-Create:busy", "sync-Create:idle"]);
+    assert_eq!(node.syncer.log(), ["sync:busy", "sync:idle"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -433,11 +433,11 @@ async fn a_sync_that_panics_is_retried_and_no_other_pod_notices() {
     node.end("u", How::Panic).await;
     assert!(panics() > before, "it is counted");
     node.end("v", How::Well).await;
-    let rest = node.time_to_turn("u").await;
+    let rest = node.time_to_sync("u").await;
     assert!((S(10)..S(16)).contains(&rest), "{rest:?}");
     node.end("u", How::Well).await;
     node.kill(&other).await;
-    assert_eq!(node.turn("v"), "stop");
+    assert_eq!(node.running("v"), "stop");
 }
 
 #[tokio::test(start_paused = true)]
@@ -448,18 +448,18 @@ async fn a_worker_whose_own_bookkeeping_panics_goes_on() {
         resync: Duration::MAX,
         ..Delays::default()
     };
-    let workers = PodWorkers::new(Arc::new(syncer.clone()), delays);
+    let workers = PodWorkers::new(Arc::new(syncer.clone()), None, delays);
     let node = Node { workers, syncer };
     let pod = api_pod("u", "web");
     node.create(&pod).await;
     let before = panics();
     node.end("u", How::Well).await;
     assert!(panics() > before, "it is counted");
-    let rest = node.time_to_turn("u").await;
+    let rest = node.time_to_sync("u").await;
     assert!((S(10)..S(16)).contains(&rest), "{rest:?}");
     node.end("u", How::Well).await;
     node.kill(&pod).await;
-    assert_eq!(node.turn("u"), "stop");
+    assert_eq!(node.running("u"), "stop");
     node.end("u", How::Well).await;
     node.end("u", How::Well).await;
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));

@@ -165,7 +165,7 @@ impl World {
                 }
                 None => {
                     let suffix = format!(":{uid}");
-                    let last = log.iter().rfind(|turn| turn.ends_with(&suffix));
+                    let last = log.iter().rfind(|sync| sync.ends_with(&suffix));
                     let stopped = format!("stop-runtime:{uid}");
                     prop_assert_eq!(last, Some(&stopped), "{} was forgotten", uid);
                     self.forgotten(&uid);
@@ -175,7 +175,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends every turn well and lets time pass until all is quiet.
+    /// Ends every sync well and lets time pass until all is quiet.
     async fn finish_everything(&mut self) {
         self.workers.observe_runtime(&[]);
         for _ in 0..40 {
@@ -196,7 +196,7 @@ impl World {
 async fn live(ops: Vec<Op>) -> Result<(), TestCaseError> {
     let syncer = Scripted::default();
     let mut world = World {
-        workers: PodWorkers::new(Arc::new(syncer.clone()), Delays::default()),
+        workers: PodWorkers::new(Arc::new(syncer.clone()), None, Delays::default()),
         syncer,
         killed: HashSet::new(),
     };

@@ -1,20 +1,20 @@
 //! The machine alone.
 
 use super::{
-    super::{delay::Next, phase::*, state::*, update::*},
+    super::{phase::*, state::*, update::*},
     *,
 };
 use crate::{
     model::{ContainerState, ContainerStatus},
-    pods::pod_sync::syncer::{RetryDelay, TerminationReason, UpdateKind},
+    pods::pod_sync::syncer::{NextSync, RetryDelay, TerminationReason, UpdateKind},
 };
 use TerminationReason::{Deleted, Finished, Orphaned};
 use UpdateKind::{Create, Sync, Update};
 use std::time::Duration;
 use tokio::time::Instant;
 
-const REST: Next = Next {
-    again: None,
+const REST: NextSync = NextSync {
+    at: None,
     delay: RetryDelay::Resync,
 };
 const LIVE: Outcome = Outcome::Synced {
@@ -31,29 +31,28 @@ struct Pod1 {
 fn first(options: UpdateOptions) -> (Pod1, String) {
     let now = Instant::now();
     let (state, effects) = PodState::first(options, now).unwrap();
-    (Pod1 { state, now }, words(&effects))
-}
-
-fn words(effects: &[Effect]) -> String {
-    let word = |effect: &Effect| match effect {
-        Effect::Deliver(Work::Sync(kind)) => format!("deliver:{kind:?}"),
-        Effect::Deliver(Work::Kill(grace)) => format!("kill:{grace}"),
-        Effect::ShortenGrace(grace) => format!("shorten:{}", grace.grace_seconds),
-        Effect::Run(Turn::Sync(_, kind)) => format!("sync:{kind:?}"),
-        Effect::Run(Turn::Terminate(_, grace, _)) => format!("stop:{}", grace.grace_seconds),
-        Effect::Run(Turn::TerminateRuntime(_, grace)) => {
-            format!("stop-runtime:{}", grace.grace_seconds)
-        }
-        Effect::Run(Turn::CleanUp(_)) => "clean-up".into(),
-        Effect::Rest(next) => format!("rest:{:?}", next.delay),
-        other => format!("{other:?}").to_lowercase(),
-    };
-    effects.iter().map(word).collect::<Vec<_>>().join(" ")
+    let pod = Pod1 { state, now };
+    let words = pod.words(&effects);
+    (pod, words)
 }
 
 impl Pod1 {
+    fn words(&self, effects: &[Effect]) -> String {
+        let word = |effect: &Effect| match (effect, self.state.phase()) {
+            (Effect::Deliver(UpdateKind::Kill), Phase::Terminating { grace, .. }) => {
+                format!("kill:{}", grace.seconds())
+            }
+            (Effect::Deliver(UpdateKind::Kill), _) => "kill".into(),
+            (Effect::Deliver(kind), _) => format!("deliver:{kind:?}"),
+            (Effect::ShortenGrace(grace), _) => format!("shorten:{}", grace.grace_seconds),
+            (other, _) => format!("{other:?}").to_lowercase(),
+        };
+        effects.iter().map(word).collect::<Vec<_>>().join(" ")
+    }
+
     fn on(&mut self, input: Input) -> String {
-        words(&self.state.on(input, self.now))
+        let effects = self.state.on(input, self.now);
+        self.words(&effects)
     }
 
     fn update(&mut self, options: UpdateOptions) -> String {
@@ -61,11 +60,29 @@ impl Pod1 {
     }
 
     fn begin(&mut self) -> String {
-        self.on(Input::Begin(None))
+        self.begin_for(None)
     }
 
+    fn begin_for(&mut self, update: Option<UpdateKind>) -> String {
+        match self.state.begin(update, self.now) {
+            Some(PodSyncCall::Sync(_, kind)) => format!("sync:{kind:?}"),
+            Some(PodSyncCall::Terminating(_, grace, _)) => format!("stop:{}", grace.grace_seconds),
+            Some(PodSyncCall::TerminatingRuntime(_, grace)) => {
+                format!("stop-runtime:{}", grace.grace_seconds)
+            }
+            Some(PodSyncCall::Terminated(_)) => "clean-up".into(),
+            None => String::new(),
+        }
+    }
+
+    /// What follows: the effects, and a rest or the next call at once.
     fn ended(&mut self, outcome: Outcome) -> String {
-        self.on(Input::Ended(outcome))
+        let (next, effects) = self.state.end_call(outcome);
+        match next {
+            Some(next) => format!("rest:{:?}", next.delay),
+            None if effects.is_empty() => "continue".into(),
+            None => self.words(&effects),
+        }
     }
 
     fn later(&mut self, seconds: u64) {
@@ -122,7 +139,7 @@ fn a_pod_lives_from_create_to_finished() {
     let pod = api();
     let (mut p, said) = first(sync(Create, &pod));
     assert_eq!(said, "deliver:Create");
-    assert_eq!(p.on(Input::Begin(Some(Work::Sync(Create)))), "sync:Create");
+    assert_eq!(p.begin_for(Some(Create)), "sync:Create");
     assert_eq!(p.ended(LIVE), "rest:Resync");
     assert_eq!(p.begin(), "sync:Sync");
     assert_eq!(p.update(kill(&pod)), "cancelsync kill:30");
@@ -252,15 +269,13 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
     assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
     p.ended(Outcome::Failed);
     p.later(100);
-    let effects = p.state.on(Input::Begin(None), p.now);
-    let [Effect::Run(Turn::Terminate(_, grace, _))] = &effects[..] else {
-        panic!("{effects:?}");
-    };
-    assert_eq!(grace.deadline, begun + Duration::from_secs(15));
+    let call = p.state.begin(None, p.now).unwrap();
+    let deadline = call.deadline().unwrap().deadline;
+    assert_eq!(deadline, begun + Duration::from_secs(15));
 }
 
 #[test]
-fn a_longer_override_is_not_cut_by_later_nudges() {
+fn a_longer_override_is_not_cut_by_later_updates() {
     let pod = api();
     let mut p = syncing(&pod);
     p.update(kill(&pod).within(60));
@@ -269,14 +284,10 @@ fn a_longer_override_is_not_cut_by_later_nudges() {
 }
 
 #[test]
-fn a_pod_of_which_only_the_runtime_knows_can_only_be_killed() {
+fn a_pod_of_which_only_the_runtime_knows_is_killed() {
     let running = in_runtime("u", "web", true);
-    let mut wish = UpdateOptions::orphan(running.clone());
-    wish.request = Request::Sync(Sync);
-    assert!(PodState::first(wish.clone(), Instant::now()).is_none());
     let (mut p, said) = first(UpdateOptions::orphan(running.clone()));
     assert_eq!(said, "hold kill:1");
-    assert_eq!(p.update(wish), "");
     assert_eq!(p.begin(), "stop-runtime:1");
     assert_eq!(p.update(UpdateOptions::orphan(running)), "kill:1");
     assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
@@ -320,7 +331,7 @@ fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes(
     assert_eq!(p.on(Input::StatusChanged), "kill:30");
     p.begin();
     p.ended(Outcome::Done);
-    assert_eq!(p.on(Input::StatusChanged), "kill:1");
+    assert_eq!(p.on(Input::StatusChanged), "kill");
     assert_eq!(finished(&pod).on(Input::StatusChanged), "");
 }
 
@@ -370,8 +381,8 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
         pod.metadata.labels = Some(labels.into());
         Arc::new(pod)
     };
-    let made = |effects: &[Effect]| match effects {
-        [Effect::Run(Turn::Terminate(pod, ..) | Turn::CleanUp(pod))] => {
+    let made = |call: Option<PodSyncCall>| match call {
+        Some(PodSyncCall::Terminating(pod, ..) | PodSyncCall::Terminated(pod)) => {
             pod.metadata.labels.clone().unwrap_or_default()["made"].clone()
         }
         other => panic!("{other:?}"),
@@ -383,13 +394,13 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
     p.update(UpdateOptions::kill(named("first"), Deleted));
     p.update(UpdateOptions::sync(Create, named("second")));
     p.update(UpdateOptions::sync(Sync, named("second")));
-    assert_eq!(made(&p.state.on(Input::Begin(None), p.now)), "first");
+    assert_eq!(made(p.state.begin(None, p.now)), "first");
     // A kill of the second one still hurries the first.
     let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).within(1));
     assert_eq!(hurried, "shorten:1 kill:1");
     p.ended(Outcome::Done);
     p.update(UpdateOptions::sync(Update, named("second")));
-    assert_eq!(made(&p.state.on(Input::Begin(None), p.now)), "first");
+    assert_eq!(made(p.state.begin(None, p.now)), "first");
     assert!(p.end().restart);
 }
 
@@ -422,7 +433,7 @@ fn a_finished_pod_ignores_all_but_being_added_again_and_being_forgotten() {
     }
     assert_eq!(p.on(Input::MayStart), "");
     assert_eq!(p.begin(), "");
-    assert_eq!(p.ended(LIVE), "");
+    p.ended(LIVE);
     assert!(p.state.is_finished());
     assert_eq!(p.update(sync(Create, &pod)), "markfinished");
     assert_eq!(p.begin(), "");
@@ -430,7 +441,7 @@ fn a_finished_pod_ignores_all_but_being_added_again_and_being_forgotten() {
 }
 
 #[test]
-fn a_terminated_pod_ignores_old_pictures_of_the_runtime() {
+fn a_terminated_pod_ignores_old_runtime_statuses() {
     let pod = api();
     let mut p = syncing(&pod);
     p.update(kill(&pod));
@@ -440,11 +451,11 @@ fn a_terminated_pod_ignores_old_pictures_of_the_runtime() {
         p.update(UpdateOptions::orphan(in_runtime("u", "web", true))),
         ""
     );
-    assert_eq!(p.update(kill(&pod)), "kill:1");
+    assert_eq!(p.update(kill(&pod)), "kill");
 }
 
 #[test]
-fn a_static_pod_stands_in_line_and_remembers_the_strongest_wish() {
+fn a_static_pod_waits_in_line_and_keeps_the_strongest_update() {
     let pod = fixed();
     let (mut p, said) = first(sync(Create, &pod));
     assert_eq!(said, "arrive");
@@ -456,7 +467,7 @@ fn a_static_pod_stands_in_line_and_remembers_the_strongest_wish() {
 }
 
 #[test]
-fn a_static_pod_killed_before_it_ran_is_closed_without_a_turn() {
+fn a_static_pod_killed_before_it_ran_is_finished_without_a_sync() {
     let pod = fixed();
     let nothing = || in_runtime("u", "web", false);
     let (mut waiting, _) = first(sync(Create, &pod).seen(nothing()));
@@ -508,7 +519,7 @@ fn an_unwanted_pod_is_stopped_or_forgotten() {
 }
 
 #[test]
-fn a_second_turn_never_begins_while_one_runs() {
+fn a_second_sync_never_begins_while_one_runs() {
     let pod = api();
     let mut p = syncing(&pod);
     assert_eq!(p.begin(), "sync:Sync");

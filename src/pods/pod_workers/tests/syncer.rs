@@ -1,15 +1,15 @@
-//! A syncer that does what it is told when it is told, and watches the rules meanwhile.
+//! A syncer that ends its calls on command, and checks the rules meanwhile.
 
 use super::super::*;
 use crate::{
     model::{GraceDeadline, Pod, PodExt},
-    pods::pod_sync::syncer::{RetryDelay, SyncTurn, TerminationReason, UpdateKind},
+    pods::pod_sync::syncer::{NextSync, PodSyncResult, RetryDelay, TerminationReason},
 };
 use futures::{FutureExt, future::BoxFuture};
 use std::{collections::HashMap, time::Duration};
 use tokio::sync::{oneshot, watch};
 
-/// How a turn is to end.
+/// How a sync is to end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum How {
     Well,
@@ -20,7 +20,7 @@ pub(super) enum How {
     Panic,
 }
 
-/// A turn that waits to be ended.
+/// A sync that waits to be ended.
 struct Waiting {
     what: String,
     end: oneshot::Sender<How>,
@@ -30,8 +30,8 @@ struct Waiting {
 
 #[derive(Default)]
 struct Seen {
-    turns: HashMap<PodUid, Waiting>,
-    /// Every turn that began, `<turn>:<uid>`.
+    syncs: HashMap<PodUid, Waiting>,
+    /// Every sync that began, `<sync>:<uid>`.
     log: Vec<String>,
     /// Static pods between their first sync and the end of their stop.
     running: HashMap<PodFullName, PodUid>,
@@ -47,31 +47,31 @@ pub(super) struct Scripted {
 }
 
 impl Scripted {
-    /// Ends the turn of a pod; false when there is none.
+    /// Ends the sync of a pod; false when none runs.
     pub(super) fn end(&self, uid: &str, how: How) -> bool {
-        let turn = self.seen.lock().turns.remove(uid);
-        turn.is_some_and(|turn| turn.end.send(how).is_ok())
+        let sync = self.seen.lock().syncs.remove(uid);
+        sync.is_some_and(|sync| sync.end.send(how).is_ok())
     }
 
-    /// The turn that runs for a pod.
-    pub(super) fn turn(&self, uid: &str) -> Option<String> {
-        Some(self.seen.lock().turns.get(uid)?.what.clone())
+    /// The sync that runs for a pod.
+    pub(super) fn running(&self, uid: &str) -> Option<String> {
+        Some(self.seen.lock().syncs.get(uid)?.what.clone())
     }
 
     pub(super) fn busy(&self) -> Vec<PodUid> {
-        self.seen.lock().turns.keys().cloned().collect()
+        self.seen.lock().syncs.keys().cloned().collect()
     }
 
     pub(super) fn is_cancelled(&self, uid: &str) -> bool {
         let seen = self.seen.lock();
-        let cancel = seen.turns.get(uid).and_then(|turn| turn.cancel.as_ref());
+        let cancel = seen.syncs.get(uid).and_then(|sync| sync.cancel.as_ref());
         cancel.is_some_and(CancellationToken::is_cancelled)
     }
 
     /// Time left of a stop.
     pub(super) fn time_left(&self, uid: &str) -> Duration {
         let seen = self.seen.lock();
-        let grace = seen.turns[uid].grace.as_ref().unwrap().borrow().deadline;
+        let grace = seen.syncs[uid].grace.as_ref().unwrap().borrow().deadline;
         grace - Instant::now()
     }
 
@@ -79,7 +79,7 @@ impl Scripted {
         self.seen.lock().log.clone()
     }
 
-    /// A pod was collected: the same UID may begin anew.
+    /// A pod was collected: the same UID may begin again.
     pub(super) fn forget(&self, uid: &PodUid) {
         let mut seen = self.seen.lock();
         seen.stopped.remove(uid);
@@ -90,13 +90,13 @@ impl Scripted {
     pub(super) fn broken(&self) -> Vec<String> {
         let mut seen = self.seen.lock();
         let Seen {
-            turns,
+            syncs,
             graces,
             broken,
             ..
         } = &mut *seen;
-        for (uid, turn) in turns {
-            let Some(grace) = &turn.grace else { continue };
+        for (uid, sync) in syncs {
+            let Some(grace) = &sync.grace else { continue };
             let deadline = grace.borrow().deadline;
             let before = graces.entry(uid.clone()).or_insert(deadline);
             if deadline > *before {
@@ -107,7 +107,7 @@ impl Scripted {
         broken.clone()
     }
 
-    fn turn_begins(&self, what: &str, uid: PodUid, turn: Turn) -> Running {
+    fn begins(&self, what: &str, uid: PodUid, call: Call) -> Running {
         let (end, wait) = oneshot::channel();
         let mut seen = self.seen.lock();
         seen.log.push(format!("{what}:{uid}"));
@@ -115,7 +115,7 @@ impl Scripted {
         if starts && seen.stopped.contains(&uid) {
             seen.broken.push(format!("{uid} started after its end"));
         }
-        if let Some(name) = turn.static_name.clone().filter(|_| starts) {
+        if let Some(name) = call.static_name.clone().filter(|_| starts) {
             let holder = seen
                 .running
                 .entry(name)
@@ -128,11 +128,11 @@ impl Scripted {
         let waiting = Waiting {
             what: what.into(),
             end,
-            grace: turn.grace,
-            cancel: turn.cancel,
+            grace: call.grace,
+            cancel: call.cancel,
         };
-        if seen.turns.insert(uid.clone(), waiting).is_some() {
-            seen.broken.push(format!("two turns of {uid}"));
+        if seen.syncs.insert(uid.clone(), waiting).is_some() {
+            seen.broken.push(format!("two syncs of {uid}"));
         }
         Running { wait }
     }
@@ -146,7 +146,7 @@ impl Scripted {
 }
 
 #[derive(Default)]
-struct Turn {
+struct Call {
     static_name: Option<PodFullName>,
     grace: Option<watch::Receiver<GraceDeadline>>,
     cancel: Option<CancellationToken>,
@@ -159,7 +159,7 @@ struct Running {
 impl Running {
     async fn end(self) -> anyhow::Result<()> {
         match self.wait.await {
-            Ok(How::Badly) => anyhow::bail!("told to fail"),
+            Ok(How::Badly) => anyhow::bail!("failed on purpose"),
             Ok(How::Panic) => quiet_panic(),
             _ => Ok(()),
         }
@@ -167,37 +167,31 @@ impl Running {
 }
 
 impl PodSyncer for Scripted {
-    fn sync_pod(
-        &self,
-        pod: Arc<Pod>,
-        kind: UpdateKind,
-        cancel: CancellationToken,
-    ) -> BoxFuture<'_, SyncTurn> {
+    fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, PodSyncResult> {
         async move {
-            let turn = Turn {
+            let call = Call {
                 static_name: pod.is_static().then(|| pod.full_name()),
                 cancel: Some(cancel.clone()),
-                ..Turn::default()
+                ..Call::default()
             };
-            let running = self.turn_begins(&format!("sync-{kind:?}"), pod.uid(), turn);
+            let running = self.begins("sync", pod.uid(), call);
             let how = running.wait.await.unwrap_or(How::Well);
-            let mut turn = SyncTurn {
+            let mut done = PodSyncResult {
                 result: Ok(false),
-                again: None,
-                delay: RetryDelay::Resync,
+                next: NextSync::default(),
             };
             match how {
                 How::Well => {}
-                How::Terminal => turn.result = Ok(true),
-                How::Badly => turn.result = Err(anyhow::anyhow!("told to fail")),
+                How::Terminal => done.result = Ok(true),
+                How::Badly => done.result = Err(anyhow::anyhow!("failed on purpose")),
                 How::NetworkNotReady => {
-                    turn.result = Err(anyhow::anyhow!("told so"));
-                    turn.delay = RetryDelay::NetworkNotReady;
+                    done.result = Err(anyhow::anyhow!("the network is not ready"));
+                    done.next = RetryDelay::NetworkNotReady.into();
                 }
-                How::AgainIn(delay) => turn.again = Some(Instant::now() + delay),
+                How::AgainIn(delay) => done.next.at = Some(Instant::now() + delay),
                 How::Panic => quiet_panic(),
             }
-            turn
+            done
         }
         .boxed()
     }
@@ -209,11 +203,11 @@ impl PodSyncer for Scripted {
         _reason: TerminationReason,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
         async move {
-            let turn = Turn {
+            let call = Call {
                 grace: Some(grace),
-                ..Turn::default()
+                ..Call::default()
             };
-            self.turn_begins("stop", pod.uid(), turn).end().await?;
+            self.begins("stop", pod.uid(), call).end().await?;
             self.stopped(&pod);
             Ok(())
         }
@@ -226,14 +220,12 @@ impl PodSyncer for Scripted {
         grace: watch::Receiver<GraceDeadline>,
     ) -> BoxFuture<'_, anyhow::Result<()>> {
         async move {
-            let turn = Turn {
+            let call = Call {
                 grace: Some(grace),
-                ..Turn::default()
+                ..Call::default()
             };
             let uid = running.uid.clone();
-            self.turn_begins("stop-runtime", uid.clone(), turn)
-                .end()
-                .await?;
+            self.begins("stop-runtime", uid.clone(), call).end().await?;
             self.seen.lock().graces.remove(&uid);
             Ok(())
         }
@@ -242,7 +234,7 @@ impl PodSyncer for Scripted {
 
     fn sync_terminated_pod(&self, pod: Arc<Pod>) -> BoxFuture<'_, anyhow::Result<()>> {
         async move {
-            let running = self.turn_begins("clean-up", pod.uid(), Turn::default());
+            let running = self.begins("clean-up", pod.uid(), Call::default());
             running.end().await
         }
         .boxed()
@@ -251,7 +243,7 @@ impl PodSyncer for Scripted {
 
 /// Unwinds without a message on the terminal.
 fn quiet_panic() -> ! {
-    std::panic::resume_unwind(Box::new("told to panic"))
+    std::panic::resume_unwind(Box::new("panicked on purpose"))
 }
 
 /// Lets every task run until all of them wait, without letting time pass.

@@ -115,7 +115,7 @@ impl Bench {
         pod: Arc<Pod>,
         started_at: Timestamp,
     ) -> Self {
-        let (writer, results) = probe_results::board();
+        let (writer, results) = probe_results::probe_results();
         let (events, metrics) = (EventRecorder::new(), Metrics::new());
         let parts = Parts {
             started_at,

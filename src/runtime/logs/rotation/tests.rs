@@ -40,7 +40,7 @@ impl Bed {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let runtime = TestRuntime::started();
-        let (pods, cache) = pod_cache::board();
+        let (pods, cache) = pod_cache::pod_cache();
         pods.apply_list(pods.next_seq(), vec![], vec![]);
         let root = dir.path().to_owned();
         let path: LogPath = Arc::new(move |_, container| Some(log_of(&root, &container.name)));

@@ -18,7 +18,7 @@ struct Bed {
 impl Bed {
     fn new() -> Self {
         let log = Log::new();
-        let (pods, cache) = pod_cache::board();
+        let (pods, cache) = pod_cache::pod_cache();
         let directory = log.dir().to_owned();
         let path = Arc::new(move |owner: &Owner, container: &ContainerStatus| {
             assert_eq!((&*owner.name, &*container.name), ("web", "main"));

@@ -1,0 +1,110 @@
+//! Measures and traces every call of the syncer; names and descriptions are upstream's.
+
+use super::state::PodSyncCall;
+use crate::{
+    base::{
+        chain,
+        metrics::{DEFAULT_BUCKETS, Metrics},
+        otel::{Kind, Parent, Span, Tracer, traced},
+        panics::Panicked,
+    },
+    model::{Pod, PodExt, keys},
+    pods::pod_sync::syncer::{PodSyncResult, UpdateKind},
+};
+use jiff::Timestamp;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, histogram::Histogram},
+};
+use tokio::time::Instant;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Operation {
+    operation_type: &'static str,
+}
+
+/// Measures and traces.
+pub struct PodSyncObserver {
+    tracer: Tracer,
+    durations: Family<Operation, Histogram>,
+    starts: Histogram,
+}
+
+impl PodSyncObserver {
+    /// Registers the families.
+    pub fn new(metrics: &Metrics, tracer: &Tracer) -> Self {
+        Self {
+            tracer: tracer.clone(),
+            durations: metrics.register(
+                "kubelet_pod_worker_duration_seconds",
+                "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
+                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
+            ),
+            starts: metrics.register(
+                "kubelet_pod_worker_start_duration_seconds",
+                "Duration in seconds from kubelet seeing a pod to starting a worker.",
+                Histogram::new(DEFAULT_BUCKETS),
+            ),
+        }
+    }
+
+    pub(super) async fn observe<F>(&self, call: &PodSyncCall, sync: F) -> F::Output
+    where
+        F: Future<Output = Result<PodSyncResult, Panicked>>,
+    {
+        let begun = Instant::now();
+        let kind = match call {
+            PodSyncCall::Sync(pod, kind) => {
+                let waited = since_seen(pod, Timestamp::now());
+                if let Some(waited) = waited.filter(|_| *kind == UpdateKind::Create) {
+                    self.starts.observe(waited);
+                }
+                *kind
+            }
+            _ => UpdateKind::Kill,
+        };
+        let done = traced(self.span(call), sync, failure).await;
+        let operation_type = kind.as_str();
+        self.durations
+            .get_or_create_owned(&Operation { operation_type })
+            .observe(begun.elapsed().as_secs_f64());
+        done
+    }
+
+    fn span(&self, call: &PodSyncCall) -> Option<Span> {
+        let tracer = &self.tracer;
+        let mut span = tracer.start(Kind::Internal, Parent::Current, || call.operation().into())?;
+        span.note(|| {
+            let (namespace, name, uid) = call.pod();
+            let full = match namespace {
+                "" => name.to_owned(),
+                namespace => format!("{namespace}/{name}"),
+            };
+            let kind = match call {
+                PodSyncCall::Sync(_, kind) => Some(("k8s.pod.update_type", kind.as_str().into())),
+                _ => None,
+            };
+            let always = [
+                ("k8s.pod.uid", uid.to_string().into()),
+                ("k8s.pod", full.into()),
+                ("k8s.pod.name", name.to_owned().into()),
+                ("k8s.namespace.name", namespace.to_owned().into()),
+            ];
+            always.into_iter().chain(kind)
+        });
+        Some(span)
+    }
+}
+
+fn failure(done: &Result<PodSyncResult, Panicked>) -> Option<String> {
+    match done {
+        Ok(done) => Some(chain(done.result.as_ref().err()?.as_ref())),
+        Err(panicked) => Some(panicked.to_string()),
+    }
+}
+
+/// Seconds since this kubelet first saw a pod.
+fn since_seen(pod: &Pod, now: Timestamp) -> Option<f64> {
+    let seen: Timestamp = pod.annotation(keys::CONFIG_SEEN)?.parse().ok()?;
+    Some(now.duration_since(seen).as_secs_f64().max(0.0))
+}

@@ -1,8 +1,8 @@
 //! Images that are volumes: got like any other image, and mounted by the runtime.
 
 use super::{
-    KubeGenericRuntimeManager, generate::mounts::ImageVolumes, preview::KnownImages,
-    report::StartFailure, sandbox::Sandbox, sync_pod::Stopped, sync_pod::SyncRequest,
+    KubeGenericRuntimeManager, generate::mounts::ImageVolumes, report::StartFailure,
+    sandbox::Sandbox, sync_pod::Stopped, sync_pod::SyncRequest,
 };
 use crate::{
     cri::v1::ImageSpec,
@@ -40,23 +40,6 @@ impl KubeGenericRuntimeManager {
         }
         Ok(images)
     }
-}
-
-/// The images that a container would mount, by the names that are known of them. Pure.
-pub(super) fn planned_image_volumes(
-    pod: &Pod,
-    container: &Container,
-    known: &KnownImages,
-) -> ImageVolumes {
-    let planned = |(name, source): (&str, &ImageVolumeSource)| {
-        let reference = source.reference.clone().unwrap_or_default();
-        let known = known.get(&reference).map(|image| image.reference.clone());
-        (
-            name.to_string(),
-            image_spec(pod, known.unwrap_or_else(|| reference.clone()), reference),
-        )
-    };
-    mounted_images(pod, container).map(planned).collect()
 }
 
 /// What the runtime is to mount: an image as it calls it, which the user called otherwise.

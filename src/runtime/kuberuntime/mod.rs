@@ -23,7 +23,6 @@ mod log_links;
 pub mod log_paths;
 mod log_gc;
 mod metrics;
-pub mod preview;
 mod report;
 mod restart_all;
 mod restart_back_off;

@@ -72,16 +72,6 @@ impl PodStateStore {
         Ok(Self::of(directory, records))
     }
 
-    /// What is there, without creating or removing anything; empty when nothing is. For looking: what
-    /// is changed in it is written nowhere as long as nobody runs it. Blocking.
-    pub fn look(directory: PathBuf) -> anyhow::Result<Self> {
-        let records = match directory.is_dir() {
-            true => read_records(&directory, |_| ())?,
-            false => HashMap::new(),
-        };
-        Ok(Self::of(directory, records))
-    }
-
     fn of(directory: PathBuf, records: HashMap<PodUid, PodRecord>) -> Self {
         Self {
             shared: Arc::new(Shared {

@@ -32,7 +32,7 @@ use std::{path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
 /// Makes configurations.
-pub(in crate::runtime::kuberuntime) struct Builder {
+pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     settings: SpecSettings,
     volumes: VolumeManager,
     resolv_conf: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub(in crate::runtime::kuberuntime) struct NewSandbox {
     pub(in crate::runtime::kuberuntime) fresh_logs: bool,
 }
 
-impl Builder {
+impl ConfigBuilder {
     pub(in crate::runtime::kuberuntime) fn new(
         settings: SpecSettings,
         volumes: VolumeManager,

@@ -5,7 +5,7 @@ use crate::{
     apiserver::configmap_secret::Objects,
     base::Tasks,
     base::metrics::Metrics,
-    base::otel::{Tracer, TracingSettings},
+    base::otel::Tracer,
     config::KubeletConfig,
     cri::{
         CriConnection, CriMetrics, Endpoint, FeaturesReader, ImageClient, RuntimeClient,
@@ -101,63 +101,24 @@ impl Stores {
             .then(|| sources::posted_pods(config));
         let posted = posted.transpose().context("cannot keep posted pods")?;
         let tracing = config.tracing.as_ref();
-        let stores = Self::of(
-            config,
-            machine,
-            (root, state_store, records),
-            tracing,
-            metrics,
-        )?;
-        Ok(Self { posted, ..stores })
-    }
-
-    /// Reads what is on disk and touches nothing.
-    pub(super) fn look(config: &KubeletConfig, machine: Machine) -> anyhow::Result<Self> {
-        let root = KubeletRoot::look(&config.root_dir)
-            .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-        let state_store = PodStateStore::read_only(journal_dir(config))?;
-        // Whoever opens the records makes their directories and tidies up what writing them left.
-        let kept = (root, state_store, PullRecords::off());
-        Self::of(config, machine, kept, None, Metrics::new())
-    }
-
-    fn of(
-        config: &KubeletConfig,
-        machine: Machine,
-        (root, state_store, records): (KubeletRoot, PodStateStore, PullRecords),
-        tracing: Option<&TracingSettings>,
-        metrics: Metrics,
-    ) -> anyhow::Result<Self> {
         let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
         let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
-        let cri_metrics = CriMetrics::new(&metrics);
-        let timeout = config.runtime.request_timeout;
-        let endpoint = Endpoint::parse(&config.runtime.endpoint)
-            .with_context(|| format!("containerRuntimeEndpoint {:?}", config.runtime.endpoint))?;
-        let image_endpoint = Endpoint::parse(&config.runtime.image_endpoint)
-            .with_context(|| format!("imageServiceEndpoint {:?}", config.runtime.image_endpoint))?;
-        let connect =
-            |endpoint| CriConnection::traced(endpoint, timeout, &cri_metrics, tracer.clone());
-        let connection = connect(endpoint.clone());
-        let image_connection = match image_endpoint == endpoint {
-            true => connection.clone(),
-            false => connect(image_endpoint),
-        };
+        let (runtime, images) = runtime_clients(config, &tracer, &metrics)?;
         let (cache_writer, cache) =
             pod_cache::pod_cache_with(AddressOrder::of_node(&config.node_ips));
         let keyring = images::keyring(config, &metrics)?;
         Ok(Self {
             keyring,
             records,
-            posted: None,
+            posted,
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
             sli_metrics: Metrics::new(),
             events: EventRecorder::new(),
             pod_history: PodHistory::new(),
-            runtime: RuntimeClient::new(connection),
-            images: ImageClient::new(image_connection),
+            runtime,
+            images,
             state_store,
             root,
             manager: PodManagerWriter::default(),
@@ -189,6 +150,31 @@ impl Stores {
                 }
             })
     }
+}
+
+/// The clients of the runtime's two services, on one connection if they share an endpoint.
+fn runtime_clients(
+    config: &KubeletConfig,
+    tracer: &Tracer,
+    metrics: &Metrics,
+) -> anyhow::Result<(RuntimeClient, ImageClient)> {
+    let cri_metrics = CriMetrics::new(metrics);
+    let timeout = config.runtime.request_timeout;
+    let endpoint = Endpoint::parse(&config.runtime.endpoint)
+        .with_context(|| format!("containerRuntimeEndpoint {:?}", config.runtime.endpoint))?;
+    let image_endpoint = Endpoint::parse(&config.runtime.image_endpoint)
+        .with_context(|| format!("imageServiceEndpoint {:?}", config.runtime.image_endpoint))?;
+    let connect = |endpoint| CriConnection::traced(endpoint, timeout, &cri_metrics, tracer.clone());
+    let connection = connect(endpoint.clone());
+    let image_connection = if image_endpoint == endpoint {
+        connection.clone()
+    } else {
+        connect(image_endpoint)
+    };
+    Ok((
+        RuntimeClient::new(connection),
+        ImageClient::new(image_connection),
+    ))
 }
 
 fn journal_dir(config: &KubeletConfig) -> PathBuf {
@@ -353,7 +339,7 @@ pub(super) async fn start(
 }
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).
-pub(super) fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
+fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
     let there = config.root_dir.ancestors().find(|path| path.exists());
     let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
@@ -362,7 +348,7 @@ pub(super) fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::R
 }
 
 /// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.
-pub(super) async fn user_namespaces(
+async fn user_namespaces(
     config: &KubeletConfig,
     root: &KubeletRoot,
 ) -> anyhow::Result<UserNamespaces> {
@@ -376,15 +362,15 @@ pub(super) async fn user_namespaces(
 }
 
 /// What the manager shares with other parts.
-pub(super) struct Shared {
-    pub(super) node: Arc<NodeFacts>,
-    pub(super) volumes: VolumeManager,
-    pub(super) results: ProbeResults,
-    pub(super) features: FeaturesReader,
-    pub(super) user_namespaces: UserNamespaces,
+struct Shared {
+    node: Arc<NodeFacts>,
+    volumes: VolumeManager,
+    results: ProbeResults,
+    features: FeaturesReader,
+    user_namespaces: UserNamespaces,
 }
 
-pub(super) fn runtime_manager(
+fn runtime_manager(
     config: &KubeletConfig,
     stores: &Stores,
     shared: Shared,

@@ -13,7 +13,6 @@ mod build;
 mod store_metrics;
 mod images;
 mod introspect;
-pub mod look;
 mod memory;
 mod node;
 mod process_metrics;

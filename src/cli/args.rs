@@ -20,8 +20,6 @@ pub enum Command {
 pub enum Verb {
     /// `kubelet validate`.
     Validate(Box<Validate>),
-    /// `kubelet plan`.
-    Plan(Box<Plan>),
     /// `kubelet pods`.
     Pods(Pods),
     /// `kubelet explain`.
@@ -46,17 +44,6 @@ pub struct Validate {
     pub files: Vec<PathBuf>,
     /// Judge as what a manifest URL serves.
     pub url: bool,
-    /// How to print.
-    pub output: Output,
-    /// The kubelet's flags.
-    pub flags: Box<Flags>,
-}
-
-/// Arguments of `kubelet plan`.
-#[derive(Debug, PartialEq)]
-pub struct Plan {
-    /// A file, or `-`.
-    pub file: PathBuf,
     /// How to print.
     pub output: Output,
     /// The kubelet's flags.
@@ -111,7 +98,6 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
     Ok(Command::Verb(match verb.as_str() {
         "help" => return help(rest.first().map(|arg| arg.to_string_lossy()).as_deref()),
         "validate" => Verb::Validate(Box::new(validate(rest)?)),
-        "plan" => Verb::Plan(Box::new(plan(rest)?)),
         "pods" => Verb::Pods(pods(rest)?),
         "explain" => Verb::Explain(explain(rest)?),
         _ => return Err(unknown(&verb)),
@@ -208,15 +194,6 @@ fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
     })
 }
 
-fn plan(args: Vec<OsString>) -> Result<Plan, ArgsError> {
-    let (flags, matches) = parse_verb_args(args, [output(), operands("FILE")])?;
-    Ok(Plan {
-        file: one(&matches, "FILE")?.into(),
-        output: output_of(&matches, false)?,
-        flags: Box::new(flags),
-    })
-}
-
 fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
     let watch = switch("watch").short('w');
     let (flags, matches) = parse_verb_args(args, [output(), socket(), namespace(), watch])?;
@@ -265,12 +242,6 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
                 ),
             ],
         ),
-        "plan" => (
-            "The flags and the configuration are those that the kubelet would have. Where they name the\n\
-             runtime (--container-runtime-endpoint, or --config), it is read, and what would be done at this\n\
-             moment is shown. Values that come from a Secret are never shown.",
-            &[OUTPUT],
-        ),
         "pods" => (
             "With --watch the table is drawn again when something changed; where the output is no terminal,\n\
              lines that changed are appended.",
@@ -308,18 +279,6 @@ mod tests {
 
     fn parsed(line: &str) -> Result<Command, String> {
         parse(line.split_whitespace().map(Into::into)).map_err(|error| error.0.join("; "))
-    }
-
-    #[test]
-    fn a_plan_is_made_with_the_kubelets_own_flags() {
-        let Ok(Command::Verb(Verb::Plan(plan))) = parsed(
-            "plan web.yaml --container-runtime-endpoint=unix:///c.sock --cluster-dns 10.0.0.1",
-        ) else {
-            panic!();
-        };
-        assert_eq!(plan.file, PathBuf::from("web.yaml"));
-        assert!(plan.flags.name_a_runtime());
-        assert!(!Flags::default().name_a_runtime());
     }
 
     fn pods(line: &str) -> Pods {
@@ -380,11 +339,11 @@ mod tests {
             ),
             (
                 "frob",
-                "unknown verb \"frob\"; there are validate, plan, pods, explain, help",
+                "unknown verb \"frob\"; there are validate, pods, explain, help",
             ),
             (
                 "help frob",
-                "unknown verb \"frob\"; there are validate, plan, pods, explain, help",
+                "unknown verb \"frob\"; there are validate, pods, explain, help",
             ),
             ("validate", "FILE is missing"),
             ("explain", "POD is missing"),

@@ -1,6 +1,6 @@
 //! Verbs: what people ask of a kubelet on its own command line.
 //!
-//! * Owns: the verbs `validate`, `plan`, `pods` and `explain`: their arguments and what they print.
+//! * Owns: the verbs `validate`, `pods` and `explain`: their arguments and what they print.
 //! * Woken by: the command line, once; `pods --watch` also by the kubelet that it asks.
 //! * Publishes: text for people and JSON for programs on standard output, and an exit code.
 //! * Must never change anything: files and the runtime are only read, the running kubelet is only
@@ -13,7 +13,6 @@
 mod args;
 mod client;
 mod explain;
-mod plan;
 mod pods;
 pub mod table;
 mod term;
@@ -39,7 +38,6 @@ pub fn run(verb: Verb) -> ExitCode {
             runtime.block_on(async {
                 match verb {
                     Verb::Validate(asked) => validate::run(*asked).await,
-                    Verb::Plan(asked) => plan::run(*asked).await,
                     Verb::Pods(asked) => pods::run(asked).await,
                     Verb::Explain(asked) => explain::run(asked).await,
                 }

@@ -89,6 +89,14 @@ impl CriError {
         matches!(self, CriError::OutcomeUnknown { .. })
     }
 
+    /// Whether what the failed call was to create may exist, or may still be created: the outcome is
+    /// unknown, or the name is taken (containerd and CRI-O report that as a failed reservation).
+    pub fn may_have_created(&self) -> bool {
+        self.is_outcome_unknown()
+            || matches!(self, CriError::AlreadyExists { .. })
+            || (self.message().contains("reserve") && self.message().contains("name"))
+    }
+
     /// Whether the runtime could not be reached at all.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, CriError::Unavailable { .. })

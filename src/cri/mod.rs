@@ -46,14 +46,6 @@ pub use runtime::{ExecOutput, RuntimeClient, SandboxStatus};
 pub use streaming::StdStreams;
 pub use wait::{RuntimeInfo, wait_for_runtime};
 
-/// How bytes that are text are shown as JSON.
-pub(crate) fn as_text<S: serde::Serializer>(
-    bytes: &[u8],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&String::from_utf8_lossy(bytes))
-}
-
 /// The generated CRI v1 messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
 pub mod v1 {

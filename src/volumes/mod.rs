@@ -37,7 +37,7 @@ use crate::resources::NodeFacts;
 use content::Digest;
 use detached::{DetachedWork, NotDone, Permit};
 use parking_lot::Mutex;
-use plan::{PlannedVolume, VolumeKind};
+use plan::PlannedVolume;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
@@ -238,33 +238,6 @@ impl VolumeManager {
             NotDone::Cancelled => VolumeError::Cancelled,
             NotDone::TimedOut => VolumeError::TimedOut(TIMEOUT.as_secs()),
         })
-    }
-
-    /// Where the pod's volumes would be. Nothing is made or looked at.
-    pub fn planned_paths(&self, pod: &Pod) -> Result<VolumePaths, VolumeError> {
-        let directory = self.shared.root.pod(&pod.uid())?;
-        let mut paths = VolumePaths::new();
-        for volume in plan::plan(pod, &self.shared.node)? {
-            let path = match &volume.kind {
-                VolumeKind::EmptyDir { .. } => VolumePath {
-                    host_path: directory.volume(Plugin::EmptyDir, &volume.name)?,
-                    managed: true,
-                    read_only: false,
-                },
-                VolumeKind::HostPath { path, .. } => VolumePath {
-                    host_path: path.into(),
-                    managed: false,
-                    read_only: false,
-                },
-                VolumeKind::Content(content) => VolumePath {
-                    host_path: directory.volume(content.plugin, &volume.name)?,
-                    managed: true,
-                    read_only: true,
-                },
-            };
-            paths.insert(volume.name, path);
-        }
-        Ok(paths)
     }
 
     /// Binds the sub-paths one container wants; returns where each is, by mount index. To be done

@@ -36,17 +36,6 @@ impl KubeletRoot {
         Ok(Self(fs::canonicalize(path)?.into()))
     }
 
-    /// The directory as it is, or would be: nothing is made. Blocking.
-    pub fn look(path: &Path) -> io::Result<Self> {
-        match fs::canonicalize(path) {
-            Ok(found) => Ok(Self(found.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(Self(std::path::absolute(path)?.into()))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// The root itself.
     pub fn path(&self) -> &Path {
         &self.0

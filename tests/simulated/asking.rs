@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::Instant;
 
-use crate::node::{Node, WAIT_LIMIT, backs_off_for, full, waits_for};
+use crate::node::{Node, WAIT_LIMIT, backs_off_for, full};
 use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Pull, Rpc};
 use crate::support::wait::{holds, wait_for};
@@ -420,7 +420,7 @@ async fn what_fails_for_the_whole_pod_is_told_as_long_as_it_does() {
 }
 
 #[tokio::test]
-async fn a_pod_that_the_node_refuses_is_explained_and_foretold() {
+async fn a_pod_that_the_node_refuses_is_explained() {
     let node = Node::started().await;
     let sysctls =
         json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}});
@@ -430,13 +430,6 @@ async fn a_pod_that_the_node_refuses_is_explained_and_foretold() {
     assert_eq!(told["pod"]["status"], "SysctlForbidden");
     let summary = told["summary"].as_str().unwrap();
     assert!(summary.starts_with("SysctlForbidden: "), "{summary}");
-    let file = node.path("manifests/web.yaml");
-    let plan = node.told_json(&["plan", file.to_str().unwrap()]).await;
-    let remarks = plan["remarks"].to_string();
-    assert!(
-        remarks.contains("this node refuses the pod: SysctlForbidden: "),
-        "{remarks}"
-    );
 }
 
 struct Watching {
@@ -568,111 +561,6 @@ async fn the_read_only_port_explains_as_the_socket_does() {
         (code, body.as_str()),
         (404, "404 no pod default/other is known here\n")
     );
-}
-
-#[tokio::test]
-async fn a_plan_reads_the_runtime_and_changes_nothing() {
-    let node = Node::started().await;
-    let secretive = with(
-        container("main"),
-        json!({"env": [{"name": "A", "value": "1"}], "resources": {"limits": {"memory": "64Mi"}}}),
-    );
-    node.put(&pod("web", std::slice::from_ref(&secretive)));
-    node.wait_runs("web").await;
-    node.wait_pod("web", "is ready", WAIT_LIMIT, crate::node::is_ready)
-        .await;
-    let before = node.fake.mutations();
-    let file = node.path("manifests/web.yaml");
-    let config = node.path("config.yaml");
-    let args = [
-        "plan",
-        file.to_str().unwrap(),
-        "--config",
-        config.to_str().unwrap(),
-    ];
-    let plan = node.told_json(&args).await;
-    assert_eq!(
-        plan["uid"],
-        node.pod("web").await.unwrap().metadata.uid.unwrap()
-    );
-    let now: Vec<_> = plan["now"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|s| &s["action"])
-        .collect();
-    assert_eq!(now, ["keep", "keep"], "{plan:#}");
-    assert_eq!(plan["calls"], json!([]));
-    let config = &plan["containers"][0]["config"];
-    assert_eq!(config["envs"], json!([{"key": "A", "value": "1"}]));
-    assert_eq!(
-        config["linux"]["resources"]["memory_limit_in_bytes"],
-        64 << 20
-    );
-    assert_eq!(plan["sandbox"]["config"]["metadata"]["name"], "web-node1");
-    // A draft of another version, under the same file name.
-    let draft = node.path("web.yaml");
-    let other = pod("web", &[with(secretive, json!({"args": ["new"]}))]);
-    std::fs::write(&draft, other.to_string()).unwrap();
-    let config = node.path("config.yaml");
-    let args = [
-        "plan",
-        draft.to_str().unwrap(),
-        "--config",
-        config.to_str().unwrap(),
-    ];
-    let plan = node.told_json(&args).await;
-    let calls: Vec<_> = plan["calls"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|c| &c["call"])
-        .collect();
-    assert_eq!(
-        calls,
-        [
-            "StopContainer",
-            "StopPodSandbox",
-            "RunPodSandbox",
-            "CreateContainer",
-            "StartContainer"
-        ],
-        "{plan:#}"
-    );
-    assert_eq!(node.fake.mutations(), before, "a plan asks for nothing");
-    assert_eq!(node.entries("root/pods").len(), 1, "and makes nothing");
-}
-
-#[tokio::test]
-async fn a_plan_tells_a_back_off_from_the_journal() {
-    let node = Node::started().await;
-    node.fake
-        .behave("main", Behaviour::exits(Duration::ZERO, 1));
-    node.put(&simple("web"));
-    let back_off = |pod: &_| waits_for(pod, "main") == "CrashLoopBackOff";
-    node.wait_pod("web", "backs off", WAIT_LIMIT, back_off)
-        .await;
-    let file = node.path("manifests/web.yaml");
-    let config = node.path("config.yaml");
-    let args = [
-        "plan",
-        file.to_str().unwrap(),
-        "--config",
-        config.to_str().unwrap(),
-    ];
-    let plan = node.told_json(&args).await;
-    let step = &plan["now"][1];
-    assert_eq!(
-        (&step["action"], &step["why"]),
-        (
-            &json!("wait"),
-            &json!("exited with code 1; its back-off is 10s")
-        ),
-        "{plan:#}"
-    );
-    let told = node.told_json(&["explain", "web"]).await;
-    let theirs = time(&told["waits"][0]["until"]).as_millisecond();
-    assert!((time(&step["at"]).as_millisecond() - theirs).abs() < 50);
 }
 
 #[tokio::test]

@@ -7,11 +7,11 @@ mod blank;
 mod judge;
 mod render;
 
-pub(super) use judge::{Judge, Judged};
+use judge::{Judge, Judged};
 
 use super::{
     args::{Output, Validate},
-    term::{Paint, Term, json, print},
+    term::{Term, json, print},
 };
 use crate::{
     config::{HostFacts, name_of_node},
@@ -20,7 +20,6 @@ use crate::{
     model::{Pod, PodSource},
     pods::pod_config::{ReadError, SourcePods, manifests_at, one_of_each_name, read_manifest},
 };
-use anyhow::Context as _;
 use jiff::Timestamp;
 use serde::Serialize;
 use std::{
@@ -138,14 +137,6 @@ fn look(asked: &Validate) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The report on one file, as text.
-pub(super) fn text_of(file: FileReport, paint: Paint) -> String {
-    let mut report = Report::default();
-    report.files.push(file);
-    report.count();
-    render::text(&report, paint)
-}
-
 impl Report {
     fn count(&mut self) {
         let count = |severity| {
@@ -156,13 +147,6 @@ impl Report {
     }
 }
 
-impl FileReport {
-    /// What is to be said of a file that can be used.
-    pub(super) fn remarks(&self) -> Vec<String> {
-        self.problems.iter().map(Problem::text).collect()
-    }
-}
-
 /// Judges what is at a path that is no directory.
 fn file(path: &Path, judge: &Judge) -> Judged {
     let shown = path.to_string_lossy();
@@ -170,14 +154,6 @@ fn file(path: &Path, judge: &Judge) -> Judged {
         Ok(bytes) => judge.judge(&shown, &bytes),
         Err(error) => nothing_read(&shown, Severity::Error, error.to_string()),
     }
-}
-
-/// Judges what is at a path as if it were at another one. Blocking.
-pub(super) fn file_at(path: &Path, location: &Path, judge: &Judge) -> anyhow::Result<Judged> {
-    let bytes = read(path).with_context(|| path.display().to_string())?;
-    let mut judged = judge.judge(&location.to_string_lossy(), &bytes);
-    judged.report.file = path.to_string_lossy().into_owned();
-    Ok(judged)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ReadError> {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cli::term::Paint;
 
 fn judged(source: PodSource, text: &str) -> (FileReport, String) {
     let judge = Judge {
@@ -9,7 +10,12 @@ fn judged(source: PodSource, text: &str) -> (FileReport, String) {
     };
     let report = judge.judge("web.yaml", text.as_bytes()).report;
     let again = judge.judge("web.yaml", text.as_bytes()).report;
-    (report, text_of(again, Paint(false)))
+    let mut all = Report {
+        files: vec![again],
+        ..Report::default()
+    };
+    all.count();
+    (report, render::text(&all, Paint(false)))
 }
 
 fn file(text: &str) -> String {

@@ -142,11 +142,6 @@ pub const VERBS: &[(&str, &str, &str)] = &[
         "Judge manifests as the running kubelet would; \"-\" is standard input",
     ),
     (
-        "plan",
-        "FILE",
-        "Show what the runtime would be asked for, without asking",
-    ),
-    (
         "pods",
         "",
         "Show the pods of the kubelet that runs here; --watch follows them",
@@ -308,12 +303,6 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Whether they say where the runtime is, or which file does.
-    pub fn name_a_runtime(&self) -> bool {
-        let field = |(path, _): &(&str, Node)| *path == "containerRuntimeEndpoint";
-        self.config.is_some() || self.config_dir.is_some() || self.fields.0.iter().any(field)
-    }
-
     fn from_matches(matches: &ArgMatches) -> Result<Self, ArgsError> {
         let mut flags = Self::default();
         let mut problems = Vec::new();

@@ -10,7 +10,8 @@ use super::{
 use crate::{
     base::metrics::Metrics,
     cri::ExecOutput,
-    model::{ContainerId, reasons},
+    model::{ContainerId, NetworkMode, Pod, PodExt, PodStatus, reasons},
+    resources::NodeFacts,
     state::events::{EventRecorder, ObjectRef},
 };
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};
@@ -38,6 +39,23 @@ pub struct HookTarget<'a> {
     pub pod_ip: Option<&'a str>,
     /// Ports of the container, for hooks that name one.
     pub ports: &'a [ContainerPort],
+}
+
+/// Where the pod's containers are reached: the pod's address, or the node's for a pod on the node's
+/// network. Without a spec the sandbox says which.
+pub fn hook_address(node: &NodeFacts, pod: Option<&Pod>, status: &PodStatus) -> Option<String> {
+    let host_network = pod.map_or_else(
+        || {
+            let sandbox = status.newest_sandbox();
+            sandbox.is_some_and(|s| s.network == NetworkMode::Node)
+        },
+        PodExt::host_network,
+    );
+    if host_network {
+        Some(node.address().into())
+    } else {
+        status.ips().first().cloned()
+    }
 }
 
 /// A hook that did not do its work. The texts may hold what the container answered: they are for the

@@ -23,7 +23,7 @@ mod url;
 mod tests;
 
 pub use exec::{ExecFn, runtime_exec};
-pub use hooks::{HookError, HookTarget, Hooks};
+pub use hooks::{HookError, HookTarget, Hooks, hook_address};
 
 use crate::model::ContainerId;
 use k8s_openapi::{

@@ -1,10 +1,10 @@
-//! How containers ended still counts when their instances are gone (P-15): whatever removed them, the
-//! restart policy, the back-off, the phase and the last state go by it.
+//! Exits outlive their instances (P-15): the restart policy, the back-off, the phase and the last state use
+//! them, whatever removed the instance.
 
-use super::KubeGenericRuntimeManager;
 use crate::{
     model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, runs_again},
-    state::pod_state_store::{PodRecord, is_last_exit},
+    state::pod_cache::PodCache,
+    state::pod_state_store::{PodRecord, PodStateStore, is_last_exit},
 };
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -16,10 +16,17 @@ pub(super) fn codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
         .collect()
 }
 
-impl KubeGenericRuntimeManager {
-    /// Writes down how containers ended that are not to run again: nobody is to start them afresh
-    /// because the runtime, or somebody who tidies up there, has lost them.
-    pub(super) fn note_ends(&self, pod: &Pod, status: &PodStatus) {
+/// The exits of containers, from the runtime and from the pod state store.
+#[derive(Clone)]
+pub(super) struct ExitRecords {
+    pub(super) state_store: PodStateStore,
+    pub(super) cache: PodCache,
+}
+
+impl ExitRecords {
+    /// Records how containers ended that are not to run again, so that they are not started again if
+    /// their instances are removed from the runtime.
+    pub(super) fn note_all(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
         if self.state_store.read(&uid, |r| r.restart_all.is_some()) {
             // All of them are to run again.
@@ -42,8 +49,8 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Before the last instance that says how a container ended is removed, that is written down.
-    pub(super) async fn remember_exit(&self, uid: &PodUid, container: &ContainerStatus) {
+    /// Records how a container ended, before the last instance that shows it is removed.
+    pub(super) async fn remember(&self, uid: &PodUid, container: &ContainerStatus) {
         if container.state != ContainerState::Exited {
             return;
         }
@@ -90,8 +97,8 @@ impl KubeGenericRuntimeManager {
         })
     }
 
-    /// A container has been made anew: its last exit is not how it ended any more.
-    pub(super) fn exit_is_past(&self, pod: &Pod, name: &str) {
+    /// A new instance was created: the last exit is no longer the container's current state.
+    pub(super) fn mark_followed(&self, pod: &Pod, name: &str) {
         let uid = pod.uid();
         let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.followed);
         if self.state_store.read(&uid, is_last) {
@@ -103,8 +110,8 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// These containers begin anew: how they ended before says nothing.
-    pub(super) fn forget_exits(&self, uid: &PodUid, of: impl Fn(&str) -> bool) {
+    /// Removes the exits of containers that start over.
+    pub(super) fn forget(&self, uid: &PodUid, of: impl Fn(&str) -> bool) {
         if self.state_store.read(uid, |r| !r.exits.is_empty()) {
             self.state_store
                 .update(uid, |r| r.exits.retain(|name, _| !of(name)));

@@ -1,38 +1,37 @@
 //! Logs of pods of which nothing else is left: they vanished while no kubelet ran.
 
-use super::{KubeGenericRuntimeManager, log_links::LogLinks, log_paths::owner_of_logs};
-use crate::{base::with_own_files, model::PodUid, state::pod_cache::Owner};
+use super::log_paths::owner_of_logs;
+use crate::{base::with_own_files, state::pod_cache::Owner};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-impl KubeGenericRuntimeManager {
-    /// Removes the logs of a pod of which no more than the UID is known.
-    pub async fn remove_logs_of(&self, uid: &PodUid) {
-        let uid = uid.clone();
-        self.links.remove_logs(move |owner| owner.uid == uid).await;
-    }
-}
-
-impl LogLinks {
-    async fn remove_logs(&self, is_gone_pods: impl Fn(&Owner) -> bool + Send + 'static) {
-        let (logs, links) = self.places();
-        let removed = with_own_files(move || {
-            let directories = directories(&logs)?.into_iter();
-            for (path, _) in directories.filter(|(_, owner)| is_gone_pods(owner)) {
-                tracing::info!(path = %path.display(), "Removing logs of a pod that is gone");
-                fs::remove_dir_all(path)?;
+/// Removes the log directories of the pods that `goes` selects, and dead links to their logs.
+pub(super) async fn remove_logs(
+    logs: PathBuf,
+    links: Option<PathBuf>,
+    goes: impl Fn(&Owner) -> bool + Send + 'static,
+) {
+    let removed = with_own_files(move || {
+        let directories = directories(&logs)?.into_iter();
+        for (path, _) in directories.filter(|(_, owner)| goes(owner)) {
+            tracing::info!(path = %path.display(), "Removing logs of a pod that is gone");
+            fs::remove_dir_all(path)?;
+        }
+        for (link, target, owner) in log_links(links.as_deref(), &logs)? {
+            if goes(&owner) && is_gone(&target) {
+                fs::remove_file(link)?;
             }
-            for (link, target, owner) in log_links(links.as_deref(), &logs)? {
-                if is_gone_pods(&owner) && is_gone(&target) {
-                    fs::remove_file(link)?;
-                }
-            }
-            Ok(())
-        });
-        settled(removed.await, "remove logs of a pod that is gone");
-    }
+        }
+        io::Result::Ok(())
+    });
+    let error = match removed.await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(err = error, "Cannot remove logs of a pod that is gone");
 }
 
 /// The directories of pods below the one for logs. Links and what has no name of a pod is none.
@@ -86,16 +85,6 @@ fn is_gone(path: &Path) -> bool {
     looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-fn settled<T, E: std::fmt::Display>(done: Result<io::Result<T>, E>, what: &str) -> Option<T> {
-    let error = match done {
-        Ok(Ok(value)) => return Some(value),
-        Ok(Err(error)) => error.to_string(),
-        Err(error) => error.to_string(),
-    };
-    tracing::warn!(err = error, "Cannot {what}");
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,12 +123,10 @@ mod tests {
         link("live", &logs.join("shop_b_u2/main/0.log"));
         link("elsewhere", Path::new("/nowhere/shop_d_u6/main/0.log"));
         fs::write(links.join("file"), "").unwrap();
-        let orphaned_logs = LogLinks::new(logs.clone(), Some(links.clone()));
         assert_eq!(pods_with_logs(&logs, Some(&links)), ["u1", "u2", "u5"]);
         for uid in ["u1", "u3", "u4", "u5", "u6"] {
-            orphaned_logs
-                .remove_logs(move |owner| owner.uid == uid.into())
-                .await;
+            let goes = move |owner: &Owner| owner.uid == uid.into();
+            remove_logs(logs.clone(), Some(links.clone()), goes).await;
         }
         assert_eq!(pods_with_logs(&logs, Some(&links)), ["u2"]);
         for left in [

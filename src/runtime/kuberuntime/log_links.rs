@@ -1,8 +1,8 @@
 //! Log files outside the runtime's care: links for collectors, and removal with their container.
 
-use super::{generate::container_files::link_log, log_paths};
+use super::{generate::container_files::link_log, log_gc, log_paths};
 use crate::{
-    model::{ContainerId, ContainerStatus, Pod},
+    model::{ContainerId, ContainerStatus, Pod, PodUid},
     state::pod_cache::Owner,
 };
 use std::{
@@ -21,9 +21,11 @@ impl LogLinks {
         Self { logs, links }
     }
 
-    /// The directory for logs and that for links.
-    pub(super) fn places(&self) -> (PathBuf, Option<PathBuf>) {
-        (self.logs.clone(), self.links.clone())
+    /// Removes the logs of a pod of which no more than the UID is known.
+    pub(super) async fn remove_logs_of(&self, uid: &PodUid) {
+        let uid = uid.clone();
+        let goes = move |owner: &Owner| owner.uid == uid;
+        log_gc::remove_logs(self.logs.clone(), self.links.clone(), goes).await;
     }
 
     /// Links the log that a container is going to write.

@@ -1,6 +1,6 @@
 //! The metric families of starting pods and containers, named as upstream names them.
 
-use super::report::StartFailure;
+use super::sync::StartFailure;
 use crate::{
     base::metrics::{DEFAULT_BUCKETS, Metrics},
     model::{Pod, PodExt, reasons},

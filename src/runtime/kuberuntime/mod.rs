@@ -1,36 +1,27 @@
 //! `KubeGenericRuntimeManager`: makes a CRI runtime match a pod.
 //!
-//! * Owns: what is asked of the runtime about sandboxes and containers, and in which order; the
-//!   restart back-off of containers and the back-off of sandbox replacements.
-//! * Woken by: one turn of a pod's worker; clean-up.
-//! * Publishes: touches to the pod cache, events, facts to the journal; a report per turn.
-//! * Must never stop a sandbox before its containers were seen to have exited, create a second
-//!   container or sandbox of one name while the outcome of the first is unknown, or be cut between
-//!   creating a container and starting it.
+//! * Owns: what is requested from the runtime about sandboxes and containers, and in which order. The parts
+//!   are [`actions`] (what to do), [`sync`] (one sync), [`generate`] (configurations), [`kill`] (stops) and
+//!   [`gc`] (removals).
+//! * Woken by: the syncs of a pod's worker; clean-up.
+//! * Publishes: touches to the pod cache, events, facts to the pod state store; a report per sync.
+//! * Must never stop a sandbox before its containers were seen to have exited.
 //! * Answers to upstream's `pkg/kubelet/kuberuntime`.
-//!
-//! Pure: [`actions`], [`kill::plan`], [`gc::plan`], what generates configurations in [`generate`]. Effects: `sync_pod`,
-//! `sandbox`, `container`, `kill::stop`, `gc::collect`, `generate::builder`, `log_links`.
 
 pub mod actions;
-mod container;
 mod exits;
 pub mod gc;
-mod image_volumes;
+pub mod generate;
 pub mod kill;
 pub mod labels;
+mod log_gc;
 mod log_links;
 pub mod log_paths;
-mod log_gc;
 mod metrics;
-pub mod preview;
-mod report;
-mod restart_all;
 mod restart_back_off;
-mod sandbox;
 mod sandbox_back_off;
-pub mod generate;
-mod sync_pod;
+mod sandbox_lookup;
+mod sync;
 pub mod termination;
 pub mod translate;
 
@@ -40,32 +31,32 @@ mod fixtures;
 use crate::{
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
-    model::{NetworkMode, Pod, PodExt, PodStatus, PodUid},
-    resources::NodeFacts,
+    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid},
     runtime::handlers::Hooks,
     state::events::EventRecorder,
-    state::pod_cache::PodCache,
+    state::pod_cache::{Complete, Owner, PodCache},
     state::pod_history::PodHistory,
     state::pod_state_store::PodStateStore,
     state::probe_results::ProbeResults,
     volumes::VolumeManager,
 };
-use generate::Builder;
+use exits::ExitRecords;
+use gc::ContainerGc;
+use generate::ConfigBuilder;
 use jiff::Timestamp;
-use kill::StopTracker;
+use kill::PodKiller;
 use log_links::LogLinks;
-use parking_lot::Mutex;
-use restart_back_off::RestartBackOff;
+use restart_back_off::{RestartBackOff, back_off_text};
 use sandbox_back_off::SandboxBackOff;
-use std::{collections::HashSet, ops::Deref, path::PathBuf, sync::Arc, time::Duration};
-use tokio::sync::Semaphore;
+use sandbox_lookup::SandboxLookup;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use sync::{ContainerImages, ContainerStarter, PodRestarter, PostStart, SandboxCreator};
+use tokio::sync::{Semaphore, watch};
 
 pub use gc::plan::Policy as GcPolicy;
 pub use generate::{SpecSettings, UserNamespaces};
 pub use metrics::StartMetrics;
-pub use report::{StartFailure, SyncReport, short_id};
-pub use restart_all::RestartAllStage;
-pub use sync_pod::SyncRequest;
+pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
 
 /// What the manager is built from.
 pub struct Deps {
@@ -73,15 +64,15 @@ pub struct Deps {
     pub runtime: RuntimeClient,
     /// Images.
     pub images: ImageManager,
-    /// The picture; told what was touched.
+    /// The runtime statuses; learns what was touched.
     pub cache: PodCache,
     /// Events.
     pub events: EventRecorder,
-    /// What is decided about pods, and why.
+    /// What was done for pods, and why.
     pub pod_history: PodHistory,
     /// Facts that survive a restart.
     pub state_store: PodStateStore,
-    /// Probe verdicts.
+    /// Probe results.
     pub results: ProbeResults,
     /// Hooks.
     pub hooks: Hooks,
@@ -124,75 +115,92 @@ pub struct Outlook {
 /// The manager; cheap to clone.
 #[derive(Clone)]
 pub struct KubeGenericRuntimeManager {
-    inner: Arc<Inner>,
-}
-
-/// What the manager's parts share.
-pub struct Inner {
-    runtime: RuntimeClient,
     images: ImageManager,
-    cache: PodCache,
     events: EventRecorder,
     pod_history: PodHistory,
     state_store: PodStateStore,
     results: ProbeResults,
-    hooks: Hooks,
-    builder: Builder,
-    links: LogLinks,
-    node: Arc<NodeFacts>,
-    back_off: RestartBackOff,
-    sandbox_back_off: SandboxBackOff,
-    stops: StopTracker,
-    /// Pods for which a sandbox may have been created that no lookup has found yet.
-    unknown_creations: Mutex<HashSet<PodUid>>,
-    starting: Semaphore,
     metrics: StartMetrics,
-    gc_policy: GcPolicy,
-}
-
-impl Deref for KubeGenericRuntimeManager {
-    type Target = Inner;
-
-    fn deref(&self) -> &Inner {
-        &self.inner
-    }
+    exits: ExitRecords,
+    killer: PodKiller,
+    builder: Arc<ConfigBuilder>,
+    links: Arc<LogLinks>,
+    back_off: Arc<RestartBackOff>,
+    gc: Arc<ContainerGc>,
+    sandboxes: Arc<SandboxCreator>,
+    starter: Arc<ContainerStarter>,
+    restarter: Arc<PodRestarter>,
+    starting: Arc<Semaphore>,
 }
 
 impl KubeGenericRuntimeManager {
-    /// Builds the manager; nothing is asked of the runtime yet.
+    /// Builds the manager; no request is sent to the runtime yet.
     pub fn new(deps: Deps) -> Self {
         let logs = deps.settings.pod_logs_dir.clone();
-        let inner = Inner {
-            node: deps.settings.node.clone(),
-            builder: Builder::new(
-                deps.settings,
-                deps.volumes,
-                deps.config.resolv_conf,
-                deps.user_namespaces,
-                deps.features,
-            ),
-            links: LogLinks::new(logs, deps.config.log_links),
-            back_off: RestartBackOff::new(
-                deps.config.max_restart_back_off,
-                deps.state_store.clone(),
-            ),
-            sandbox_back_off: SandboxBackOff::default(),
-            stops: StopTracker::new(deps.state_store.clone()),
-            unknown_creations: Mutex::default(),
-            starting: Semaphore::new(sync_pod::STARTING),
-            metrics: deps.metrics,
-            gc_policy: deps.config.gc_policy,
+        let lookup = Arc::new(SandboxLookup::new(deps.runtime.clone(), deps.cache.clone()));
+        let links = Arc::new(LogLinks::new(logs, deps.config.log_links.clone()));
+        let back_off =
+            RestartBackOff::new(deps.config.max_restart_back_off, deps.state_store.clone());
+        let back_off = Arc::new(back_off);
+        let exits = ExitRecords {
+            state_store: deps.state_store.clone(),
+            cache: deps.cache.clone(),
+        };
+        let images = ContainerImages {
+            images: deps.images.clone(),
+            events: deps.events.clone(),
+        };
+        let killer = killer(&deps, &lookup);
+        let gc = Arc::new(container_gc(&deps, &exits, &links, &killer));
+        let post_start = post_start(&deps, &killer);
+        let restarter = restarter(&deps, &killer, &gc, &back_off);
+        let builder = Arc::new(ConfigBuilder::new(
+            deps.settings,
+            deps.volumes,
+            deps.config.resolv_conf,
+            deps.user_namespaces,
+            deps.features,
+        ));
+        let sandboxes = SandboxCreator {
+            runtime: deps.runtime.clone(),
+            cache: deps.cache.clone(),
+            events: deps.events.clone(),
+            builder: builder.clone(),
+            images: images.clone(),
+            metrics: deps.metrics.clone(),
+            back_off: SandboxBackOff::default(),
+            lookup,
+        };
+        let starter = ContainerStarter {
             runtime: deps.runtime,
-            images: deps.images,
             cache: deps.cache,
+            events: deps.events.clone(),
+            pod_history: deps.pod_history.clone(),
+            exits: exits.clone(),
+            builder: builder.clone(),
+            images,
+            links: links.clone(),
+            gc: gc.clone(),
+            post_start,
+            back_off: back_off.clone(),
+        };
+        Self {
+            images: deps.images,
             events: deps.events,
             pod_history: deps.pod_history,
             state_store: deps.state_store,
             results: deps.results,
-            hooks: deps.hooks,
-        };
-        Self {
-            inner: Arc::new(inner),
+            metrics: deps.metrics,
+            exits,
+            killer,
+            builder,
+            links,
+            back_off,
+            gc,
+            sandboxes: Arc::new(sandboxes),
+            starter: Arc::new(starter),
+            restarter: Arc::new(restarter),
+            starting: Arc::new(Semaphore::new(sync::STARTING)),
         }
     }
 
@@ -201,7 +209,7 @@ impl KubeGenericRuntimeManager {
         let actions = self.compute(pod, status);
         Outlook {
             needs_new_sandbox: actions.sandbox_change.is_some(),
-            restart_all: self.restart_all_stage(pod, &actions),
+            restart_all: self.restarter.stage(pod, &actions),
         }
     }
 
@@ -214,7 +222,7 @@ impl KubeGenericRuntimeManager {
         now: Timestamp,
     ) -> Option<String> {
         let (delay, _) = self.restart_back_off(pod, name, status, now)?;
-        Some(container::back_off_text(pod, name, delay))
+        Some(back_off_text(pod, name, delay))
     }
 
     /// Takes back the ids of a pod none of whose processes is left.
@@ -262,17 +270,73 @@ impl KubeGenericRuntimeManager {
             .min()
     }
 
-    /// Where the pod's containers are reached, for hooks: the pod's address, or the node's for a pod on
-    /// the node's network. What is not in the spec is told from the sandbox.
-    fn address(&self, pod: Option<&Pod>, status: &PodStatus) -> Option<String> {
-        let on_node = || {
-            let sandbox = status.newest_sandbox();
-            sandbox.is_some_and(|s| s.network == NetworkMode::Node)
-        };
-        match pod.map_or_else(on_node, PodExt::host_network) {
-            true => Some(self.node.address().into()),
-            false => status.ips().first().cloned(),
-        }
+    /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
+    /// else completed by a list. Empty only if the runtime has nothing of the pod.
+    ///
+    /// # Errors
+    /// A sandbox may have been created that cannot be looked up yet.
+    pub async fn status_to_stop(
+        &self,
+        owner: &Owner,
+        left: Duration,
+    ) -> anyhow::Result<Arc<PodStatus>> {
+        self.killer.status_to_stop(owner, left).await
+    }
+
+    /// Stops every container of a pod, then its sandboxes. Without a pod object (an orphan) hooks come
+    /// from the annotations that its containers were created with.
+    ///
+    /// # Errors
+    /// Something of the pod may still run.
+    pub async fn kill_pod(
+        &self,
+        pod: Option<&Pod>,
+        status: &PodStatus,
+        grace: watch::Receiver<GraceDeadline>,
+    ) -> anyhow::Result<()> {
+        self.killer.kill_pod(pod, status, grace).await
+    }
+
+    /// Waits until it is known how every item of a pod ended whose containers and sandboxes have been
+    /// stopped. What cannot be read and is not running by a list counts as ended in an unknown way.
+    ///
+    /// # Errors
+    /// Something may still run, or there is no list.
+    pub async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
+        self.killer.settle_stopped(uid).await
+    }
+
+    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
+    /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
+    ///
+    /// # Errors
+    /// Something could not be removed.
+    pub async fn collect_pod(
+        &self,
+        status: &Arc<PodStatus>,
+        owner: &Owner,
+        content_goes: bool,
+    ) -> anyhow::Result<()> {
+        self.gc.collect_pod(status, owner, content_goes).await
+    }
+
+    /// The audit: removes superseded instances that no pod's own worker has removed. The proof says that
+    /// the runtime statuses come from a complete list.
+    ///
+    /// # Errors
+    /// Something could not be removed.
+    pub async fn collect_superseded(
+        &self,
+        pods: &[Arc<PodStatus>],
+        proof: Complete,
+    ) -> anyhow::Result<()> {
+        self.back_off.collect(Timestamp::now());
+        self.gc.collect_superseded(pods, proof).await
+    }
+
+    /// Removes the logs of a pod of which no more than the UID is known.
+    pub async fn remove_logs_of(&self, uid: &PodUid) {
+        self.links.remove_logs_of(uid).await;
     }
 
     /// How much is remembered of pods, by what it is.
@@ -280,8 +344,8 @@ impl KubeGenericRuntimeManager {
         let (backing_off, prefetcher) = self.images.kept();
         [
             ("restart_back_off", self.back_off.len()),
-            ("sandbox_back_off", self.sandbox_back_off.len()),
-            ("stops", self.stops.len()),
+            ("sandbox_back_off", self.sandboxes.back_off.len()),
+            ("stops", self.killer.stops().len()),
             ("pull_back_off", backing_off),
             ("pulls_ahead", prefetcher),
         ]
@@ -291,9 +355,65 @@ impl KubeGenericRuntimeManager {
     pub fn forget_pod(&self, uid: &PodUid) {
         self.back_off.forget(uid);
         self.images.forget_pod(uid);
-        self.stops.forget(uid);
-        self.unknown_creations.lock().remove(uid);
-        self.sandbox_back_off.forget(uid);
+        self.killer.stops().forget(uid);
+        self.sandboxes.back_off.forget(uid);
+        self.sandboxes.lookup.forget(uid);
         self.pod_history.forget(uid);
+    }
+}
+
+fn killer(deps: &Deps, lookup: &Arc<SandboxLookup>) -> PodKiller {
+    PodKiller::new(
+        deps.runtime.clone(),
+        deps.cache.clone(),
+        deps.events.clone(),
+        deps.hooks.clone(),
+        deps.state_store.clone(),
+        deps.settings.node.clone(),
+        lookup.clone(),
+    )
+}
+
+fn container_gc(
+    deps: &Deps,
+    exits: &ExitRecords,
+    links: &Arc<LogLinks>,
+    killer: &PodKiller,
+) -> ContainerGc {
+    ContainerGc {
+        runtime: deps.runtime.clone(),
+        cache: deps.cache.clone(),
+        state_store: deps.state_store.clone(),
+        exits: exits.clone(),
+        links: links.clone(),
+        killer: killer.clone(),
+        policy: deps.config.gc_policy,
+    }
+}
+
+fn post_start(deps: &Deps, killer: &PodKiller) -> PostStart {
+    PostStart {
+        hooks: deps.hooks.clone(),
+        killer: killer.clone(),
+        cache: deps.cache.clone(),
+        events: deps.events.clone(),
+        pod_history: deps.pod_history.clone(),
+        state_store: deps.state_store.clone(),
+        node: deps.settings.node.clone(),
+    }
+}
+
+fn restarter(
+    deps: &Deps,
+    killer: &PodKiller,
+    gc: &Arc<ContainerGc>,
+    back_off: &Arc<RestartBackOff>,
+) -> PodRestarter {
+    PodRestarter {
+        events: deps.events.clone(),
+        state_store: deps.state_store.clone(),
+        killer: killer.clone(),
+        gc: gc.clone(),
+        back_off: back_off.clone(),
     }
 }

@@ -4,8 +4,10 @@
 //! time are wall-clock times, because the exit they count from is the runtime's.
 
 use crate::{
+    base::GoDuration,
     base::backoff::{Backoff, Moment, Step},
-    model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key},
+    model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key, reasons::event},
+    state::events::{EventRecorder, ObjectRef},
     state::pod_state_store::{BackOffStep, PodRecord, PodStateStore},
 };
 use jiff::Timestamp;
@@ -225,6 +227,28 @@ fn instant(nanoseconds: i64) -> Timestamp {
 
 fn key_of(pod: &Pod, container: &Container) -> u64 {
     back_off_key(pod.name(), pod.namespace(), pod.uid().as_str(), container)
+}
+
+/// Emits the event of a container in its restart back-off.
+pub(super) fn back_off_event(events: &EventRecorder, pod: &Pod, container: &Container) {
+    let shown = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid());
+    let object = ObjectRef::container(pod, &container.name);
+    let text = format!(
+        "Back-off restarting failed container {} in pod {shown}",
+        container.name
+    );
+    events.warning(&object, event::BACK_OFF, text);
+}
+
+/// The waiting message of a container in its restart back-off.
+pub(super) fn back_off_text(pod: &Pod, name: &str, delay: Duration) -> String {
+    format!(
+        "back-off {} restarting failed container={name} pod={}_{}({})",
+        GoDuration::from(delay),
+        pod.name(),
+        pod.namespace(),
+        pod.uid()
+    )
 }
 
 #[cfg(test)]

@@ -73,16 +73,6 @@ impl PodStateStore {
         Ok(Self::of(directory, records))
     }
 
-    /// Reads what is there, without creating or removing anything; empty when nothing is. Changes are not
-    /// written unless the store is run. Blocking.
-    pub fn read_only(directory: PathBuf) -> anyhow::Result<Self> {
-        let records = match directory.is_dir() {
-            true => read_records(&directory, |_| ())?,
-            false => HashMap::new(),
-        };
-        Ok(Self::of(directory, records))
-    }
-
     fn of(directory: PathBuf, records: HashMap<PodUid, PodRecord>) -> Self {
         Self {
             shared: Arc::new(Shared {

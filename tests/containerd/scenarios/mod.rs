@@ -145,7 +145,6 @@ scenarios! {
     usage::usage_is_told_in_every_form_and_promtool_finds_nothing_wrong,
     verbs::pods_are_shown_as_crictl_has_them,
     verbs::root_in_a_container_that_sees_the_socket_is_refused,
-    verbs::a_plan_is_what_is_then_made,
     volumes::a_kubelet_killed_at_any_moment_leaves_what_the_next_one_cleans,
     volumes::a_changed_object_reaches_the_running_container,
     volumes::files_are_what_the_objects_and_the_pod_say,

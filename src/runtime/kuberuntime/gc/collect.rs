@@ -1,20 +1,36 @@
 //! Carries out the removal of dead containers, sandboxes and logs.
 
-use super::{
-    super::KubeGenericRuntimeManager,
-    plan::{self, ContainerRemoval, Instance, Reason, Sandbox},
-};
+use super::plan::{self, ContainerRemoval, Instance, Policy, Reason, Sandbox};
 use crate::{
-    model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid},
-    state::pod_cache::{Complete, ItemId, Owner, Read},
+    base::chain,
+    cri::RuntimeClient,
+    model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId},
+    runtime::kuberuntime::{
+        exits::ExitRecords,
+        kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
+        log_links::LogLinks,
+    },
+    state::pod_cache::{Complete, ItemId, Owner, PodCache, Read},
+    state::pod_state_store::PodStateStore,
 };
 use jiff::Timestamp;
 use std::sync::Arc;
 
-impl KubeGenericRuntimeManager {
+/// Removes dead containers and sandboxes with their logs.
+pub(in crate::runtime::kuberuntime) struct ContainerGc {
+    pub(in crate::runtime::kuberuntime) runtime: RuntimeClient,
+    pub(in crate::runtime::kuberuntime) cache: PodCache,
+    pub(in crate::runtime::kuberuntime) state_store: PodStateStore,
+    pub(in crate::runtime::kuberuntime) exits: ExitRecords,
+    pub(in crate::runtime::kuberuntime) links: Arc<LogLinks>,
+    pub(in crate::runtime::kuberuntime) killer: PodKiller,
+    pub(in crate::runtime::kuberuntime) policy: Policy,
+}
+
+impl ContainerGc {
     /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
     /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
-    pub async fn collect_pod(
+    pub(in crate::runtime::kuberuntime) async fn collect_pod(
         &self,
         status: &Arc<PodStatus>,
         owner: &Owner,
@@ -30,12 +46,11 @@ impl KubeGenericRuntimeManager {
 
     /// The audit: superseded instances that no pod's own worker has removed. The proof says that the
     /// runtime statuses come from a complete list. Pods of the API server are left to it.
-    pub async fn collect_superseded(
+    pub(in crate::runtime::kuberuntime) async fn collect_superseded(
         &self,
         pods: &[Arc<PodStatus>],
         _proof: Complete,
     ) -> anyhow::Result<()> {
-        self.back_off.collect(Timestamp::now());
         let ours = |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api;
         let ours: Vec<_> = pods.iter().filter(ours).cloned().collect();
         self.collect(&ours, false).await
@@ -44,7 +59,7 @@ impl KubeGenericRuntimeManager {
     async fn collect(&self, pods: &[Arc<PodStatus>], content_goes: bool) -> anyhow::Result<()> {
         let goes = |_: &PodUid| content_goes;
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-        let removals = plan::containers(instances(pods), &self.gc_policy, Some(&goes), now);
+        let removals = plan::containers(instances(pods), &self.policy, Some(&goes), now);
         let sandbox_removals =
             |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), Some(&goes));
         let early = sandbox_removals(pods);
@@ -84,14 +99,14 @@ impl KubeGenericRuntimeManager {
         let id = removal.id.as_str();
         tracing::debug!(pod = %owner.name, container = id, why = %removal.reason, "Removing a container");
         if removal.stop_first {
-            match self.runtime.stop_container(id, plan_minimum()).await {
+            match self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
                 _ => {}
             }
         }
         if let Some(container) = status.container(&removal.id) {
             if removal.reason != Reason::PodGone {
-                self.remember_exit(&owner.uid, container).await;
+                self.exits.remember(&owner.uid, container).await;
             }
             self.links.remove_container_logs(&owner, container).await;
         }
@@ -109,9 +124,10 @@ impl KubeGenericRuntimeManager {
         let owner = Owner::of_status(status);
         tracing::debug!(pod = %owner.name, container = %id, "Removing a container for a restart");
         if let Some(container) = status.container(id) {
-            match keep_log {
-                true => self.links.retire_container_logs(&owner, container).await,
-                false => self.links.remove_container_logs(&owner, container).await,
+            if keep_log {
+                self.links.retire_container_logs(&owner, container).await;
+            } else {
+                self.links.remove_container_logs(&owner, container).await;
             }
         }
         self.remove_from_runtime(status, id).await
@@ -157,14 +173,10 @@ impl KubeGenericRuntimeManager {
         Ok(())
     }
 
-    async fn remove_sandbox(
-        &self,
-        status: &PodStatus,
-        id: &crate::model::SandboxId,
-    ) -> anyhow::Result<()> {
+    async fn remove_sandbox(&self, status: &PodStatus, id: &SandboxId) -> anyhow::Result<()> {
         let owner = Owner::of_status(status);
         tracing::debug!(pod = %owner.name, sandbox = %id, "Removing a sandbox");
-        self.stop_sandbox(&owner, id).await?;
+        self.killer.stop_sandbox(&owner, id).await?;
         match self.runtime.remove_pod_sandbox(id.as_str()).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
@@ -193,7 +205,7 @@ impl KubeGenericRuntimeManager {
     ) {
         let removals = plan::all_init_containers(pod, status);
         self.remove_quietly(status, removals).await;
-        self.forget_exits(&pod.uid(), |name| {
+        self.exits.forget(&pod.uid(), |name| {
             pod.init_containers().iter().any(|c| c.name == name)
         });
     }
@@ -204,16 +216,12 @@ impl KubeGenericRuntimeManager {
                 tracing::warn!(
                     pod = %status.name,
                     container = %removal.id,
-                    err = %crate::base::chain(error.as_ref()),
+                    err = %chain(error.as_ref()),
                     "Cannot remove an init container"
                 );
             }
         }
     }
-}
-
-fn plan_minimum() -> i64 {
-    super::super::kill::plan::MINIMUM_STOP_SECONDS
 }
 
 fn instances(pods: &[Arc<PodStatus>]) -> Vec<Instance> {

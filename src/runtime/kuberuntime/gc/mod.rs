@@ -9,3 +9,5 @@
 
 mod collect;
 pub mod plan;
+
+pub(super) use collect::ContainerGc;

@@ -4,10 +4,10 @@
 use super::{
     container_config::{ContainerInputs, generate_container_config},
     container_files::{
-        FilesRequest, make_container_files, make_pod_log_dir, planned_container_files,
-        read_env_files, read_resolv_conf, restart_count_from_log_dir,
+        FilesRequest, make_container_files, make_pod_log_dir, read_env_files, read_resolv_conf,
+        restart_count_from_log_dir,
     },
-    env::{EnvFiles, EnvInputs, make_environment, objects::wanted_objects},
+    env::{EnvInputs, make_environment, objects::wanted_objects},
     mounts::{ImageVolumes, MountSources},
     network::dns::{DnsWarning, ResolvConf},
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
@@ -17,7 +17,6 @@ use super::{
 };
 use crate::runtime::kuberuntime::log_paths;
 use crate::{
-    apiserver::configmap_secret::Found,
     base::with_own_files,
     cri::{
         FeaturesReader,
@@ -33,7 +32,7 @@ use std::{path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
 /// Makes configurations.
-pub(in crate::runtime::kuberuntime) struct Builder {
+pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     settings: SpecSettings,
     volumes: VolumeManager,
     resolv_conf: Option<PathBuf>,
@@ -57,17 +56,6 @@ pub(in crate::runtime::kuberuntime) struct ContainerRequest<'a> {
     pub(in crate::runtime::kuberuntime) cancel: &'a CancellationToken,
 }
 
-/// One container to show the configuration of. Its variables that come from elsewhere are to be masked.
-pub(in crate::runtime::kuberuntime) struct PreviewRequest<'a> {
-    pub(in crate::runtime::kuberuntime) pod: &'a Arc<Pod>,
-    pub(in crate::runtime::kuberuntime) container: &'a Container,
-    pub(in crate::runtime::kuberuntime) restart_count: u32,
-    pub(in crate::runtime::kuberuntime) image_ref: &'a str,
-    pub(in crate::runtime::kuberuntime) image_user: &'a ImageUser,
-    pub(in crate::runtime::kuberuntime) pod_ips: &'a [String],
-    pub(in crate::runtime::kuberuntime) images: &'a ImageVolumes,
-}
-
 /// A sandbox to be made.
 pub(in crate::runtime::kuberuntime) struct NewSandbox {
     pub(in crate::runtime::kuberuntime) config: PodSandboxConfig,
@@ -77,7 +65,7 @@ pub(in crate::runtime::kuberuntime) struct NewSandbox {
     pub(in crate::runtime::kuberuntime) fresh_logs: bool,
 }
 
-impl Builder {
+impl ConfigBuilder {
     pub(in crate::runtime::kuberuntime) fn new(
         settings: SpecSettings,
         volumes: VolumeManager,
@@ -208,75 +196,6 @@ impl Builder {
             },
             user_namespace: self.user_namespace(pod).await?,
             features: *self.features.borrow(),
-        };
-        Ok(generate_container_config(
-            pod,
-            container,
-            &self.settings,
-            &inputs,
-        )?)
-    }
-
-    /// The configuration that a sandbox would have, with remarks. Nothing is made.
-    pub(in crate::runtime::kuberuntime) async fn preview_sandbox(
-        &self,
-        pod: &Pod,
-        attempt: u32,
-    ) -> anyhow::Result<(PodSandboxConfig, Vec<String>)> {
-        let resolv_conf = self.resolv_conf.clone();
-        let host = with_own_files(move || read_host_resolv(resolv_conf)).await??;
-        let ids = self.user_namespaces.preview(pod, *self.features.borrow())?;
-        let (config, warnings) = self.sandbox_config(pod, attempt, host.as_ref(), ids)?;
-        let remarks = warnings.into_iter().map(|warning| warning.message);
-        Ok((config, remarks.collect()))
-    }
-
-    /// The configuration that a container would have. Nothing is made and no file is read.
-    pub(in crate::runtime::kuberuntime) fn preview_container(
-        &self,
-        request: PreviewRequest<'_>,
-    ) -> anyhow::Result<ContainerConfig> {
-        let PreviewRequest { pod, container, .. } = request;
-        let node = &*self.settings.node;
-        let pod_ips = match pod.host_network() {
-            true => &node.host_ips,
-            false => request.pod_ips,
-        };
-        let files = EnvFiles::default();
-        let env_inputs = EnvInputs {
-            pod_ips,
-            node,
-            files: &files,
-            objects: &Found::new(),
-        };
-        let environment =
-            make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
-        let volumes = self.volumes.planned_paths(pod)?;
-        let wanted = FilesRequest {
-            pod,
-            container,
-            pod_ips,
-            volumes: &volumes,
-            images: request.images,
-            environment: &environment,
-            instance: TerminationLog {
-                restart_count: request.restart_count,
-                ..TerminationLog::default()
-            },
-        };
-        let features = *self.features.borrow();
-        let inputs = ContainerInputs {
-            restart_count: request.restart_count,
-            image_ref: request.image_ref,
-            image_user: request.image_user,
-            environment: &environment,
-            sources: MountSources {
-                volumes: &volumes,
-                images: request.images,
-                files: &planned_container_files(&self.settings, wanted)?,
-            },
-            user_namespace: self.user_namespaces.preview(pod, features)?,
-            features,
         };
         Ok(generate_container_config(
             pod,

@@ -164,34 +164,6 @@ pub async fn make_container_files(
     with_own_files(make).await?
 }
 
-/// Where [`make_container_files`] would put what it makes. Pure.
-pub fn planned_container_files(
-    settings: &SpecSettings,
-    request: FilesRequest<'_>,
-) -> Result<ContainerFiles, ConfigError> {
-    let FilesRequest { pod, container, .. } = request;
-    let directory = settings.root.pod(&pod.uid())?;
-    let requests = mounts::sub_path_requests(
-        container,
-        request.volumes,
-        request.images,
-        request.environment,
-    )?;
-    let mut files = ContainerFiles::default();
-    for wanted in requests {
-        let path = directory.sub_path(&wanted.volume, &container.name, wanted.mount_index)?;
-        files.sub_paths.insert(wanted.mount_index, path);
-    }
-    let hosts = mounts::wants_hosts_file(pod, container, request.pod_ips);
-    files.hosts_file = hosts.then(|| directory.hosts_file());
-    let message_path = container.termination_message_path.as_deref();
-    if message_path.is_some_and(|path| !path.is_empty()) {
-        let own = directory.container(&container.name)?;
-        files.termination_log = Some(own.join(request.instance.file_name()));
-    }
-    Ok(files)
-}
-
 /// Makes a log directory and its parents (0755). Blocking.
 pub fn make_log_dir(path: &Path) -> Result<(), FilesError> {
     fs::DirBuilder::new()

@@ -12,7 +12,6 @@ mod builder;
 pub mod container_config;
 pub mod container_files;
 pub mod env;
-pub mod masked;
 pub mod mounts;
 pub mod network;
 pub mod sandbox_config;
@@ -27,4 +26,4 @@ mod tests;
 pub use settings::SpecSettings;
 pub use user_namespaces::UserNamespaces;
 
-pub(super) use builder::{Builder, ContainerRequest, NewSandbox, PreviewRequest};
+pub(super) use builder::{ConfigBuilder, ContainerRequest, NewSandbox};

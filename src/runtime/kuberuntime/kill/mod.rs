@@ -14,5 +14,4 @@ mod running;
 mod stop;
 mod unread;
 
-pub(super) use stop::Why;
-pub(super) use stop_tracker::{Scope, StopTracker};
+pub(super) use stop::{PodKiller, Why};

@@ -1,18 +1,24 @@
 //! Carries out stops: hook, wait for others, StopContainer, and a check that it really ended.
 
 use super::{
-    super::{KubeGenericRuntimeManager, actions::ContainerKill, labels::OrphanRecord},
+    super::{actions::ContainerKill, labels::OrphanRecord, sandbox_lookup::SandboxLookup},
     plan::{self, ContainerStop},
     running::RunningStop,
-    stop_tracker::Scope,
+    stop_tracker::{Scope, StopTracker},
+    unread::StopStatusReader,
 };
 use crate::{
     base::chain,
-    cri::{CriError, v1},
-    model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, SandboxStatus, reasons::event},
-    runtime::handlers::{HookError, HookTarget},
-    state::events::ObjectRef,
-    state::pod_cache::{ItemId, Owner},
+    cri::{CriError, RuntimeClient, v1},
+    model::{
+        ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid, SandboxId, SandboxStatus,
+        reasons::event,
+    },
+    resources::NodeFacts,
+    runtime::handlers::{HookError, HookTarget, Hooks, hook_address},
+    state::events::{EventRecorder, ObjectRef},
+    state::pod_cache::{ItemId, Owner, PodCache},
+    state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
 use futures::future::join_all;
@@ -60,9 +66,93 @@ struct Target {
     pod_ip: Option<String>,
 }
 
-impl KubeGenericRuntimeManager {
+/// Stops containers, pods and sandboxes; cheap to clone.
+#[derive(Clone)]
+pub(in crate::runtime::kuberuntime) struct PodKiller {
+    runtime: RuntimeClient,
+    cache: PodCache,
+    events: EventRecorder,
+    hooks: Hooks,
+    state_store: PodStateStore,
+    node: Arc<NodeFacts>,
+    stops: Arc<StopTracker>,
+    reader: StopStatusReader,
+}
+
+impl PodKiller {
+    pub(in crate::runtime::kuberuntime) fn new(
+        runtime: RuntimeClient,
+        cache: PodCache,
+        events: EventRecorder,
+        hooks: Hooks,
+        state_store: PodStateStore,
+        node: Arc<NodeFacts>,
+        lookup: Arc<SandboxLookup>,
+    ) -> Self {
+        Self {
+            reader: StopStatusReader {
+                runtime: runtime.clone(),
+                cache: cache.clone(),
+                lookup,
+            },
+            stops: Arc::new(StopTracker::new(state_store.clone())),
+            runtime,
+            cache,
+            events,
+            hooks,
+            state_store,
+            node,
+        }
+    }
+
+    /// The stops that have begun and are not over.
+    pub(in crate::runtime::kuberuntime) fn stops(&self) -> &StopTracker {
+        &self.stops
+    }
+
+    /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
+    /// else completed by a list. Empty only if the runtime has nothing of the pod.
+    ///
+    /// # Errors
+    /// A sandbox may have been created that cannot be looked up yet.
+    pub(in crate::runtime::kuberuntime) async fn status_to_stop(
+        &self,
+        owner: &Owner,
+        left: Duration,
+    ) -> anyhow::Result<Arc<PodStatus>> {
+        self.reader.status_to_stop(owner, left).await
+    }
+
+    /// Waits until it is known how every item of a pod ended whose containers and sandboxes have been
+    /// stopped.
+    ///
+    /// # Errors
+    /// Something may still run, or there is no list.
+    pub(in crate::runtime::kuberuntime) async fn settle_stopped(
+        &self,
+        uid: &PodUid,
+    ) -> anyhow::Result<()> {
+        self.reader.settle_stopped(uid).await
+    }
+
+    /// Stops everything of a pod that stays, by the deadline of the first attempt.
+    pub(in crate::runtime::kuberuntime) async fn kill_staying_pod(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+    ) -> anyhow::Result<()> {
+        let uid = pod.uid();
+        let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
+        let (_keep, grace) = watch::channel(self.stops.begin(&uid, Scope::Pod, grace));
+        self.kill_pod(Some(pod), status, grace)
+            .await
+            .context("cannot stop the pod")?;
+        self.stops.over(&uid, &Scope::Pod);
+        Ok(())
+    }
+
     /// Stops one container of a pod that stays.
-    pub(in crate::runtime::kuberuntime) async fn kill_one(
+    pub(in crate::runtime::kuberuntime) async fn kill_container(
         &self,
         pod: &Pod,
         status: &PodStatus,
@@ -101,7 +191,7 @@ impl KubeGenericRuntimeManager {
             ports: container.and_then(|c| c.ports.clone()).unwrap_or_default(),
             stop,
             message: why.message(name),
-            pod_ip: self.address(Some(pod), status),
+            pod_ip: hook_address(&self.node, Some(pod), status),
         };
         let (_keep, receiver) = watch::channel(grace);
         let stop = self.begin_stop(target, grace, Vec::new());
@@ -115,7 +205,7 @@ impl KubeGenericRuntimeManager {
     /// Stops every container of a pod, then its sandboxes. Without a pod object (an orphan) hooks come
     /// from the annotations that its containers were created with. Sandboxes are stopped only after
     /// every container was seen to have exited.
-    pub async fn kill_pod(
+    pub(in crate::runtime::kuberuntime) async fn kill_pod(
         &self,
         pod: Option<&Pod>,
         status: &PodStatus,
@@ -143,7 +233,7 @@ impl KubeGenericRuntimeManager {
                 owner: owner.clone(),
                 ports: ports_of(pod, &records, &stop),
                 message: format!("Stopping container {}", stop.name),
-                pod_ip: self.address(pod, status),
+                pod_ip: hook_address(&self.node, pod, status),
                 stop,
             };
             let stop = self.begin_stop(target, *grace.borrow(), others);
@@ -168,10 +258,10 @@ impl KubeGenericRuntimeManager {
         let status = match timeout(SETTLE, self.cache.settled(&owner.uid)).await {
             Ok(status) => status,
             Err(_) => {
-                let listed = self.list_pod(&owner.uid).await;
+                let listed = self.reader.list_pod(&owner.uid).await;
                 let listed =
                     listed.context("cannot tell whether containers of the pod still run")?;
-                Arc::new(self.completed(&owner.uid, Some(&listed)))
+                Arc::new(self.reader.completed(&owner.uid, Some(&listed)))
             }
         };
         let running: Vec<_> = status.maybe_running().map(|c| &*c.name).collect();
@@ -204,6 +294,20 @@ impl KubeGenericRuntimeManager {
         Ok(())
     }
 
+    /// Stops one sandbox; one that is gone counts as stopped.
+    pub(in crate::runtime::kuberuntime) async fn stop_sandbox(
+        &self,
+        owner: &Owner,
+        id: &SandboxId,
+    ) -> anyhow::Result<()> {
+        let stopped = self.runtime.stop_pod_sandbox(id.as_str()).await;
+        self.cache.touch(owner, ItemId::Sandbox(id.clone()), None);
+        match stopped {
+            Err(error) if !error.is_not_found() => Err(error).context("cannot stop the sandbox"),
+            _ => Ok(()),
+        }
+    }
+
     /// Joins the stop of a container that is under way, or begins one. `others` are the stops that it
     /// waits for.
     fn begin_stop(
@@ -214,11 +318,11 @@ impl KubeGenericRuntimeManager {
     ) -> RunningStop {
         let id = target.stop.id.clone();
         let grace = self.stops.limit(&target.owner.uid, &id, grace);
-        let manager = self.clone();
+        let killer = self.clone();
         self.stops
             .running()
             .join_or_begin(&id, grace, |grace| async move {
-                manager.stop_container(&target, grace, others).await
+                killer.stop_container(&target, grace, others).await
             })
     }
 
@@ -321,7 +425,7 @@ impl KubeGenericRuntimeManager {
             return HashMap::new();
         }
         let limit = plan::status_timeout(grace.borrow().left(Instant::now()));
-        let list = self.list_containers_of(&status.uid);
+        let list = self.reader.list_containers_of(&status.uid);
         let problem = match timeout(limit, list).await {
             Ok(Ok(containers)) => return containers.iter().map(record_of).collect(),
             Ok(Err(error)) => chain(&error),

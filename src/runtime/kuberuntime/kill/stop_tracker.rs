@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 /// What is being stopped of a pod that stays.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::runtime::kuberuntime) enum Scope {
+pub(super) enum Scope {
     /// All of it, for its sandbox is replaced or nothing of it is to run.
     Pod,
     /// One instance.
@@ -28,7 +28,7 @@ pub(in crate::runtime::kuberuntime) struct StopTracker {
 }
 
 impl StopTracker {
-    pub(in crate::runtime::kuberuntime) fn new(state_store: PodStateStore) -> Self {
+    pub(super) fn new(state_store: PodStateStore) -> Self {
         Self {
             deadlines: Mutex::default(),
             running: RunningStops::default(),
@@ -38,12 +38,7 @@ impl StopTracker {
 
     /// The deadline of a stop: `fresh` for the first try, for another one that of the first, unless
     /// the fresh one is earlier.
-    pub(in crate::runtime::kuberuntime) fn begin(
-        &self,
-        uid: &PodUid,
-        scope: Scope,
-        fresh: GraceDeadline,
-    ) -> GraceDeadline {
+    pub(super) fn begin(&self, uid: &PodUid, scope: Scope, fresh: GraceDeadline) -> GraceDeadline {
         let mut deadlines = self.deadlines.lock();
         let of_pod = deadlines.entry(uid.clone()).or_default();
         let deadline = of_pod.entry(scope).or_insert(fresh);
@@ -79,7 +74,7 @@ impl StopTracker {
     }
 
     /// The stop has succeeded. That of a whole pod ends those of its containers.
-    pub(in crate::runtime::kuberuntime) fn over(&self, uid: &PodUid, scope: &Scope) {
+    pub(super) fn over(&self, uid: &PodUid, scope: &Scope) {
         let mut deadlines = self.deadlines.lock();
         let Some(of_pod) = deadlines.get_mut(uid) else {
             return;
@@ -100,13 +95,13 @@ impl StopTracker {
     }
 
     /// Whether the preStop hook of an instance has had its run.
-    pub(in crate::runtime::kuberuntime) fn hook_ran(&self, uid: &PodUid, id: &ContainerId) -> bool {
+    pub(super) fn hook_ran(&self, uid: &PodUid, id: &ContainerId) -> bool {
         self.state_store
             .read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
     }
 
     /// The preStop hook of an instance has ended, however it did. Waits until that is on disk.
-    pub(in crate::runtime::kuberuntime) async fn note_hook(&self, uid: &PodUid, id: &ContainerId) {
+    pub(super) async fn note_hook(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
             self.state_store
                 .record(uid, |r| r.pre_stop_ran.push(id.to_string()))

@@ -1,16 +1,16 @@
-//! Pods that are to stop and of which something cannot be read. What a list says of them is enough to
-//! stop them, and to know that they have stopped.
+//! The status that a pod is stopped by. Where an item cannot be read, a list is enough to stop it and to
+//! know that it has stopped.
 
 use super::plan;
 use crate::{
     base::chain,
     cri::{
-        CriError,
+        CriError, RuntimeClient,
         v1::{Container, ContainerFilter, PodSandboxFilter},
     },
     model::{ContainerStatus, PodStatus, PodUid, SandboxStatus, keys},
-    runtime::kuberuntime::{KubeGenericRuntimeManager, translate},
-    state::pod_cache::{ItemId, Owner, Read, Unread},
+    runtime::kuberuntime::{sandbox_lookup::SandboxLookup, translate},
+    state::pod_cache::{ItemId, Owner, PodCache, Read, Unread},
 };
 use anyhow::Context as _;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -20,22 +20,30 @@ use tokio::time::timeout;
 /// counts as one that is under way.
 const END_TIMEOUT: Duration = Duration::from_secs(12);
 
-impl KubeGenericRuntimeManager {
+/// Reads what has to be stopped of a pod, and whether it has stopped.
+#[derive(Clone)]
+pub(super) struct StopStatusReader {
+    pub(super) runtime: RuntimeClient,
+    pub(super) cache: PodCache,
+    pub(super) lookup: Arc<SandboxLookup>,
+}
+
+impl StopStatusReader {
     /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
     /// else completed by a list. Empty only if the runtime has nothing of the pod.
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
-    pub async fn status_to_stop(
+    pub(super) async fn status_to_stop(
         &self,
         owner: &Owner,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        let lookup = Box::pin(self.adopt_sandboxes(owner));
+        let lookup = Box::pin(self.lookup.adopt(owner));
         timeout(END_TIMEOUT, lookup)
             .await
             .context("timed out")
-            .flatten()
+            .and_then(|found| Ok(found?))
             .context("cannot look up a sandbox that may have been created")?;
         let uid = &owner.uid;
         let limit = plan::status_timeout(left);
@@ -62,7 +70,7 @@ impl KubeGenericRuntimeManager {
     ///
     /// # Errors
     /// Something may still run, or there is no list.
-    pub async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
+    pub(super) async fn settle_stopped(&self, uid: &PodUid) -> anyhow::Result<()> {
         let settled = timeout(END_TIMEOUT, self.cache.settled_or_failed(uid)).await;
         if matches!(settled, Ok(Some(_))) {
             return Ok(());

@@ -99,24 +99,6 @@ impl UserNamespaces {
         Ok(known)
     }
 
-    /// The ids that a pod has or would be given; nothing is written down.
-    pub fn preview(
-        &self,
-        pod: &Pod,
-        features: RuntimeFeatures,
-    ) -> Result<Option<IdRange>, UserNamespaceError> {
-        if !wanted(pod, features)? {
-            return Ok(None);
-        }
-        let (uid, mut ranges) = (pod.uid(), self.ranges.lock());
-        let known = ranges.of(&uid);
-        let range = ranges.allocate(&uid).map_err(UserNamespaceError::Create)?;
-        if known.is_none() {
-            ranges.release(&uid);
-        }
-        Ok(Some(range))
-    }
-
     /// The ids of a pod that wants some of its own; `None` for one that uses the node's.
     pub async fn of_pod(
         &self,
@@ -291,11 +273,12 @@ mod tests {
     #[test]
     fn a_list_that_cannot_be_had_is_not_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
-        let root = KubeletRoot::look(dir.path()).unwrap();
+        let root = KubeletRoot::create(dir.path()).unwrap();
         assert!(
             UserNamespaces::open(root.clone(), space()).is_ok(),
-            "nobody has any"
+            "no pod has a range"
         );
+        fs::remove_dir(dir.path().join("pods")).unwrap();
         fs::write(dir.path().join("pods"), "not a directory").unwrap();
         assert!(UserNamespaces::open(root, space()).is_err());
     }

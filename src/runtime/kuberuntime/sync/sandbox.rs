@@ -1,47 +1,43 @@
-//! Making, finding and replacing sandboxes.
+//! Creating and adopting sandboxes.
 
 use super::{
-    KubeGenericRuntimeManager, actions::PodActions, generate::NewSandbox, report::SyncReport,
-    sync_pod::SyncRequest, translate,
+    images::ContainerImages,
+    request::{Sandbox, SyncReport, SyncRequest},
 };
 use crate::{
     base::chain,
-    cri::{
-        CriError,
-        v1::{ContainerFilter, PodSandboxConfig, PodSandboxFilter},
+    cri::RuntimeClient,
+    model::{Pod, PodExt, SandboxId, reasons::event},
+    runtime::kuberuntime::{
+        StartMetrics,
+        actions::PodActions,
+        generate::{ConfigBuilder, NewSandbox},
+        sandbox_back_off::SandboxBackOff,
+        sandbox_lookup::SandboxLookup,
+        translate,
     },
-    model::{Pod, PodExt, SandboxId, keys, reasons::event},
-    state::events::ObjectRef,
-    state::pod_cache::{ItemId, Owner, Read},
+    state::events::{EventRecorder, ObjectRef},
+    state::pod_cache::{ItemId, Owner, PodCache, Read},
 };
 use anyhow::Context as _;
-use std::{collections::HashMap, time::Duration};
+use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A sandbox that containers can be created in.
-#[derive(Clone, Debug)]
-pub(super) struct Sandbox {
-    pub(super) id: SandboxId,
-    pub(super) config: PodSandboxConfig,
-    pub(super) ips: Vec<String>,
-    /// No container of the pod has ever left a log.
-    pub(super) fresh_logs: bool,
+/// Creates sandboxes.
+pub(in crate::runtime::kuberuntime) struct SandboxCreator {
+    pub(in crate::runtime::kuberuntime) runtime: RuntimeClient,
+    pub(in crate::runtime::kuberuntime) cache: PodCache,
+    pub(in crate::runtime::kuberuntime) events: EventRecorder,
+    pub(in crate::runtime::kuberuntime) builder: Arc<ConfigBuilder>,
+    pub(in crate::runtime::kuberuntime) images: ContainerImages,
+    pub(in crate::runtime::kuberuntime) metrics: StartMetrics,
+    pub(in crate::runtime::kuberuntime) back_off: SandboxBackOff,
+    pub(in crate::runtime::kuberuntime) lookup: Arc<SandboxLookup>,
 }
 
-/// How soon to look again for something that may just be coming into being.
-pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// Whether what was to be created may exist, or be on its way, although the call failed: its outcome
-/// is unknown, or its name is taken (containerd and CRI-O word that as a failed reservation).
-pub(super) fn may_exist(error: &CriError) -> bool {
-    error.is_outcome_unknown()
-        || matches!(error, CriError::AlreadyExists { .. })
-        || (error.message().contains("reserve") && error.message().contains("name"))
-}
-
-impl KubeGenericRuntimeManager {
+impl SandboxCreator {
     /// The sandbox that the plan keeps.
-    pub(super) async fn existing_sandbox(
+    pub(super) async fn existing(
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
@@ -64,7 +60,7 @@ impl KubeGenericRuntimeManager {
     }
 
     /// Creates the sandbox that the plan wants and reads its addresses.
-    pub(super) async fn create_sandbox(
+    pub(super) async fn create(
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
@@ -85,7 +81,7 @@ impl KubeGenericRuntimeManager {
             self.events
                 .warning(&object, warning.reason, warning.message);
         }
-        self.prefetch(request, actions, &config);
+        self.images.prefetch(request, actions, &config);
         let _making = self.cache.creating(pod.uid());
         let begun = Instant::now();
         let made = self.runtime.run_pod_sandbox(config.clone(), "").await;
@@ -96,12 +92,12 @@ impl KubeGenericRuntimeManager {
                 let text = format!("Failed to create pod sandbox: {}", error.grpc_text());
                 self.events
                     .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
-                if may_exist(&error) {
-                    self.unknown_creations.lock().insert(pod.uid());
-                    if let Err(error) = Box::pin(self.adopt_sandboxes(&Owner::of(pod))).await {
+                if error.may_have_created() {
+                    self.lookup.creation_unknown(pod.uid());
+                    if let Err(error) = Box::pin(self.lookup.adopt(&Owner::of(pod))).await {
                         tracing::warn!(
                             pod = %pod.full_name(),
-                            err = %chain(error.as_ref()),
+                            err = %error,
                             "Cannot look up a sandbox that may have been created"
                         );
                     }
@@ -110,8 +106,7 @@ impl KubeGenericRuntimeManager {
             }
         };
         if let Some(change) = actions.sandbox_change {
-            self.sandbox_back_off
-                .replaced(pod.uid(), change, Instant::now());
+            self.back_off.replaced(pod.uid(), change, Instant::now());
         }
         let ips = self.read_new_sandbox(pod, &id).await?;
         Ok(Sandbox {
@@ -151,51 +146,6 @@ impl KubeGenericRuntimeManager {
                     .warning(&object, event::FAILED_POD_SANDBOX_STATUS, text);
                 Err(error).context("cannot read the new sandbox")
             }
-        }
-    }
-
-    /// After a creation whose outcome is unknown, or a name that is taken: the sandbox may exist, with
-    /// containers in it. They are looked up and adopted instead of creating others (P-10). Does nothing
-    /// once a lookup has succeeded.
-    pub(super) async fn adopt_sandboxes(&self, owner: &Owner) -> anyhow::Result<()> {
-        if !self.unknown_creations.lock().contains(&owner.uid) {
-            return Ok(());
-        }
-        let label_selector: HashMap<_, _> =
-            [(keys::POD_UID.to_string(), owner.uid.to_string())].into();
-        let sandboxes = PodSandboxFilter {
-            label_selector: label_selector.clone(),
-            ..PodSandboxFilter::default()
-        };
-        let containers = ContainerFilter {
-            label_selector,
-            ..ContainerFilter::default()
-        };
-        let (sandboxes, containers) = tokio::try_join!(
-            self.runtime.list_pod_sandboxes(Some(sandboxes)),
-            self.runtime.list_containers(Some(containers)),
-        )?;
-        // Containers first: a sandbox without them would get others.
-        for container in containers {
-            let sandbox = SandboxId::from(container.pod_sandbox_id);
-            let item = ItemId::Container(container.id.into());
-            self.cache.touch(owner, item, Some(sandbox));
-        }
-        for sandbox in sandboxes {
-            let item = ItemId::Sandbox(sandbox.id.into());
-            self.cache.touch(owner, item, None);
-        }
-        self.unknown_creations.lock().remove(&owner.uid);
-        Ok(())
-    }
-
-    /// Stops one sandbox; one that is gone counts as stopped.
-    pub(super) async fn stop_sandbox(&self, owner: &Owner, id: &SandboxId) -> anyhow::Result<()> {
-        let stopped = self.runtime.stop_pod_sandbox(id.as_str()).await;
-        self.cache.touch(owner, ItemId::Sandbox(id.clone()), None);
-        match stopped {
-            Err(error) if !error.is_not_found() => Err(error).context("cannot stop the sandbox"),
-            _ => Ok(()),
         }
     }
 }

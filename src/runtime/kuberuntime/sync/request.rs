@@ -1,8 +1,53 @@
-//! What one turn of `sync_pod` did, for the worker and for the status.
+//! What a sync of a pod is given and what it reports.
 
-use crate::model::{ContainerId, reasons};
-use std::time::Duration;
+use crate::{
+    cri::v1::PodSandboxConfig,
+    model::{ContainerId, Pod, PodStatus, SandboxId, reasons},
+    volumes::VolumePaths,
+};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// When to check again whether something exists whose creation failed here.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The input of one sync.
+pub struct SyncRequest<'a> {
+    /// The pod as desired.
+    pub pod: &'a Arc<Pod>,
+    /// The pod as the runtime has it; settled.
+    pub status: Arc<PodStatus>,
+    /// Where the pod's volumes are on the host.
+    pub volumes: &'a VolumePaths,
+    /// Fires when another sync of the pod is due.
+    pub cancel: &'a CancellationToken,
+}
+
+/// A sandbox that containers can be created in.
+#[derive(Clone, Debug)]
+pub(super) struct Sandbox {
+    pub(super) id: SandboxId,
+    pub(super) config: PodSandboxConfig,
+    pub(super) ips: Vec<String>,
+    /// No container of the pod has ever left a log.
+    pub(super) fresh_logs: bool,
+}
+
+/// Why a container was not started.
+#[derive(Debug)]
+pub(super) enum NotStarted {
+    /// Another sync of the pod is due.
+    Cancelled,
+    /// Its status shows this.
+    Failed(StartFailure),
+}
+
+impl From<StartFailure> for NotStarted {
+    fn from(failure: StartFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
 
 /// Why a container waits, as its status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,37 +58,37 @@ pub struct StartFailure {
     pub reason: &'static str,
     /// Text for people.
     pub message: String,
-    /// When trying again makes sense; `None` leaves it to the worker.
+    /// When a retry makes sense; `None` leaves it to the worker.
     pub retry_in: Option<Duration>,
 }
 
-/// The outcome of one turn.
+/// The outcome of one sync.
 #[derive(Debug, Default)]
 pub struct SyncReport {
-    /// Anything was asked of the runtime that changes it.
+    /// A call that changes the runtime was made.
     pub acted: bool,
     /// Containers that were considered and started, or need no start: their old failures are over.
     pub started: Vec<String>,
     /// Containers that could not be started, and why.
     pub failures: Vec<StartFailure>,
-    /// What ended the turn early, if anything did.
+    /// What ended the sync early, if anything did.
     pub error: Option<anyhow::Error>,
-    /// The turn ended early because the pod is to be looked at anew.
+    /// The sync ended early because another one is due.
     pub cancelled: bool,
-    /// When to look again at the latest. A point in time, for the turn may go on for long after it was
-    /// found.
+    /// When the next sync is due at the latest. An instant, because this sync may go on for long after it
+    /// was computed.
     pub again: Option<Instant>,
 }
 
 impl SyncReport {
     pub(super) fn fail(&mut self, failure: StartFailure) {
         if let Some(retry) = failure.retry_in {
-            self.look_again(retry);
+            self.retry_after(retry);
         }
         self.failures.push(failure);
     }
 
-    pub(super) fn look_again(&mut self, delay: Duration) {
+    pub(super) fn retry_after(&mut self, delay: Duration) {
         let at = Instant::now() + delay;
         self.again = Some(self.again.map_or(at, |known| known.min(at)));
     }
@@ -53,7 +98,7 @@ impl SyncReport {
         self.error.is_none() && self.failures.is_empty()
     }
 
-    /// Failures other than a running back-off: those make the worker try again soon.
+    /// Whether there are failures other than a running back-off: those make the worker retry soon.
     pub fn needs_retry(&self) -> bool {
         self.error.is_some() || self.failures.iter().any(|f| f.retry_in.is_none())
     }
@@ -87,7 +132,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_instant_to_look_again_wins_however_long_the_turn_goes_on() {
+    async fn the_earliest_next_sync_wins_however_long_the_current_one_takes() {
         let begun = Instant::now();
         let mut report = SyncReport::default();
         report.fail(StartFailure::crash_loop(
@@ -102,7 +147,7 @@ mod tests {
         ));
         assert_eq!(report.again, Some(begun + Duration::from_secs(10)));
         tokio::time::advance(Duration::from_secs(300)).await;
-        report.look_again(Duration::from_secs(1));
+        report.retry_after(Duration::from_secs(1));
         assert_eq!(report.again, Some(begun + Duration::from_secs(10)));
         assert!(!report.needs_retry());
         report.fail(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));

@@ -2,58 +2,40 @@
 //! changed; kill containers that should not run; create the sandbox; start init containers; start
 //! containers.
 //!
-//! Between any two steps the turn may be cancelled; never between creating a container and starting
-//! it.
+//! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
-use super::{
-    KubeGenericRuntimeManager,
-    actions::{
-        ContainerStart, Facts, Inputs, KillPodReason, PodActions, SandboxChange,
-        compute_pod_actions, needed_soon,
-    },
-    exits::codes,
-    kill::{Scope, Why},
-    report::{StartFailure, SyncReport},
-    sandbox::{RETRY_AFTER, Sandbox, may_exist},
-};
+use super::request::{NotStarted, RETRY_AFTER, Sandbox, StartFailure, SyncReport, SyncRequest};
 use crate::{
     base::chain,
-    cri::{CriError, v1::PodSandboxConfig},
-    images::{PullPolicy, WantedImage},
-    model::{ContainerState, GraceDeadline, Pod, PodExt, PodStatus, is_sidecar, reasons},
+    cri::CriError,
+    model::{Pod, PodExt, PodStatus, is_sidecar, reasons},
+    runtime::kuberuntime::{
+        KubeGenericRuntimeManager,
+        actions::{
+            ContainerStart, Facts, Inputs, KillPodReason, PodActions, SandboxChange,
+            compute_pod_actions,
+        },
+        exits::codes,
+        kill::Why,
+    },
     state::events::ObjectRef,
     state::pod_history::{Action, HistoryEntry},
-    volumes::VolumePaths,
 };
-use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, time::Instant};
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Pods that are being started at once. More than the runtime takes calls at once; the others wait
 /// before they need memory for requests.
-pub(super) const STARTING: usize = 32;
+pub(in crate::runtime::kuberuntime) const STARTING: usize = 32;
 
 /// A pod that takes longer gives its place to another one and goes on beside it: none waits for one
 /// that hangs or pulls.
 const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
-/// What a turn needs.
-pub struct SyncRequest<'a> {
-    /// The pod as desired.
-    pub pod: &'a Arc<Pod>,
-    /// The pod as the runtime has it; settled.
-    pub status: Arc<PodStatus>,
-    /// Where the pod's volumes are on the host.
-    pub volumes: &'a VolumePaths,
-    /// Fires when the pod is to be looked at anew.
-    pub cancel: &'a CancellationToken,
-}
-
 impl KubeGenericRuntimeManager {
-    /// What a pod needs now.
+    /// The steps that a pod needs now.
     pub fn compute(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
         let facts = self.state_store.read(&uid, |record| Facts {
@@ -75,11 +57,16 @@ impl KubeGenericRuntimeManager {
     /// done.
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
         let mut report = SyncReport::default();
-        self.note_ends(request.pod, &request.status);
+        self.exits.note_all(request.pod, &request.status);
         let actions = self.compute(request.pod, &request.status);
         if actions.is_empty() {
-            self.stops.cancelled(&request.pod.uid());
-            Box::pin(self.resume_hooks(&request, &actions, &mut report)).await;
+            self.killer.stops().cancelled(&request.pod.uid());
+            Box::pin(
+                self.starter
+                    .post_start
+                    .resume(&request, &actions, &mut report),
+            )
+            .await;
             return report;
         }
         tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
@@ -89,7 +76,7 @@ impl KubeGenericRuntimeManager {
                 HistoryEntry::about_pod(Action::RestartAll, reset.to_string()),
             );
             self.doing(request.pod, "removing all containers".into());
-            Box::pin(self.reset(&request, reset, &mut report)).await;
+            Box::pin(self.restarter.reset(&request, reset, &mut report)).await;
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, &actions, &mut report)).await {
@@ -101,12 +88,18 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if !report.cancelled {
-            self.resume_hooks(&request, &actions, &mut report).await;
+            self.starter
+                .post_start
+                .resume(&request, &actions, &mut report)
+                .await;
         }
         if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
             return report;
         }
-        if self.waits_after_reset(&request, &actions, &mut report) {
+        if self
+            .restarter
+            .waits_after_reset(&request, &actions, &mut report)
+        {
             if let Some(failure) = report.failures.last() {
                 let why = format!("all containers start over, {}", failure.reason);
                 let held = HistoryEntry::about(Action::Hold, &failure.container, why);
@@ -160,8 +153,8 @@ impl KubeGenericRuntimeManager {
                 && *change != SandboxChange::NoneKnown
             {
                 let now = Instant::now();
-                if let Some(left) = self.sandbox_back_off.held(&pod.uid(), *change, now) {
-                    report.look_again(left);
+                if let Some(left) = self.sandboxes.back_off.held(&pod.uid(), *change, now) {
+                    report.retry_after(left);
                     let held = HistoryEntry::about_pod(Action::Hold, change.to_string());
                     self.decide(pod, held.until(Timestamp::now() + left));
                     anyhow::bail!(
@@ -186,19 +179,15 @@ impl KubeGenericRuntimeManager {
                 self.decide(pod, HistoryEntry::about_pod(Action::StopPod, why));
                 self.doing(pod, "stopping the pod".into());
             }
-            let uid = pod.uid();
-            let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
-            let (_keep, grace) = watch::channel(self.stops.begin(&uid, Scope::Pod, grace));
-            let killing = Box::pin(self.kill_pod(Some(pod), status, grace));
+            let killing = Box::pin(self.killer.kill_staying_pod(pod, status));
             // The stop of the whole pod goes on with those of its containers.
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
                 report.cancelled = true;
                 return Ok(());
             };
-            killed.context("cannot stop the pod")?;
-            self.stops.over(&uid, &Scope::Pod);
+            killed?;
             if actions.create_sandbox {
-                let purged = self.purge_init_containers(pod, status);
+                let purged = self.gc.purge_init_containers(pod, status);
                 let purged = request.cancel.run_until_cancelled(purged).await;
                 report.cancelled = purged.is_none();
             }
@@ -224,7 +213,10 @@ impl KubeGenericRuntimeManager {
             );
             self.doing(pod, format!("stopping {}", kill.name));
             let why = Why::Plan(kill.clone());
-            let killing = Box::pin(self.kill_one(pod, status, &kill.name, &kill.id, why));
+            let killing = Box::pin(
+                self.killer
+                    .kill_container(pod, status, &kill.name, &kill.id, why),
+            );
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
                 report.cancelled = true;
                 return Ok(());
@@ -246,7 +238,7 @@ impl KubeGenericRuntimeManager {
             return None;
         }
         if !actions.create_sandbox {
-            return self.existing_sandbox(request, actions, report).await;
+            return self.sandboxes.existing(request, actions, report).await;
         }
         report.acted = true;
         let pod = request.pod;
@@ -256,14 +248,17 @@ impl KubeGenericRuntimeManager {
         }
         self.doing(pod, "making the sandbox".into());
         self.metrics.starts_pod(pod);
-        match self.create_sandbox(request, actions).await {
+        match self.sandboxes.create(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
                 self.metrics.failed_pod(pod);
                 let why = chain(error.as_ref());
                 self.decide(pod, HistoryEntry::about_pod(Action::Fail, why));
-                if error.downcast_ref::<CriError>().is_some_and(may_exist) {
-                    report.look_again(RETRY_AFTER);
+                if error
+                    .downcast_ref::<CriError>()
+                    .is_some_and(CriError::may_have_created)
+                {
+                    report.retry_after(RETRY_AFTER);
                 }
                 report.error = Some(error);
                 None
@@ -281,9 +276,11 @@ impl KubeGenericRuntimeManager {
     ) {
         let pod = request.pod;
         if !actions.create_sandbox {
-            self.prefetch(request, actions, &sandbox.config);
+            self.sandboxes
+                .images
+                .prefetch(request, actions, &sandbox.config);
         }
-        let pruned = self.prune_init_containers(pod, &request.status);
+        let pruned = self.gc.prune_init_containers(pod, &request.status);
         if request.cancel.run_until_cancelled(pruned).await.is_none() {
             report.cancelled = true;
             return;
@@ -317,26 +314,6 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Begins to get the images of all containers that are still to come, while the sandbox is made and
-    /// they start one after the other (P-08).
-    pub(super) fn prefetch(
-        &self,
-        request: &SyncRequest<'_>,
-        actions: &PodActions,
-        sandbox: &PodSandboxConfig,
-    ) {
-        let soon = needed_soon(request.pod, &request.status, actions);
-        if soon.is_empty() {
-            return;
-        }
-        let wanted = soon.into_iter().map(|container| WantedImage {
-            object: ObjectRef::container(request.pod, &container.name),
-            image: container.image.clone().unwrap_or_default(),
-            policy: PullPolicy::of(container.image_pull_policy.as_deref()),
-        });
-        self.images.prefetch(request.pod, wanted.collect(), sandbox);
-    }
-
     /// Starts one container and reports how that went; true when it runs.
     async fn start_one(
         &self,
@@ -351,7 +328,7 @@ impl KubeGenericRuntimeManager {
             return false;
         }
         tracing::debug!(container = start.name, reason = ?start.reason, "Starting a container");
-        match Box::pin(self.start_container(request, sandbox, container)).await {
+        match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
                 report.acted = true;
                 self.metrics.started_container(request.pod, container, None);
@@ -360,11 +337,11 @@ impl KubeGenericRuntimeManager {
                 report.started.push(start.name.clone());
                 true
             }
-            Err(None) => {
+            Err(NotStarted::Cancelled) => {
                 report.cancelled = true;
                 false
             }
-            Err(Some(failure)) => {
+            Err(NotStarted::Failed(failure)) => {
                 report.acted |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.note_failure(request.pod, start, &failure);
                 self.metrics
@@ -375,50 +352,6 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Hooks that an earlier kubelet began and was not seen to finish are run again (P-09: at least
-    /// once, whatever happens in between).
-    async fn resume_hooks(
-        &self,
-        request: &SyncRequest<'_>,
-        actions: &PodActions,
-        report: &mut SyncReport,
-    ) {
-        if actions.kill_pod.is_some() {
-            return;
-        }
-        let pod = request.pod;
-        let pending = self
-            .state_store
-            .read(&pod.uid(), |r| r.post_start_pending.clone());
-        for id in pending {
-            let id = id.as_str().into();
-            if actions.containers_to_kill.iter().any(|kill| kill.id == id) {
-                continue;
-            }
-            let Some(status) = request.status.container(&id) else {
-                continue;
-            };
-            let Some(container) = pod.container(&status.name) else {
-                continue;
-            };
-            if status.state != ContainerState::Running {
-                continue;
-            }
-            report.acted = true;
-            match self.run_post_start(request, container, &id).await {
-                Ok(()) => report.started.push(container.name.clone()),
-                Err(None) => {
-                    report.cancelled = true;
-                    return;
-                }
-                Err(Some(failure)) => report.fail(failure),
-            }
-        }
-    }
-}
-
-/// What is said on the board of decisions.
-impl KubeGenericRuntimeManager {
     fn decide(&self, pod: &Pod, history_entry: HistoryEntry<'_>) {
         self.pod_history.note(&pod.uid(), history_entry);
     }
@@ -444,6 +377,3 @@ impl KubeGenericRuntimeManager {
         self.decide(pod, history_entry);
     }
 }
-
-/// Ends a turn for one container: `None` when it was cancelled.
-pub(super) type Stopped = Option<StartFailure>;

@@ -1,30 +1,29 @@
-//! Carries out `RestartAllContainers`: everything of the pod but its sandbox, its volumes and its logs
-//! goes, and the next turn starts it from its first init container.
+//! Carries out `RestartAllContainers`: removes everything of the pod but its sandbox, its volumes and its
+//! logs; the next sync starts it from its first init container.
 //!
-//! What goes is written down first, with the exit that was the reason, so that a kubelet that is
-//! killed in the middle goes on, and so that the pod's back-off counts from that exit.
+//! What is to be removed is recorded first, with the exit that was the reason, so that a kubelet that is
+//! killed in the middle resumes, and so that the pod's back-off counts from that exit.
 
-use super::{
-    KubeGenericRuntimeManager,
-    actions::{ContainerReset, PodActions, Reset, Trigger},
-    container::{back_off_event, back_off_text},
-    kill::Why,
-    report::{StartFailure, SyncReport},
-    restart_back_off::Admission,
-    sync_pod::SyncRequest,
-};
+use super::request::{StartFailure, SyncReport, SyncRequest};
 use crate::{
     model::{Pod, PodExt},
-    state::pod_state_store::RestartAll,
+    runtime::kuberuntime::{
+        actions::{ContainerReset, PodActions, Reset, Trigger},
+        gc::ContainerGc,
+        kill::{PodKiller, Why},
+        restart_back_off::{Admission, RestartBackOff, back_off_event, back_off_text},
+    },
+    state::events::EventRecorder,
+    state::pod_state_store::{PodRecord, PodStateStore, RestartAll},
 };
 use futures::future::join_all;
 use jiff::Timestamp;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-/// How far a pod is with starting over.
+/// How far a pod is with restarting all of its containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestartAllStage {
-    /// It is not.
+    /// No such restart is under way.
     #[default]
     None,
     /// Its containers are being removed.
@@ -33,18 +32,30 @@ pub enum RestartAllStage {
     Removed,
 }
 
-impl KubeGenericRuntimeManager {
+/// Restarts all containers of a pod at once.
+pub(in crate::runtime::kuberuntime) struct PodRestarter {
+    pub(in crate::runtime::kuberuntime) events: EventRecorder,
+    pub(in crate::runtime::kuberuntime) state_store: PodStateStore,
+    pub(in crate::runtime::kuberuntime) killer: PodKiller,
+    pub(in crate::runtime::kuberuntime) gc: Arc<ContainerGc>,
+    pub(in crate::runtime::kuberuntime) back_off: Arc<RestartBackOff>,
+}
+
+impl PodRestarter {
     /// How far the pod is with restarting all of its containers.
-    pub(super) fn restart_all_stage(&self, pod: &Pod, actions: &PodActions) -> RestartAllStage {
+    pub(in crate::runtime::kuberuntime) fn stage(
+        &self,
+        pod: &Pod,
+        actions: &PodActions,
+    ) -> RestartAllStage {
         if actions.reset.is_some() {
             return RestartAllStage::Removing;
         }
-        match self
-            .state_store
-            .read(&pod.uid(), |r| r.restart_all.is_some())
-        {
-            true => RestartAllStage::Removed,
-            false => RestartAllStage::None,
+        let removed = |record: &PodRecord| record.restart_all.is_some();
+        if self.state_store.read(&pod.uid(), removed) {
+            RestartAllStage::Removed
+        } else {
+            RestartAllStage::None
         }
     }
 
@@ -71,7 +82,7 @@ impl KubeGenericRuntimeManager {
                 return;
             }
         }
-        report.look_again(Duration::ZERO);
+        report.retry_after(Duration::ZERO);
     }
 
     async fn record_reset(&self, pod: &Pod, reset: &Reset, trigger: &Trigger) {
@@ -87,7 +98,7 @@ impl KubeGenericRuntimeManager {
             finished_at: timestamp(trigger.finished_at),
             instances: instances.map(|one| one.id.to_string()).collect(),
         };
-        let record = |record: &mut crate::state::pod_state_store::PodRecord| {
+        let record = |record: &mut PodRecord| {
             record.restart_all = Some(restart);
             record.initialized_in = None;
             record.exits.clear();
@@ -103,9 +114,13 @@ impl KubeGenericRuntimeManager {
         let (pod, status) = (request.pod, &request.status);
         if one.stop {
             let why = Why::RestartAll;
-            self.kill_one(pod, status, &one.name, &one.id, why).await?;
+            let stopped = self
+                .killer
+                .kill_container(pod, status, &one.name, &one.id, why);
+            stopped.await?;
         }
-        self.remove_reset_container(status, &one.id, one.newest)
+        self.gc
+            .remove_reset_container(status, &one.id, one.newest)
             .await
     }
 
@@ -118,7 +133,7 @@ impl KubeGenericRuntimeManager {
         report: &mut SyncReport,
     ) -> bool {
         let pod = request.pod;
-        let read = |r: &crate::state::pod_state_store::PodRecord| r.restart_all.clone();
+        let read = |r: &PodRecord| r.restart_all.clone();
         let Some(restart) = self.state_store.read(&pod.uid(), read) else {
             return false;
         };

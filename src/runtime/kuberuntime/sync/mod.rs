@@ -1,0 +1,27 @@
+//! One sync of a pod: what is computed is carried out, step by step.
+//!
+//! * Owns: the order of the steps; the restart back-off of containers and the back-off of sandbox
+//!   replacements.
+//! * Woken by: `KubeGenericRuntimeManager::sync_pod`.
+//! * Publishes: touches to the pod cache, events, entries of the pod history; one report per sync.
+//! * Must never create a second container or sandbox of one name while the outcome of the first is
+//!   unknown, or be cancelled between creating a container and starting it.
+//! * Answers to upstream's `SyncPod`, `startContainer` and `createPodSandbox`.
+
+mod container;
+mod images;
+mod post_start;
+mod request;
+mod restart_all;
+mod sandbox;
+mod sync_pod;
+
+pub use request::{StartFailure, SyncReport, SyncRequest, short_id};
+pub use restart_all::RestartAllStage;
+
+pub(super) use container::ContainerStarter;
+pub(super) use images::ContainerImages;
+pub(super) use post_start::PostStart;
+pub(super) use restart_all::PodRestarter;
+pub(super) use sandbox::SandboxCreator;
+pub(super) use sync_pod::STARTING;

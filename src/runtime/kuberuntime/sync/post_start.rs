@@ -1,0 +1,153 @@
+//! postStart hooks: after a start, and again after a restart of the kubelet.
+
+use super::request::{NotStarted, StartFailure, SyncReport, SyncRequest};
+use crate::{
+    base::chain,
+    model::{ContainerId, ContainerState, Pod, PodExt, reasons, reasons::event},
+    resources::NodeFacts,
+    runtime::{
+        handlers::{HookTarget, Hooks, hook_address},
+        kuberuntime::{
+            actions::PodActions,
+            kill::{PodKiller, Why},
+        },
+    },
+    state::events::{EventRecorder, ObjectRef},
+    state::pod_cache::PodCache,
+    state::pod_history::PodHistory,
+    state::pod_state_store::PodStateStore,
+};
+use k8s_openapi::api::core::v1::Container;
+use std::sync::Arc;
+
+/// Runs postStart hooks; cheap to clone.
+#[derive(Clone)]
+pub(in crate::runtime::kuberuntime) struct PostStart {
+    pub(in crate::runtime::kuberuntime) hooks: Hooks,
+    pub(in crate::runtime::kuberuntime) killer: PodKiller,
+    pub(in crate::runtime::kuberuntime) cache: PodCache,
+    pub(in crate::runtime::kuberuntime) events: EventRecorder,
+    pub(in crate::runtime::kuberuntime) pod_history: PodHistory,
+    pub(in crate::runtime::kuberuntime) state_store: PodStateStore,
+    pub(in crate::runtime::kuberuntime) node: Arc<NodeFacts>,
+}
+
+impl PostStart {
+    /// Records that the hook of a created container is still to run, if it has one.
+    pub(super) async fn record_pending(&self, pod: &Pod, container: &Container, id: &ContainerId) {
+        let lifecycle = container.lifecycle.as_ref();
+        if lifecycle.is_some_and(|l| l.post_start.is_some()) {
+            let pending = id.to_string();
+            self.state_store
+                .record(&pod.uid(), |r| r.post_start_pending.push(pending))
+                .await;
+        }
+    }
+
+    /// Runs hooks again that an earlier kubelet began and did not record as finished (P-09: at least once).
+    pub(super) async fn resume(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+        report: &mut SyncReport,
+    ) {
+        if actions.kill_pod.is_some() {
+            return;
+        }
+        let pod = request.pod;
+        let pending = self
+            .state_store
+            .read(&pod.uid(), |r| r.post_start_pending.clone());
+        for id in pending {
+            let id = id.as_str().into();
+            if actions.containers_to_kill.iter().any(|kill| kill.id == id) {
+                continue;
+            }
+            let Some(status) = request.status.container(&id) else {
+                continue;
+            };
+            let Some(container) = pod.container(&status.name) else {
+                continue;
+            };
+            if status.state != ContainerState::Running {
+                continue;
+            }
+            report.acted = true;
+            match self.run(request, container, &id).await {
+                Ok(()) => report.started.push(container.name.clone()),
+                Err(NotStarted::Cancelled) => {
+                    report.cancelled = true;
+                    return;
+                }
+                Err(NotStarted::Failed(failure)) => report.fail(failure),
+            }
+        }
+    }
+
+    /// Runs the postStart hook of a container that has just started, if it has one. A failure kills the
+    /// container.
+    pub(super) async fn run(
+        &self,
+        request: &SyncRequest<'_>,
+        container: &Container,
+        id: &ContainerId,
+    ) -> Result<(), NotStarted> {
+        let pod = request.pod;
+        let handler = container
+            .lifecycle
+            .as_ref()
+            .and_then(|l| l.post_start.as_ref());
+        let Some(handler) = handler else {
+            return Ok(());
+        };
+        let step = format!("running the postStart hook of {}", container.name);
+        self.pod_history.doing(&pod.uid(), Some(step));
+        // The latest status: the sandbox may have been created, or replaced, since the sync began.
+        let ip = hook_address(&self.node, Some(pod), &self.cache.latest(&pod.uid()));
+        let object = ObjectRef::container(pod, &container.name);
+        let target = HookTarget {
+            pod: &object,
+            container: &container.name,
+            container_id: id,
+            pod_ip: ip.as_deref(),
+            ports: container.ports.as_deref().unwrap_or_default(),
+        };
+        let running = self.hooks.run_post_start(handler, &target);
+        let result = tokio::select! {
+            result = running => result,
+            () = request.cancel.cancelled() => return Err(NotStarted::Cancelled),
+        };
+        self.mark_done(pod, id);
+        let Err(error) = result else { return Ok(()) };
+        tracing::warn!(pod = %pod.full_name(), containerName = container.name, err = %error, "PostStart hook failed");
+        self.events.warning(
+            &object,
+            event::FAILED_POST_START_HOOK,
+            "PostStartHook failed",
+        );
+        let status = self.cache.latest(&pod.uid());
+        let why = Why::FailedPostStartHook;
+        let killing = Box::pin(
+            self.killer
+                .kill_container(pod, &status, &container.name, id, why),
+        );
+        // A removal of the pod joins that stop.
+        let killed = request.cancel.run_until_cancelled(killing).await;
+        if let Err(error) = killed.ok_or(NotStarted::Cancelled)? {
+            tracing::warn!(
+                pod = %pod.full_name(),
+                containerName = container.name,
+                err = %chain(error.as_ref()),
+                "Failed to kill container"
+            );
+        }
+        let reason = reasons::POST_START_HOOK_ERROR;
+        Err(StartFailure::new(&container.name, reason, error.to_string()).into())
+    }
+
+    pub(super) fn mark_done(&self, pod: &Pod, id: &ContainerId) {
+        self.state_store.update(&pod.uid(), |r| {
+            r.post_start_pending.retain(|known| known != id.as_str())
+        });
+    }
+}

@@ -203,7 +203,13 @@ pub async fn nothing_real_is_harmed_by_faults_under_churn() {
     );
     settings.lanes = 1;
     // Its hooks cannot say in which container they ran.
-    settings.uncounted = &[Goal::PreStopLost, Goal::PostStartLost];
+    settings.uncounted = match Flavour::current() {
+        // A container whose StartContainer the kill cut short may have run without a trace of it.
+        Flavour::Crio | Flavour::CrioEvents => {
+            &[Goal::PreStopLost, Goal::PostStartLost, Goal::RunAgain]
+        }
+        _ => &[Goal::PreStopLost, Goal::PostStartLost],
+    };
     println!("FAULTS_SEED={}", settings.seed);
     let stories = target().join("faults").join(Flavour::current().name());
     let mut sums = BTreeMap::<_, Sum>::new();

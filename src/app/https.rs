@@ -7,7 +7,7 @@ use crate::{
     host::own_address,
     server::{
         Listener,
-        auth::Gate,
+        auth::KubeletAuth,
         tls::{ClientAuthorities, Tls},
     },
 };
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The secured port, bound, and what stands before it.
 pub(super) struct Secured {
     pub(super) listener: Listener,
-    pub(super) gate: Gate,
+    pub(super) gate: KubeletAuth,
 }
 
 /// Reads what `--kubeconfig` refers to, and opens the port unless it is switched off.
@@ -45,7 +45,7 @@ pub(super) async fn open(
         let authorities = server.auth.client_ca_file.as_deref();
         let authorities = authorities.map(ClientAuthorities::open).transpose()?;
         let authorities = authorities.map(Arc::new);
-        let gate = Gate::new(server.auth, &name, authorities.clone(), api)?;
+        let gate = KubeletAuth::new(server.auth, &name, authorities.clone(), api)?;
         let tls = Tls::open(&server.tls, (&name, &addresses), authorities)?;
         Ok((tls, gate))
     };

@@ -276,7 +276,7 @@ impl App {
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         let handlers = handlers.traced(self.stores.tracer.clone());
         if let Some(Secured { listener, gate }) = self.secured.take() {
-            let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());
+            let serving = listener.serve(handlers.secured(gate), tasks.shutdown());
             tasks.spawn("server.main", serving);
         }
         if let Some(listener) = self.read_only.take() {

@@ -321,7 +321,8 @@ impl Serving {
         peer: Option<Arc<Peer>>,
     ) {
         let progress = Progress::new(self.limits);
-        let (handlers, stopping, place) = (&self.handlers, &self.shutdown, &self.place);
+        let (stopping, place) = (&self.shutdown, &self.place);
+        let service = self.handlers.service(stopping);
         let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
             let in_progress = InProgress::begin(place, &progress);
             if let Some(peer) = &peer {
@@ -329,9 +330,9 @@ impl Serving {
             }
             request.extensions_mut().insert(place.clone());
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let answer = handlers.answer(request, stopping);
+            let response = service.answer(request);
             async move {
-                let response = answer.await;
+                let response = response.await?;
                 if let Some(Lasting { stall }) = response.extensions().get() {
                     in_progress.progress.allow_stall(*stall);
                     in_progress.place.leave();
@@ -345,7 +346,7 @@ impl Serving {
         let served = http1::Builder::new()
             // `Progress` knows when a head is due.
             .header_read_timeout(None)
-            .max_buf_size(handlers.longest_head())
+            .max_buf_size(self.handlers.longest_head())
             .serve_connection(stream, service)
             .with_upgrades();
         let mut served = pin!(served);

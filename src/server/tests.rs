@@ -17,6 +17,7 @@ use crate::{
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::PodCache,
 };
+use bytes::Bytes;
 use k8s_openapi::{
     api::core::v1::{self, PodSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -214,6 +215,18 @@ pub(super) fn read_only() -> Handlers {
         views(vec![(pod("a"), running), (pod("b"), None)]),
         Vec::new(),
     )
+}
+
+/// The response of one port to a request without a connection.
+pub(super) async fn answer<B>(
+    handlers: &Handlers,
+    request: hyper::Request<B>,
+    stopping: &CancellationToken,
+) -> hyper::Response<response::Body>
+where
+    B: hyper::body::Body<Data = Bytes, Error: Into<response::BodyError>> + Send + 'static,
+{
+    handlers.service(stopping).answer(request).await.unwrap()
 }
 
 /// A served port that is shut down by its token.

@@ -10,7 +10,7 @@ use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
 use kubelet::model::Pod;
 use kubelet::node::stats::api::Summary;
 use kubelet::runtime::logs::ContainerLogs;
-use kubelet::server::auth::{AuthSettings, Authorization, Gate};
+use kubelet::server::auth::{AuthSettings, Authorization, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
     Checkpoints, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders, Process,
@@ -86,9 +86,9 @@ impl Ports {
         let off = Handlers::read_only(checks(), views, EVERYTHING_OFF.to_vec());
         for kind in KINDS {
             let handlers = match kind {
-                "open" => on.guarded(gate(true)),
-                "closed" => on.guarded(gate(false)),
-                "open-off" => off.guarded(gate(true)),
+                "open" => on.secured(gate(true)),
+                "closed" => on.secured(gate(false)),
+                "open-off" => off.secured(gate(true)),
                 "local" => on.local(),
                 "local-off" => off.local(),
                 "health" => Handlers::health(checks()),
@@ -121,7 +121,7 @@ impl Ports {
 }
 
 /// Everybody is anonymous and may do all, or nobody is anybody.
-fn gate(anonymous: bool) -> Gate {
+fn gate(anonymous: bool) -> KubeletAuth {
     static FILE: &str = "/nonexistent/clients.crt";
     let settings = AuthSettings {
         client_ca_file: Some(FILE.into()),
@@ -131,7 +131,7 @@ fn gate(anonymous: bool) -> Gate {
         review_burst: 0,
         authorization: Authorization::AlwaysAllow,
     };
-    Gate::new(settings, "n1", None, None).unwrap()
+    KubeletAuth::new(settings, "n1", None, None).unwrap()
 }
 
 /// A pod whose every word is hostile.

@@ -84,7 +84,7 @@ impl Refusal {
 
 /// Lets requests in, or not; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct KubeletAuth {
     inner: Arc<Inner>,
 }
 
@@ -111,7 +111,7 @@ enum ReviewFailure {
     TooMany,
 }
 
-impl Gate {
+impl KubeletAuth {
     /// A gate of this node. `authorities` are those whose client certificates count.
     ///
     /// # Errors
@@ -147,20 +147,29 @@ impl Gate {
         self
     }
 
-    /// Who is asking, if they may do this to one of the subresources.
+    /// The user that a request authenticates as.
     ///
     /// # Errors
-    /// The refusal, which has been logged where it is not the client's own fault.
-    pub async fn admit(
+    /// The refusal, which has been logged unless it is the client's fault.
+    pub async fn authenticate(
         &self,
-        method: &Method,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-        subresources: Subresources,
     ) -> Result<User, Refusal> {
-        let user = self.inner.authenticate(headers, peer).await?;
-        self.inner.authorize(&user, method, subresources).await?;
-        Ok(user)
+        self.inner.authenticate(headers, peer).await
+    }
+
+    /// Whether the user has the right to one of the subresources.
+    ///
+    /// # Errors
+    /// The refusal, which has been logged unless it is the client's fault.
+    pub async fn authorize(
+        &self,
+        user: &User,
+        method: &Method,
+        subresources: Subresources,
+    ) -> Result<(), Refusal> {
+        self.inner.authorize(user, method, subresources).await
     }
 }
 

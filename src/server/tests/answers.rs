@@ -12,7 +12,7 @@ struct Answer {
 async fn ask(handlers: &Handlers, target: &str) -> Answer {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(handlers, request, &CancellationToken::new()).await;
     let content_type = response.headers()[header::CONTENT_TYPE]
         .to_str()
         .unwrap()
@@ -140,8 +140,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
         .uri("/pods")
         .body(Empty::<bytes::Bytes>::new())
         .unwrap();
-    let mut body = handlers
-        .answer(request, &CancellationToken::new())
+    let mut body = answer(&handlers, request, &CancellationToken::new())
         .await
         .into_body();
     let (mut text, mut chunks, mut largest) = (Vec::new(), 0, 0);
@@ -168,8 +167,8 @@ async fn an_answer_of_known_length_says_so_also_while_it_is_counted() {
     };
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
     let request = Request::get("/healthz").body(Empty::<bytes::Bytes>::new());
-    let answer = handlers.answer(request.unwrap(), &CancellationToken::new());
-    let body = answer.await.into_body();
+    let answer = super::answer(&handlers, request.unwrap(), &CancellationToken::new()).await;
+    let body = answer.into_body();
     assert_eq!(hyper::body::Body::size_hint(&body).exact(), Some(2));
 }
 
@@ -327,7 +326,7 @@ async fn the_pages_for_prometheus_are_compressed_for_who_accepts_it_and_no_other
     for (target, expected) in rows {
         let request = Request::get(target).header(header::ACCEPT_ENCODING, "gzip");
         let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-        let response = handlers.answer(request, &CancellationToken::new()).await;
+        let response = answer(&handlers, request, &CancellationToken::new()).await;
         assert_eq!(response.status(), StatusCode::OK, "{target}");
         let encoding = response.headers().get(header::CONTENT_ENCODING).cloned();
         assert_eq!(encoding.is_some(), expected.is_some(), "{target}");

@@ -10,7 +10,7 @@ async fn ask(handlers: &Handlers, method: &str, target: &str, body: &str) -> (St
     let request = request
         .body(Full::new(bytes::Bytes::from(body.to_owned())))
         .unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(handlers, request, &CancellationToken::new()).await;
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -84,7 +84,7 @@ async fn a_page_of_another_site_changes_nothing() {
     let request = request
         .body(Full::new(bytes::Bytes::from_static(b"9")))
         .unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(&handlers, request, &CancellationToken::new()).await;
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(verbosity(), 0);
 }
@@ -302,7 +302,7 @@ async fn requests_are_counted_by_paths_of_the_table_until_the_answer_is_sent() {
     let handlers = local(views, vec![]);
     let request = hyper::Request::builder().uri("/metrics/cadvisor");
     let request = request.body(Full::new(bytes::Bytes::new())).unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(&handlers, request, &CancellationToken::new()).await;
     let labels =
         r#"{method="GET",path="metrics/cadvisor",server_type="readwrite",long_running="false"}"#;
     let shows = |line: String| {

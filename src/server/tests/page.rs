@@ -18,7 +18,7 @@ const HOSTILE: &str = "</main><script>document.body.dataset.owned=1</script>\
 async fn get(handlers: &Handlers, target: &str) -> Response<response::Body> {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
-    handlers.answer(request, &CancellationToken::new()).await
+    answer(handlers, request, &CancellationToken::new()).await
 }
 
 fn row(name: &str, status: &str) -> PodRow {

@@ -15,7 +15,7 @@ use crate::{
     model::ContainerId,
     runtime::logs::ContainerLogs,
     server::{
-        auth::{AuthSettings, Authorization, Gate},
+        auth::{AuthSettings, Authorization, KubeletAuth},
         tls::{ClientAuthorities, ServingCertificate, Terms, Tls, TlsSettings},
     },
     state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
@@ -112,7 +112,7 @@ impl Setting {
     async fn serve_with(&self, handlers: Handlers) -> Served {
         let ca = self.auth.client_ca_file.as_deref();
         let authorities = ca.map(|path| Arc::new(ClientAuthorities::open(path).unwrap()));
-        let gate = Gate::new(
+        let gate = KubeletAuth::new(
             self.auth.clone(),
             "n1",
             authorities.clone(),
@@ -131,7 +131,7 @@ impl Setting {
         let listener = listener.limits(self.limits).tls(tls);
         let address = listener.address().unwrap();
         let shutdown = CancellationToken::new();
-        let handlers = handlers.guarded(gate.unwrap().measured(&self.metrics));
+        let handlers = handlers.secured(gate.unwrap().measured(&self.metrics));
         let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
         Served {
             address,

@@ -6,7 +6,7 @@ use crate::{
         collector::{TestCollector, attribute, ids},
         tracer,
     },
-    server::auth::{AuthSettings, Authorization, Gate},
+    server::auth::{AuthSettings, Authorization, KubeletAuth},
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
@@ -19,14 +19,14 @@ async fn ask(handlers: &Handlers, target: &str) -> u16 {
         .uri(target)
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
     let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-    let answer = handlers.answer(request, &CancellationToken::new()).await;
+    let answer = super::answer(handlers, request, &CancellationToken::new()).await;
     let status = answer.status().as_u16();
     answer.into_body().collect().await.unwrap();
     status
 }
 
 /// A gate for those without a name, or for nobody.
-fn gate(anonymous: bool) -> Gate {
+fn gate(anonymous: bool) -> KubeletAuth {
     let settings = AuthSettings {
         client_ca_file: Some("/nonexistent".into()),
         anonymous,
@@ -42,7 +42,7 @@ fn gate(anonymous: bool) -> Gate {
     )
     .unwrap();
     let authorities = crate::server::tls::ClientAuthorities::open(nobody.path()).unwrap();
-    Gate::new(settings, "n1", Some(Arc::new(authorities)), None).unwrap()
+    KubeletAuth::new(settings, "n1", Some(Arc::new(authorities)), None).unwrap()
 }
 
 #[tokio::test]
@@ -50,8 +50,8 @@ async fn who_is_refused_at_the_gate_begins_no_span_and_who_passes_it_is_part_of_
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 1_000_000);
     let open = read_only().traced(tracer.clone());
-    assert_eq!(ask(&open.guarded(gate(false)), "/pods").await, 401);
-    assert_eq!(ask(&open.guarded(gate(true)), "/pods").await, 200);
+    assert_eq!(ask(&open.secured(gate(false)), "/pods").await, 401);
+    assert_eq!(ask(&open.secured(gate(true)), "/pods").await, 200);
     let health = Handlers::health(HealthChecks::ping()).traced(tracer.clone());
     assert_eq!(ask(&health, "/healthz").await, 200);
     tracer.flush().await;
@@ -81,7 +81,7 @@ async fn an_answer_that_fails_is_a_failed_span_and_lasts_until_it_is_sent() {
         .uri("/healthz")
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
     let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-    let answer = handlers.answer(request, &CancellationToken::new()).await;
+    let answer = super::answer(&handlers, request, &CancellationToken::new()).await;
     assert_eq!(answer.status().as_u16(), 500);
     tracer.flush().await;
     assert_eq!(collector.spans().len(), 0, "it is being sent");

@@ -2,6 +2,7 @@
 
 use super::{
     response::{Body, one, text},
+    routes::{BadQuery, Parts},
     streaming::{ContainerName, Streams},
 };
 use crate::base::chain;
@@ -10,6 +11,12 @@ use jiff::Timestamp;
 use serde_json::json;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::task::spawn_blocking;
+
+/// The parameter `timeout`, in seconds.
+pub(super) fn timeout(parts: &Parts) -> Result<Option<u64>, BadQuery> {
+    let seconds = parts.count("timeout")?;
+    Ok(seconds.map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX)))
+}
 
 /// Where archives go, and who finds containers.
 #[derive(Clone)]

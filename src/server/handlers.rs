@@ -2,7 +2,6 @@
 
 use super::{
     auth::KubeletAuth,
-    coalesced::Coalesced,
     health::HealthChecks,
     layers::{
         Access, Authentication, Authorization, ContainPanics, RequestMetrics, ResponseFuture,
@@ -10,9 +9,8 @@ use super::{
     },
     metrics::HttpMetrics,
     response::{Body, BodyError, Request},
-    router::{Router, RouterState},
+    router::{Router, RouterState, Views},
     routes::{Port, Switch},
-    views::Views,
 };
 use crate::base::otel::Tracer;
 use bytes::Bytes;
@@ -62,7 +60,6 @@ impl Handlers {
             checks,
             views: None,
             off: Vec::new(),
-            scrapes: Coalesced::default(),
         };
         Self {
             port: Port::Health,
@@ -80,7 +77,6 @@ impl Handlers {
             checks,
             views: Some(views),
             off,
-            scrapes: Coalesced::default(),
         };
         Self {
             port: Port::ReadOnly,

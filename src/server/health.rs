@@ -1,6 +1,11 @@
 //! Named health checks, as values.
 
-use super::{metrics::CheckMetrics, routes::HealthQuery};
+use super::{
+    metrics::CheckMetrics,
+    response::{Body, text},
+    routes::{BadQuery, Parts, RouteError},
+};
+use hyper::{Response, StatusCode};
 use std::{fmt, sync::Arc};
 
 /// Looks at a board and says what is wrong, if anything. Must return at once.
@@ -20,6 +25,26 @@ impl fmt::Debug for HealthChecks {
     }
 }
 
+/// Parameters of `/healthz`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthQuery {
+    /// `verbose`, with any value: list the checks also when all of them pass.
+    pub verbose: bool,
+    /// `exclude=<name>`, any number of times: checks to leave out.
+    pub exclude: Vec<String>,
+}
+
+impl HealthQuery {
+    pub(super) fn parse(parts: &Parts) -> Result<Self, BadQuery> {
+        let mut exclude = parts.all("exclude")?;
+        exclude.retain(|name| !name.is_empty());
+        Ok(Self {
+            verbose: parts.last("verbose")?.is_some(),
+            exclude,
+        })
+    }
+}
+
 /// What a look at the checks came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Findings {
@@ -30,6 +55,28 @@ pub(super) struct Findings {
 }
 
 impl HealthChecks {
+    /// `/healthz`.
+    pub(super) fn answer(&self, query: &HealthQuery) -> Response<Body> {
+        let findings = self.all(query);
+        if findings.failures.is_empty() {
+            return text(StatusCode::OK, findings.text);
+        }
+        tracing::warn!(failures = ?findings.failures, "healthz check failed");
+        text(StatusCode::INTERNAL_SERVER_ERROR, findings.text)
+    }
+
+    /// `/healthz/<name>`.
+    pub(super) fn answer_one(&self, name: &str) -> Response<Body> {
+        match self.one(name) {
+            Some(Ok(())) => text(StatusCode::OK, "ok".into()),
+            Some(Err(why)) => {
+                let body = format!("internal server error: {why}\n");
+                text(StatusCode::INTERNAL_SERVER_ERROR, body)
+            }
+            None => RouteError::NotFound.response(),
+        }
+    }
+
     /// No checks; [`HealthChecks::with`] adds them.
     pub fn new() -> Self {
         Self::default()

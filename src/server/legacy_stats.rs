@@ -3,13 +3,12 @@
 
 use super::{
     response::{Body, Request, bad_request, not_found, one, read_body},
-    routes::BadQuery,
-    stats::unreadable,
+    routes::{BadQuery, Parts, RouteError},
+    stats::{StatsViews, unreadable},
     streaming::{
         ContainerName,
         lookup::{self, Missing, Shown},
     },
-    views::Views,
 };
 use crate::{
     model::PodExt,
@@ -34,6 +33,17 @@ pub enum InfoTarget {
     Cgroup,
     /// `/stats/…/{container}`.
     Container(ContainerName),
+}
+
+impl InfoTarget {
+    /// Without a namespace it is `default`.
+    pub(super) fn container(parts: &Parts) -> Result<Self, RouteError> {
+        let mut name = ContainerName::parse(parts)?;
+        if name.pod.namespace.is_empty() {
+            name.pod.namespace.push_str("default");
+        }
+        Ok(Self::Container(name))
+    }
 }
 
 /// How it is asked for. The first kubelets' clients also say how many samples they want; there is one.
@@ -136,16 +146,13 @@ fn moment(key: &str, value: &str) -> Result<Option<Timestamp>, BadQuery> {
 }
 
 fn bad(parameter: &str, detail: &str) -> BadQuery {
-    BadQuery {
-        parameter: parameter.to_owned(),
-        detail: detail.to_owned(),
-    }
+    BadQuery::new(parameter, detail)
 }
 
-/// The answer; `known` ends when it is known which pods there are.
+/// The response; `pods` are the known ones.
 pub(super) async fn answer(
-    views: &Views,
-    known: impl Future<Output = ()>,
+    stats: &StatsViews,
+    pods: impl Future<Output = Vec<Shown>>,
     request: Request,
     target: &InfoTarget,
     query: InfoQuery,
@@ -154,7 +161,7 @@ pub(super) async fn answer(
         Ok(body) => body,
         Err(refused) => return *refused,
     };
-    known.await;
+    let pods = pods.await;
     let query = match query.and_body(&body) {
         Ok(query) => query,
         Err(why) => return bad_request(&why),
@@ -168,12 +175,12 @@ pub(super) async fn answer(
             path: query.path(),
             below: query.below,
         },
-        InfoTarget::Container(name) => match container((views.pods)(), name) {
+        InfoTarget::Container(name) => match container(pods, name) {
             Ok(of) => of,
             Err(missing) => return not_found(&missing.to_string()),
         },
     };
-    let Some(found) = (views.stats.infos)(of).await else {
+    let Some(found) = (stats.infos)(of).await else {
         return unreadable();
     };
     let told = |info: ContainerInfo| (info.path.clone(), info.between(query.start, query.end));

@@ -3,7 +3,11 @@
 use super::{
     list,
     response::{Body, json, not_found, one},
-    streaming::{PodName, lookup},
+    streaming::{
+        PodName,
+        lookup::{self, Shown},
+    },
+    views::{Known, PodsView, Recorded, RunningPodsView, flushed, unless_stopping},
 };
 use crate::{
     host::Machine,
@@ -16,8 +20,9 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
-/// A pod as an item of a list, with the status that the board has instead of the one it came with.
+/// A pod as an item of a list, with its current status instead of the one in its manifest.
 /// Nothing is copied: the shared objects are serialised where they are.
 struct PodItem {
     pod: Arc<Pod>,
@@ -39,7 +44,50 @@ impl Serialize for PodItem {
     }
 }
 
-pub(super) fn pods(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Response<Body> {
+/// Lists pods.
+#[derive(Clone)]
+pub struct PodLists {
+    /// Every known pod.
+    pub pods: PodsView,
+    /// Every pod that runs.
+    pub running: RunningPodsView,
+    /// Ends when both are known.
+    pub known: Known,
+    /// Ends when the statuses of pods are on disk.
+    pub recorded: Recorded,
+}
+
+impl PodLists {
+    /// `/pods`.
+    pub(super) async fn pods(&self, stopping: &CancellationToken) -> Response<Body> {
+        let pods = self.known(stopping).await;
+        flushed(&self.recorded, pod_list(pods)).await
+    }
+
+    /// `/runningpods/`.
+    pub(super) async fn running(&self, stopping: &CancellationToken) -> Response<Body> {
+        unless_stopping(stopping, (self.known)()).await;
+        running_pods((self.running)())
+    }
+
+    /// `/podInfo`.
+    pub(super) async fn info(
+        &self,
+        name: &PodName,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        let pods = self.known(stopping).await;
+        flushed(&self.recorded, pod_info(pods, name)).await
+    }
+
+    /// The known pods, once they are known.
+    pub(super) async fn known(&self, stopping: &CancellationToken) -> Vec<Shown> {
+        unless_stopping(stopping, (self.known)()).await;
+        (self.pods)()
+    }
+}
+
+pub(super) fn pod_list(pods: Vec<Shown>) -> Response<Body> {
     let items = pods
         .into_iter()
         .map(|(pod, status)| PodItem { pod, status });
@@ -48,7 +96,7 @@ pub(super) fn pods(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Respons
 
 /// Upstream's form: of each pod with a running container its names, and of each such container name
 /// and image.
-pub(super) fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
+fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
     #[derive(Serialize)]
     struct Running {
         metadata: ObjectMeta,
@@ -85,10 +133,7 @@ pub(super) fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
 }
 
 /// The status of one pod, and 404 when it is not known.
-pub(super) fn pod_info(
-    known: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>,
-    name: &PodName,
-) -> Response<Body> {
+fn pod_info(known: Vec<Shown>, name: &PodName) -> Response<Body> {
     match lookup::pod(known, name) {
         Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
             Some(status) => one(status),

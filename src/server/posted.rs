@@ -1,9 +1,8 @@
 //! `/container` and `/containers`: pods that clients want to run here.
 
 use super::{
-    pods::pods,
+    pods::pod_list,
     response::{Body, bad_request, text},
-    routes::Post,
 };
 use crate::{
     model::PodExt,
@@ -13,6 +12,15 @@ use bytes::Bytes;
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use tokio::task::spawn_blocking;
+
+/// What becomes of pods that were posted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// They stay, except those of the same names.
+    Add,
+    /// They are removed.
+    Replace,
+}
 
 /// Keeps the pods of a body and answers with them as they will be known: with their names on this node
 /// and their UIDs. They are safe then; that they run is another matter, for `/pods` to show.
@@ -29,7 +37,7 @@ pub(super) async fn take(store: PostedPods, how: Post, body: Bytes) -> Response<
                 .map(|pod| pod.full_name().to_string())
                 .collect();
             tracing::info!(pods = names.join(","), how = ?how, "Pods were posted");
-            pods(taken.into_iter().map(|pod| (pod, None)).collect())
+            pod_list(taken.into_iter().map(|pod| (pod, None)).collect())
         }
         Ok(Err(PostError::Storage(error))) => {
             tracing::warn!(%error, "Posted pods cannot be kept");

@@ -3,6 +3,7 @@
 use super::{
     pprof,
     response::{Body, closing, full_bytes, text},
+    routes::{BadQuery, Parts},
 };
 use crate::{
     base::chain,
@@ -19,6 +20,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
+
+/// Seconds of a profile unless the client says otherwise; upstream's.
+const DEFAULT_SECONDS: u64 = 30;
+/// Bounded, because there is one profile at a time.
+const MAX_SECONDS: u64 = 300;
 
 const KIND: HeaderValue = HeaderValue::from_static("application/octet-stream");
 /// What a client saves it as, by upstream's word.
@@ -55,6 +61,17 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
             text(StatusCode::INTERNAL_SERVER_ERROR, body)
         }
     }
+}
+
+/// The parameter `seconds`.
+pub(super) fn seconds(parts: &Parts) -> Result<u64, BadQuery> {
+    let Some(value) = parts.last("seconds")? else {
+        return Ok(DEFAULT_SECONDS);
+    };
+    let seconds = value.parse().ok();
+    let seconds = seconds.filter(|seconds| (1..=MAX_SECONDS).contains(seconds));
+    let detail = || format!("{value:?} is not a whole number from 1 to {MAX_SECONDS}");
+    seconds.ok_or_else(|| BadQuery::new("seconds", detail()))
 }
 
 enum Seen {

@@ -1,6 +1,5 @@
 //! Answers.
 
-use super::routes::RouteError;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
@@ -33,23 +32,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-
-/// The answer to a request that has no route.
-pub(super) fn refuse(error: &RouteError) -> Response<Body> {
-    let status = match error {
-        RouteError::NotFound => StatusCode::NOT_FOUND,
-        RouteError::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
-        RouteError::BadQuery(_) => StatusCode::BAD_REQUEST,
-    };
-    let mut response = text(status, format!("{error}\n"));
-    if let RouteError::MethodNotAllowed(methods) = error {
-        let allowed = methods.join(", ").replace("GET", "GET, HEAD");
-        if let Ok(allowed) = HeaderValue::from_str(&allowed) {
-            response.headers_mut().insert(header::ALLOW, allowed);
-        }
-    }
-    response
-}
 
 pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
     full(status, TEXT, body)

@@ -1,26 +1,32 @@
-//! From a route to a response. Everything shown is read from stores when it is requested.
+//! Passes each request to the handler of its route.
 
 use super::{
-    coalesced::Coalesced,
-    cross_site, events, files, gzip,
+    checkpoint::Checkpoints,
+    container_logs::LogReaders,
+    cross_site, events,
+    explanations::Explanations,
+    files, gzip,
     health::HealthChecks,
     layers::{ResponseFuture, RoutedRequest},
-    legacy_stats, list, page,
-    pods::{machine, pod_info, pods, running_pods},
-    posted, profile,
-    response::{
-        Body, Request, closing, full, full_bytes, json, not_found, one, read_body, refuse, text,
-    },
-    routes::{Entry, ExplainQuery, OverviewQuery, Port, Route, RouteError, Switch},
-    stats,
-    views::Views,
+    legacy_stats,
+    metrics::HttpMetrics,
+    pods::{PodLists, machine},
+    posted,
+    process::Process,
+    profile,
+    response::{Body, Request, closing, read_body, text},
+    routes::{Entry, Port, Route, RouteError, Switch},
+    scrapes::Scrapes,
+    stats::{self, StatsViews},
+    streaming::Streams,
 };
-use crate::base::metrics;
-use hyper::{Response, StatusCode, header::HeaderValue};
+use crate::{host::Machine, pods::pod_config::PostedPods, state::events::EventRecorder};
+use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use std::{
     convert::Infallible,
     future::ready,
+    path::PathBuf,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -28,15 +34,41 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-/// How long a response waits for the disk at most.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// How long a request waits for a change at most.
-const NEWS_TIMEOUT: Duration = Duration::from_secs(25);
-
 /// Where no body is expected, one up to this many bytes is ignored.
 const MAX_BODY: u64 = 8 * 1024;
-const METRICS: HeaderValue = HeaderValue::from_static(metrics::CONTENT_TYPE);
+
+/// The handlers of the routes, and what they read.
+#[derive(Clone)]
+pub struct Views {
+    /// `/pods`, `/runningpods/` and `/podInfo`.
+    pub pods: PodLists,
+    /// `/explain` and the pages.
+    pub explanations: Explanations,
+    /// `/metrics` and `/metrics/slis`.
+    pub scrapes: Scrapes,
+    /// Counts requests, if they are counted.
+    pub http: Option<HttpMetrics>,
+    /// `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.
+    pub stats: StatsViews,
+    /// `/events`.
+    pub events: EventRecorder,
+    /// The node's name, which reports the events.
+    pub node_name: Arc<str>,
+    /// `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
+    pub process: Process,
+    /// `/exec`, `/attach`, `/run` and `/portForward`.
+    pub streams: Streams,
+    /// `/containerLogs`.
+    pub logs: LogReaders,
+    /// `/container` and `/containers`; `None` when pods cannot be posted.
+    pub posted: Option<PostedPods>,
+    /// `/checkpoint`.
+    pub checkpoints: Checkpoints,
+    /// `/spec/`.
+    pub machine: Arc<Machine>,
+    /// The directory of `/logs/`.
+    pub node_logs: PathBuf,
+}
 
 /// What the routers of all ports share.
 pub(super) struct RouterState {
@@ -44,7 +76,6 @@ pub(super) struct RouterState {
     /// `None` on the health port.
     pub(super) views: Option<Views>,
     pub(super) off: Vec<Switch>,
-    pub(super) scrapes: Coalesced,
 }
 
 /// Passes each request to the handler of its route; cheap to clone.
@@ -102,7 +133,7 @@ impl Router {
             let body = "403 a page of another site may not ask for this\n".to_owned();
             return Err(Box::new(closing(text(StatusCode::FORBIDDEN, body))));
         }
-        let (entry, route) = found.map_err(|error| Box::new(refuse(&error)))?;
+        let (entry, route) = found.map_err(|error| Box::new(error.response()))?;
         let refusal = entry
             .switch
             .and_then(|switch| switch.refusal(&self.state.off));
@@ -122,139 +153,97 @@ impl Router {
         route: Route,
         request: Request,
     ) -> Response<Body> {
-        let stopping = &self.stopping;
-        let Some(views) = &self.state.views else {
-            return self.health_alone(route);
-        };
+        let checks = &self.state.checks;
+        match (route, &self.state.views) {
+            (Route::Health(query), _) => checks.answer(&query),
+            (Route::HealthCheck(name), _) => checks.answer_one(&name),
+            (_, None) => RouteError::NotFound.response(),
+            (route, Some(views)) => {
+                let stopping = &self.stopping;
+                Box::pin(views.serve(port, entry, route, request, stopping)).await
+            }
+        }
+    }
+}
+
+impl Views {
+    async fn serve(
+        &self,
+        port: Port,
+        entry: &Entry,
+        route: Route,
+        request: Request,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        let limit = entry.body.unwrap_or(0);
         match route {
-            Route::Health(_) | Route::HealthCheck(_) => self.health_alone(route),
-            Route::Pods => {
-                unless(stopping, (views.known)()).await;
-                settled(views, pods((views.pods)())).await
+            Route::Health(_) | Route::HealthCheck(_) => RouteError::NotFound.response(),
+            Route::Pods => self.pods.pods(stopping).await,
+            Route::RunningPods => self.pods.running(stopping).await,
+            Route::PodInfo(name) => self.pods.info(&name, stopping).await,
+            Route::Overview(query) => self.explanations.overview(&query, stopping).await,
+            Route::Explain(query) => self.explanations.explain(&query).await,
+            Route::NodePage(query) => self.explanations.node_page(&query, stopping).await,
+            Route::PodPage(pod, query) => {
+                let explanations = &self.explanations;
+                explanations.pod_page(&pod, &query, stopping).await
             }
-            Route::RunningPods => {
-                unless(stopping, (views.known)()).await;
-                running_pods((views.running_pods)())
-            }
-            Route::Metrics => {
-                let metrics = views.metrics.clone();
-                match self.state.scrapes.get(move || metrics()).await {
-                    Ok(body) => full_bytes(StatusCode::OK, METRICS, body),
-                    Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
-                }
-            }
-            Route::SliMetrics => full(StatusCode::OK, METRICS, (views.sli_metrics)()),
-            Route::Summary(only_cpu_and_memory) => {
-                stats::summary(&views.stats, only_cpu_and_memory).await
-            }
+            Route::Events(query) => events::answer(&self.events, &self.node_name, &query),
+            Route::Metrics => self.scrapes.metrics().await,
+            Route::SliMetrics => self.scrapes.slis(),
+            Route::CadvisorMetrics => stats::cadvisor(&self.stats).await,
+            Route::ResourceMetrics => stats::resource(&self.stats).await,
+            Route::ProbeMetrics => stats::probes(&self.stats),
+            Route::Summary(only) => stats::summary(&self.stats, only).await,
             Route::ContainerInfo(target, query) => {
-                let known = unless(stopping, (views.known)());
-                legacy_stats::answer(views, known, request, &target, query).await
+                let pods = self.pods.known(stopping);
+                legacy_stats::answer(&self.stats, pods, request, &target, query).await
             }
-            Route::CadvisorMetrics => stats::cadvisor(&views.stats).await,
-            Route::ResourceMetrics => stats::resource(&views.stats).await,
-            Route::ProbeMetrics => stats::probes(&views.stats),
-            Route::Overview(OverviewQuery { after }) => {
-                if let Some(after) = after {
-                    unless(stopping, news(views, &after)).await;
-                }
-                settled(views, one(&(views.overview)())).await
-            }
-            Route::Explain(query) => settled(views, explain(views, &query)).await,
-            Route::NodePage(OverviewQuery { after }) => {
-                if let Some(after) = after {
-                    unless(stopping, news(views, &after)).await;
-                }
-                settled(views, page::node(views, Timestamp::now())).await
-            }
-            Route::PodPage(query, OverviewQuery { after }) => {
-                if let Some(after) = after {
-                    unless(stopping, news(views, &after)).await;
-                }
-                settled(views, page::pod(views, &query)).await
-            }
-            Route::Events(query) => {
-                let node = views.node_name.clone();
-                let items = events::select(views.events.recent(), &query)
-                    .map(move |event| events::api(&event, &node));
-                json(list::body("EventList", items))
-            }
-            Route::Configz => views.process.configz(),
-            Route::Flagz => views.process.flagz(),
-            Route::Statusz => views.process.statusz(port, Timestamp::now()),
-            Route::PutVerbosity => match read_body(request, entry.body.unwrap_or(0)).await {
-                Ok(body) => views.process.put_verbosity(&body),
+            Route::Machine => machine(&self.machine),
+            Route::Configz => self.process.configz(),
+            Route::Flagz => self.process.flagz(),
+            Route::Statusz => self.process.statusz(port, Timestamp::now()),
+            Route::PutVerbosity => match read_body(request, limit).await {
+                Ok(body) => self.process.put_verbosity(&body),
                 Err(refused) => *refused,
             },
             Route::Profile(seconds) => {
                 let only_head = request.method() == hyper::Method::HEAD;
                 profile::cpu((!only_head).then_some(seconds), stopping).await
             }
+            Route::NodeLogs(path) => {
+                files::serve(self.node_logs.clone(), path, request.headers()).await
+            }
+            Route::ContainerLogs(name, query) => self.logs.answer(&name, &query, stopping).await,
             Route::Exec(name, command, streams) => {
                 let request = request.map(drop);
-                views.streams.exec(request, &name, command, streams).await
+                self.streams.exec(request, &name, command, streams).await
             }
             Route::Attach(name, streams) => {
                 let request = request.map(drop);
-                views.streams.attach(request, &name, streams).await
+                self.streams.attach(request, &name, streams).await
             }
             Route::PortForward(name, ports) => {
                 let request = request.map(drop);
-                views.streams.port_forward(request, &name, &ports).await
+                self.streams.port_forward(request, &name, &ports).await
             }
-            Route::Run(name, command) => {
-                let most = entry.body.unwrap_or(0);
-                views.streams.run(request, &name, command, most).await
+            Route::Run(name, command) => self.streams.run(request, &name, command, limit).await,
+            Route::Checkpoint(name, seconds) => {
+                let timeout = seconds.map(Duration::from_secs);
+                self.checkpoints.make(&self.streams, &name, timeout).await
             }
-            Route::ContainerLogs(name, query) => views.logs.answer(&name, &query, stopping).await,
-            Route::PostPods(how) => {
-                let Some(store) = views.posted.clone() else {
-                    return disabled(Switch::PostedPods.refusal(&[Switch::PostedPods]).flatten());
-                };
-                match read_body(request, entry.body.unwrap_or(0)).await {
+            Route::PostPods(how) => match self.posted.clone() {
+                Some(store) => match read_body(request, limit).await {
                     Ok(body) => posted::take(store, how, body).await,
                     Err(refused) => *refused,
-                }
-            }
-            Route::Checkpoint(name, seconds) => {
-                let limit = seconds.map(Duration::from_secs);
-                views.checkpoints.make(&views.streams, &name, limit).await
-            }
-            Route::PodInfo(name) => {
-                unless(stopping, (views.known)()).await;
-                settled(views, pod_info((views.pods)(), &name)).await
-            }
-            Route::Machine => machine(&views.machine),
-            Route::NodeLogs(path) => {
-                files::serve(views.node_logs.clone(), path, request.headers()).await
-            }
-        }
-    }
-
-    fn health_alone(&self, route: Route) -> Response<Body> {
-        match route {
-            Route::Health(query) => {
-                let findings = self.state.checks.all(&query);
-                if findings.failures.is_empty() {
-                    return text(StatusCode::OK, findings.text);
-                }
-                tracing::warn!(failures = ?findings.failures, "healthz check failed");
-                text(StatusCode::INTERNAL_SERVER_ERROR, findings.text)
-            }
-            Route::HealthCheck(name) => match self.state.checks.one(&name) {
-                Some(Ok(())) => text(StatusCode::OK, "ok".into()),
-                Some(Err(why)) => {
-                    let body = format!("internal server error: {why}\n");
-                    text(StatusCode::INTERNAL_SERVER_ERROR, body)
-                }
-                None => refuse(&RouteError::NotFound),
+                },
+                None => disabled(Switch::PostedPods.refusal(&[Switch::PostedPods]).flatten()),
             },
-            _ => refuse(&RouteError::NotFound),
         }
     }
 }
 
-/// Whether more of a body comes than is passed over in silence.
+/// Whether the body is longer than what is ignored.
 fn has_body(body: &impl hyper::body::Body) -> bool {
     !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_BODY)
 }
@@ -264,49 +253,10 @@ fn unexpected_body() -> Response<Body> {
     closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
 }
 
-/// Without a text, there is no such page.
+/// The response of a route that is switched off. Without a text it does not exist.
 fn disabled(why: Option<&str>) -> Response<Body> {
     match why {
         Some(why) => text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")),
-        None => refuse(&RouteError::NotFound),
+        None => RouteError::NotFound.response(),
     }
-}
-
-/// Waits for something, but not while the server stops.
-async fn unless(stopping: &CancellationToken, wait: impl Future<Output = ()>) {
-    tokio::select! {
-        () = wait => {}
-        () = stopping.cancelled() => {}
-    }
-}
-
-/// Ends when the version is another one, or after a while.
-async fn news(views: &Views, after: &str) {
-    let changed = async {
-        loop {
-            let (version, changed) = (views.news)();
-            if version != after {
-                return;
-            }
-            changed.await;
-        }
-    };
-    let _ = tokio::time::timeout(NEWS_TIMEOUT, changed).await;
-}
-
-/// Sends an answer once what it says is on disk: what somebody has been told holds also when the kubelet
-/// is killed the moment after.
-async fn settled(views: &Views, answer: Response<Body>) -> Response<Body> {
-    let _ = tokio::time::timeout(FLUSH_TIMEOUT, (views.recorded)()).await;
-    answer
-}
-
-fn explain(views: &Views, query: &ExplainQuery) -> Response<Body> {
-    if let Some(explanation) = (views.explain)(query) {
-        return one(&explanation);
-    }
-    let ExplainQuery {
-        namespace, name, ..
-    } = query;
-    not_found(&format!("no pod {namespace}/{name} is known here"))
 }

@@ -3,21 +3,17 @@
 use super::{
     list,
     response::{Body, full, json, respond, text},
+    scrapes::METRICS,
 };
-use crate::{
-    base::metrics,
-    node::stats::{
-        ContainerInfo, InfoOf,
-        api::{PodStats, Summary},
-    },
+use crate::node::stats::{
+    ContainerInfo, InfoOf,
+    api::{PodStats, Summary},
 };
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::{Response, StatusCode, body::Frame, header::HeaderValue};
+use hyper::{Response, StatusCode, body::Frame};
 use std::sync::Arc;
-
-const METRICS: HeaderValue = HeaderValue::from_static(metrics::CONTENT_TYPE);
 
 /// Text that is made while it is sent.
 pub type TextPieces = Box<dyn Iterator<Item = String> + Send>;

@@ -13,8 +13,9 @@ use kubelet::runtime::logs::ContainerLogs;
 use kubelet::server::auth::{AuthSettings, Authorization, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
-    Checkpoints, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders, Process,
-    StatsViews, StreamMetrics, StreamParts, Streams, Switch, TextPieces, Views,
+    Checkpoints, Explanations, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders,
+    PodLists, Process, Scrapes, StatsViews, StreamMetrics, StreamParts, Streams, Switch,
+    TextPieces, Views,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
@@ -159,11 +160,13 @@ fn views() -> Views {
     );
     let nowhere = || PathBuf::from("/nonexistent");
     Views {
-        pods: Arc::new(pods),
-        running_pods: Arc::new(Vec::new),
-        known: known(),
-        metrics: Arc::new(|| "up 1\n".to_owned()),
-        sli_metrics: Arc::new(String::new),
+        pods: PodLists {
+            pods: Arc::new(pods),
+            running: Arc::new(Vec::new),
+            known: known(),
+            recorded: known(),
+        },
+        scrapes: Scrapes::new(Arc::new(|| "up 1\n".to_owned()), Arc::new(String::new)),
         http: None,
         stats: StatsViews {
             summary: Arc::new(|_| Box::pin(ready(Some(Summary::default())))),
@@ -175,20 +178,23 @@ fn views() -> Views {
             infos: Arc::new(|_| Box::pin(ready(None))),
             probes: Arc::new(|| "p 1\n".to_owned()),
         },
-        overview: Arc::new(|| Overview {
-            version: "1".into(),
-            node: "<x>".into(),
-            ..Overview::default()
-        }),
-        explain: Arc::new(|query| {
-            let known = query.name == "web" && query.uid.as_deref() != Some("other");
-            known.then(|| Explanation {
-                summary: format!("<x> all about {}/{}", query.namespace, query.name),
-                ..Explanation::default()
-            })
-        }),
-        news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
-        recorded: known(),
+        explanations: Explanations {
+            overview: Arc::new(|| Overview {
+                version: "1".into(),
+                node: "<x>".into(),
+                ..Overview::default()
+            }),
+            explain: Arc::new(|query| {
+                let known = query.name == "web" && query.uid.as_deref() != Some("other");
+                known.then(|| Explanation {
+                    summary: format!("<x> all about {}/{}", query.namespace, query.name),
+                    ..Explanation::default()
+                })
+            }),
+            news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
+            recorded: known(),
+            version: "1.2.3",
+        },
         events,
         node_name: "n1".into(),
         process: Process {

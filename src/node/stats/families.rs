@@ -1,7 +1,7 @@
 //! The families of cAdvisor's series: names, meanings and types are upstream's. Pure.
 
 use super::{
-    cadvisor::{Entity, Family, Samples},
+    series::{Entity, Family, Samples},
     text::{Kind, Value},
 };
 use crate::host::{FilesystemUsage, cgroup::DeviceIo, proc::NetworkInterface};

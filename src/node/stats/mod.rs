@@ -26,6 +26,7 @@ mod running_pods;
 mod rate;
 mod resource;
 mod sampler;
+mod series;
 mod text;
 
 pub use cadvisor::Pieces;

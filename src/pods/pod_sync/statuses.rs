@@ -337,7 +337,7 @@ fn qos_class(pod: &Pod) -> &'static str {
 
 /// What an earlier kubelet wrote down of a pod's status: all of it if the pod had ended, else its phase,
 /// and since when it and its conditions are as they are.
-pub fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
+pub(super) fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
     if let Some(terminal) = &record.terminal {
         return serde_json::from_value(terminal.status.clone()).ok();
     }

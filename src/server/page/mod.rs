@@ -10,10 +10,8 @@ mod pod;
 use super::{
     html::{Html, LONG},
     response::{Body, respond},
-    routes::ExplainQuery,
-    views::Views,
 };
-use crate::server::explain::PodRow;
+use crate::server::explain::{Explanation, Overview, PodRow};
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
@@ -53,49 +51,51 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).ok()
 });
 
-/// The node's pods. Rows are made while they are sent.
-pub(super) fn node(views: &Views, now: Timestamp) -> Response<Body> {
-    let overview = (views.overview)();
+/// The node's pods. Rows are made while they are sent; `explain` is called for a pod that waits, with its
+/// namespace, name and UID.
+pub(super) fn node(
+    overview: Overview,
+    explain: impl Fn(&str, &str, &str) -> Option<Explanation> + Send + 'static,
+    version: &'static str,
+    now: Timestamp,
+) -> Response<Body> {
     let head = overview::head(&overview);
     let tail = overview::tail(&overview);
     let title = Html::new().text(&overview.node, LONG).own(": pods");
-    let explain = views.explain.clone();
     let row = move |pod: PodRow| {
-        let query = overview::asks_why(&pod).then(|| ExplainQuery {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: Some(pod.uid.clone()),
-        });
-        let why = query.and_then(|query| explain(&query));
-        overview::row(&pod, why.as_ref(), now)
+        let why = overview::asks_why(&pod).then(|| explain(&pod.namespace, &pod.name, &pod.uid));
+        overview::row(&pod, why.flatten().as_ref(), now)
     };
     let frame = (HERE, &title, overview.version.as_str());
-    let (before, after) = around(frame, views);
+    let (before, after) = around(frame, version);
     let parts = [before, head].into_iter();
     let parts = parts.chain(overview.pods.into_iter().map(row));
     answer(StatusCode::OK, parts.chain([tail, after]))
 }
 
-/// One pod.
-pub(super) fn pod(views: &Views, query: &ExplainQuery) -> Response<Body> {
-    // Before the pod is looked at, so that what changes meanwhile is news.
-    let (version, _) = (views.news)();
-    let told = (views.explain)(query);
-    let (status, content) = match &told {
-        Some(told) => (StatusCode::OK, pod::content(told)),
-        None => {
-            let content = pod::unknown(&query.namespace, &query.name);
-            (StatusCode::NOT_FOUND, content)
-        }
+/// One pod by namespace and name; without an explanation it is not known. `news` is the version of what is
+/// shown.
+pub(super) fn pod(
+    (namespace, name): (&str, &str),
+    explanation: Option<&Explanation>,
+    news: &str,
+    version: &'static str,
+) -> Response<Body> {
+    let (status, content) = match explanation {
+        Some(explanation) => (StatusCode::OK, pod::content(explanation)),
+        None => (StatusCode::NOT_FOUND, pod::unknown(namespace, name)),
     };
-    let title = Html::new().text(&query.namespace, LONG).own("/");
-    let title = title.text(&query.name, LONG);
-    let (before, after) = around((ABOVE, &title, &version), views);
+    let title = Html::new().text(namespace, LONG).own("/");
+    let title = title.text(name, LONG);
+    let (before, after) = around((ABOVE, &title, news), version);
     answer(status, [before, content, after].into_iter())
 }
 
 /// What stands before and behind the content of each page, with the version of what is shown.
-fn around((root, title, version): (&'static str, &Html, &str), views: &Views) -> (Html, Html) {
+fn around(
+    (root, title, version): (&'static str, &Html, &str),
+    kubelet: &'static str,
+) -> (Html, Html) {
     let before = Html::new()
         .own("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
         .own("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>")
@@ -117,7 +117,7 @@ fn around((root, title, version): (&'static str, &Html, &str), views: &Views) ->
         .own("\">\n");
     let after = Html::new()
         .own("\n</main>\n<footer>Times are in UTC. Kubelet ")
-        .text(views.process.version, LONG)
+        .text(kubelet, LONG)
         .own("</footer>\n<script>")
         .own(SCRIPT)
         .own("</script>\n</body>\n</html>\n");

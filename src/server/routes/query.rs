@@ -12,6 +12,15 @@ pub struct BadQuery {
     pub detail: String,
 }
 
+impl BadQuery {
+    pub(in crate::server) fn new(parameter: &str, detail: impl Into<String>) -> Self {
+        Self {
+            parameter: parameter.to_owned(),
+            detail: detail.into(),
+        }
+    }
+}
+
 /// The decoded pairs of a query string in their order. A parameter without `=` has an empty value.
 pub(in crate::server) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
     query
@@ -19,10 +28,7 @@ pub(in crate::server) fn pairs(query: &str) -> Result<Vec<(String, String)>, Bad
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let bad = |detail: &str| BadQuery {
-                parameter: key.to_owned(),
-                detail: detail.to_owned(),
-            };
+            let bad = |detail: &str| BadQuery::new(key, detail);
             let name = decode(key).map_err(bad)?;
             Ok((name, decode(value).map_err(bad)?))
         })

@@ -3,7 +3,7 @@
 
 use super::route::{self, Parse};
 use crate::model::validation::MAX_MANIFEST_BYTES;
-use crate::server::legacy_stats;
+use crate::server::{legacy_stats, posted::Post};
 use std::fmt::Write as _;
 
 /// Which port a request came in on.
@@ -324,7 +324,7 @@ pub static ENTRIES: &[Entry] = &[
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
         about: "Takes a pod (or several), each in place of the one of its name; answers with them as they will be known.",
-        parse: |_| Ok(route::Route::PostPods(route::Post::Add)),
+        parse: |_| Ok(route::Route::PostPods(Post::Add)),
         ..READ
     },
     Entry {
@@ -334,7 +334,7 @@ pub static ENTRIES: &[Entry] = &[
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
         about: "Takes a list of pods in place of all that were posted before.",
-        parse: |_| Ok(route::Route::PostPods(route::Post::Replace)),
+        parse: |_| Ok(route::Route::PostPods(Post::Replace)),
         ..READ
     },
     Entry {

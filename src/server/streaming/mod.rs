@@ -18,7 +18,7 @@ pub(super) use upgrade::{is_upgrade, is_websocket};
 
 use super::{
     metrics::StreamMetrics,
-    response::{Body, Request as BodyRequest, read_body, refuse, text},
+    response::{Body, Request as BodyRequest, read_body, text},
     routes::{RouteError, pairs},
     views::{Known, PodsView},
 };
@@ -342,7 +342,7 @@ async fn of_form(request: BodyRequest, most: usize) -> Result<Vec<String>, Box<R
     let form = String::from_utf8_lossy(&body);
     let command = pairs(form.trim()).and_then(|form| params::cmd(&form));
     let command = command.and_then(|command| command.ok_or_else(params::no_cmd));
-    command.map_err(|bad| Box::new(refuse(&RouteError::from(bad))))
+    command.map_err(|bad| Box::new(RouteError::from(bad).response()))
 }
 
 fn refused(what: &'static str, refusal: &Refusal) -> Response<Body> {

@@ -3,7 +3,10 @@
 //! The names are upstream's: the kubelet's own (`input`, `output`, `error`) and those of the API server
 //! (`stdin`, `stdout`, `stderr`). A flag counts as set with `1` or `true`.
 
-use crate::{cri::StdStreams, server::routes::BadQuery};
+use crate::{
+    cri::StdStreams,
+    server::routes::{BadQuery, Parts, RouteError},
+};
 
 /// Decoded parameters in their order.
 pub(in crate::server) type Pairs = [(String, String)];
@@ -17,6 +20,15 @@ pub struct ContainerName {
     pub container: String,
 }
 
+impl ContainerName {
+    pub(in crate::server) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+        Ok(Self {
+            pod: PodName::parse(parts)?,
+            container: parts.name("container")?,
+        })
+    }
+}
+
 /// A pod, as the path of a request names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodName {
@@ -26,6 +38,30 @@ pub struct PodName {
     pub name: String,
     /// This one of several of the name.
     pub uid: Option<String>,
+}
+
+impl PodName {
+    pub(in crate::server) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+        let uid = parts.name("uid")?;
+        Ok(Self {
+            namespace: parts.name("namespace")?,
+            name: parts.name("pod")?,
+            uid: (!uid.is_empty()).then_some(uid),
+        })
+    }
+}
+
+/// The pod in the query of `/podInfo`.
+pub(in crate::server) fn legacy_pod_name(parts: &Parts) -> Result<PodName, BadQuery> {
+    let needed = |parameter: &str| {
+        let value = parts.last(parameter)?.filter(|value| !value.is_empty());
+        value.ok_or_else(|| bad(parameter, "is missing"))
+    };
+    Ok(PodName {
+        name: needed("podID")?,
+        namespace: needed("podNamespace")?,
+        uid: parts.last("UUID")?.filter(|uid| !uid.is_empty()),
+    })
 }
 
 /// The streams that exec and attach are asked for. A terminal has no standard error of its own: it is
@@ -108,10 +144,7 @@ pub(in crate::server) fn all<'q>(
 }
 
 pub(in crate::server) fn bad(parameter: &str, detail: &str) -> BadQuery {
-    BadQuery {
-        parameter: parameter.to_owned(),
-        detail: detail.to_owned(),
-    }
+    BadQuery::new(parameter, detail)
 }
 
 /// Whether a flag is set under one of its names.

@@ -92,17 +92,15 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
 /// Whose version is what the channel holds.
 fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
     let version = version.clone();
-    let views = Views {
-        news: Arc::new(move || {
-            let mut changes = version.subscribe();
-            let now = changes.borrow_and_update().to_string();
-            let changed = async move {
-                let _ = changes.changed().await;
-            };
-            (now, Box::pin(changed))
-        }),
-        ..views(vec![])
-    };
+    let mut views = views(vec![]);
+    views.explanations.news = Arc::new(move || {
+        let mut changes = version.subscribe();
+        let now = changes.borrow_and_update().to_string();
+        let changed = async move {
+            let _ = changes.changed().await;
+        };
+        (now, Box::pin(changed))
+    });
     Handlers::read_only(HealthChecks::ping(), views, Vec::new())
 }
 

@@ -115,18 +115,16 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_asks_why_of_those_that_
         .map(pods(1))
         .chain((400..500).map(pods(0)))
         .collect();
-    let views = Views {
-        overview: Arc::new(move || Overview {
-            pods: pods.clone(),
-            ..Overview::default()
-        }),
-        explain: Arc::new(move |query| {
-            assert_eq!(query.uid, Some(format!("uid-{}", query.name)));
-            counted.fetch_add(1, Ordering::Relaxed);
-            None
-        }),
-        ..views(vec![])
-    };
+    let mut views = views(vec![]);
+    views.explanations.overview = Arc::new(move || Overview {
+        pods: pods.clone(),
+        ..Overview::default()
+    });
+    views.explanations.explain = Arc::new(move |query| {
+        assert_eq!(query.uid, Some(format!("uid-{}", query.name)));
+        counted.fetch_add(1, Ordering::Relaxed);
+        None
+    });
     let mut body = get(&local(views), "/").await.into_body();
     let (mut text, mut chunks) = (String::new(), 0);
     while let Some(frame) = body.frame().await {
@@ -152,7 +150,7 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_asks_why_of_those_that_
 fn changing() -> Views {
     let state = Arc::new(AtomicU64::new(1));
     let (shown, told) = (state.clone(), state.clone());
-    Views {
+    let explanations = Explanations {
         overview: Arc::new(move || {
             let state = shown.load(Ordering::Relaxed);
             Overview {
@@ -199,6 +197,10 @@ fn changing() -> Views {
             };
             (version.to_string(), Box::pin(changed))
         }),
+        ..views(vec![]).explanations
+    };
+    Views {
+        explanations,
         ..views(vec![])
     }
 }

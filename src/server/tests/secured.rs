@@ -808,8 +808,8 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     let log = log.to_owned();
     views.logs = LogReaders::new(LogParts {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
-        pods: views.pods.clone(),
-        known: views.known.clone(),
+        pods: views.pods.pods.clone(),
+        known: views.pods.known.clone(),
         split_streams: false,
         stall: TIMEOUT,
     });

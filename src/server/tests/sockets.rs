@@ -376,7 +376,7 @@ async fn an_answer_may_be_waited_for_longer_than_a_client_may_be_silent() {
     };
     let (changed, news) = tokio::sync::watch::channel(1);
     let mut views = views(vec![]);
-    views.news = Arc::new(move || {
+    views.explanations.news = Arc::new(move || {
         let mut news = news.clone();
         let version = news.borrow_and_update().to_string();
         let changed = async move {
@@ -398,10 +398,8 @@ async fn an_answer_may_be_waited_for_longer_than_a_client_may_be_silent() {
 
 #[tokio::test]
 async fn a_request_that_panics_is_answered_with_500_and_its_connection_goes_on() {
-    let views = Views {
-        overview: Arc::new(|| panic!("as scripted")),
-        ..views(vec![])
-    };
+    let mut views = views(vec![]);
+    views.explanations.overview = Arc::new(|| panic!("as scripted"));
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
     let served = serve(handlers, Limits::default()).await;
     let requests = "GET /explain HTTP/1.1\r\nHost: n\r\n\r\n".repeat(2)

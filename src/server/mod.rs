@@ -16,7 +16,6 @@ pub mod explain;
 pub mod auth;
 mod bearer_protocol;
 mod checkpoint;
-mod coalesced;
 mod connections;
 mod legacy_stats;
 mod container_logs;

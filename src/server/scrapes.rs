@@ -1,12 +1,11 @@
 //! `/metrics` and `/metrics/slis`: the kubelet's own metrics.
 
-use super::{
-    coalesced::Coalesced,
-    response::{Body, full, full_bytes, text},
-};
-use crate::base::metrics::CONTENT_TYPE;
+use super::response::{Body, full, full_bytes, text};
+use crate::base::{SingleFlight, metrics::CONTENT_TYPE};
+use bytes::Bytes;
 use hyper::{Response, StatusCode, header::HeaderValue};
 use std::sync::Arc;
+use tokio::task::spawn_blocking;
 
 pub(super) const METRICS: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
 
@@ -18,7 +17,7 @@ pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
 pub struct Scrapes {
     metrics: MetricsView,
     sli_metrics: MetricsView,
-    in_flight: Arc<Coalesced>,
+    in_flight: Arc<SingleFlight<(), Result<Bytes, String>>>,
 }
 
 impl Scrapes {
@@ -34,7 +33,12 @@ impl Scrapes {
     /// `/metrics`.
     pub(super) async fn metrics(&self) -> Response<Body> {
         let metrics = self.metrics.clone();
-        match self.in_flight.get(move || metrics()).await {
+        let begin = move || async {
+            let written = spawn_blocking(move || metrics()).await;
+            written.map(Bytes::from).map_err(|error| error.to_string())
+        };
+        // A scrape must not get values from before it began.
+        match self.in_flight.next((), begin).await {
             Ok(body) => full_bytes(StatusCode::OK, METRICS, body),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
         }
@@ -43,5 +47,26 @@ impl Scrapes {
     /// `/metrics/slis`.
     pub(super) fn slis(&self) -> Response<Body> {
         full(StatusCode::OK, METRICS, (self.sli_metrics)())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test]
+    async fn a_scrape_that_fails_is_made_again_for_the_next() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counted = made.clone();
+        let metrics = move || {
+            assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "as scripted");
+            "up 1\n".to_owned()
+        };
+        let scrapes = Scrapes::new(Arc::new(metrics), Arc::new(String::new));
+        let failed = scrapes.metrics().await.status();
+        assert_eq!(failed, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(scrapes.metrics().await.status(), StatusCode::OK);
+        assert_eq!(made.load(Ordering::SeqCst), 2);
     }
 }

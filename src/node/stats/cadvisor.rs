@@ -1,8 +1,8 @@
-//! The series that cAdvisor shows in the upstream kubelet, by the same names and labels, so that
-//! dashboards and alerts need not know the difference. Pure.
+//! The series of cAdvisor in the upstream kubelet, by the same names and labels, so that dashboards and alerts
+//! keep working. Pure.
 //!
-//! Left out on purpose (`docs/deviations.md`): what would have to be sampled all the time (load averages)
-//! and what costs a look at every process (file descriptors, sockets, soft limits).
+//! Left out on purpose (`docs/deviations.md`): what would need continuous sampling (load averages) or a read of
+//! every process (file descriptors, sockets, soft limits).
 
 use super::{
     families::FAMILIES,
@@ -13,7 +13,7 @@ use super::{
 use crate::host::FilesystemUsage;
 use std::sync::Arc;
 
-/// A piece of the text is handed out once it has at least this many bytes.
+/// A piece of the text has at least this many bytes.
 const PIECE: usize = 32 * 1024;
 
 /// Facts of the machine.
@@ -33,7 +33,7 @@ pub(super) struct MachineFacts {
     pub(super) booted: i64,
 }
 
-/// The text, piece by piece: with hundreds of pods it is megabytes, and only a piece of it is in memory.
+/// The text in pieces: with hundreds of pods it is megabytes, and memory holds only one piece.
 pub struct Pieces {
     snapshot: Arc<Snapshot>,
     entities: Vec<Entity>,
@@ -117,7 +117,7 @@ fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
     }
 }
 
-/// All labels are always there, empty where they say nothing.
+/// All labels are always there; unknown ones are empty.
 fn labels(id: &str, name: &str, image: &str, pod: Option<(&str, &str)>, container: &str) -> String {
     let (pod, namespace) = pod.unwrap_or_default();
     Labels::default()
@@ -159,7 +159,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// What is said of the machine.
+/// The series of the machine.
 fn ending(machine: &MachineFacts) -> String {
     let mut text = Text::default();
     let one = |text: &mut Text, name: &str, help: &str, labels: &str, value: u64| {

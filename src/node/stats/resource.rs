@@ -1,4 +1,4 @@
-//! `/metrics/resource`: what metrics-server reads. Names, labels and moments are upstream's
+//! `/metrics/resource`, for metrics-server. Names, labels and timestamps are upstream's
 //! (`pkg/kubelet/metrics/collectors/resource_metrics.go`). Pure.
 
 use super::{
@@ -6,7 +6,7 @@ use super::{
     text::{Kind, Labels, Text, Value},
 };
 
-/// The text; without a summary it says only that there is none.
+/// The text; without a summary only the error metric.
 pub(super) fn text(summary: Option<&Summary>) -> String {
     let mut text = Text::default();
     if let Some(summary) = summary {
@@ -85,7 +85,7 @@ fn at(time: Time, value: Value) -> Found {
     Some((value, Some(time.0)))
 }
 
-/// One family; nothing at all when nobody has a sample of it.
+/// One family; empty without samples.
 fn family<'a, T: 'a>(
     text: &mut Text,
     (name, help, kind): (&str, &str, Kind),

@@ -1,8 +1,8 @@
-//! Reading cgroups: all of those that matter, once per scrape at most. Blocking.
+//! Reads cgroups, once per scrape at most. Blocking.
 //!
-//! A cgroup that has not run since the last look, and has the same memory, is what it was: two small
-//! files tell. So that this need not be believed for ever, some of those that were believed longest are read
-//! anew at every look, limits included; a look at all of them at once would cost many times the others.
+//! A cgroup whose CPU time and memory have not changed since the last sample keeps its values: this costs two
+//! small reads. To verify that, some of those that were skipped for longest are read in full with every sample,
+//! limits included; reading all of them at once would cost many times as much.
 
 use super::{
     index::{Index, ancestors, pod_cgroup},
@@ -19,61 +19,61 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// What was read is believed for so long while nothing seems to happen, and until its turn comes.
+/// How long values may be kept while nothing changes.
 const TTL: Duration = Duration::from_secs(60);
-/// One of so many has its turn at a look,
+/// One of so many is verified with a sample,
 const TURNS: usize = 16;
-/// but at least so many of them have.
+/// but at least this many.
 const LEAST_TURNS: usize = 32;
 
-/// One cgroup at one moment.
+/// The sample of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Its path, `/` for the machine.
     pub path: Arc<str>,
-    /// When, nanoseconds since the epoch.
+    /// Its time, nanoseconds since the epoch.
     pub at: i64,
-    /// What it has used.
+    /// Its usage.
     pub usage: Arc<Usage>,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
-    /// Nanoseconds of CPU time per second lately; `None` until there have been two looks.
+    /// Nanoseconds of CPU time per second lately; `None` before the second sample.
     pub nano_cores: Option<u64>,
 }
 
-/// One pod at one moment.
+/// The sample of one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodSample {
-    /// Whose.
+    /// The pod.
     pub pod: PodSubject,
-    /// The cgroup around all of it, if it has one.
+    /// The pod's cgroup, if it has one.
     pub whole: Option<Sample>,
-    /// The sandbox's own.
+    /// The sandbox's cgroup.
     pub sandbox: Option<Sample>,
-    /// Those of its containers, in their order; `None` where the cgroup was not found.
+    /// Those of its containers, in order; `None` where the cgroup was not found.
     pub containers: Vec<Option<Sample>>,
     /// Its network, if it was found.
     pub network: Option<Arc<[NetworkInterface]>>,
 }
 
-/// Everything at about one moment.
+/// The samples of one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// The machine.
     pub node: Sample,
     /// The machine's network.
     pub network: Arc<[NetworkInterface]>,
-    /// Cgroups that have pods in them, by path.
+    /// Cgroups that contain pods, by path.
     pub above: Vec<Sample>,
-    /// The kubelet's own cgroup and the runtime's, where they have one.
+    /// The cgroups of the kubelet and the runtime, if they have one.
     pub system: Vec<(&'static str, Sample)>,
-    /// Pods in their order.
+    /// Pods, in order.
     pub pods: Vec<PodSample>,
     /// Names of block devices.
     pub disks: HashMap<(u32, u32), String>,
 }
 
-/// What is kept of a cgroup between two looks.
+/// What is kept of a cgroup between two samples.
 #[derive(Debug)]
 struct Kept {
     usage: Arc<Usage>,
@@ -81,16 +81,16 @@ struct Kept {
     depth: Depth,
     limits: Limits,
     pulse: (u64, u64),
-    /// The last look found nothing new: the kernel tells some of what happened a little later.
+    /// Nothing had changed in the last sample: the kernel reports some changes a little later.
     still: bool,
-    /// When all of it was read last.
+    /// When all values were read last.
     verified: Instant,
     rate: Rate,
     handles: Handles,
     seen: bool,
 }
 
-/// Reads cgroups and remembers the last look at each.
+/// Reads cgroups and keeps the last sample of each.
 #[derive(Debug)]
 pub(super) struct Sampler {
     fs: CgroupFs,
@@ -100,12 +100,12 @@ pub(super) struct Sampler {
     turns: Turns,
 }
 
-/// Which of those that were believed long enough are read anew at one look.
+/// Which cgroups are verified with one sample.
 #[derive(Debug, Default)]
 struct Turns {
     /// Those that were verified then or earlier.
     until: Option<Instant>,
-    /// So many of them.
+    /// At most this many.
     left: usize,
 }
 
@@ -142,13 +142,13 @@ impl Sampler {
         }
     }
 
-    /// How much is kept.
+    /// Number of kept samples.
     pub(super) fn len(&self) -> usize {
         self.kept.len() + self.index.len()
     }
 
-    /// Looks at the machine, at these pods, and at the cgroups of these processes. Networks are looked at
-    /// with what is more than [`Depth::Core`].
+    /// Samples the machine, these pods, and the cgroups of these processes; networks with more than
+    /// [`Depth::Core`].
     pub(super) fn look(
         &mut self,
         pods: Vec<PodSubject>,
@@ -289,7 +289,7 @@ impl Sampler {
     }
 }
 
-/// When a look began, and what it is for.
+/// The time of a sample, and its depth.
 #[derive(Clone, Copy)]
 struct Look {
     now: Instant,
@@ -323,7 +323,7 @@ impl Kept {
         Some(first)
     }
 
-    /// Takes what begins with this pulse; the rest is read unless it is known.
+    /// Reads what is cheap with this pulse; the rest unless it is known.
     fn take(
         &mut self,
         fs: &CgroupFs,
@@ -376,7 +376,7 @@ fn network(pid: u32, scratch: &mut Scratch) -> Option<Arc<[NetworkInterface]>> {
     Some(proc::parse_net_dev(text).into())
 }
 
-/// The machine's own, where the root cgroup has none.
+/// The machine's usage, where the root cgroup has none.
 fn machine_pressure() -> Option<crate::host::cgroup::Pressures> {
     use crate::host::cgroup::{Pressures, parse_pressure};
     let one = |name: &str| {

@@ -7,7 +7,7 @@ use super::{
 use crate::host::{FilesystemUsage, proc::NetworkInterface};
 use std::sync::Arc;
 
-/// What the series are about: a container, a sandbox, a pod's cgroup or one above.
+/// An entity with series: a container, a sandbox, a pod's cgroup or one above.
 #[derive(Debug, Default)]
 pub(super) struct Entity {
     pub(super) labels: String,

@@ -1,4 +1,4 @@
-//! What a request asks of the node, in the API server's terms. Pure.
+//! A request in terms of the API server's authorization. Pure.
 //!
 //! Upstream: `NewNodeAuthorizerAttributesGetter` in `pkg/kubelet/server/auth.go`.
 
@@ -8,13 +8,14 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 
-/// Subresources of the node, one of which is needed; the narrow one is tried before the wide one.
+/// Subresources of the node, one of which is needed, in the order in which they are checked: the narrow one
+/// first.
 pub type Subresources = &'static [&'static str];
 
-/// What is needed for all that has no subresource of its own, and for what is not there.
+/// Needed for routes without a subresource of their own, and for unknown paths.
 pub const PROXY: Subresources = &["proxy"];
 
-/// The API's verb for a method; empty for one that has none.
+/// The API's verb for a method; empty without one.
 pub(super) fn verb(method: &Method) -> &'static str {
     match *method {
         Method::GET | Method::HEAD => "get",
@@ -26,7 +27,7 @@ pub(super) fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The question whether somebody may do this to this subresource of the node.
+/// The review of whether the user may do this to this subresource of the node.
 pub(super) fn question(
     user: &User,
     verb: &str,
@@ -52,10 +53,10 @@ pub(super) fn question(
     }
 }
 
-/// Whether the answer allows it.
+/// Whether the review allows it.
 ///
 /// # Errors
-/// It says both.
+/// It both allows and denies.
 pub(super) fn allows(status: &SubjectAccessReviewStatus) -> Result<bool, &'static str> {
     match (status.allowed, status.denied == Some(true)) {
         (true, true) => Err("webhook subject access review returned both allow and deny response"),
@@ -63,13 +64,13 @@ pub(super) fn allows(status: &SubjectAccessReviewStatus) -> Result<bool, &'stati
     }
 }
 
-/// Upstream's words for a refusal.
+/// Upstream's text of a refusal.
 pub(super) fn forbidden(user: &str, verb: &str, subresources: Subresources) -> String {
     let tried = subresources.join(" ");
     format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{tried}])")
 }
 
-/// Upstream's words when nobody could tell.
+/// Upstream's text when the review failed.
 pub(super) fn undecided(user: &str, verb: &str, subresource: &str) -> String {
     format!(
         "Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})"

@@ -1,16 +1,16 @@
-//! The gate of the secured port: who is asking, and whether they may.
+//! Authentication and authorization of the secured port.
 //!
-//! * Owns: the answers of the API server to both questions, for as long as they are good.
-//! * Woken by a request whose route is known, before anything is done for it.
+//! * Owns: the cached results of TokenReviews and SubjectAccessReviews.
+//! * Woken by a request, before its handler runs.
 //! * Publishes: the user, or the refusal to send.
-//! * Must never keep or log a token, wait for the API server without a deadline, or look at a path: what is
-//!   asked for comes from the route.
+//! * Must never keep or log a token, call the API server without a deadline, or look at a path: the needed
+//!   subresources come from the route.
 //! * Answers to upstream's `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
 mod admission;
-mod answers;
 mod attributes;
+mod cache;
 mod certificate;
 mod metrics;
 mod settings;
@@ -23,8 +23,8 @@ pub use user::User;
 
 use self::{
     admission::Admission,
-    answers::{Answers, Key},
     attributes::{allows, forbidden, question, undecided, verb},
+    cache::{Key, ReviewCache},
     metrics::TokenMetrics,
     user::{Outcome, of_token_review, settle, token},
 };
@@ -39,23 +39,23 @@ use sha2::{Digest as _, Sha256};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
-/// Answers kept of each kind.
+/// Cached results of each kind.
 const KEPT: usize = 4096;
-/// How long a token that was refused is not asked about again, at most. Upstream asks every time.
+/// Longest time for which a refused token is cached. Upstream does not cache it.
 const REFUSED: Duration = Duration::from_secs(10);
-/// Groups and other words of a user in bytes, beyond which the answer about them is not kept.
+/// Size of a user's groups and other attributes, bytes, above which the review is not cached.
 const LARGEST_KEPT: usize = 16 * 1024;
 
-/// Why a request is not let in.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody knows who is asking. The reason is there when it is not theirs.
+    /// The client is not authenticated. The reason is there when it is not the client's fault.
     Unauthenticated(Option<String>),
-    /// They may not.
+    /// The user does not have the right.
     Forbidden(String),
-    /// Nobody could tell whether they may.
+    /// The authorization review failed.
     Undecided(String),
-    /// Clients that are not known have caused too many reviews lately.
+    /// Unknown clients have caused too many reviews lately.
     TooMany,
 }
 
@@ -70,7 +70,7 @@ impl Refusal {
         }
     }
 
-    /// What the client is told, in upstream's words.
+    /// The text for the client; upstream's.
     pub fn text(&self) -> String {
         match self {
             Self::Unauthenticated(None) => "Unauthorized".into(),
@@ -82,7 +82,7 @@ impl Refusal {
     }
 }
 
-/// Lets requests in, or not; cheap to clone.
+/// Authenticates and authorizes requests; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KubeletAuth {
     inner: Arc<Inner>,
@@ -95,9 +95,9 @@ struct Inner {
     authorities: Option<Arc<ClientAuthorities>>,
     api: Option<ApiServer>,
     admission: Admission,
-    tokens: Answers<Outcome, ReviewFailure>,
+    tokens: ReviewCache<Outcome, ReviewFailure>,
     metrics: Option<TokenMetrics>,
-    rights: Answers<bool, ReviewFailure>,
+    rights: ReviewCache<bool, ReviewFailure>,
 }
 
 /// Why a review has no result.
@@ -112,10 +112,10 @@ enum ReviewFailure {
 }
 
 impl KubeletAuth {
-    /// A gate of this node. `authorities` are those whose client certificates count.
+    /// For this node. `authorities` sign the client certificates.
     ///
     /// # Errors
-    /// The settings need an API server and there is none, or they let nobody in.
+    /// The settings need an API server and there is none, or no request could be authenticated.
     pub fn new(
         settings: AuthSettings,
         node_name: &str,
@@ -131,14 +131,14 @@ impl KubeletAuth {
                 authorities,
                 api,
                 admission,
-                tokens: Answers::new(KEPT),
+                tokens: ReviewCache::new(KEPT),
                 metrics: None,
-                rights: Answers::new(KEPT),
+                rights: ReviewCache::new(KEPT),
             }),
         })
     }
 
-    /// The same gate, and the use of its cache of tokens is counted. To be called before it is cloned.
+    /// The same with metrics of the token cache. Must be called before it is cloned.
     #[must_use]
     pub fn measured(mut self, metrics: &Metrics) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
@@ -193,7 +193,7 @@ impl Inner {
         })
     }
 
-    /// Who it is by the token in the header, or else by the one among the subprotocols of a WebSocket.
+    /// The user of the token in the header, else of the one among the subprotocols of a WebSocket.
     async fn by_token(&self, headers: &HeaderMap) -> Result<Outcome, Refusal> {
         let unknown = |error: Arc<ReviewFailure>| {
             if matches!(*error, ReviewFailure::TooMany) {
@@ -217,7 +217,7 @@ impl Inner {
         }
     }
 
-    /// Whose token it is.
+    /// Reviews a token.
     async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewFailure>> {
         let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
             return Ok(Outcome::Nobody);
@@ -295,7 +295,7 @@ impl Inner {
         subresource: &str,
         (allowed, denied): (Duration, Duration),
     ) -> Result<bool, Arc<ReviewFailure>> {
-        // There is one, or the gate would not have been built.
+        // Checked by `new`.
         let Some(api) = &self.api else {
             return Ok(false);
         };
@@ -315,7 +315,7 @@ impl Inner {
     }
 }
 
-/// A review with the deadline of one, until it is admitted included.
+/// Runs a review with a deadline, which includes its admission.
 async fn on_time<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {
@@ -327,7 +327,7 @@ fn digest(bytes: &[u8]) -> Key {
     Sha256::digest(bytes).into()
 }
 
-/// How much there is to a user, in bytes.
+/// The size of a user's attributes, bytes.
 fn size(user: &User) -> usize {
     let groups = user.groups.iter().map(String::len);
     let extra = user.extra.iter();

@@ -1,4 +1,4 @@
-//! Which pod, container and sandbox a request is about. Pure.
+//! The pod, container and sandbox of a request. Pure.
 
 use super::params::{ContainerName, PodName};
 use crate::model::{
@@ -7,10 +7,10 @@ use crate::model::{
 use k8s_openapi::api::core::v1;
 use std::sync::Arc;
 
-/// A pod with its status as it is shown.
+/// A pod with its current status.
 pub(in crate::server) type Shown = (Arc<Pod>, Option<Arc<v1::PodStatus>>);
 
-/// There is no such thing: 404. The texts begin as upstream's.
+/// 404. The texts begin as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::server) enum Missing {
     /// No pod has that name.
@@ -22,20 +22,19 @@ pub(in crate::server) enum Missing {
     /// The pod has no such container.
     #[error("container not found ({0:?})")]
     Container(String),
-    /// The container is there and does not run.
+    /// The container does not run.
     #[error("container not found ({name:?}): {why}")]
     NotRunning {
-        /// The container.
         name: String,
-        /// What it does instead.
+        /// Its state instead.
         why: String,
     },
-    /// There is no sandbox with a network.
+    /// No sandbox has a network.
     #[error("pod not found ({0:?}): it has no sandbox that is ready")]
     Sandbox(String),
 }
 
-/// The pod of a name; with a UID, the one of several that has it. The first is the one that is wanted.
+/// The pod of a name; with a UID, the one of several that has it. The first one is the desired one.
 pub(in crate::server) fn pod(
     pods: impl IntoIterator<Item = Shown>,
     name: &PodName,
@@ -99,7 +98,7 @@ fn instead(container: &ContainerStatus) -> String {
     }
 }
 
-/// The sandbox whose ports can be reached.
+/// The ready sandbox, whose ports are reachable.
 pub(super) fn sandbox(pod: &Pod, runtime_status: &PodStatus) -> Result<SandboxId, Missing> {
     let ready = runtime_status.ready_sandboxes().next();
     let missing = || Missing::Sandbox(format!("{}_{}", pod.name(), pod.namespace()));

@@ -1,8 +1,8 @@
-//! Commands in containers, their terminals, and ports of pods: connections that are handed to the
-//! runtime's own streaming server.
+//! `/exec`, `/attach`, `/run` and `/portForward`: connections that are proxied to the runtime's streaming
+//! server.
 //!
-//! The kubelet finds the container, asks the runtime for a URL, makes the client's upgrade there, and from
-//! then on copies bytes. Which protocol they are in (SPDY, WebSocket) is between client and runtime.
+//! The kubelet finds the container, requests a URL from the runtime, makes the client's upgrade there, and then
+//! copies bytes. Their protocol (SPDY, WebSocket) is between client and runtime.
 //!
 //! Answers to upstream's `getExec`, `getAttach`, `getRun` and `getPortForward` of `pkg/kubelet/server` and
 //! to `UpgradeAwareHandler` of `k8s.io/apimachinery/pkg/util/proxy`.
@@ -45,32 +45,30 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Code;
 use upgrade::{Failure, Switched};
 
-/// Streams that may be open at once, and commands that may run at once.
+/// Concurrent streams and commands.
 const MAX_STREAMS: usize = 512;
-/// A client that is told to switch protocols gets so long to take the answer.
+/// A client must read the response to its upgrade within this time.
 const SWITCH: Duration = Duration::from_secs(10);
-/// When a client that was refused for the number of streams may ask again, seconds: as long as the tokens
-/// of runtimes are good, as upstream has it.
+/// `Retry-After` when there are too many streams: the lifetime of a runtime's tokens, as upstream.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
 
 /// What streams need.
 pub struct StreamParts {
-    /// The runtime.
+    /// The runtime of the streams.
     pub runtime: RuntimeClient,
-    /// Counts them.
+    /// Counts WebSocket streams.
     pub metrics: StreamMetrics,
-    /// What it has of every pod.
+    /// The runtime status of every pod.
     pub cache: PodCache,
     /// Every known pod.
     pub pods: PodsView,
-    /// What those who ask for a pod wait for.
+    /// Ends when the pods are known.
     pub known: Known,
-    /// `streamingConnectionIdleTimeout`: a stream on which nothing happens for so long is closed; zero is
-    /// no limit.
+    /// `streamingConnectionIdleTimeout`: an idle stream is closed after this time; zero is no limit.
     pub idle: Duration,
 }
 
-/// Opens streams and keeps them until they end; cheap to clone.
+/// Opens streams and tracks them until they end; cheap to clone.
 #[derive(Clone)]
 pub struct Streams {
     parts: Arc<StreamParts>,
@@ -79,7 +77,7 @@ pub struct Streams {
     shutdown: CancellationToken,
 }
 
-/// Why there is no answer of the runtime to pass on.
+/// Why a request is not forwarded.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -107,7 +105,7 @@ enum Refusal {
 }
 
 impl Streams {
-    /// No stream is open. They are closed soon after `shutdown`.
+    /// Streams are closed soon after `shutdown`.
     pub fn new(parts: StreamParts, shutdown: CancellationToken) -> Self {
         Self {
             parts: Arc::new(parts),
@@ -167,8 +165,7 @@ impl Streams {
         self.answer("attach", url.await, request).await
     }
 
-    /// Connects to ports of a pod. Over WebSocket they are named beforehand; one that brings SPDY along
-    /// names them itself.
+    /// Connects to ports of a pod. Over WebSocket the request names them; over SPDY the stream does.
     pub(super) async fn port_forward(
         &self,
         request: Request<()>,
@@ -194,8 +191,8 @@ impl Streams {
         self.answer("port-forward", url.await, request).await
     }
 
-    /// Runs a command in a container to its end: what it printed on both outputs, one after the other. One
-    /// that the query does not have is in the body, as a form of at most `most` bytes.
+    /// Runs a command in a container to its end and responds with both outputs, one after the other. A command
+    /// that is not in the query is in the body, a form of at most `most` bytes.
     pub(super) async fn run(
         &self,
         request: BodyRequest,
@@ -214,7 +211,7 @@ impl Streams {
             let (shown, runtime_status) = self.find(&name.pod).await?;
             let id = lookup::container(&shown.0, &runtime_status, name)?;
             let _slot = self.free_slot()?;
-            // Without a limit of time, as upstream: it ends with the command or with the client.
+            // Without a deadline, as upstream: it ends with the command or with the client.
             let run = self
                 .parts
                 .runtime
@@ -241,7 +238,7 @@ impl Streams {
     /// The running instance of a container.
     ///
     /// # Errors
-    /// The answer to who asked for it.
+    /// The response to the client.
     pub(super) async fn running(
         &self,
         name: &ContainerName,
@@ -254,7 +251,6 @@ impl Streams {
         found.await.map_err(refuse)
     }
 
-    /// The runtime that has them.
     pub(super) fn runtime(&self) -> &RuntimeClient {
         &self.parts.runtime
     }
@@ -266,7 +262,7 @@ impl Streams {
         Ok((shown, runtime_status))
     }
 
-    /// A place for a stream, if the request can become one.
+    /// A place for a stream, if the request is an upgrade.
     fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, Refusal> {
         match upgrade::is_upgrade(request.headers()) {
             true => self.free_slot(),
@@ -279,7 +275,7 @@ impl Streams {
         free.map_err(|_| Refusal::TooMany)
     }
 
-    /// Makes the client's upgrade at the runtime's URL and the runtime's answer the client's.
+    /// Makes the client's upgrade at the runtime's URL and forwards the response.
     async fn answer(
         &self,
         what: &'static str,
@@ -298,7 +294,7 @@ impl Streams {
         let mut response = Response::new(Body::default());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         *response.headers_mut() = std::mem::take(&mut switched.headers);
-        // Neither has a meaning here; both would confuse.
+        // They have no meaning in this response and confuse clients.
         for framing in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
             response.headers_mut().remove(framing);
         }
@@ -318,25 +314,19 @@ impl Streams {
     }
 }
 
-/// A stream from the moment at which both sides switch protocols, to its end.
+/// Connects both sides once they have switched protocols, to the end of the stream.
 async fn stream(
     client: OnUpgrade,
     switched: Switched,
     idle: Duration,
     shutdown: CancellationToken,
 ) -> anyhow::Result<End> {
-    let Switched {
-        stream: runtime,
-        connection: _connection,
-        ..
-    } = switched;
-    let both = async { tokio::try_join!(client, runtime) };
-    let (client, runtime) = timeout(SWITCH, both).await??;
-    let (client, runtime) = (TokioIo::new(client), TokioIo::new(runtime));
+    let client = timeout(SWITCH, client).await??;
+    let (client, runtime) = (TokioIo::new(client), TokioIo::new(switched.stream));
     Ok(splice(client, runtime, idle, shutdown).await)
 }
 
-/// The command that a form has.
+/// The command in a form.
 async fn of_form(request: BodyRequest, most: usize) -> Result<Vec<String>, Box<Response<Body>>> {
     let body = read_body(request, most).await?;
     let form = String::from_utf8_lossy(&body);

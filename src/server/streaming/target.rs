@@ -1,7 +1,7 @@
 //! The runtime's streaming URL, and whether the kubelet may connect to it. Pure.
 //!
-//! Whatever answers at that URL gets what a client sends to a container, so it has to be on this node: a
-//! runtime that is broken or lied to must not make the kubelet a proxy into the network.
+//! The server at that URL gets the client's input, so it must be on this node: a broken or deceived runtime
+//! must not make the kubelet a proxy into the network.
 
 use crate::base::percent_decoded;
 use http::Uri;
@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
 };
 
-/// Longest URL that is looked at, bytes.
+/// Longest URL, bytes.
 const LONGEST: usize = 8 * 1024;
 
 /// Where to connect.
@@ -28,17 +28,17 @@ pub(super) struct Target {
     pub(super) address: Address,
     /// For the `Host` header.
     pub(super) host: String,
-    /// Path and query. It has a token in it, which is a secret until it is used.
+    /// Path and query. They contain a token, which is a secret until it is used.
     pub(super) path: String,
 }
 
-/// A URL that nothing is connected to. Its text does not repeat the token.
+/// A URL that must not be used. Its text does not repeat the token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the runtime's streaming URL cannot be used: {0}")]
 pub(super) struct Refused(String);
 
-/// Reads a URL: `http` with a loopback address, or `unix` (also spelled `http+unix`) with a socket, as
-/// `unix://%2Frun%2Fstreams.sock/exec/token` or, without a path to ask for, `unix:///run/streams.sock`.
+/// Reads a URL: `http` with a loopback address, or `unix` (also `http+unix`) with a socket, as
+/// `unix://%2Frun%2Fstreams.sock/exec/token` or, without a path, `unix:///run/streams.sock`.
 pub(super) fn parse(url: &str) -> Result<Target, Refused> {
     let refuse = |why: &str| Err(Refused(why.to_owned()));
     if url.len() > LONGEST {
@@ -81,7 +81,7 @@ fn unix(socket: &str, path: &str) -> Result<Target, Refused> {
     })
 }
 
-/// An address of this node and a port. Names are not looked up, except for the one that everybody knows.
+/// A loopback address and port. Names are not resolved, except `localhost`.
 fn loopback(authority: &str) -> Result<SocketAddr, Refused> {
     let refuse = |why: &str| Refused(format!("{authority:?} {why}"));
     let (host, port) = match authority.rsplit_once(':') {
@@ -104,7 +104,7 @@ fn loopback(authority: &str) -> Result<SocketAddr, Refused> {
     }
 }
 
-/// What is to be asked for, as it may stand in a request.
+/// The path for the request line.
 fn request_path(path: &str) -> Result<String, Refused> {
     let path = path.split('#').next().unwrap_or_default();
     let path = match path.starts_with('/') {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     host::cgroup::{CpuUsage, DeviceIo, Limits, MemoryUsage, Throttling, Usage},
+    host::proc::NetworkInterface,
     node::stats::running_pods::{ContainerSubject, PodSubject},
 };
 use std::collections::{HashMap, HashSet};

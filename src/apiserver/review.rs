@@ -1,4 +1,4 @@
-//! Asking who holds a token, and who may do what.
+//! TokenReviews and SubjectAccessReviews.
 
 use super::ApiServer;
 use http::{Method, Request, StatusCode, header};
@@ -17,41 +17,41 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::{error::Error, io, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long one question may take with all its tries; upstream's `TokenAccessReviewTimeout`.
+/// Deadline of one review with all its tries; upstream's `TokenAccessReviewTimeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Tries of one question, and the waits between them: half a second, half as much again each time
-/// (upstream's `DefaultAuthWebhookRetryBackoff`).
+/// Tries of one review, and the delay between them: half a second, increased by half each time (upstream's
+/// `DefaultAuthWebhookRetryBackoff`).
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// Largest answer that is read, in bytes.
+/// Largest response, bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// Longest text of the API server that goes into an error, in bytes.
+/// Longest text of the API server in an error, bytes.
 const MAX_TEXT: usize = 512;
 
-/// Why there is no answer. Never says what was asked: that may be a token.
+/// Why a review failed. Never contains what was reviewed: that may be a token.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    /// The API server refused to answer.
+    /// The API server responded with an error.
     #[error("the API server answered {status}: {text}")]
     Refused {
         /// The HTTP status.
         status: StatusCode,
-        /// What it said, cut short.
+        /// Its message, cut short.
         text: String,
     },
-    /// It could not be reached, or the connection broke.
+    /// The connection failed.
     #[error("the API server cannot be asked")]
     Unreachable(#[source] Box<dyn Error + Send + Sync>),
-    /// Its answer is no review, or too large.
+    /// The response is not a review, or too large.
     #[error("the answer of the API server cannot be understood")]
     Unreadable(#[source] Box<dyn Error + Send + Sync>),
-    /// It did not answer in time.
+    /// The deadline is over.
     #[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
     Late,
 }
 
 impl ReviewError {
-    /// Whether the same question may get another answer soon; upstream's `DefaultShouldRetry`.
+    /// Whether a retry may succeed; upstream's `DefaultShouldRetry`.
     fn is_passing(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {
@@ -63,7 +63,7 @@ impl ReviewError {
     }
 }
 
-/// Whether there was a connection, and it broke.
+/// Whether an established connection broke.
 fn is_lost(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -86,12 +86,11 @@ fn is_lost(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// What the API server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Review {
-    /// Whose token it is.
+    /// The user of a token.
     Token,
-    /// Whether somebody may do something.
+    /// The right of a user.
     Access,
 }
 
@@ -104,7 +103,7 @@ impl Review {
     }
 }
 
-/// A request that is counted when it ends, also by its deadline.
+/// A request that is counted when it ends, also when its deadline cancels it.
 struct Observed<'a> {
     api: &'a ApiServer,
     review: Review,
@@ -123,10 +122,10 @@ impl Drop for Observed<'_> {
 }
 
 impl ApiServer {
-    /// Asks whose token this is.
+    /// Reviews a token.
     ///
     /// # Errors
-    /// No answer; a token that is nobody's is an answer.
+    /// The review failed. An invalid token is a result.
     pub async fn review_token(&self, token: &str) -> Result<TokenReviewStatus, ReviewError> {
         let question = TokenReview {
             spec: TokenReviewSpec {
@@ -139,10 +138,10 @@ impl ApiServer {
         Ok(answer.status.unwrap_or_default())
     }
 
-    /// Asks whether somebody may do something.
+    /// Reviews whether a user has a right.
     ///
     /// # Errors
-    /// No answer; "no" is an answer.
+    /// The review failed. "No" is a result.
     pub async fn review_access(
         &self,
         spec: &SubjectAccessReviewSpec,
@@ -217,14 +216,14 @@ impl ApiServer {
             });
         }
         serde_json::from_slice(&body).map_err(|error| {
-            // The error of the parser quotes what it read, which may be a token.
+            // The error of the parser quotes its input, which may be a token.
             let place = format!("at line {}, column {}", error.line(), error.column());
             ReviewError::Unreadable(place.into())
         })
     }
 }
 
-/// The message of a `Status`; anything else is not repeated.
+/// The message of a `Status`; any other text is not repeated.
 fn refusal(body: &[u8]) -> String {
     let status: Option<Status> = serde_json::from_slice(body).ok();
     let message = status.and_then(|status| status.message);

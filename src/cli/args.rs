@@ -1,21 +1,21 @@
-//! From the command line to a verb with its arguments. Nothing is read or printed here.
+//! From the command line to a subcommand with its arguments. Reads and prints nothing.
 
 use crate::config::{ArgsError, Flags, Invocation, VERBS, closest, parse_args, parse_verb_args};
 use clap::{Arg, ArgAction, ArgMatches};
 use std::{ffi::OsString, path::PathBuf};
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, PartialEq)]
 pub enum Command {
     /// Run the node agent with these flags.
     Run(Box<Flags>),
-    /// Print this text (no newline at its end).
+    /// Print this text (without a trailing newline).
     Print(String),
-    /// Do this instead.
+    /// Run this subcommand.
     Verb(Verb),
 }
 
-/// A verb with its arguments.
+/// A subcommand with its arguments.
 #[derive(Debug, PartialEq)]
 pub enum Verb {
     /// `kubelet validate`.
@@ -28,14 +28,14 @@ pub enum Verb {
     Explain(Explain),
 }
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// For people.
+    /// Text.
     Text,
-    /// For people, with more columns.
+    /// Text with more columns.
     Wide,
-    /// For programs.
+    /// JSON.
     Json,
 }
 
@@ -44,9 +44,9 @@ pub enum Output {
 pub struct Validate {
     /// Files, directories, or `-`.
     pub files: Vec<PathBuf>,
-    /// Judge as what a manifest URL serves.
+    /// Validate as the content of a manifest URL.
     pub url: bool,
-    /// How to print.
+    /// Output format.
     pub output: Output,
     /// The kubelet's flags.
     pub flags: Box<Flags>,
@@ -57,7 +57,7 @@ pub struct Validate {
 pub struct Plan {
     /// A file, or `-`.
     pub file: PathBuf,
-    /// How to print.
+    /// Output format.
     pub output: Output,
     /// The kubelet's flags.
     pub flags: Box<Flags>,
@@ -66,11 +66,11 @@ pub struct Plan {
 /// Arguments of `kubelet pods`.
 #[derive(Debug, PartialEq)]
 pub struct Pods {
-    /// Only of this namespace.
+    /// Only this namespace.
     pub namespace: Option<String>,
     /// Follow changes.
     pub watch: bool,
-    /// How to print.
+    /// Output format.
     pub output: Output,
     /// The kubelet's socket.
     pub socket: PathBuf,
@@ -83,17 +83,17 @@ pub struct Explain {
     pub pod: String,
     /// The namespace of a bare name.
     pub namespace: Option<String>,
-    /// How to print.
+    /// Output format.
     pub output: Output,
     /// The kubelet's socket.
     pub socket: PathBuf,
 }
 
-/// Parses the arguments that follow the program's name. A first argument that is no flag is a verb;
-/// without one they are the node agent's.
+/// Parses the arguments after the program's name. A first argument that is not a flag is a subcommand; without
+/// one, the flags are the node agent's.
 ///
 /// # Errors
-/// A verb or flag that is not known, or a value of the wrong form.
+/// An unknown subcommand or flag, or a value of the wrong form.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsError> {
     let mut args = args.into_iter().peekable();
     let verb = args.next_if(|first| !first.as_encoded_bytes().starts_with(b"-"));
@@ -180,7 +180,7 @@ fn words(matches: &ArgMatches, name: &str) -> Vec<String> {
     words.into_iter().flatten().cloned().collect()
 }
 
-/// The one operand of a verb.
+/// The operand of a subcommand.
 fn one(matches: &ArgMatches, name: &'static str) -> Result<String, ArgsError> {
     let mut words = words(matches, name).into_iter();
     match (words.next(), words.next()) {

@@ -18,15 +18,15 @@ pub(super) fn timeout(parts: &Parts) -> Result<Option<u64>, BadQuery> {
     Ok(seconds.map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX)))
 }
 
-/// Where archives go, and who finds containers.
+/// Writes checkpoints of containers.
 #[derive(Clone)]
 pub struct Checkpoints {
-    /// `<root>/checkpoints`. It is made when the first archive is.
+    /// `<root>/checkpoints`. Created with the first archive.
     pub directory: Arc<PathBuf>,
 }
 
 impl Checkpoints {
-    /// Asks the runtime for an archive of a container, and answers with its path, in upstream's form.
+    /// Checkpoints a container; the response is the path of the archive, in upstream's form.
     pub(super) async fn make(
         &self,
         streams: &Streams,
@@ -66,7 +66,7 @@ impl Checkpoints {
     }
 }
 
-/// What a process had in its memory is for root alone.
+/// An archive contains the memory of a process, so only root may read it.
 fn private_directory(path: &std::path::Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = std::fs::DirBuilder::new();

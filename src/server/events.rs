@@ -1,4 +1,4 @@
-//! Kept events in the API's form.
+//! `/events`: recent events in the API's form.
 
 use super::{
     list,
@@ -16,9 +16,9 @@ use k8s_openapi::{
 };
 use std::sync::Arc;
 
-/// Who reports, as upstream's kubelet calls itself.
+/// The reporting component, as in upstream's kubelet.
 const COMPONENT: &str = "kubelet";
-/// Where upstream files events about things without a namespace.
+/// The namespace of events about objects without one, as upstream.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// Parameters of `/events`.

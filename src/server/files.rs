@@ -1,4 +1,4 @@
-//! `/logs/`: the node's log directory, for reading.
+//! `/logs/`: files and listings of the node's log directory.
 
 use super::{
     html::{Html, LONG},
@@ -23,17 +23,17 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 
-/// Names of a directory that are listed at most.
+/// Largest number of names in a listing.
 const MAX_NAMES: usize = 10_000;
 
-/// What is read from the disk and sent at a time, in bytes.
+/// Bytes that are read from the disk and sent at a time.
 const CHUNK: u64 = 64 * 1024;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// Answers with a file, or with the names in a directory. `path` is what follows `/logs/`, decoded.
+/// The response with a file or with the listing of a directory. `path` is what follows `/logs/`, decoded.
 pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> Response<Body> {
     if path.contains('\0') {
         return not_found("there is no such file");
@@ -75,11 +75,11 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     }
 }
 
-/// What the client says about the file that it wants.
+/// The conditions and the range in the request's headers.
 #[derive(Default)]
 struct Conditions {
     range: Option<String>,
-    /// What it has, it has from that time.
+    /// The client has the version of this time.
     since: Option<Timestamp>,
 }
 
@@ -88,14 +88,14 @@ impl Conditions {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         Self {
             range: text(header::RANGE).map(ToOwned::to_owned),
-            // There are no tags of files here, so a client that names one has no right copy.
+            // There are no entity tags here, so a client that sends one has another version.
             since: text(header::IF_MODIFIED_SINCE)
                 .filter(|_| !headers.contains_key(header::IF_NONE_MATCH))
                 .and_then(read_http_date),
         }
     }
 
-    /// Whether the client has this already; dates of HTTP are whole seconds.
+    /// Whether the client has the current version; HTTP dates are whole seconds.
     fn has(&self, modified: SystemTime) -> bool {
         let modified = Timestamp::try_from(modified).map(|time| time.as_second());
         let since = self.since.map(|time| time.as_second());
@@ -135,7 +135,7 @@ fn file_answer(
     };
     let sent = range.end - range.start;
     let mut response = respond(status, kind, chunks(file, range.clone()));
-    // A log that is cut while it is sent ends the connection: its length was promised.
+    // Truncating the log meanwhile ends the connection, because the length was promised.
     set(&mut response, header::CONTENT_LENGTH, sent.to_string());
     set(&mut response, header::ACCEPT_RANGES, "bytes".into());
     if let Some(date) = http_date(modified) {
@@ -158,7 +158,7 @@ fn set(response: &mut Response<Body>, name: HeaderName, value: String) {
     }
 }
 
-/// Part of a file, read while the client takes it.
+/// Part of a file, read as the client takes it.
 fn chunks(file: File, range: Range<u64>) -> Body {
     let start = (file, range);
     let parts = stream::try_unfold(start, |(mut file, range)| async move {
@@ -183,7 +183,7 @@ fn chunks(file: File, range: Range<u64>) -> Body {
     StreamBody::new(parts).boxed_unsync()
 }
 
-/// What a `Range` header asks for of so many bytes.
+/// The part of a file that a `Range` header requests.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Everything,
@@ -191,7 +191,7 @@ enum Asked {
     Nothing,
 }
 
-/// Several parts, other units and what cannot be read ask for everything, as RFC 9110 allows.
+/// Multiple ranges, other units and unreadable values request the whole file, as RFC 9110 allows.
 fn byte_range(wanted: &str, length: u64) -> Asked {
     let range = wanted.strip_prefix("bytes=").map(str::trim);
     let Some((first, last)) = range.and_then(|range| range.split_once('-')) else {
@@ -216,7 +216,7 @@ fn listing(names: &[(String, bool)]) -> String {
         .own("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for (name, is_directory) in names {
         let slash = if *is_directory { "/" } else { "" };
-        // The dot keeps a name from being read as an address.
+        // The dot prevents a name from being read as a URL.
         let link = Html::new().own("<a href=\"./").segment(name).own(slash);
         let link = link.own("\">").text(name, LONG).own(slash).own("</a>\n");
         page = page.with(&link);

@@ -1,4 +1,4 @@
-//! Named health checks, as values.
+//! Named health checks.
 
 use super::{
     metrics::CheckMetrics,
@@ -8,7 +8,7 @@ use super::{
 use hyper::{Response, StatusCode};
 use std::{fmt, sync::Arc};
 
-/// Looks at a board and says what is wrong, if anything. Must return at once.
+/// Returns what is wrong, if anything. Must not wait.
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The checks of one port, in the order in which they are shown.
@@ -45,12 +45,12 @@ impl HealthQuery {
     }
 }
 
-/// What a look at the checks came to.
+/// The results of the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Findings {
-    /// Text for the client, without the reasons of failures.
+    /// The response, without the reasons of failures.
     pub(super) text: String,
-    /// What failed, with reasons; for the log. Empty when all is well.
+    /// The failures with reasons, for the log.
     pub(super) failures: Vec<String>,
 }
 
@@ -87,8 +87,8 @@ impl HealthChecks {
         Self::new().with("ping", || Ok(()))
     }
 
-    /// Adds a check. It must return at once; its error goes to the log and, when it is asked for by
-    /// name, to the client.
+    /// Adds a check. It must not wait; its error is logged, and sent to a client that requests this check by
+    /// name.
     #[must_use]
     pub fn with(
         mut self,
@@ -99,7 +99,7 @@ impl HealthChecks {
         self
     }
 
-    /// Counts what the checks come to.
+    /// Counts the results of the checks.
     #[must_use]
     pub fn counted(self, metrics: CheckMetrics) -> Self {
         let metrics = Some(metrics);
@@ -114,13 +114,13 @@ impl HealthChecks {
         found
     }
 
-    /// Asks one check; `None` when there is none of that name.
+    /// Runs one check; `None` when there is none of that name.
     pub fn one(&self, name: &str) -> Option<Result<(), String>> {
         let (name, check) = self.checks.iter().find(|(known, _)| *known == name)?;
         Some(self.ask(name, check))
     }
 
-    /// Asks all of them but the excluded.
+    /// Runs all checks except the excluded ones.
     pub(super) fn all(&self, query: &HealthQuery) -> Findings {
         let mut lines = String::new();
         let mut failures = Vec::new();

@@ -1,5 +1,5 @@
-//! `/stats/`, `/stats/container` and `/stats/…/{container}`, as the first kubelets had them: what is asked
-//! for, in the query or in the body, and the answer.
+//! `/stats/`, `/stats/container` and `/stats/…/{container}`, which upstream has removed: parameters in the
+//! query or the body, and the response.
 
 use super::{
     response::{Body, Request, bad_request, not_found, one, read_body},
@@ -18,13 +18,13 @@ use hyper::Response;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-/// The longest body that is read, bytes.
+/// Longest body, bytes.
 pub(super) const BODY: usize = 16 * 1024;
 
-/// What Go writes for a moment that is not set.
+/// Go's text of an unset time.
 const UNSET: &str = "0001-01-01T00:00:00Z";
 
-/// Whose information is asked for.
+/// Whose statistics are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InfoTarget {
     /// `/stats/`: the machine.
@@ -46,7 +46,7 @@ impl InfoTarget {
     }
 }
 
-/// How it is asked for. The first kubelets' clients also say how many samples they want; there is one.
+/// The parameters. Clients also send the number of samples; there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InfoQuery {
     /// `containerName`: the cgroup.
@@ -60,10 +60,10 @@ pub struct InfoQuery {
 }
 
 impl InfoQuery {
-    /// From the parameters of the target.
+    /// From the query.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A parameter cannot be read.
     pub(super) fn of_pairs(pairs: &[(String, String)]) -> Result<Self, BadQuery> {
         let mut query = Self::default();
         for (key, value) in pairs {
@@ -82,10 +82,10 @@ impl InfoQuery {
         Ok(query)
     }
 
-    /// The same with what an object in a body says; an empty body says nothing.
+    /// The same with the fields of the JSON object in the body; an empty body changes nothing.
     ///
     /// # Errors
-    /// The body is no such object, or one of its fields cannot be read.
+    /// The body is not an object, or a field cannot be read.
     fn and_body(mut self, body: &[u8]) -> Result<Self, String> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(self);
@@ -115,7 +115,7 @@ impl InfoQuery {
         Ok(self)
     }
 
-    /// The path of the cgroup, from the root.
+    /// The absolute path of the cgroup.
     fn path(&self) -> String {
         let mut parts: Vec<&str> = Vec::new();
         for part in self.cgroup.split('/') {
@@ -129,7 +129,7 @@ impl InfoQuery {
     }
 }
 
-/// Samples are counted in whole numbers; with one of them no number of them matters.
+/// Any number of samples is valid, because there is only one sample.
 fn number(key: &str, value: Option<i64>) -> Result<(), BadQuery> {
     value.map_or_else(|| Err(bad(key, "is not a whole number")), |_| Ok(()))
 }

@@ -9,7 +9,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-/// First segments of paths whose answers may go on for as long as the client likes.
+/// First path segments of requests without a limit of time.
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -115,7 +115,7 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// Upstream's buckets: the first segment, and the second too below `/metrics`.
+/// Upstream's buckets: the first segment, and two below `/metrics`.
 fn bucket(pattern: &str) -> String {
     let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
     match (segments.next(), segments.next()) {

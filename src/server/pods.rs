@@ -1,4 +1,4 @@
-//! Lists of pods: what is known, and what runs.
+//! `/pods`, `/runningpods/` and `/podInfo`.
 
 use super::{
     list,
@@ -22,8 +22,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A pod as an item of a list, with its current status instead of the one in its manifest.
-/// Nothing is copied: the shared objects are serialised where they are.
+/// A pod as an item of a list, with its current status instead of the one in its manifest. The shared objects
+/// are serialized in place, without a copy.
 struct PodItem {
     pod: Arc<Pod>,
     status: Option<Arc<v1::PodStatus>>,
@@ -94,8 +94,7 @@ pub(super) fn pod_list(pods: Vec<Shown>) -> Response<Body> {
     json(list::body("PodList", items))
 }
 
-/// Upstream's form: of each pod with a running container its names, and of each such container name
-/// and image.
+/// Upstream's form: the metadata of each pod with a running container, and name and image of each of these.
 fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
     #[derive(Serialize)]
     struct Running {
@@ -132,7 +131,7 @@ fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
     json(list::body("PodList", items))
 }
 
-/// The status of one pod, and 404 when it is not known.
+/// The status of one pod, or 404.
 fn pod_info(known: Vec<Shown>, name: &PodName) -> Response<Body> {
     match lookup::pod(known, name) {
         Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
@@ -143,7 +142,7 @@ fn pod_info(known: Vec<Shown>, name: &PodName) -> Response<Body> {
     }
 }
 
-/// The machine, in the words of cAdvisor's machine information.
+/// The machine in the format of cAdvisor's machine information.
 pub(super) fn machine(machine: &Machine) -> Response<Body> {
     one(&serde_json::json!({
         "num_cores": machine.cpus,

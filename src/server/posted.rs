@@ -1,4 +1,4 @@
-//! `/container` and `/containers`: pods that clients want to run here.
+//! `/container` and `/containers`: pods that clients post.
 
 use super::{
     pods::pod_list,
@@ -22,8 +22,8 @@ pub enum Post {
     Replace,
 }
 
-/// Keeps the pods of a body and answers with them as they will be known: with their names on this node
-/// and their UIDs. They are safe then; that they run is another matter, for `/pods` to show.
+/// Stores the pods of a body and responds with them as they will be known: with their names on this node and
+/// their UIDs. They are stored then; `/pods` shows whether they run.
 pub(super) async fn take(store: PostedPods, how: Post, body: Bytes) -> Response<Body> {
     let now = Timestamp::now();
     let kept = spawn_blocking(move || match how {

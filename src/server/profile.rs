@@ -1,4 +1,4 @@
-//! `/debug/pprof/profile`: what the kubelet uses the CPU for.
+//! `/debug/pprof/profile`: a CPU profile of the kubelet.
 
 use super::{
     pprof,
@@ -27,11 +27,10 @@ const DEFAULT_SECONDS: u64 = 30;
 const MAX_SECONDS: u64 = 300;
 
 const KIND: HeaderValue = HeaderValue::from_static("application/octet-stream");
-/// What a client saves it as, by upstream's word.
+/// The file name that clients use, as upstream.
 const NAME: HeaderValue = HeaderValue::from_static("attachment; filename=\"profile\"");
 
-/// Looks on for so many seconds and answers with what was seen; `None` is who only wants the head of that
-/// answer. A client that goes away ends it, because nobody waits for this then.
+/// Profiles for so many seconds; `None` is a HEAD request. A client that disconnects ends the profile.
 pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
     let seen = match seconds {
         Some(seconds) => look(Duration::from_secs(seconds), stopping).await,

@@ -1,14 +1,14 @@
-//! Which pod is meant. Pure.
+//! Finds the pod that the user names. Pure.
 
 use crate::server::explain::{Overview, PodRow};
 
-/// How many names an error lists.
+/// Names that an error lists at most.
 const LISTED: usize = 12;
 
-/// The pod of that UID, of that namespace/name, or of that name; the node's suffix may be left out.
+/// The pod of that UID, namespace/name, or name; the node's suffix may be left out.
 ///
 /// # Errors
-/// None or several, for people.
+/// No pod or several, with a text for people.
 pub(super) fn choose<'a>(
     overview: &'a Overview,
     wanted: &str,

@@ -1,4 +1,4 @@
-//! `kubelet explain`: why a pod is as it is.
+//! `kubelet explain`: why a pod is in its state.
 
 mod choose;
 mod render;

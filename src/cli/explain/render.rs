@@ -18,7 +18,7 @@ struct Page<'a> {
     out: String,
 }
 
-/// The whole page.
+/// The whole text.
 pub(super) fn text(told: &Explanation, paint: Paint, zone: &TimeZone) -> String {
     let out = String::new();
     let mut page = Page {

@@ -1,4 +1,4 @@
-//! `kubelet pods`: the pods of the kubelet that runs here.
+//! `kubelet pods`: the pods of the running kubelet.
 
 mod render;
 
@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use render::{Look, changed_lines, screen, text};
 use std::{process::ExitCode, time::Duration};
 
-/// How soon a table may be drawn again.
+/// Shortest time between two redraws.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
-/// How long after a failure the kubelet is asked again.
+/// Delay after a failed request.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Clears the screen.
 const CLEAR: &str = "\x1b[2J";
@@ -84,7 +84,7 @@ fn next(asked: &Pods, term: Term, old: &Overview, new: &Overview) -> anyhow::Res
     })
 }
 
-/// What is known stays on the screen; that it is old is said above it.
+/// The rows stay on the screen; a line above says that they are old.
 fn tell_trouble(
     asked: &Pods,
     term: Term,

@@ -10,18 +10,18 @@ use jiff::Timestamp;
 /// Longest last reason, in characters.
 const REASON: usize = 60;
 
-/// How to show it.
+/// Output options.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
-    /// With more columns.
+    /// More columns.
     pub(super) wide: bool,
-    /// With colours.
+    /// Colours.
     pub(super) paint: Paint,
-    /// Ages count up to here.
+    /// The current time, for ages.
     pub(super) now: Timestamp,
 }
 
-/// All of it, once.
+/// The whole table, once.
 pub(super) fn text(overview: &Overview, look: Look) -> String {
     let mut lines = remarks(&overview.remarks, look);
     match overview.pods.is_empty() {
@@ -31,13 +31,13 @@ pub(super) fn text(overview: &Overview, look: Look) -> String {
     joined(&lines)
 }
 
-/// All of it, drawn over what was on a screen of so many columns and rows before.
+/// The whole table, drawn over the previous one on a screen of so many columns and rows.
 pub(super) fn screen(overview: &Overview, look: Look, (columns, rows): (usize, usize)) -> String {
     let plain = Look {
         paint: Paint(false),
         ..look
     };
-    // Painted text has marks that take no room, so what is too long is found on the plain one.
+    // Escape sequences take no room, so lengths are measured on the plain text.
     let whole = text(overview, look);
     let plain = text(overview, plain);
     let room = rows.saturating_sub(1).max(2);
@@ -57,7 +57,7 @@ pub(super) fn screen(overview: &Overview, look: Look, (columns, rows): (usize, u
     out + "\x1b[J"
 }
 
-/// The lines of pods that changed, and of those that are gone.
+/// The rows of pods that changed, and of those that are gone.
 pub(super) fn changed_lines(old: &Overview, new: &Overview, look: Look) -> String {
     let fresh = new.remarks.iter();
     let fresh: Vec<String> = fresh
@@ -88,7 +88,7 @@ fn remarks(remarks: &[String], look: Look) -> Vec<String> {
     remarks.iter().map(remark).collect()
 }
 
-/// The header, and a line for each pod.
+/// The header, and a row for each pod.
 fn rows(pods: &[PodRow], look: Look) -> Vec<String> {
     let mut header = vec![
         "NAMESPACE",

@@ -1,4 +1,4 @@
-//! From a manifest's bytes to everything that is wrong with it, with places. Pure.
+//! Finds everything that is wrong with the bytes of a manifest, with positions. Pure.
 
 use super::{
     FileReport, PodName, Problem, Severity,
@@ -13,10 +13,10 @@ use crate::{
 use jiff::Timestamp;
 use std::sync::Arc;
 
-/// How many wrong values are taken out to see what is behind them.
+/// How many wrong values are removed to find further errors.
 const MAX_BLANKS: usize = 50;
 
-/// As whom to judge.
+/// The source whose rules apply.
 pub(in crate::cli) struct Judge {
     pub(in crate::cli) node_name: String,
     pub(in crate::cli) source: PodSource,
@@ -24,25 +24,25 @@ pub(in crate::cli) struct Judge {
     pub(in crate::cli) now: Timestamp,
 }
 
-/// A file that was judged, and the pods that would run.
+/// A validated file, and the pods that would run.
 pub(in crate::cli) struct Judged {
     pub(in crate::cli) report: FileReport,
     pub(in crate::cli) pods: Vec<Arc<Pod>>,
 }
 
-/// A file under judgement.
+/// A file during its validation.
 struct Case<'a> {
     judge: &'a Judge,
     file: &'a str,
-    /// Where things are, if the document can be read at all.
+    /// Positions, if the document can be read at all.
     tree: Option<Node>,
     problems: Vec<Problem>,
-    /// Paths of values that were taken out.
+    /// Paths of removed values.
     blanked: Vec<String>,
 }
 
 impl Judge {
-    /// Judges the bytes of a file of this name.
+    /// Validates the bytes of a file of this name.
     pub(super) fn judge(&self, file: &str, bytes: &[u8]) -> Judged {
         let text = std::str::from_utf8(bytes).ok();
         let mut case = Case {
@@ -52,7 +52,7 @@ impl Judge {
             problems: Vec::new(),
             blanked: Vec::new(),
         };
-        // The URL source takes an empty answer for an empty list.
+        // For the URL source an empty response is an empty list.
         let read = match (self.source, bytes.is_empty()) {
             (PodSource::Http, true) => Ok(Manifest::default()),
             (source, _) => case.read(bytes, source),
@@ -105,7 +105,7 @@ impl Case<'_> {
         }
     }
 
-    /// Takes in what a reading came to; returns the pods that would run.
+    /// Adds the problems of one reading; returns the pods that would run.
     fn take(&mut self, read: Result<Manifest, BadManifest>, bytes: &[u8]) -> Vec<Arc<Pod>> {
         match read {
             Ok(manifest) => {
@@ -126,7 +126,7 @@ impl Case<'_> {
         }
     }
 
-    /// What a kubelet makes of it, and what else is to be said about that.
+    /// What a kubelet would do with it, and other remarks.
     fn bad_outcome(&mut self, bad: &BadManifest, bytes: &[u8]) -> String {
         if self.judge.source == PodSource::Http {
             return "the whole answer is refused; what came before runs on".into();
@@ -170,8 +170,8 @@ impl Case<'_> {
         }
     }
 
-    /// Fields that the API does not have. The kubelet ignores them; here they are errors, as they are to
-    /// `kubectl apply --validate=strict`.
+    /// Unknown fields. The kubelet ignores them; here they are errors, as with `kubectl apply
+    /// --validate=strict`.
     fn unknown(&mut self, bytes: &[u8]) {
         let decoded = decode_pod_or_list(bytes).map(|decoded| decoded.unknown_fields);
         for field in decoded.unwrap_or_default() {
@@ -214,8 +214,8 @@ impl Case<'_> {
         })
     }
 
-    /// A reader stops at the first value of the wrong form. What is wrong behind it is found by taking
-    /// that value out and reading again. Of a list in a file, it is judged as the pods that it holds.
+    /// A decoder stops at the first value of the wrong form. Further errors are found by removing that value
+    /// and decoding again. A list in a file is validated as the pods in it.
     fn look_behind(&mut self, first: DecodeError) {
         let Some(mut tree) = self.tree.clone() else {
             return;

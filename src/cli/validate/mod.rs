@@ -1,7 +1,7 @@
-//! `kubelet validate`: judges manifests as the running kubelet would.
+//! `kubelet validate`: validates manifests as the running kubelet does.
 //!
-//! The judgement is that of the file and URL sources themselves ([`crate::pods::pod_config`]). What is added
-//! here is where in the file a field is, and what else is wrong behind the first thing that is.
+//! The rules are those of the file and URL sources ([`crate::pods::pod_config`]). Added here are positions in
+//! the file, and errors after the first one.
 
 mod blank;
 mod judge;
@@ -30,7 +30,7 @@ use std::{
     sync::Arc,
 };
 
-/// Everything that was found.
+/// The whole report.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Report {
     files: Vec<FileReport>,
@@ -38,12 +38,12 @@ pub(super) struct Report {
     warnings: usize,
 }
 
-/// What was found in one file.
+/// The report of one file.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct FileReport {
-    /// As it was named, or found in a directory; `-` for standard input.
+    /// The path as given, or as found in a directory; `-` for standard input.
     file: String,
-    /// What a kubelet would make of it.
+    /// What a kubelet would do with it.
     outcome: String,
     pods: Vec<PodName>,
     problems: Vec<Problem>,
@@ -69,7 +69,7 @@ struct Problem {
     /// From 1; with the column, where they are known.
     line: Option<u64>,
     column: Option<u64>,
-    /// Empty when it is about the file as a whole.
+    /// Empty for the file as a whole.
     field: String,
     message: String,
 }
@@ -138,7 +138,7 @@ fn look(asked: &Validate) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The report on one file, as text.
+/// The report of one file, as text.
 pub(super) fn text_of(file: FileReport, paint: Paint) -> String {
     let mut report = Report::default();
     report.files.push(file);
@@ -157,13 +157,13 @@ impl Report {
 }
 
 impl FileReport {
-    /// What is to be said of a file that can be used.
+    /// The remarks of a valid file.
     pub(super) fn remarks(&self) -> Vec<String> {
         self.problems.iter().map(Problem::text).collect()
     }
 }
 
-/// Judges what is at a path that is no directory.
+/// Validates the file at a path.
 fn file(path: &Path, judge: &Judge) -> Judged {
     let shown = path.to_string_lossy();
     match read(path) {
@@ -172,7 +172,7 @@ fn file(path: &Path, judge: &Judge) -> Judged {
     }
 }
 
-/// Judges what is at a path as if it were at another one. Blocking.
+/// Validates the file at a path as if it were at another one. Blocking.
 pub(super) fn file_at(path: &Path, location: &Path, judge: &Judge) -> anyhow::Result<Judged> {
     let bytes = read(path).with_context(|| path.display().to_string())?;
     let mut judged = judge.judge(&location.to_string_lossy(), &bytes);
@@ -206,7 +206,7 @@ fn stdin() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Judges the files that a kubelet with this `staticPodPath` would read, also against each other.
+/// Validates the files that a kubelet with this `staticPodPath` would read, also against each other.
 fn directory(path: &Path, judge: &Judge) -> Vec<FileReport> {
     let paths = match manifests_at(path) {
         Ok(paths) => paths,

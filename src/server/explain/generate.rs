@@ -1,4 +1,4 @@
-//! Why a pod is as it is, what it waits for and what comes next. Pure.
+//! Why a pod is in its state, what it waits for, and what comes next. Pure.
 
 use super::{
     ConditionView, ContainerView, Doing, EventReport, Explanation, HistoryReport, LastEnd,
@@ -19,30 +19,30 @@ use k8s_openapi::api::core::v1::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Events shown of one pod.
+/// Events of one pod that are shown.
 const EVENTS: usize = 10;
 
 /// Everything that is known of a pod.
 pub struct Inputs<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// Its status, where it has one.
+    /// Its status, if it has one.
     pub status: Option<&'a PodStatus>,
-    /// What its worker is at, if it has one.
+    /// The state of its worker, if it has one.
     pub worker: Option<&'a Look>,
-    /// What was decided about it.
+    /// Its history.
     pub record: &'a Record,
-    /// Containers that wait for a restart: how long in all, and until when.
+    /// Containers in back-off: the whole delay, and its end.
     pub restarts: &'a [(String, Duration, Timestamp)],
     /// Its probes.
     pub probes: Vec<ProbeReport>,
     /// Events about it, oldest first.
     pub events: Vec<EventReport>,
-    /// The moment, on both clocks.
+    /// The current time, on both clocks.
     pub now: (Timestamp, Instant),
 }
 
-/// Tells why a pod is as it is.
+/// Explains the state of a pod.
 pub fn explain(inputs: Inputs<'_>) -> Explanation {
     let ending = matches!(
         inputs.worker.map(|worker| &worker.phase),
@@ -96,7 +96,7 @@ impl Inputs<'_> {
     }
 }
 
-/// What the status says of the pod as a whole.
+/// The pod's reason and message in its status.
 fn message<'a>(inputs: &Inputs<'a>) -> &'a str {
     let status = inputs.status.and_then(|status| status.message.as_deref());
     status.unwrap_or_default()
@@ -259,7 +259,7 @@ fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
     next
 }
 
-/// When the pod's own deadline ends it, while it has not ended.
+/// When `activeDeadlineSeconds` ends the pod, unless it has terminated.
 fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
     let seconds = inputs.pod.spec()?.active_deadline_seconds?;
     let status = inputs.status?;
@@ -270,7 +270,7 @@ fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
     status.start_time.as_ref()?.0.checked_add(seconds).ok()
 }
 
-// -- how it is --------------------------------------------------------------------------------------
+// -- the current state -------------------------------------------------------------------------------
 
 fn containers(inputs: &Inputs<'_>) -> Vec<ContainerView> {
     let status = inputs.status.or(inputs.pod.status.as_ref());

@@ -1,4 +1,4 @@
-//! A pod in one line, as `kubectl get pods` has it. Pure.
+//! A pod in one row, as `kubectl get pods` prints it. Pure.
 
 use super::PodRow;
 use crate::model::{Pod, PodExt, is_sidecar, keys, reasons};
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use std::collections::HashSet;
 
-/// The line of a pod. `ending`: it is being stopped.
+/// The row of a pod. `ending`: it is being stopped.
 pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
     let none = PodStatus::default();
     let status = status.or(pod.status.as_ref()).unwrap_or(&none);
@@ -39,7 +39,7 @@ pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
     }
 }
 
-/// What the loop over the containers adds up.
+/// The sums over the containers.
 #[derive(Default)]
 struct Counted {
     reason: String,
@@ -162,7 +162,7 @@ fn end_in_a_word(ended: &ContainerStateTerminated) -> String {
     }
 }
 
-/// How a container ended last with a failure, if one did; else why one cannot be started.
+/// How a container failed last, if one did; else why one cannot start.
 fn last_reason(status: &PodStatus) -> String {
     let lists = [&status.init_container_statuses, &status.container_statuses];
     let all = || lists.into_iter().flatten().flatten();

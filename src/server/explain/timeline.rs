@@ -1,6 +1,6 @@
-//! What has happened to a pod, in order: from its conditions, its containers' states, decisions and events. Pure.
+//! What has happened to a pod, in order: from its conditions, container states, history and events. Pure.
 //!
-//! Nothing is made up: what none of them holds any more is not told.
+//! Only what one of them still has is shown.
 
 use super::{EventReport, Moment, row::terminated};
 use crate::{
@@ -10,24 +10,23 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
-/// Events that are steps, in their order. The first of each container counts: later ones are about its
-/// restarts.
+/// Events that are steps, in order. The first one of each container counts: later ones are about restarts.
 const EVENTS: [(&str, &str); 4] = [
     (event::PULLING, "image pull begun"),
     (event::PULLED, "image there"),
     (event::CREATED, "created"),
     (event::STARTED, "started"),
 ];
-/// Places of a container's other steps among them.
+/// Ranks of the other steps of a container.
 const STARTED: usize = 3;
 const ENDED: usize = 4;
 const STARTED_AGAIN: usize = 5;
-/// Places that a container takes, and that a pod takes before its first one.
+/// Ranks that a container takes, and that a pod takes before its first container.
 const PLACES: usize = 10;
 
 struct Steps<'a> {
     pod: &'a Pod,
-    /// With its place among those of the same second: a status tells whole seconds only.
+    /// With its rank among those of the same second: a status has whole seconds only.
     found: Vec<(usize, Moment)>,
 }
 
@@ -61,7 +60,7 @@ impl Steps<'_> {
         }));
     }
 
-    /// Containers start one after the other; before the first regular one is the pod's initialisation.
+    /// Containers start one after the other; the pod is initialized before its first regular one.
     fn place(&self, container: &str) -> usize {
         let inits = self.pod.init_containers();
         let index = match inits.iter().position(|known| known.name == container) {
@@ -86,7 +85,7 @@ impl Steps<'_> {
     }
 }
 
-/// What is known to have happened, the oldest first.
+/// The known steps, oldest first.
 pub fn timeline(
     pod: &Pod,
     status: Option<&PodStatus>,
@@ -119,7 +118,7 @@ pub fn timeline(
     steps.in_order()
 }
 
-/// Of each container, the oldest event of that reason.
+/// The oldest event of that reason of each container.
 fn firsts<'a>(events: &'a [EventReport], reason: &str) -> Vec<&'a EventReport> {
     let mut firsts: Vec<&EventReport> = Vec::new();
     for event in events.iter().filter(|event| event.reason == reason) {

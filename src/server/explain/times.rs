@@ -1,4 +1,4 @@
-//! Times as people read them. Pure.
+//! Times for people. Pure.
 
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -7,7 +7,7 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How long from one time to another, in the two largest units that matter, as `kubectl` has it.
+/// The distance of two times in its two largest units, as `kubectl` prints it.
 pub fn span(from: Timestamp, to: Timestamp) -> String {
     let seconds = to.as_second().saturating_sub(from.as_second()).max(0);
     let two = |whole: i64, large: &str, rest: i64, small: &str| match rest {
@@ -27,7 +27,7 @@ pub fn span(from: Timestamp, to: Timestamp) -> String {
     }
 }
 
-/// A time and how far it is from now: `12:00:40 (in 23s)`. Another day is named.
+/// A time and its distance from now: `12:00:40 (in 23s)`. Another day has its date.
 pub fn clock(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let (then, today) = (at.to_zoned(zone.clone()), now.to_zoned(zone.clone()));
     let form = match then.date() == today.date() {

@@ -1,8 +1,8 @@
-//! Pages for a browser, made of what is told as JSON elsewhere. They can be read without JavaScript; with
-//! it, they are fetched again when something changes.
+//! Pages for browsers, from the same data as the JSON of `/explain`. They work without JavaScript; with it,
+//! they are reloaded when something changes.
 //!
-//! Nearly all text on them was written by others. It gets into a page escaped and no other way, and all
-//! that a page may load or run is its own style and its own script, known by their hashes.
+//! Nearly all text on them is foreign. It is always escaped, and a page may load or run only its own style and
+//! its own script, which are known by their hashes.
 
 mod overview;
 mod pod;
@@ -29,14 +29,14 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// The way to `/` from there and from a pod's page: behind a proxy it is not the root of the server.
+/// Relative links to `/`, from there and from a pod's page: behind a proxy it is not the root of the server.
 const HERE: &str = "./";
 const ABOVE: &str = "../../";
 
 /// A chunk is sent once it has at least this many bytes.
 const CHUNK: usize = 16 * 1024;
 
-/// What a browser may do with a page: show it, run its one script, and let that ask for news.
+/// What a browser may do with a page: show it, run its script, and let that request changes.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     let hash = |text: &str| {
         let hash = Sha256::digest(text);
@@ -73,8 +73,7 @@ pub(super) fn node(
     answer(StatusCode::OK, parts.chain([tail, after]))
 }
 
-/// One pod by namespace and name; without an explanation it is not known. `news` is the version of what is
-/// shown.
+/// One pod by namespace and name; without an explanation it is not known. `news` is the version of the data.
 pub(super) fn pod(
     (namespace, name): (&str, &str),
     explanation: Option<&Explanation>,
@@ -91,7 +90,7 @@ pub(super) fn pod(
     answer(status, [before, content, after].into_iter())
 }
 
-/// What stands before and behind the content of each page, with the version of what is shown.
+/// The HTML before and after the content of each page, with the version of the data.
 fn around(
     (root, title, version): (&'static str, &Html, &str),
     kubelet: &'static str,
@@ -143,7 +142,7 @@ fn answer(
     response
 }
 
-/// Pieces are made while the client takes them, so memory holds one chunk of text however many there are.
+/// Pieces are made as the client takes them, so memory holds one chunk of text however many there are.
 fn body(parts: impl Iterator<Item = Html> + Send + 'static) -> Body {
     let mut parts = parts.fuse();
     let chunks = std::iter::from_fn(move || {

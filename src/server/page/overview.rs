@@ -15,7 +15,7 @@ const COLUMNS: [&str; 8] = [
     "Waits for",
 ];
 
-/// What stands before the rows.
+/// The HTML before the rows.
 pub(super) fn head(overview: &Overview) -> Html {
     let node = Html::new().own("<h1>").inline(&overview.node);
     let mut out = node
@@ -34,7 +34,7 @@ pub(super) fn head(overview: &Overview) -> Html {
     }
 }
 
-/// What stands behind them.
+/// The HTML after the rows.
 pub(super) fn tail(overview: &Overview) -> Html {
     match overview.pods.is_empty() {
         true => Html::new(),
@@ -71,7 +71,6 @@ pub(super) fn asks_why(pod: &PodRow) -> bool {
     pod.order() != Order::Well
 }
 
-/// One row.
 pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
     let ready = format!("{}/{}", pod.ready, pod.containers);
     let age = pod.since.map(|since| span(since, now));
@@ -88,7 +87,7 @@ pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Ht
     table_row(&COLUMNS, &cells)
 }
 
-/// The status in a word, marked by more than its colour.
+/// The status in a word, distinguished by more than its colour.
 pub(super) fn status(pod: &PodRow) -> Html {
     let open = match pod.order() {
         Order::Well => "<b class=\"well\">",
@@ -106,7 +105,7 @@ pub(super) fn restarts(pod: &PodRow, now: Timestamp) -> Html {
     }
 }
 
-/// What it waits for or is at, and until when; else how something of it ended last.
+/// What the pod waits for or does, and until when; else how a container terminated last.
 fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
     let wait = why.and_then(|why| why.waits.first());
     if let Some(wait) = wait {

@@ -1,4 +1,4 @@
-//! Everything about one pod. Pure.
+//! The page of one pod. Pure.
 
 use super::{
     ABOVE,
@@ -29,7 +29,7 @@ pub(super) fn content(told: &Explanation) -> Html {
         .fold(head(told), |page, table| page.with(table))
 }
 
-/// The content of the page of a pod that is not known.
+/// The content of the page of an unknown pod.
 pub(super) fn unknown(namespace: &str, name: &str) -> Html {
     let out = Html::new().own("<h1>No such pod</h1><p>No pod ");
     let out = out.inline(namespace).own("/").inline(name);
@@ -118,8 +118,8 @@ fn timeline(moments: &[Moment], now: Timestamp) -> Html {
     section("Timeline", &columns, &rows)
 }
 
-/// How long a step took. Most times that a status tells are whole seconds, so with one of these the
-/// difference is, too.
+/// The duration of a step. Most times of a status are whole seconds, so a difference with one of these is in
+/// whole seconds too.
 fn took(from: Timestamp, to: Timestamp) -> String {
     let millis = to.as_millisecond() - from.as_millisecond();
     let exact = |at: Timestamp| at.subsec_nanosecond() != 0;

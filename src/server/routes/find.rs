@@ -8,11 +8,11 @@ use super::{
 use crate::server::auth::{PROXY, Subresources};
 use hyper::Method;
 
-/// Finds the row of the table and what exactly is asked for by it. HEAD is answered wherever GET is; one
-/// slash at the end of a list's path does not matter, and parameters that nobody reads do not either.
+/// The row of the table for a request, and its parsed route. HEAD is served wherever GET is; a trailing slash
+/// of a list's path is optional, and unknown parameters are ignored.
 ///
 /// # Errors
-/// Nothing on this port has that path; it does not take that method; a parameter cannot be read.
+/// No row of this port has the path; the row does not have the method; a parameter cannot be read.
 pub fn route(
     port: Port,
     method: &Method,
@@ -32,8 +32,8 @@ pub fn route(
     Ok((entry, route))
 }
 
-/// The rights to the node that are asked for at this path, whatever the method: one of these subresources.
-/// What is not there takes the right to everything, so that nobody else learns what is.
+/// The subresources of the node that a path needs, one of them, whatever the method. An unknown path needs the
+/// right to everything, so that no other client learns which paths exist.
 pub fn subresources(port: Port, path: &str) -> Subresources {
     let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
     let mut found = on_port.filter(|entry| captures(entry.pattern, path).is_some());

@@ -10,10 +10,10 @@ use hyper::{
 /// Why a request has no route.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// No such path on this port: 404.
+    /// No row of this port has the path: 404.
     #[error("404 page not found")]
     NotFound,
-    /// The path is there, but only for these methods: 405.
+    /// The path exists, but not for this method: 405.
     #[error("405 method not allowed")]
     MethodNotAllowed(&'static [&'static str]),
     /// A parameter cannot be read: 400.
@@ -49,12 +49,12 @@ impl RouteError {
 /// The variable parts of a request's target.
 pub(in crate::server) struct Parts<'a> {
     pub(super) captures: Vec<(&'static str, String)>,
-    /// Not decoded: a route that reads no parameters does not mind what they are.
+    /// Not decoded: routes without parameters ignore the query.
     pub(super) query: &'a str,
 }
 
 impl Parts<'_> {
-    /// What stands for `{name}` in the path.
+    /// The value of `{name}` in the path.
     pub(in crate::server) fn path(&self, name: &str) -> String {
         let mut named = self.captures.iter().filter(|(known, _)| *known == name);
         named
@@ -63,8 +63,8 @@ impl Parts<'_> {
             .unwrap_or_default()
     }
 
-    /// The same as a namespace's, a pod's or a container's name, none of which needs an escape. What is no
-    /// such name names nothing.
+    /// The same for the name of a namespace, a pod or a container, which needs no escapes. Anything else is not
+    /// found.
     pub(in crate::server) fn name(&self, name: &str) -> Result<String, RouteError> {
         let value = self.path(name);
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
@@ -74,7 +74,7 @@ impl Parts<'_> {
         Err(RouteError::NotFound)
     }
 
-    /// The value of a parameter; the last one where it is there more than once.
+    /// The value of a parameter, the last one of several.
     pub(in crate::server) fn last(&self, parameter: &str) -> Result<Option<String>, BadQuery> {
         Ok(self.all(parameter)?.pop())
     }
@@ -106,7 +106,7 @@ impl Parts<'_> {
     }
 }
 
-/// What of the path stands for the variable segments of the pattern; `None` where they do not match.
+/// The variable segments of the path; `None` where path and pattern do not match.
 pub(super) fn captures(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
     let mut captured = Vec::new();
     let (mut pattern, mut path) = (pattern.strip_prefix('/')?, path.strip_prefix('/')?);

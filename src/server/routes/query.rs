@@ -2,11 +2,11 @@
 
 use crate::base::percent_decoded;
 
-/// A query that cannot be read.
+/// An invalid query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("query parameter {parameter:?}: {detail}")]
 pub struct BadQuery {
-    /// The parameter, as it was written.
+    /// Its name, as in the query.
     pub parameter: String,
     /// What is wrong with it.
     pub detail: String,
@@ -35,12 +35,12 @@ pub(in crate::server) fn pairs(query: &str) -> Result<Vec<(String, String)>, Bad
         .collect()
 }
 
-/// Undoes percent encoding; `+` is a space.
+/// Decodes percent encoding; `+` is a space.
 fn decode(text: &str) -> Result<String, &'static str> {
     decode_path(&text.replace('+', " "))
 }
 
-/// Undoes the percent encoding of a path, where `+` is itself.
+/// Decodes the percent encoding of a path, where `+` is itself.
 pub(super) fn decode_path(text: &str) -> Result<String, &'static str> {
     let bytes = percent_decoded(text).ok_or("% must be followed by two hexadecimal digits")?;
     String::from_utf8(bytes).map_err(|_| "is not UTF-8")

@@ -1,4 +1,4 @@
-//! What the routes are, and how a request's parts become one. Each handler parses its own query.
+//! The routes, and how the parts of a request become one. Each handler parses its own query.
 
 use super::parts::{Parts, RouteError};
 use crate::{
@@ -16,16 +16,16 @@ use crate::{
     },
 };
 
-/// What is being asked for.
+/// What is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `/pods`: every known pod with its status.
     Pods,
-    /// `/runningpods/`: what the runtime runs.
+    /// `/runningpods/`: the pods that the runtime runs.
     RunningPods,
-    /// `/explain`: every known pod in a line.
+    /// `/explain`: every known pod, a row each.
     Overview(OverviewQuery),
-    /// `/explain/<namespace>/<pod>`: why one pod is as it is.
+    /// `/explain/<namespace>/<pod>`: why one pod is in its state.
     Explain(ExplainQuery),
     /// `/`: the pods, for a browser.
     NodePage(OverviewQuery),
@@ -37,15 +37,15 @@ pub enum Route {
     Metrics,
     /// `/metrics/slis`: the results of health checks.
     SliMetrics,
-    /// `/metrics/cadvisor`: what containers use.
+    /// `/metrics/cadvisor`: usage of containers.
     CadvisorMetrics,
     /// `/metrics/resource`: CPU and memory, for metrics-server.
     ResourceMetrics,
-    /// `/metrics/probes`: how probes went.
+    /// `/metrics/probes`: probe results and durations.
     ProbeMetrics,
-    /// `/stats/summary`: what the node and its pods use; whether only CPU and memory are wanted.
+    /// `/stats/summary`: usage of the node and its pods; whether only of CPU and memory.
     Summary(bool),
-    /// `/stats/` and below it: what the first kubelets told of the machine, a cgroup or a container.
+    /// `/stats/` and below it: usage of the machine, a cgroup or a container.
     ContainerInfo(InfoTarget, InfoQuery),
     /// `/healthz`: all checks.
     Health(HealthQuery),
@@ -57,13 +57,13 @@ pub enum Route {
     Flagz,
     /// `/statusz`: the process.
     Statusz,
-    /// `PUT /debug/flags/v`: how much is logged.
+    /// `PUT /debug/flags/v`: sets the verbosity of the log.
     PutVerbosity,
-    /// `/debug/pprof/profile`: what the CPU is used for during so many seconds.
+    /// `/debug/pprof/profile`: a CPU profile of so many seconds.
     Profile(u64),
     /// `POST /container` and `/containers`: pods to run.
     PostPods(Post),
-    /// `/checkpoint/…`: an archive of a container, made within so many seconds.
+    /// `/checkpoint/…`: an archive of a container, with a timeout in seconds.
     Checkpoint(ContainerName, Option<u64>),
     /// `/podInfo`: the status of one pod.
     PodInfo(PodName),
@@ -77,14 +77,14 @@ pub enum Route {
     Attach(ContainerName, StdStreams),
     /// `/portForward/…`: ports of a pod.
     PortForward(PodName, Vec<u16>),
-    /// `/run/…`: a command in a container, to its end. Without a command here, the body has it.
+    /// `/run/…`: a command in a container, to its end. Without a command here it is in the body.
     Run(ContainerName, Option<Vec<String>>),
-    /// `/containerLogs/…`: what a container wrote.
+    /// `/containerLogs/…`: the log of a container.
     ContainerLogs(ContainerName, LogQuery),
 }
 
 impl Route {
-    /// Whether the answer is in Prometheus' exposition format.
+    /// Whether the response is in Prometheus' exposition format.
     pub(in crate::server) fn is_for_prometheus(&self) -> bool {
         matches!(
             self,
@@ -133,7 +133,7 @@ pub(super) fn pod_page(parts: &Parts) -> Result<Route, RouteError> {
     Ok(Route::PodPage(pod, OverviewQuery::parse(parts)?))
 }
 
-/// As upstream, where anything but exactly one `true` means everything.
+/// As upstream: anything but exactly one `true` means everything.
 pub(super) fn summary(parts: &Parts) -> Result<Route, RouteError> {
     let only = parts.all("only_cpu_and_memory")? == ["true"];
     Ok(Route::Summary(only))

@@ -1,4 +1,4 @@
-//! Versions, cipher suites and curves by the names that Go has for them. Pure.
+//! TLS versions, cipher suites and curves by Go's names. Pure.
 //!
 //! Upstream: `k8s.io/component-base/cli/flag` (`ciphersuites_flag.go`) and Go's `crypto/tls`.
 
@@ -9,33 +9,33 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// What a client and this server may agree on.
+/// The TLS options of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     only_tls13: bool,
-    /// Suites of TLS 1.2; `None` for all that there are.
+    /// Suites of TLS 1.2; `None` for all.
     suites: Option<Vec<CipherSuite>>,
-    /// Groups of key exchange; `None` for all that there are.
+    /// Groups of key exchange; `None` for all.
     groups: Option<Vec<NamedGroup>>,
 }
 
-/// What cannot be agreed on: the field of the configuration, and what is wrong with it.
+/// An invalid option: the field of the configuration, and its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct TermsError {
-    /// With its index, where one entry is wrong.
+    /// With the index of the entry, if one entry is wrong.
     pub field: String,
-    /// What is wrong.
+    /// The error.
     pub message: String,
 }
 
-/// Whether something that Go knows by this name can be had here.
+/// Whether something with a name in Go is supported here.
 enum Known<T> {
     Here(T),
     NotHere,
 }
 
-/// What Go knows by this name.
+/// The version of a name in Go.
 fn cipher_suite(name: &str) -> Option<Known<SupportedCipherSuite>> {
     let here = match name {
         "TLS_AES_128_GCM_SHA256" => suite::TLS13_AES_128_GCM_SHA256,
@@ -57,7 +57,7 @@ fn cipher_suite(name: &str) -> Option<Known<SupportedCipherSuite>> {
     Some(Known::Here(here))
 }
 
-/// Suites without forward secrecy or with CBC, RC4 or 3DES: Go has them, rustls never will.
+/// Suites without forward secrecy or with CBC, RC4 or 3DES: Go has them, rustls does not.
 const NOT_HERE: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -77,24 +77,24 @@ const NOT_HERE: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// What Go knows by this number (`tls.CurveID`).
+/// The group of Go's number (`tls.CurveID`).
 fn curve(number: i32) -> Option<Known<NamedGroup>> {
     Some(match number {
         23 => Known::Here(NamedGroup::secp256r1),
         24 => Known::Here(NamedGroup::secp384r1),
         29 => Known::Here(NamedGroup::X25519),
-        // P-521 and those with ML-KEM.
+        // P-521, and the groups with ML-KEM.
         25 | 4587 | 4588 | 4589 => Known::NotHere,
         _ => return None,
     })
 }
 
 impl Terms {
-    /// Of `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones leave the choice here.
-    /// What Go has and rustls has not is left out, if something remains.
+    /// From `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones mean the defaults. Entries
+    /// that Go has and rustls has not are left out, if something remains.
     ///
     /// # Errors
-    /// Every entry that nobody knows, and a list of which nothing remains.
+    /// Every unknown entry, and a list of which nothing remains.
     pub fn of(
         min_version: &str,
         suites: &[String],
@@ -166,7 +166,7 @@ impl Terms {
         }
     }
 
-    /// As in Go, a list of suites is about TLS 1.2; those of 1.3 are always there.
+    /// As in Go, a list of suites is about TLS 1.2; those of 1.3 are always enabled.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = ring::default_provider();
         if let Some(suites) = &self.suites {
@@ -184,7 +184,7 @@ impl Terms {
     }
 }
 
-/// Entries that are left out because they cannot be had here, and a version that means 1.2; for a warning.
+/// Entries that are left out because rustls does not have them, and a version that means 1.2; for a warning.
 pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> Vec<String> {
     let version = match min_version {
         "VersionTLS10" | "VersionTLS11" => Some(format!("tlsMinVersion {min_version}")),

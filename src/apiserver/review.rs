@@ -32,7 +32,7 @@ const MAX_TEXT: usize = 512;
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
     /// The API server responded with an error.
-    #[error("the API server answered {status}: {text}")]
+    #[error("the API server returned {status}: {text}")]
     Refused {
         /// The HTTP status.
         status: StatusCode,
@@ -40,13 +40,13 @@ pub enum ReviewError {
         text: String,
     },
     /// The connection failed.
-    #[error("the API server cannot be asked")]
+    #[error("the request to the API server failed")]
     Unreachable(#[source] Box<dyn Error + Send + Sync>),
     /// The response is not a review, or too large.
-    #[error("the answer of the API server cannot be understood")]
+    #[error("invalid response of the API server")]
     Unreadable(#[source] Box<dyn Error + Send + Sync>),
     /// The deadline is over.
-    #[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
+    #[error("the API server did not respond within {} s", TIMEOUT.as_secs())]
     Late,
 }
 
@@ -134,7 +134,7 @@ impl ApiServer {
             },
             ..TokenReview::default()
         };
-        let answer: TokenReview = self.ask(Review::Token, &question).await?;
+        let answer: TokenReview = self.send(Review::Token, &question).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
@@ -150,11 +150,11 @@ impl ApiServer {
             spec: spec.clone(),
             ..SubjectAccessReview::default()
         };
-        let answer: SubjectAccessReview = self.ask(Review::Access, &question).await?;
+        let answer: SubjectAccessReview = self.send(Review::Access, &question).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
-    async fn ask<Q>(&self, review: Review, question: &Q) -> Result<Q, ReviewError>
+    async fn send<Q>(&self, review: Review, question: &Q) -> Result<Q, ReviewError>
     where
         Q: Serialize + DeserializeOwned,
     {
@@ -163,7 +163,7 @@ impl ApiServer {
         let question = question.map_err(|error| ReviewError::Unreadable(error.into()))?;
         let mut wait = FIRST_WAIT;
         for again in (0..TRIES).rev() {
-            let error = match timeout_at(deadline, self.ask_once(review, &question)).await {
+            let error = match timeout_at(deadline, self.send_once(review, &question)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
                 Err(_) => return Err(ReviewError::Late),
@@ -178,7 +178,7 @@ impl ApiServer {
         Err(ReviewError::Late)
     }
 
-    async fn ask_once<Q: DeserializeOwned>(
+    async fn send_once<Q: DeserializeOwned>(
         &self,
         review: Review,
         question: &[u8],
@@ -202,12 +202,13 @@ impl ApiServer {
         let status = answer.status();
         observed.status = Some(status.as_u16());
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(
-            |error| match error.is::<http_body_util::LengthLimitError>() {
-                true => ReviewError::Unreadable(error),
-                false => ReviewError::Unreachable(error),
-            },
-        )?;
+        let body = body.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                ReviewError::Unreadable(error)
+            } else {
+                ReviewError::Unreachable(error)
+            }
+        })?;
         let body = body.to_bytes();
         if !status.is_success() {
             return Err(ReviewError::Refused {

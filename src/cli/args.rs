@@ -12,12 +12,12 @@ pub enum Command {
     /// Print this text (without a trailing newline).
     Print(String),
     /// Run this subcommand.
-    Verb(Verb),
+    Subcommand(Subcommand),
 }
 
 /// A subcommand with its arguments.
 #[derive(Debug, PartialEq)]
-pub enum Verb {
+pub enum Subcommand {
     /// `kubelet validate`.
     Validate(Box<Validate>),
     /// `kubelet plan`.
@@ -108,12 +108,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
     if rest.iter().any(|arg| arg == "--help" || arg == "-h") {
         return help(Some(&verb));
     }
-    Ok(Command::Verb(match verb.as_str() {
+    Ok(Command::Subcommand(match verb.as_str() {
         "help" => return help(rest.first().map(|arg| arg.to_string_lossy()).as_deref()),
-        "validate" => Verb::Validate(Box::new(validate(rest)?)),
-        "plan" => Verb::Plan(Box::new(plan(rest)?)),
-        "pods" => Verb::Pods(pods(rest)?),
-        "explain" => Verb::Explain(explain(rest)?),
+        "validate" => Subcommand::Validate(Box::new(validate(rest)?)),
+        "plan" => Subcommand::Plan(Box::new(plan(rest)?)),
+        "pods" => Subcommand::Pods(pods(rest)?),
+        "explain" => Subcommand::Explain(explain(rest)?),
         _ => return Err(unknown(&verb)),
     }))
 }
@@ -124,7 +124,7 @@ fn unknown(verb: &str) -> ArgsError {
         Some(near) => format!("did you mean {near}?"),
         None => format!("there are {}", names.join(", ")),
     };
-    ArgsError(vec![format!("unknown verb {verb:?}; {near}")])
+    ArgsError(vec![format!("unknown subcommand {verb:?}; {near}")])
 }
 
 fn output() -> Arg {
@@ -256,12 +256,12 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     let (more, own): (&str, &[(&str, &str)]) = match *name {
         "validate" => (
             "Every error and warning is printed with file, line, column and field; the exit code is 1 when\n\
-             there is an error. A directory stands for the files that the kubelet would read in it.",
+             there is an error. Of a directory, the files that the kubelet would read are validated.",
             &[
                 OUTPUT,
                 (
                     "--url",
-                    "Judge as what --manifest-url serves: a Pod or a PodList",
+                    "Validate as the content of --manifest-url: a Pod or a PodList",
                 ),
             ],
         ),
@@ -272,8 +272,8 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
             &[OUTPUT],
         ),
         "pods" => (
-            "With --watch the table is drawn again when something changed; where the output is no terminal,\n\
-             lines that changed are appended.",
+            "With --watch the table is redrawn after each change; where the output is not a terminal, changed\n\
+             rows are appended.",
             &[
                 ("-n, --namespace NAME", "Only pods of this namespace"),
                 ("-w, --watch", "Follow changes"),
@@ -284,7 +284,7 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
         _ => (
             "POD is a name (with or without the node's suffix), namespace/name, or a UID.",
             &[
-                ("-n, --namespace NAME", "The namespace of a bare name"),
+                ("-n, --namespace NAME", "Namespace of the pod"),
                 OUTPUT,
                 SOCKET,
             ],
@@ -298,7 +298,7 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     for (left, right) in own {
         text += &format!("  {left:<26}{right}\n");
     }
-    text += "\nThe flags of the kubelet itself are understood, too (kubelet --help lists them).";
+    text += "\nThe flags of the kubelet are accepted too (see kubelet --help).";
     Ok(Command::Print(text))
 }
 
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_made_with_the_kubelets_own_flags() {
-        let Ok(Command::Verb(Verb::Plan(plan))) = parsed(
+        let Ok(Command::Subcommand(Subcommand::Plan(plan))) = parsed(
             "plan web.yaml --container-runtime-endpoint=unix:///c.sock --cluster-dns 10.0.0.1",
         ) else {
             panic!();
@@ -324,7 +324,7 @@ mod tests {
 
     fn pods(line: &str) -> Pods {
         match parsed(line) {
-            Ok(Command::Verb(Verb::Pods(pods))) => pods,
+            Ok(Command::Subcommand(Subcommand::Pods(pods))) => pods,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -354,7 +354,7 @@ mod tests {
             pods("pods").socket,
             PathBuf::from("/var/lib/kubelet/kubelet.sock")
         );
-        let Ok(Command::Verb(Verb::Validate(validate))) =
+        let Ok(Command::Subcommand(Subcommand::Validate(validate))) =
             parsed("validate a.yaml --hostname-override n1 - --url -o json")
         else {
             panic!();
@@ -365,26 +365,27 @@ mod tests {
         );
         assert_eq!(validate.flags.hostname_override.as_deref(), Some("n1"));
         assert!(validate.url && validate.output == Output::Json);
-        let Ok(Command::Verb(Verb::Explain(explain))) = parsed("explain shop/web") else {
+        let Ok(Command::Subcommand(Subcommand::Explain(explain))) = parsed("explain shop/web")
+        else {
             panic!();
         };
         assert_eq!(explain.pod, "shop/web");
     }
 
     #[test]
-    fn what_cannot_be_understood_says_so() {
+    fn invalid_arguments_are_named() {
         for (line, expected) in [
             (
                 "valdate x",
-                "unknown verb \"valdate\"; did you mean validate?",
+                "unknown subcommand \"valdate\"; did you mean validate?",
             ),
             (
                 "frob",
-                "unknown verb \"frob\"; there are validate, plan, pods, explain, help",
+                "unknown subcommand \"frob\"; there are validate, plan, pods, explain, help",
             ),
             (
                 "help frob",
-                "unknown verb \"frob\"; there are validate, plan, pods, explain, help",
+                "unknown subcommand \"frob\"; there are validate, plan, pods, explain, help",
             ),
             ("validate", "FILE is missing"),
             ("explain", "POD is missing"),

@@ -19,7 +19,7 @@ pub mod table;
 mod term;
 mod validate;
 
-pub use args::{Command, Verb, parse};
+pub use args::{Command, Subcommand, parse};
 
 use crate::base::chain;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub fn print_error(text: &str) {
 }
 
 /// Runs a subcommand, on a tokio runtime of its own.
-pub fn run(verb: Verb) -> ExitCode {
+pub fn run(verb: Subcommand) -> ExitCode {
     let done = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -38,10 +38,10 @@ pub fn run(verb: Verb) -> ExitCode {
         .and_then(|runtime| {
             runtime.block_on(async {
                 match verb {
-                    Verb::Validate(asked) => validate::run(*asked).await,
-                    Verb::Plan(asked) => plan::run(*asked).await,
-                    Verb::Pods(asked) => pods::run(asked).await,
-                    Verb::Explain(asked) => explain::run(asked).await,
+                    Subcommand::Validate(asked) => validate::run(*asked).await,
+                    Subcommand::Plan(asked) => plan::run(*asked).await,
+                    Subcommand::Pods(asked) => pods::run(asked).await,
+                    Subcommand::Explain(asked) => explain::run(asked).await,
                 }
             })
         });

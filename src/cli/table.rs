@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_text_to_a_terminal_and_nothing_else() {
+    fn foreign_text_has_no_terminal_commands() {
         let hostile = "a\x1b]0;b\x07\u{9b}2J\u{202e}c\r\n";
         assert_eq!(plain(hostile), "a ]0;b  2J c  ");
         assert_eq!(plain("e\u{301} ü 世界"), "e\u{301} ü 世界");

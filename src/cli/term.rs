@@ -32,9 +32,10 @@ impl Paint {
     }
 
     fn with(self, code: &str, text: &str) -> String {
-        match self.0 && !text.is_empty() {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_string(),
+        if self.0 && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_string()
         }
     }
 }
@@ -58,9 +59,10 @@ impl Term {
 /// # Errors
 /// The value cannot be JSON.
 pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Result<String> {
-    let text = match many_lines {
-        true => serde_json::to_string_pretty(value)?,
-        false => serde_json::to_string(value)?,
+    let text = if many_lines {
+        serde_json::to_string_pretty(value)?
+    } else {
+        serde_json::to_string(value)?
     };
     let mut out = String::with_capacity(text.len() + 1);
     for c in text.chars() {

@@ -19,9 +19,10 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str>
     let (tokens, others): (Vec<&str>, Vec<&str>) =
         protocols(headers).partition(|protocol| protocol.starts_with(PREFIX));
     let [token] = tokens[..] else {
-        return match tokens.is_empty() {
-            true => Ok(None),
-            false => Err("multiple base64.bearer.authorization tokens specified"),
+        return if tokens.is_empty() {
+            Ok(None)
+        } else {
+            Err("multiple base64.bearer.authorization tokens specified")
         };
     };
     let encoded = token.strip_prefix(PREFIX).unwrap_or_default();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_the_runtime_has_no_token() {
+    fn the_runtime_gets_no_token() {
         let token = "base64url.bearer.authorization.k8s.io.cmVhZGVyLTE";
         let rows: &[(&[&str], _)] = &[
             (

@@ -58,7 +58,7 @@ impl Checkpoints {
             .await
         {
             Ok(()) => {
-                tracing::info!(path = location, "A container was checkpointed");
+                tracing::info!(path = location, "Checkpointed container");
                 one(&json!({"items": [location]}))
             }
             Err(error) => failed(chain(&error).to_string()),

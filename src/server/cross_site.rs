@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_websocket_of_a_browser_that_does_not_say_its_site_comes_from_a_page_of_this_server() {
+    fn a_websocket_without_a_site_must_come_from_a_page_of_this_server() {
         // Origin, host, whether the request is refused.
         let rows = [
             ("https://node:10250", "node:10250", false),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_forwards_is_the_proxys_to_judge() {
+    fn forwarded_requests_are_left_to_the_proxy() {
         let dashboard = [
             ("origin", "https://dashboard.example"),
             ("host", "node:10250"),

@@ -74,9 +74,10 @@ fn select(
 /// A kept event as `v1.Event`. Its name is the same each time the same thing is reported.
 fn api(event: &Event, node: &str) -> ApiEvent {
     let name = format!("{}.{:x}", event.object.name, identity(event));
-    let namespace = match event.object.namespace.is_empty() {
-        true => DEFAULT_NAMESPACE.to_owned(),
-        false => event.object.namespace.clone(),
+    let namespace = if event.object.namespace.is_empty() {
+        DEFAULT_NAMESPACE.to_owned()
+    } else {
+        event.object.namespace.clone()
     };
     let uid = |uid: &PodUid| (!uid.as_str().is_empty()).then(|| uid.to_string());
     ApiEvent {

@@ -38,7 +38,7 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     if path.contains('\0') {
         return not_found("there is no such file");
     }
-    let asked = Conditions::of(headers);
+    let conditions = Conditions::of(headers);
     let name = path.clone();
     let opened = spawn_blocking(move || open_confined(&root, path.as_ref(), MAX_NAMES)).await;
     match opened.map_err(io::Error::other).and_then(|opened| opened) {
@@ -58,18 +58,19 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
         }
         Ok(Shown::File(file, meta)) => {
             let modified = meta.modified().unwrap_or(UNIX_EPOCH);
-            let kind = match name.ends_with(".gz") || name.ends_with(".journal") {
-                true => BINARY,
-                false => PLAIN,
+            let kind = if name.ends_with(".gz") || name.ends_with(".journal") {
+                BINARY
+            } else {
+                PLAIN
             };
-            file_answer(file, meta.len(), modified, kind, &asked)
+            file_response(file, meta.len(), modified, kind, &conditions)
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => text(
             StatusCode::FORBIDDEN,
             "403 the file may not be read\n".into(),
         ),
         Err(error) => {
-            tracing::debug!(path = name, %error, "a node log cannot be shown");
+            tracing::debug!(path = name, err = %error, "Reading a node log failed");
             not_found("there is no such file")
         }
     }
@@ -103,14 +104,14 @@ impl Conditions {
     }
 }
 
-fn file_answer(
+fn file_response(
     file: File,
     length: u64,
     modified: SystemTime,
     kind: HeaderValue,
-    asked: &Conditions,
+    conditions: &Conditions,
 ) -> Response<Body> {
-    if asked.has(modified) {
+    if conditions.has(modified) {
         let mut response = Response::new(Body::default());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         if let Some(date) = http_date(modified) {
@@ -118,11 +119,11 @@ fn file_answer(
         }
         return response;
     }
-    let wanted = asked.range.as_deref();
+    let wanted = conditions.range.as_deref();
     let (status, range) = match wanted.map(|wanted| byte_range(wanted, length)) {
-        None | Some(Asked::Everything) => (StatusCode::OK, 0..length),
-        Some(Asked::Part(range)) => (StatusCode::PARTIAL_CONTENT, range),
-        Some(Asked::Nothing) => {
+        None | Some(RangeRequest::Everything) => (StatusCode::OK, 0..length),
+        Some(RangeRequest::Part(range)) => (StatusCode::PARTIAL_CONTENT, range),
+        Some(RangeRequest::Nothing) => {
             let status = StatusCode::RANGE_NOT_SATISFIABLE;
             let mut response = text(status, format!("416 the file has {length} bytes\n"));
             set(
@@ -185,28 +186,29 @@ fn chunks(file: File, range: Range<u64>) -> Body {
 
 /// The part of a file that a `Range` header requests.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum RangeRequest {
     Everything,
     Part(Range<u64>),
     Nothing,
 }
 
 /// Multiple ranges, other units and unreadable values request the whole file, as RFC 9110 allows.
-fn byte_range(wanted: &str, length: u64) -> Asked {
+fn byte_range(wanted: &str, length: u64) -> RangeRequest {
     let range = wanted.strip_prefix("bytes=").map(str::trim);
     let Some((first, last)) = range.and_then(|range| range.split_once('-')) else {
-        return Asked::Everything;
+        return RangeRequest::Everything;
     };
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let range = match (number(first), number(last)) {
         (None, Some(tail)) if first.trim().is_empty() => length.saturating_sub(tail)..length,
         (Some(first), None) if last.trim().is_empty() => first..length,
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
-        _ => return Asked::Everything,
+        _ => return RangeRequest::Everything,
     };
-    match range.is_empty() {
-        true => Asked::Nothing,
-        false => Asked::Part(range),
+    if range.is_empty() {
+        RangeRequest::Nothing
+    } else {
+        RangeRequest::Part(range)
     }
 }
 
@@ -243,20 +245,20 @@ mod tests {
     #[test]
     fn ranges_are_read() {
         let rows = [
-            ("bytes=0-3", Asked::Part(0..4)),
-            ("bytes=4-", Asked::Part(4..10)),
-            ("bytes=-3", Asked::Part(7..10)),
-            ("bytes=-30", Asked::Part(0..10)),
-            ("bytes=2-99", Asked::Part(2..10)),
-            ("bytes=10-", Asked::Nothing),
-            ("bytes=10-12", Asked::Nothing),
-            ("bytes=-0", Asked::Nothing),
-            ("bytes=0-18446744073709551615", Asked::Part(0..10)),
-            ("bytes=3-1", Asked::Everything),
-            ("bytes=0-1,4-5", Asked::Everything),
-            ("bytes=-", Asked::Everything),
-            ("lines=1-2", Asked::Everything),
-            ("", Asked::Everything),
+            ("bytes=0-3", RangeRequest::Part(0..4)),
+            ("bytes=4-", RangeRequest::Part(4..10)),
+            ("bytes=-3", RangeRequest::Part(7..10)),
+            ("bytes=-30", RangeRequest::Part(0..10)),
+            ("bytes=2-99", RangeRequest::Part(2..10)),
+            ("bytes=10-", RangeRequest::Nothing),
+            ("bytes=10-12", RangeRequest::Nothing),
+            ("bytes=-0", RangeRequest::Nothing),
+            ("bytes=0-18446744073709551615", RangeRequest::Part(0..10)),
+            ("bytes=3-1", RangeRequest::Everything),
+            ("bytes=0-1,4-5", RangeRequest::Everything),
+            ("bytes=-", RangeRequest::Everything),
+            ("lines=1-2", RangeRequest::Everything),
+            ("", RangeRequest::Everything),
         ];
         for (wanted, expected) in rows {
             assert_eq!(byte_range(wanted, 10), expected, "{wanted}");
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_stay_names() {
+    fn hostile_names_are_escaped_in_listings() {
         let names = [
             ("<script>alert(1)</script>".to_owned(), false),
             ("javascript:alert(1)".to_owned(), false),

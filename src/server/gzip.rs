@@ -75,7 +75,7 @@ mod tests {
     use std::io::Read as _;
 
     #[test]
-    fn gzip_is_for_who_asks_for_it() {
+    fn gzip_is_only_for_clients_that_accept_it() {
         let rows = [
             ("gzip", true),
             ("deflate, GZIP;q=0.5", true),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_out_is_what_went_in() {
+    async fn compression_is_lossless() {
         let long: String = (0..100_000)
             .map(|n| format!("up{{n=\"{n}\"}} 1\n"))
             .collect();

@@ -61,7 +61,7 @@ impl HealthChecks {
         if findings.failures.is_empty() {
             return text(StatusCode::OK, findings.text);
         }
-        tracing::warn!(failures = ?findings.failures, "healthz check failed");
+        tracing::warn!(failures = ?findings.failures, "Healthz check failed");
         text(StatusCode::INTERNAL_SERVER_ERROR, findings.text)
     }
 

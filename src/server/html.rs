@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_text() {
+    fn foreign_text_is_escaped() {
         let rows = [
             ("", ""),
             ("plain", "plain"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_where_the_name_says_and_nowhere_else() {
+    fn links_are_encoded_so_that_names_cannot_change_their_target() {
         let rows = [
             (
                 "shop",

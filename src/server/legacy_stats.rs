@@ -7,12 +7,13 @@ use super::{
     stats::{StatsViews, unreadable},
     streaming::{
         ContainerName,
-        lookup::{self, Missing, Shown},
+        lookup::{self, Missing},
     },
 };
 use crate::{
     model::PodExt,
     node::stats::{ContainerInfo, InfoOf},
+    pods::pod_sync::KnownPod,
 };
 use hyper::Response;
 use jiff::Timestamp;
@@ -152,7 +153,7 @@ fn bad(parameter: &str, detail: &str) -> BadQuery {
 /// The response; `pods` are the known ones.
 pub(super) async fn answer(
     stats: &StatsViews,
-    pods: impl Future<Output = Vec<Shown>>,
+    pods: impl Future<Output = Vec<KnownPod>>,
     request: Request,
     target: &InfoTarget,
     query: InfoQuery,
@@ -188,9 +189,10 @@ pub(super) async fn answer(
     match target {
         InfoTarget::Cgroup => {
             let told: Map<String, Value> = told.collect();
-            match told.is_empty() {
-                true => not_found(&format!("no cgroup {:?} is known here", query.path())),
-                false => one(&told),
+            if told.is_empty() {
+                not_found(&format!("no cgroup {:?} is known here", query.path()))
+            } else {
+                one(&told)
             }
         }
         InfoTarget::Machine => match told.next() {
@@ -210,7 +212,7 @@ pub(super) async fn answer(
     }
 }
 
-fn container(pods: Vec<Shown>, name: &ContainerName) -> Result<InfoOf, Missing> {
+fn container(pods: Vec<KnownPod>, name: &ContainerName) -> Result<InfoOf, Missing> {
     let (pod, _) = lookup::pod(pods, &name.pod)?;
     if !lookup::has_container(&pod, &name.container) {
         return Err(Missing::Container(name.container.clone()));
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn query_and_body_say_the_same_and_the_body_has_the_last_word() {
+    fn query_and_body_have_the_same_parameters_and_the_body_wins() {
         let at = |text: &str| text.parse::<Timestamp>().ok();
         let body = br#"{"containerName": "/a/../b//c/", "num_stats": 3, "subcontainers": true,
             "start": "2020-01-01T00:00:00Z", "end": "0001-01-01T00:00:00Z", "other": 1}"#;
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_values_are_named() {
         for (key, value) in [
             ("num_stats", "many"),
             ("start", "yesterday"),

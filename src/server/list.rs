@@ -63,7 +63,7 @@ impl<T: Serialize, I: Iterator<Item = T>> Writer<I> {
             }
             self.first = false;
             if let Err(error) = serde_json::to_writer(&mut self.buffer, &item) {
-                tracing::error!(%error, "an item of a list could not be written");
+                tracing::error!(err = %error, "Serializing an item of a list failed");
                 self.done = true;
                 return Some(Err(error));
             }

@@ -3,10 +3,10 @@
 use super::{
     auth::Peer,
     connections::{Connections, Place, Progress, Source},
+    guarded_body::until_sent,
     handlers::Handlers,
-    held::until_sent,
     observed::Observed,
-    response::Lasting,
+    response::LongRunning,
     tls::Tls,
     unix_socket::{self, LocalPath},
 };
@@ -178,7 +178,7 @@ impl Listener {
     ) -> anyhow::Result<()> {
         let connections = Connections::new(self.limits);
         let mut open = JoinSet::new();
-        tracing::info!(name = self.name, address = %self.socket, "serving");
+        tracing::info!(name = self.name, address = %self.socket, "Started listening");
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -199,7 +199,7 @@ impl Listener {
                         open.spawn(contain(panics::Place::Connection, served));
                     }
                     Err(error) => {
-                        tracing::warn!(name = self.name, %error, "cannot accept a connection");
+                        tracing::warn!(name = self.name, err = %error, "Accepting a connection failed");
                         tokio::select! {
                             () = shutdown.cancelled() => break,
                             () = sleep(ACCEPT_PAUSE) => {}
@@ -299,13 +299,13 @@ impl Serving {
         });
         let (stream, shares) = match checked.await {
             Ok(checked) => checked,
-            Err(error) => return tracing::error!(%error, "a connection's task failed"),
+            Err(error) => return tracing::error!(err = %error, "The task of a connection failed"),
         };
         if !matches!(shares, Ok(true)) {
             let err = shares.err().map(|error| chain(&error));
             tracing::warn!(
                 err,
-                "Refused a process in other namespaces on the local socket"
+                "Refusing a process in other namespaces on the local socket"
             );
             self.handlers = self.handlers.refusing();
         }
@@ -331,12 +331,12 @@ impl Serving {
             let response = service.answer(request);
             async move {
                 let response = response.await?;
-                if let Some(Lasting { stall }) = response.extensions().get() {
+                if let Some(LongRunning { stall }) = response.extensions().get() {
                     in_progress.progress.allow_stall(*stall);
                     in_progress.place.leave();
                 }
                 let status = response.status().as_u16();
-                tracing::debug!(%method, path, status, "answered");
+                tracing::debug!(%method, path, status, "HTTP");
                 Ok::<_, Infallible>(until_sent(response, in_progress))
             }
         });
@@ -356,7 +356,7 @@ impl Serving {
                 served.as_mut().graceful_shutdown();
                 match timeout(self.limits.drain, served).await {
                     Ok(ended) => ended,
-                    Err(_) => return tracing::debug!("Connection closed at shutdown before its answer was out"),
+                    Err(_) => return tracing::debug!("Connection closed at shutdown before its response was sent"),
                 }
             }
         };
@@ -372,7 +372,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<(TlsStream<S>, Option<Arc<Peer>>)> {
     let acceptor = TlsAcceptor::from(tls.config().await);
     let stream = acceptor.accept(stream).await?;
-    let shown = stream.get_ref().1.peer_certificates();
-    let peer = Peer::new(shown.unwrap_or_default()).map(Arc::new);
+    let certificates = stream.get_ref().1.peer_certificates();
+    let peer = Peer::new(certificates.unwrap_or_default()).map(Arc::new);
     Ok((stream, peer))
 }

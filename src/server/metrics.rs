@@ -73,9 +73,10 @@ impl HttpMetrics {
                 Port::ReadOnly | Port::Health => "readonly",
                 Port::Main | Port::Local => "readwrite",
             },
-            long_running: match LONG_RUNNING.contains(&path.to_ascii_lowercase().as_str()) {
-                true => "true",
-                false => "false",
+            long_running: if LONG_RUNNING.contains(&path.to_ascii_lowercase().as_str()) {
+                "true"
+            } else {
+                "false"
             },
             path,
         };

@@ -27,7 +27,7 @@ mod gzip;
 mod handlers;
 mod layers;
 mod health;
-mod held;
+mod guarded_body;
 mod html;
 mod list;
 mod listener;

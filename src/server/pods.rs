@@ -3,15 +3,13 @@
 use super::{
     list,
     response::{Body, json, not_found, one},
-    streaming::{
-        PodName,
-        lookup::{self, Shown},
-    },
+    streaming::{PodName, lookup},
     views::{Known, PodsView, Recorded, RunningPodsView, flushed, unless_stopping},
 };
 use crate::{
     host::Machine,
     model::{ContainerState, Pod, PodStatus},
+    pods::pod_sync::KnownPod,
 };
 use hyper::Response;
 use k8s_openapi::{
@@ -81,13 +79,13 @@ impl PodLists {
     }
 
     /// The known pods, once they are known.
-    pub(super) async fn known(&self, stopping: &CancellationToken) -> Vec<Shown> {
+    pub(super) async fn known(&self, stopping: &CancellationToken) -> Vec<KnownPod> {
         unless_stopping(stopping, (self.known)()).await;
         (self.pods)()
     }
 }
 
-pub(super) fn pod_list(pods: Vec<Shown>) -> Response<Body> {
+pub(super) fn pod_list(pods: Vec<KnownPod>) -> Response<Body> {
     let items = pods
         .into_iter()
         .map(|(pod, status)| PodItem { pod, status });
@@ -132,7 +130,7 @@ fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
 }
 
 /// The status of one pod, or 404.
-fn pod_info(known: Vec<Shown>, name: &PodName) -> Response<Body> {
+fn pod_info(known: Vec<KnownPod>, name: &PodName) -> Response<Body> {
     match lookup::pod(known, name) {
         Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
             Some(status) => one(status),

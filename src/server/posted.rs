@@ -36,11 +36,11 @@ pub(super) async fn take(store: PostedPods, how: Post, body: Bytes) -> Response<
                 .iter()
                 .map(|pod| pod.full_name().to_string())
                 .collect();
-            tracing::info!(pods = names.join(","), how = ?how, "Pods were posted");
+            tracing::info!(pods = names.join(","), how = ?how, "Received posted pods");
             pod_list(taken.into_iter().map(|pod| (pod, None)).collect())
         }
         Ok(Err(PostError::Storage(error))) => {
-            tracing::warn!(%error, "Posted pods cannot be kept");
+            tracing::warn!(err = %error, "Storing posted pods failed");
             let body = format!("500 the pods cannot be kept: {error}\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, body)
         }

@@ -72,14 +72,14 @@ impl Process {
     pub(super) fn put_verbosity(&self, body: &[u8]) -> Response<Body> {
         let given = String::from_utf8_lossy(body);
         let Ok(verbosity) = given.trim().parse::<u32>() else {
-            let shown: String = given.chars().take(40).collect();
+            let quoted: String = given.chars().take(40).collect();
             return bad_request(&format!(
-                "failed to set logging.verbosity: {shown:?} is not a whole number from 0"
+                "failed to set logging.verbosity: {quoted:?} is not a whole number from 0"
             ));
         };
         let before = (self.verbosity)();
         (self.set_verbosity)(verbosity);
-        tracing::info!(before, verbosity, "The log's verbosity was changed");
+        tracing::info!(before, verbosity, "Changed the log verbosity");
         let body = format!("successfully set klog.logging.verbosity to {verbosity}");
         text(StatusCode::OK, body)
     }

@@ -33,7 +33,7 @@ const NAME: HeaderValue = HeaderValue::from_static("attachment; filename=\"profi
 /// Profiles for so many seconds; `None` is a HEAD request. A client that disconnects ends the profile.
 pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
     let seen = match seconds {
-        Some(seconds) => look(Duration::from_secs(seconds), stopping).await,
+        Some(seconds) => record(Duration::from_secs(seconds), stopping).await,
         None => Ok(Seen::File(Vec::new())),
     };
     match seen {
@@ -55,7 +55,7 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
         }
         Err(error) => {
             let error = chain(&error);
-            tracing::warn!(error, "A profile cannot be made");
+            tracing::warn!(err = error, "CPU profile failed");
             let body = format!("500 a profile cannot be made: {error}\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, body)
         }
@@ -79,7 +79,7 @@ enum Seen {
     Stopping,
 }
 
-async fn look(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> {
+async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> {
     let Some(mut profiler) = blocking(Profiler::start).await?? else {
         return Ok(Seen::Busy);
     };
@@ -87,7 +87,7 @@ async fn look(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> 
         Timestamp::now().as_duration().unsigned_abs(),
         Instant::now(),
     );
-    tracing::info!(seconds = time.as_secs(), "A profile is being made");
+    tracing::info!(seconds = time.as_secs(), "Starting a CPU profile");
     let end = begun + time;
     while Instant::now() < end {
         let pause = end.min(Instant::now() + ROOM);

@@ -22,7 +22,7 @@ pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 /// Extension of a response without an end of its own. Its handler limits the number of those, so the connection
 /// gives its place back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lasting {
+pub(super) struct LongRunning {
     /// How long the client may read nothing; zero is no limit.
     pub(super) stall: Duration,
 }

@@ -56,7 +56,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
-    async fn a_scrape_that_fails_is_made_again_for_the_next() {
+    async fn a_failed_scrape_is_repeated_for_the_next_client() {
         let made = Arc::new(AtomicUsize::new(0));
         let counted = made.clone();
         let metrics = move || {

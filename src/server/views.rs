@@ -1,10 +1,9 @@
 //! What several handlers read, and what they wait for.
 
 use super::response::Body;
-use crate::model::{Pod, PodStatus};
+use crate::{model::PodStatus, pods::pod_sync::KnownPod};
 use futures::future::BoxFuture;
 use hyper::Response;
-use k8s_openapi::api::core::v1;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Every known pod with its current status, unless that is the one in its manifest.
-pub type PodsView = Arc<dyn Fn() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> + Send + Sync>;
+pub type PodsView = Arc<dyn Fn() -> Vec<KnownPod> + Send + Sync>;
 /// The runtime status of every pod that runs.
 pub type RunningPodsView = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
 /// Ends when the pods of the node are known, or when that takes too long.

@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_upset_it(at in 0usize..400, byte: u8, noise: Vec<u8>) {
+        fn no_bytes_make_it_panic(at in 0usize..400, byte: u8, noise: Vec<u8>) {
             let mut der = certificate(|params| {
                 params.distinguished_name.push(DnType::CommonName, "who");
             });

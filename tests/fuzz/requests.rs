@@ -60,7 +60,7 @@ const EVERYTHING_OFF: [Switch; 5] = [
     Switch::PostedPods,
 ];
 
-/// What the first byte of an input chooses from. Whoever asks behind the closed gate is refused.
+/// What the first byte of an input chooses from. Whoever asks behind the closed auth is refused.
 const KINDS: [&str; 7] = [
     "open",
     "local",
@@ -87,9 +87,9 @@ impl Ports {
         let off = Handlers::read_only(checks(), views, EVERYTHING_OFF.to_vec());
         for kind in KINDS {
             let handlers = match kind {
-                "open" => on.secured(gate(true)),
-                "closed" => on.secured(gate(false)),
-                "open-off" => off.secured(gate(true)),
+                "open" => on.secured(auth(true)),
+                "closed" => on.secured(auth(false)),
+                "open-off" => off.secured(auth(true)),
                 "local" => on.local(),
                 "local-off" => off.local(),
                 "health" => Handlers::health(checks()),
@@ -122,7 +122,7 @@ impl Ports {
 }
 
 /// Everybody is anonymous and may do all, or nobody is anybody.
-fn gate(anonymous: bool) -> KubeletAuth {
+fn auth(anonymous: bool) -> KubeletAuth {
     static FILE: &str = "/nonexistent/clients.crt";
     let settings = AuthSettings {
         client_ca_file: Some(FILE.into()),

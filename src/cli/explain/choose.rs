@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_meant_by_uid_by_name_or_by_its_name_without_the_nodes_suffix() {
+    fn a_pod_is_chosen_by_uid_by_name_or_by_its_name_without_the_nodes_suffix() {
         let node = node(&[
             ("default", "web-n1", "1"),
             ("shop", "web-n1", "2"),

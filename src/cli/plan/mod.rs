@@ -11,7 +11,7 @@ mod steps;
 use super::{
     args::{Output, Plan},
     term::{Term, json, print},
-    validate::{self, Judge, Judged},
+    validate::{self, ValidatedFile, Validator},
 };
 use crate::{
     app::look::{Look, Runtime, RuntimeReport},
@@ -76,7 +76,7 @@ pub(super) async fn run(asked: Plan) -> anyhow::Result<ExitCode> {
     let (file, node_name) = (asked.file.clone(), config.node_name.clone());
     let objects = LocalObjects::given(config.local_objects_dir.is_some());
     let judged = tokio::task::spawn_blocking(move || {
-        let judge = Judge {
+        let judge = Validator {
             node_name,
             source: PodSource::File,
             objects,
@@ -84,7 +84,7 @@ pub(super) async fn run(asked: Plan) -> anyhow::Result<ExitCode> {
         };
         validate::file_at(&file, &location, &judge).map(|judged| (judged, location))
     });
-    let (Judged { report, pods }, location) = judged.await??;
+    let (ValidatedFile { report, pods }, location) = judged.await??;
     let Some(pod) = pods.into_iter().next() else {
         print(&validate::text_of(report, term.paint))?;
         return Ok(ExitCode::FAILURE);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_cannot_be_taken_out_and_an_item_only_so_often() {
+    fn missing_values_cannot_be_removed_and_an_item_only_twice() {
         let mut tree = tree();
         for path in ["", "x", "a.x", "l[9]", "l[x]", "n.m", "l.k"] {
             assert!(!blank(&mut tree, path), "{path}");

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_is_searched_only_for_what_is_not_known() {
+    fn the_tree_is_searched_only_for_unknown_containers() {
         let root = tempfile::tempdir().unwrap();
         let make = |path: &str| std::fs::create_dir_all(root.path().join(path)).unwrap();
         make("k8s.io/one/nested/two");

@@ -345,12 +345,13 @@ fn disk_io(devices: &[DeviceIo], disks: &HashMap<(u32, u32), String>) -> Value {
         };
         devices.iter().map(row).collect()
     };
-    match devices.is_empty() {
-        true => json!({}),
-        false => json!({
+    if devices.is_empty() {
+        json!({})
+    } else {
+        json!({
             "io_service_bytes": table(|io| (io.read_bytes, io.write_bytes)),
             "io_serviced": table(|io| (io.reads, io.writes)),
-        }),
+        })
     }
 }
 

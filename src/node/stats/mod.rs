@@ -111,10 +111,10 @@ pub struct Parts {
 /// Reads usage. Cheap to clone.
 #[derive(Clone)]
 pub struct Stats {
-    inner: Arc<Inner>,
+    inner: Arc<StatsState>,
 }
 
-struct Inner {
+struct StatsState {
     parts: Parts,
     machine: MachineFacts,
     sampler: Arc<Mutex<sampler::Sampler>>,
@@ -135,7 +135,7 @@ impl Stats {
     pub fn new(parts: Parts, machine: &Machine) -> Self {
         let fs = CgroupFs::new("/sys/fs/cgroup", machine.cgroup_v2);
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StatsState {
                 machine: machine::facts(machine),
                 sampler: Arc::new(Mutex::new(sampler::Sampler::new(fs))),
                 disks: DiskMeter::default(),
@@ -205,9 +205,10 @@ impl Stats {
     async fn cpu_and_memory(&self, depth: Depth) -> Option<Summary> {
         let inner = &self.inner;
         let snapshot = inner.snapshot(depth).await?;
-        let said = match lacks_cgroups(&snapshot) {
-            true => inner.said().await.unwrap_or_default(),
-            false => Arc::default(),
+        let said = if lacks_cgroups(&snapshot) {
+            inner.said().await.unwrap_or_default()
+        } else {
+            Arc::default()
         };
         Some(generate::summary(&inner.inputs(&snapshot, &said, None)))
     }
@@ -262,7 +263,7 @@ fn lacks_cgroups(snapshot: &Snapshot) -> bool {
     samples.any(Option::is_none)
 }
 
-impl Inner {
+impl StatsState {
     fn inputs<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -289,13 +290,13 @@ impl Inner {
         let (depth, runtime) = (*depth, self.runtime_pid().await);
         let ask = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
             let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
-            let look = move || {
+            let read = move || {
                 let pods = running_pods::subjects(&cache.pods());
                 let mut system = vec![("kubelet", std::process::id())];
                 system.extend(runtime.map(|pid| ("runtime", *pid)));
-                Arc::new(sampler.lock().look(pods, &system, depth))
+                Arc::new(sampler.lock().snapshot(pods, &system, depth))
             };
-            Box::pin(blocking(look))
+            Box::pin(blocking(read))
         };
         Some(source.get(ask).await?.as_ref().clone())
     }
@@ -307,7 +308,7 @@ impl Inner {
             Box::pin(async move {
                 let stats = runtime.list_container_stats().await;
                 let stats = stats.inspect_err(|error| {
-                    tracing::warn!(err = %error, "The runtime does not tell what containers use");
+                    tracing::warn!(err = %error, "Failed to list container stats");
                 });
                 let id = |stats: v1::ContainerStats| {
                     Some((stats.attributes.as_ref()?.id.clone(), stats))
@@ -354,7 +355,7 @@ impl Inner {
             Box::pin(async move {
                 let info = images.image_fs_info().await;
                 let info = info.inspect_err(|error| {
-                    tracing::warn!(err = %error, "The runtime does not tell what images use");
+                    tracing::warn!(err = %error, "Failed to get image filesystem stats");
                 });
                 let first = info.ok()?.image_filesystems.into_iter().next()?;
                 let mount = first.fs_id.map(|id| id.mountpoint).unwrap_or_default();
@@ -479,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_tells_its_image_or_does_not() {
+    fn the_image_of_a_sandbox_is_optional() {
         let info = |text: &str| HashMap::from([("info".to_owned(), text.to_owned())]);
         let image = image_of_sandbox(&info(r#"{"pid": 7, "image": "pause:3"}"#));
         assert_eq!(image.as_deref(), Some("pause:3"));

@@ -199,7 +199,7 @@ mod tests {
     use crate::node::stats::api::PodReference;
 
     #[test]
-    fn the_text_is_as_upstream_writes_it_and_what_is_not_known_is_left_out() {
+    fn the_text_is_upstreams_and_unknown_values_are_left_out() {
         let container = |name: &str, cpu: Option<u64>| ContainerStats {
             name: name.into(),
             start_time: Time(1_500_000_000),

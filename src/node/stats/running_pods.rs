@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_pods_of_one_name_the_newer_is_shown_and_a_lost_sandbox_is_no_end() {
+    fn of_two_pods_of_one_name_the_newer_counts_and_a_lost_sandbox_is_no_end() {
         let mut without = pod("3", "c", false, 1);
         without.containers = vec![container("x", "web", ContainerState::Running)];
         let pods = [pod("1", "a", true, 1), pod("2", "a", true, 2), without];

@@ -149,24 +149,24 @@ impl Sampler {
 
     /// Samples the machine, these pods, and the cgroups of these processes; networks with more than
     /// [`Depth::Core`].
-    pub(super) fn look(
+    pub(super) fn snapshot(
         &mut self,
         pods: Vec<PodSubject>,
         system: &[(&'static str, u32)],
         depth: Depth,
     ) -> Snapshot {
-        let look = Look {
+        let pass = Pass {
             now: Instant::now(),
             depth,
         };
-        self.turns = Turns::among(&self.kept, look.now);
+        self.turns = Turns::among(&self.kept, pass.now);
         let ids = pods.iter().flat_map(ids_of).collect::<HashSet<_>>();
-        self.index.learn(&ids, &self.fs, look.now);
+        self.index.learn(&ids, &self.fs, pass.now);
         self.kept.values_mut().for_each(|kept| kept.seen = false);
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = network(std::process::id(), &mut self.scratch);
         let mut snapshot = Snapshot {
-            node: self.node(look),
+            node: self.node(pass),
             network: host.clone().unwrap_or_default(),
             disks: proc::parse_disk_names(&text("/proc/diskstats")),
             ..Snapshot::default()
@@ -174,12 +174,12 @@ impl Sampler {
         let mut above = BTreeMap::new();
         snapshot.pods = pods
             .into_iter()
-            .map(|pod| self.pod(pod, host.as_ref(), &mut above, look))
+            .map(|pod| self.pod(pod, host.as_ref(), &mut above, pass))
             .collect();
         snapshot.above = above.into_values().flatten().collect();
         for (name, pid) in system {
             let path = proc::cgroup_of(*pid, self.fs.is_v2()).filter(|path| path != "/");
-            let sample = path.and_then(|path| self.sample(&Arc::from(path), look));
+            let sample = path.and_then(|path| self.sample(&Arc::from(path), pass));
             snapshot.system.extend(sample.map(|sample| (*name, sample)));
         }
         let scratch = &mut self.scratch;
@@ -197,32 +197,32 @@ impl Sampler {
         pod: PodSubject,
         host: Option<&Arc<[NetworkInterface]>>,
         above: &mut BTreeMap<String, Option<Sample>>,
-        look: Look,
+        pass: Pass,
     ) -> PodSample {
         let sandbox = pod.sandbox.clone();
-        let sandbox = sandbox.and_then(|id| self.of_container(&id, look));
+        let sandbox = sandbox.and_then(|id| self.of_container(&id, pass));
         let containers: Vec<Option<Sample>> = pod
             .containers
             .iter()
-            .map(|container| self.of_container(&container.id, look))
+            .map(|container| self.of_container(&container.id, pass))
             .collect();
         let first = sandbox.iter().chain(containers.iter().flatten()).next();
         let around = first.and_then(|first| pod_cgroup(&first.path, pod.uid.as_str()));
         let around = around.map(Arc::<str>::from);
         for path in around.iter().flat_map(|path| ancestors(path)) {
             if !above.contains_key(path) {
-                above.insert(path.to_owned(), self.sample(&Arc::from(path), look));
+                above.insert(path.to_owned(), self.sample(&Arc::from(path), pass));
             }
         }
-        let whole = around.and_then(|path| self.sample(&path, look));
+        let whole = around.and_then(|path| self.sample(&path, pass));
         let mut samples = sandbox.iter().chain(containers.iter().flatten());
         let one =
             samples.find_map(|sample| sample.usage.tasks.and_then(|TaskCount { one, .. }| one));
-        let network = match pod.host_network {
-            true => host.cloned(),
-            false => one
-                .filter(|_| look.depth > Depth::Core)
-                .and_then(|pid| network(pid, &mut self.scratch)),
+        let network = if pod.host_network {
+            host.cloned()
+        } else {
+            one.filter(|_| pass.depth > Depth::Core)
+                .and_then(|pid| network(pid, &mut self.scratch))
         };
         PodSample {
             pod,
@@ -233,17 +233,17 @@ impl Sampler {
         }
     }
 
-    fn of_container(&mut self, id: &str, look: Look) -> Option<Sample> {
+    fn of_container(&mut self, id: &str, pass: Pass) -> Option<Sample> {
         let path = self.index.path(id)?;
-        let sample = self.sample(&path, look);
+        let sample = self.sample(&path, pass);
         if sample.is_none() {
             self.index.lost(id);
         }
         sample
     }
 
-    fn node(&mut self, look: Look) -> Sample {
-        let mut node = self.sample(&Arc::from("/"), look).unwrap_or_default();
+    fn node(&mut self, pass: Pass) -> Sample {
+        let mut node = self.sample(&Arc::from("/"), pass).unwrap_or_default();
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let info = proc::parse_meminfo(&info);
         let mut usage = Usage::clone(&node.usage);
@@ -260,7 +260,7 @@ impl Sampler {
     }
 
     /// One cgroup; `None` when it is not there.
-    fn sample(&mut self, path: &Arc<str>, look: Look) -> Option<Sample> {
+    fn sample(&mut self, path: &Arc<str>, pass: Pass) -> Option<Sample> {
         let at = since_epoch();
         let Self {
             fs,
@@ -270,7 +270,7 @@ impl Sampler {
             ..
         } = self;
         let Some(known) = kept.get_mut(path) else {
-            let fresh = Kept::first(fs, path, at, look, scratch)?;
+            let fresh = Kept::first(fs, path, at, pass, scratch)?;
             let sample = fresh.sample(path, at, None);
             kept.insert(path.clone(), fresh);
             return Some(sample);
@@ -279,10 +279,10 @@ impl Sampler {
         let usage = fs.pulse(path, &mut known.handles, scratch).ok()?;
         if turns.take(known.verified) {
             known.limits = fs.limits(path, scratch);
-            known.verified = look.now;
+            known.verified = pass.now;
             known.still = false;
         }
-        known.take(fs, path, look.depth, usage, scratch);
+        known.take(fs, path, pass.depth, usage, scratch);
         let (rate, nano_cores) = known.rate.next(at, known.pulse.0);
         known.rate = rate;
         Some(known.sample(path, at, nano_cores))
@@ -291,7 +291,7 @@ impl Sampler {
 
 /// The time of a sample, and its depth.
 #[derive(Clone, Copy)]
-struct Look {
+struct Pass {
     now: Instant,
     depth: Depth,
 }
@@ -301,7 +301,7 @@ impl Kept {
         fs: &CgroupFs,
         path: &str,
         at: i64,
-        look: Look,
+        pass: Pass,
         scratch: &mut Scratch,
     ) -> Option<Self> {
         let mut handles = Handles::default();
@@ -309,16 +309,16 @@ impl Kept {
         let pulse = pulse_of(&usage);
         let mut first = Self {
             usage: Arc::default(),
-            depth: look.depth,
+            depth: pass.depth,
             limits: fs.limits(path, scratch),
             pulse,
             still: false,
-            verified: look.now,
+            verified: pass.now,
             rate: Rate::first(at, pulse.0),
             handles,
             seen: true,
         };
-        first.take(fs, path, look.depth, usage, scratch);
+        first.take(fs, path, pass.depth, usage, scratch);
         first.still = false;
         Some(first)
     }

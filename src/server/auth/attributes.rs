@@ -28,7 +28,7 @@ pub(super) fn verb(method: &Method) -> &'static str {
 }
 
 /// The review of whether the user may do this to this subresource of the node.
-pub(super) fn question(
+pub(super) fn access_review(
     user: &User,
     verb: &str,
     node_name: &str,
@@ -71,7 +71,7 @@ pub(super) fn forbidden(user: &str, verb: &str, subresources: Subresources) -> S
 }
 
 /// Upstream's text when the review failed.
-pub(super) fn undecided(user: &str, verb: &str, subresource: &str) -> String {
+pub(super) fn review_failed(user: &str, verb: &str, subresource: &str) -> String {
     format!(
         "Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})"
     )
@@ -99,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_about_this_node() {
+    fn a_review_is_about_this_node() {
         let user = User {
             name: "who".into(),
             groups: vec!["g".into()],
             ..User::default()
         };
-        let asked = question(&user, "get", "n1", "pods");
+        let review = access_review(&user, "get", "n1", "pods");
         let expected = serde_json::json!({
             "user": "who",
             "groups": ["g"],
@@ -113,11 +113,11 @@ mod tests {
                 "verb": "get", "version": "v1", "resource": "nodes", "subresource": "pods", "name": "n1",
             },
         });
-        assert_eq!(serde_json::to_value(asked).unwrap(), expected);
+        assert_eq!(serde_json::to_value(review).unwrap(), expected);
     }
 
     #[test]
-    fn only_a_clear_yes_is_one() {
+    fn only_an_unambiguous_review_allows() {
         let status = |allowed, denied| SubjectAccessReviewStatus {
             allowed,
             denied,
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_in_upstreams_words() {
+    fn refusals_have_upstreams_texts() {
         assert_eq!(
             forbidden("who", "get", &["pods", "proxy"]),
             "Forbidden (user=who, verb=get, resource=nodes, subresource(s)=[pods proxy])"
         );
         assert_eq!(
-            undecided("who", "get", "proxy"),
+            review_failed("who", "get", "proxy"),
             "Authorization error (user=who, verb=get, resource=nodes, subresource=proxy)"
         );
     }

@@ -181,49 +181,49 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_review_is_made_once_and_again_when_its_result_has_expired() {
         let cache: ReviewCache<u8, ()> = ReviewCache::new(10);
-        let asked = Arc::new(AtomicUsize::new(0));
+        let reviews = Arc::new(AtomicUsize::new(0));
         let get = || {
-            let asked = asked.clone();
-            let ask = move || async move {
-                asked.fetch_add(1, Ordering::SeqCst);
+            let reviews = reviews.clone();
+            let review = move || async move {
+                reviews.fetch_add(1, Ordering::SeqCst);
                 Ok(7)
             };
-            cache.get(key(1), ask, |_| Duration::from_secs(120))
+            cache.get(key(1), review, |_| Duration::from_secs(120))
         };
         assert_eq!(get().await, Ok(7));
         tokio::time::advance(Duration::from_secs(119)).await;
         assert_eq!(get().await, Ok(7));
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(reviews.load(Ordering::SeqCst), 1);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(get().await, Ok(7));
-        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        assert_eq!(reviews.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test]
     async fn simultaneous_callers_share_one_review() {
         let cache: ReviewCache<u8, &str> = ReviewCache::new(10);
-        let asked = Arc::new(AtomicUsize::new(0));
-        let (tell, told) = oneshot::channel::<Result<u8, &str>>();
-        let told = told.shared();
+        let reviews = Arc::new(AtomicUsize::new(0));
+        let (respond, response) = oneshot::channel::<Result<u8, &str>>();
+        let response = response.shared();
         let get = || {
-            let (asked, told) = (asked.clone(), told.clone());
-            let ask = move || {
-                asked.fetch_add(1, Ordering::SeqCst);
-                async move { told.await.unwrap() }
+            let (reviews, response) = (reviews.clone(), response.clone());
+            let review = move || {
+                reviews.fetch_add(1, Ordering::SeqCst);
+                async move { response.await.unwrap() }
             };
             let cache = cache.clone();
-            async move { cache.get(key(1), ask, |_| Duration::from_secs(1)).await }
+            async move { cache.get(key(1), review, |_| Duration::from_secs(1)).await }
         };
         let all = futures::future::join_all((0..20).map(|_| get()));
         // All of them join before there is a result.
-        let tell = async { tell.send(Err("no")).unwrap() };
-        let (heard, ()) = futures::future::join(all, tell).await;
+        let respond = async { respond.send(Err("no")).unwrap() };
+        let (results, ()) = futures::future::join(all, respond).await;
         assert!(
-            heard
+            results
                 .into_iter()
                 .all(|answer| answer == Err(Arc::new("no")))
         );
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(reviews.load(Ordering::SeqCst), 1);
         // An error is not kept.
         let again = cache.get(key(1), || async { Ok(1) }, |_| Duration::from_secs(1));
         assert_eq!(again.await, Ok(1));
@@ -232,15 +232,15 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_leaves_does_not_cancel_the_review_for_the_others() {
         let cache: ReviewCache<u8, ()> = ReviewCache::new(10);
-        let (tell, told) = oneshot::channel::<u8>();
-        let ask = || async { Ok(told.await.unwrap()) };
-        let mut first = Box::pin(cache.get(key(1), ask, |_| Duration::from_secs(1)));
+        let (respond, response) = oneshot::channel::<u8>();
+        let review = || async { Ok(response.await.unwrap()) };
+        let mut first = Box::pin(cache.get(key(1), review, |_| Duration::from_secs(1)));
         assert!((&mut first).now_or_never().is_none());
         let never = || async { std::future::pending().await };
         let mut second = Box::pin(cache.get(key(1), never, |_| Duration::from_secs(1)));
         assert!((&mut second).now_or_never().is_none());
         drop(first);
-        tell.send(3).unwrap();
+        respond.send(3).unwrap();
         assert_eq!(second.await, Ok(3));
         // When all have left, the next one starts another review.
         let stuck = || async { std::future::pending().await };

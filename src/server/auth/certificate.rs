@@ -17,11 +17,11 @@ const STANDS: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
-    probe_result: Mutex<Option<Verdict>>,
+    probe_result: Mutex<Option<Verification>>,
 }
 
 #[derive(Debug)]
-struct Verdict {
+struct Verification {
     authorities: Arc<Authorities>,
     from: SystemTime,
     until: SystemTime,
@@ -48,14 +48,16 @@ impl Peer {
             return stands.outcome.clone();
         }
         let Some((own, others)) = self.chain.split_first() else {
-            return Outcome::Nobody;
+            return Outcome::NoCredentials;
         };
         let outcome = match authorities.verify(own, others, unix(now)) {
             Ok(()) => of_certificate(own),
-            Err(error) => Outcome::Bad(format!("verifying the client certificate failed: {error}")),
+            Err(error) => {
+                Outcome::Invalid(format!("verifying the client certificate failed: {error}"))
+            }
         };
         let ends = x509::facts(own).map(|facts| SystemTime::from(facts.not_after));
-        *probe_result = Some(Verdict {
+        *probe_result = Some(Verification {
             authorities,
             from: now,
             until: (now + STANDS).min(ends.unwrap_or(now)),

@@ -56,7 +56,7 @@ impl TokenMetrics {
         }
     }
 
-    pub(super) fn looked_up(&self, hit: bool, begun: Instant) {
+    pub(super) fn lookup(&self, hit: bool, begun: Instant) {
         let status = Status {
             status: if hit { "hit" } else { "miss" },
         };

@@ -23,7 +23,7 @@ pub use user::User;
 
 use self::{
     admission::Admission,
-    attributes::{allows, forbidden, question, undecided, verb},
+    attributes::{access_review, allows, forbidden, review_failed, verb},
     cache::{Key, ReviewCache},
     metrics::TokenMetrics,
     user::{Outcome, of_token_review, settle, token},
@@ -40,11 +40,11 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
 /// Cached results of each kind.
-const KEPT: usize = 4096;
+const CACHE_SIZE: usize = 4096;
 /// Longest time for which a refused token is cached. Upstream does not cache it.
-const REFUSED: Duration = Duration::from_secs(10);
+const REFUSED_TTL: Duration = Duration::from_secs(10);
 /// Size of a user's groups and other attributes, bytes, above which the review is not cached.
-const LARGEST_KEPT: usize = 16 * 1024;
+const MAX_CACHED_USER: usize = 16 * 1024;
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,11 +85,11 @@ impl Refusal {
 /// Authenticates and authorizes requests; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KubeletAuth {
-    inner: Arc<Inner>,
+    inner: Arc<AuthState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct AuthState {
     settings: AuthSettings,
     node_name: String,
     authorities: Option<Arc<ClientAuthorities>>,
@@ -107,7 +107,7 @@ enum ReviewFailure {
     Review(#[from] ReviewError),
     #[error("{0}")]
     Contradiction(&'static str),
-    #[error("too many reviews for clients that are not known")]
+    #[error("too many reviews for unknown clients")]
     TooMany,
 }
 
@@ -125,15 +125,15 @@ impl KubeletAuth {
         settings.check(api.is_some())?;
         let admission = Admission::new(settings.review_qps, settings.review_burst);
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(AuthState {
                 settings,
                 node_name: node_name.to_owned(),
                 authorities,
                 api,
                 admission,
-                tokens: ReviewCache::new(KEPT),
+                tokens: ReviewCache::new(CACHE_SIZE),
                 metrics: None,
-                rights: ReviewCache::new(KEPT),
+                rights: ReviewCache::new(CACHE_SIZE),
             }),
         })
     }
@@ -173,7 +173,7 @@ impl KubeletAuth {
     }
 }
 
-impl Inner {
+impl AuthState {
     async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -181,10 +181,10 @@ impl Inner {
     ) -> Result<User, Refusal> {
         let certificate = match (&self.authorities, peer) {
             (Some(authorities), Some(peer)) => peer.user(authorities.current().await),
-            _ => Outcome::Nobody,
+            _ => Outcome::NoCredentials,
         };
         let token = match &certificate {
-            Outcome::User(_) => Outcome::Nobody,
+            Outcome::User(_) => Outcome::NoCredentials,
             _ => self.by_token(headers).await?,
         };
         settle(certificate, token, self.settings.anonymous).map_err(|why| {
@@ -200,12 +200,12 @@ impl Inner {
                 return Refusal::TooMany;
             }
             let why = chain(error.as_ref());
-            tracing::warn!(err = why, "Unable to authenticate a request by its token");
+            tracing::warn!(err = why, "Unable to authenticate the request");
             Refusal::Unauthenticated(Some(why))
         };
         let in_header = match token(headers) {
             Some(token) => self.review(token).await.map_err(unknown)?,
-            None => Outcome::Nobody,
+            None => Outcome::NoCredentials,
         };
         if matches!(in_header, Outcome::User(_)) {
             return Ok(in_header);
@@ -213,19 +213,19 @@ impl Inner {
         match bearer_protocol::token(headers) {
             Ok(Some(token)) => self.review(&token).await.map_err(unknown),
             Ok(None) => Ok(in_header),
-            Err(why) => Ok(Outcome::Bad(why.into())),
+            Err(why) => Ok(Outcome::Invalid(why.into())),
         }
     }
 
     /// Reviews a token.
     async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewFailure>> {
         let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
-            return Ok(Outcome::Nobody);
+            return Ok(Outcome::NoCredentials);
         };
         let (key, begun) = (digest(token.as_bytes()), Instant::now());
         let metrics = self.metrics.as_ref();
         if let Some(outcome) = self.tokens.kept(&key) {
-            metrics.inspect(|metrics| metrics.looked_up(true, begun));
+            metrics.inspect(|metrics| metrics.lookup(true, begun));
             return Ok(outcome);
         }
         let review = || {
@@ -235,7 +235,7 @@ impl Inner {
                 let in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
                 let is_known = admission.knows(&key);
                 let reviewed = async { Ok(of_token_review(api.review_token(&token).await?)) };
-                let outcome = on_time(admission.run(is_known, reviewed)).await;
+                let outcome = with_deadline(admission.run(is_known, reviewed)).await;
                 drop(in_flight);
                 metrics.inspect(|metrics| metrics.fetched(outcome.is_ok()));
                 if matches!(outcome, Ok(Outcome::User(_))) {
@@ -245,14 +245,14 @@ impl Inner {
             }
         };
         let ttl = move |outcome: &Outcome| match outcome {
-            Outcome::User(user) if size(user) <= LARGEST_KEPT => known,
+            Outcome::User(user) if size(user) <= MAX_CACHED_USER => known,
             Outcome::User(_) => Duration::ZERO,
-            Outcome::Nobody | Outcome::Bad(_) => known.min(REFUSED),
+            Outcome::NoCredentials | Outcome::Invalid(_) => known.min(REFUSED_TTL),
         };
         let blocked = metrics.map(TokenMetrics::blocked);
         let outcome = self.tokens.get(key, review, ttl).await;
         drop(blocked);
-        metrics.inspect(|metrics| metrics.looked_up(false, begun));
+        metrics.inspect(|metrics| metrics.lookup(false, begun));
         outcome
     }
 
@@ -274,7 +274,7 @@ impl Inner {
                     return Err(Refusal::TooMany);
                 }
                 Err(error) => {
-                    let text = undecided(&user.name, verb, subresource);
+                    let text = review_failed(&user.name, verb, subresource);
                     tracing::warn!(err = chain(error.as_ref()), "{text}");
                     return Err(Refusal::Undecided(format!(
                         "{text}: {}",
@@ -299,12 +299,12 @@ impl Inner {
         let Some(api) = &self.api else {
             return Ok(false);
         };
-        let spec = question(user, verb, &self.node_name, subresource);
+        let spec = access_review(user, verb, &self.node_name, subresource);
         let key = digest(&serde_json::to_vec(&spec).unwrap_or_default());
         let ask = || {
             let (api, admission) = (api.clone(), self.admission.clone());
             let is_known = !user.is_anonymous();
-            on_time(async move {
+            with_deadline(async move {
                 let review = async { Ok(api.review_access(&spec).await?) };
                 let status = admission.run(is_known, review).await?;
                 allows(&status).map_err(ReviewFailure::Contradiction)
@@ -316,7 +316,7 @@ impl Inner {
 }
 
 /// Runs a review with a deadline, which includes its admission.
-async fn on_time<T>(
+async fn with_deadline<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {
     let reviewed = timeout(TIMEOUT, review).await;

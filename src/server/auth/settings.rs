@@ -61,11 +61,10 @@ pub enum Unfit {
 
 /// The lines for the configuration file of a node without an API server.
 fn lines(known: bool) -> String {
-    let who = match known {
-        true => "",
-        false => {
-            "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # authorities of your own: their clients are root here; or anonymous: {enabled: true}, which lets everybody in\n"
-        }
+    let who = if known {
+        ""
+    } else {
+        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # authorities of your own: their clients are root here; or anonymous: {enabled: true}, which lets everybody in\n"
     };
     format!(
         "\nauthentication:\n  webhook:\n    enabled: false\n{who}authorization:\n  mode: AlwaysAllow\n\n"
@@ -92,9 +91,10 @@ impl AuthSettings {
             let fields = fields.into_iter().map(|(_, field)| field).collect();
             return Err(Unfit::NoApiServer { fields, known });
         }
-        match known || self.token_ttl.is_some() {
-            true => Ok(()),
-            false => Err(Unfit::NobodyKnown),
+        if known || self.token_ttl.is_some() {
+            Ok(())
+        } else {
+            Err(Unfit::NobodyKnown)
         }
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     };
 
     #[test]
-    fn what_needs_an_api_server_is_refused_without_one() {
+    fn settings_that_need_an_api_server_are_refused_without_one() {
         let of = |ca: bool, anonymous, tokens: bool, authorization, has_api| {
             let settings = AuthSettings {
                 client_ca_file: ca.then(|| "/ca.crt".into()),

@@ -30,9 +30,9 @@ pub struct User {
 pub(super) enum Outcome {
     User(User),
     /// No credentials of this kind.
-    Nobody,
+    NoCredentials,
     /// Invalid credentials, or ones that cannot be verified. The reason is for the log.
-    Bad(String),
+    Invalid(String),
 }
 
 impl User {
@@ -64,15 +64,15 @@ impl User {
 /// name there is no user (upstream's `CommonNameUserConversion`).
 pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
     let Some(facts) = x509::facts(certificate) else {
-        return Outcome::Bad("the client certificate cannot be read".into());
+        return Outcome::Invalid("the client certificate cannot be read".into());
     };
     if facts.common_name.is_empty() {
-        return Outcome::Nobody;
+        return Outcome::NoCredentials;
     }
     let mut uids = facts.uids.into_iter();
     let (uid, other) = (uids.next().unwrap_or_default(), uids.next());
     if other.is_some() {
-        return Outcome::Bad("the client certificate has more than one UID".into());
+        return Outcome::Invalid("the client certificate has more than one UID".into());
     }
     let hash = Sha256::digest(certificate);
     let hash = crate::base::hex(&hash);
@@ -89,7 +89,7 @@ pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
 pub(super) fn of_token_review(status: TokenReviewStatus) -> Outcome {
     if status.authenticated != Some(true) {
         let why = status.error.filter(|why| !why.is_empty());
-        return Outcome::Bad(why.unwrap_or_else(|| "invalid bearer token".into()));
+        return Outcome::Invalid(why.unwrap_or_else(|| "invalid bearer token".into()));
     }
     let user = status.user.unwrap_or_default();
     let user = User {
@@ -121,10 +121,11 @@ pub(super) fn settle(
 ) -> Result<User, String> {
     match (certificate, token) {
         (Outcome::User(user), _) | (_, Outcome::User(user)) => Ok(user),
-        (Outcome::Nobody, Outcome::Nobody) if anonymous => Ok(User::anonymous()),
-        (Outcome::Nobody, Outcome::Nobody) => Err("no credentials".into()),
-        (Outcome::Bad(why), Outcome::Nobody) | (Outcome::Nobody, Outcome::Bad(why)) => Err(why),
-        (Outcome::Bad(why), Outcome::Bad(also)) => Err(format!("{why}; {also}")),
+        (Outcome::NoCredentials, Outcome::NoCredentials) if anonymous => Ok(User::anonymous()),
+        (Outcome::NoCredentials, Outcome::NoCredentials) => Err("no credentials".into()),
+        (Outcome::Invalid(why), Outcome::NoCredentials)
+        | (Outcome::NoCredentials, Outcome::Invalid(why)) => Err(why),
+        (Outcome::Invalid(why), Outcome::Invalid(also)) => Err(format!("{why}; {also}")),
     }
 }
 
@@ -142,22 +143,27 @@ mod tests {
     }
 
     fn bad(why: &str) -> Outcome {
-        Outcome::Bad(why.into())
+        Outcome::Invalid(why.into())
     }
 
     #[test]
     fn one_good_credential_is_enough_and_a_bad_one_is_not_anonymous() {
-        use Outcome::Nobody;
+        use Outcome::NoCredentials;
         let anonymous = Ok(ANONYMOUS);
         // Certificate, token, the user without and with anonymous requests.
         let rows = [
-            (known("c"), Nobody, Ok("c"), Ok("c")),
+            (known("c"), NoCredentials, Ok("c"), Ok("c")),
             (known("c"), bad("t"), Ok("c"), Ok("c")),
             (bad("x"), known("t"), Ok("t"), Ok("t")),
-            (Nobody, known("t"), Ok("t"), Ok("t")),
-            (Nobody, Nobody, Err("no credentials"), anonymous),
-            (bad("x"), Nobody, Err("x"), Err("x")),
-            (Nobody, bad("t"), Err("t"), Err("t")),
+            (NoCredentials, known("t"), Ok("t"), Ok("t")),
+            (
+                NoCredentials,
+                NoCredentials,
+                Err("no credentials"),
+                anonymous,
+            ),
+            (bad("x"), NoCredentials, Err("x"), Err("x")),
+            (NoCredentials, bad("t"), Err("t"), Err("t")),
             (bad("x"), bad("t"), Err("x; t"), Err("x; t")),
         ];
         for (certificate, token, closed, open) in rows {
@@ -200,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_is_in_the_group_of_the_known_once() {
+    fn an_authenticated_user_is_in_the_authenticated_group_once() {
         let of = |name: &str, groups: &[&str]| {
             let user = User {
                 name: name.into(),
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_the_api_server_counts() {
+    fn a_token_review_decides_about_a_token() {
         let status = |authenticated, error: Option<&str>, user| TokenReviewStatus {
             authenticated,
             error: error.map(Into::into),
@@ -265,7 +271,10 @@ mod tests {
         assert_eq!(user.groups, ["system:masters", AUTHENTICATED]);
         let id = &user.extra[CREDENTIAL_ID][0];
         assert_eq!(id.len(), "X509SHA256=".len() + 64, "{id}");
-        assert_eq!(made(&[(DnType::OrganizationName, "g")]), Outcome::Nobody);
-        assert!(matches!(of_certificate(b"junk"), Outcome::Bad(_)));
+        assert_eq!(
+            made(&[(DnType::OrganizationName, "g")]),
+            Outcome::NoCredentials
+        );
+        assert!(matches!(of_certificate(b"junk"), Outcome::Invalid(_)));
     }
 }

@@ -11,7 +11,7 @@ pub(super) use state::{Full, Source};
 
 use super::Limits;
 use parking_lot::Mutex;
-use state::{Id, State};
+use state::{Id, PortConnections};
 use std::{collections::HashMap, sync::Arc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@ pub(super) struct Connections {
 }
 
 struct Table {
-    state: State,
+    state: PortConnections,
     /// Cancelled to close the connection.
     closing: HashMap<Id, CancellationToken>,
 }
@@ -41,7 +41,7 @@ impl Table {
 impl Connections {
     pub(super) fn new(limits: Limits) -> Self {
         let table = Table {
-            state: State::new(limits),
+            state: PortConnections::new(limits),
             closing: HashMap::new(),
         };
         Self {

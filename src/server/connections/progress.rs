@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_has_to_be_whole_soon_and_the_next_one_may_be_waited_for() {
+    async fn a_head_has_a_short_deadline_and_an_idle_connection_a_long_one() {
         let (start, progress) = (Instant::now(), progress());
         assert_eq!(overdue(&progress, start).await, Some(10));
         progress.begin();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_something_now_and_then_may_take_for_ever() {
+    async fn a_client_that_reads_now_and_then_has_no_deadline() {
         let progress = progress();
         let (mut client, ours) = duplex(10);
         let mut ours = Observed::new(ours, progress.clone());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn how_long_a_client_may_take_nothing_is_the_answers_choice() {
+    async fn a_response_sets_how_long_its_client_may_stall() {
         let progress = progress();
         let (_client, ours) = duplex(10);
         let mut ours = Observed::new(ours, progress.clone());

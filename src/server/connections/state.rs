@@ -61,14 +61,14 @@ impl Connection {
 
 /// The connections of one port.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct PortConnections {
     limits: Limits,
     connections: BTreeMap<Id, Connection>,
     authenticated: usize,
     next: Id,
 }
 
-impl State {
+impl PortConnections {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     struct Port {
-        state: State,
+        state: PortConnections,
         start: Instant,
     }
 
@@ -208,7 +208,7 @@ mod tests {
     impl Port {
         fn new(limits: Limits) -> Self {
             Self {
-                state: State::new(limits),
+                state: PortConnections::new(limits),
                 start: Instant::now(),
             }
         }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_one_source_is_taken_in_while_there_is_room() {
+    fn a_burst_of_one_source_is_accepted_while_there_is_room() {
         let mut port = Port::new(limits(100, 3, 100));
         for _ in 0..50 {
             assert!(port.open(1, 0).is_empty());
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_oldest_of_who_has_most_goes() {
+    fn without_room_the_oldest_of_the_largest_source_is_closed() {
         let mut port = Port::new(limits(5, 3, 100));
         for (last, seconds) in [(1, 0), (2, 1), (2, 2), (3, 3), (2, 4)] {
             assert!(port.open(last, seconds).is_empty());

@@ -8,8 +8,8 @@ pub(super) mod params;
 pub use params::LogQuery;
 
 use super::{
-    held::until_sent,
-    response::{Body, BodyError, Lasting, TEXT, closing, respond, text},
+    guarded_body::until_sent,
+    response::{Body, BodyError, LongRunning, TEXT, closing, respond, text},
     streaming::{ContainerName, lookup},
     views::{Known, PodsView},
 };
@@ -94,13 +94,13 @@ impl LogReaders {
         let (pod, container) = (name.pod.name.clone(), name.container.clone());
         let logs = logs.inspect(move |piece| {
             if let Err(error) = piece {
-                tracing::warn!(pod, container, err = %chain(error), "A log cannot be read any further");
+                tracing::warn!(pod, container, err = %chain(error), "Reading a container log failed");
             }
         });
         let body = StreamBody::new(until_stopped(logs, stopping.clone())).boxed_unsync();
         let mut response = until_sent(respond(StatusCode::OK, TEXT, body), slot);
         let stall = self.parts.stall;
-        response.extensions_mut().insert(Lasting { stall });
+        response.extensions_mut().insert(LongRunning { stall });
         // The connection has given its place back.
         closing(response)
     }
@@ -159,7 +159,7 @@ fn refused(name: &ContainerName, refusal: &Refusal) -> Response<Body> {
         Refusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
         Refusal::Log(LogError::File(_)) => {
             let (pod, container) = (&name.pod.name, &name.container);
-            tracing::warn!(pod, container, err = %chain(refusal), "A log cannot be read");
+            tracing::warn!(pod, container, err = %chain(refusal), "Opening a container log failed");
             StatusCode::INTERNAL_SERVER_ERROR
         }
     };

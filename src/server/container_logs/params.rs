@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_values_are_named() {
         for (parameter, value) in [
             ("tailLines", "x"),
             ("tailLines", ""),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn contradictory_options_are_refused() {
         for (pairs, why) in [
             (&[("tailLines", "-1")][..], "tailLines: must be"),
             (&[("limitBytes", "0")], "limitBytes: must be"),

@@ -178,9 +178,10 @@ fn what_it_waits_for(
                 .trouble(&container.name)
                 .and_then(Noted::until);
             let (reason, message) = (&container.reason, &container.message);
-            let what = match message.is_empty() {
-                true => format!("another try ({reason})"),
-                false => format!("another try ({reason}: {message})"),
+            let what = if message.is_empty() {
+                format!("another try ({reason})")
+            } else {
+                format!("another try ({reason}: {message})")
             };
             Some((what, later(held, inputs)))
         }
@@ -194,9 +195,10 @@ fn probe_it_waits_for(
     inputs: &Inputs<'_>,
     container: &ContainerView,
 ) -> Option<(String, Option<Timestamp>)> {
-    let kind = match container.started {
-        true => "Readiness",
-        false => "Startup",
+    let kind = if container.started {
+        "Readiness"
+    } else {
+        "Startup"
     };
     let of_it = |probe: &&ProbeReport| probe.container == container.name && probe.kind == kind;
     let probe = inputs.probes.iter().find(of_it)?;
@@ -276,19 +278,26 @@ fn containers(inputs: &Inputs<'_>) -> Vec<ContainerView> {
     let status = inputs.status.or(inputs.pod.status.as_ref());
     let init = status.and_then(|status| status.init_container_statuses.as_deref());
     let regular = status.and_then(|status| status.container_statuses.as_deref());
-    let kind = |container: &Container| match is_sidecar(container) {
-        true => "sidecar",
-        false => "init",
+    let kind = |container: &Container| {
+        if is_sidecar(container) {
+            "sidecar"
+        } else {
+            "init"
+        }
     };
     let inits = inputs.pod.init_containers().iter();
-    let inits = inits.map(|container| look(container, kind(container), init));
+    let inits = inits.map(|container| container_view(container, kind(container), init));
     let regulars = inputs.pod.containers().iter();
-    let regulars = regulars.map(|container| look(container, "container", regular));
+    let regulars = regulars.map(|container| container_view(container, "container", regular));
     inits.chain(regulars).collect()
 }
 
-fn look(container: &Container, kind: &str, statuses: Option<&[ContainerStatus]>) -> ContainerView {
-    let mut look = ContainerView {
+fn container_view(
+    container: &Container,
+    kind: &str,
+    statuses: Option<&[ContainerStatus]>,
+) -> ContainerView {
+    let mut view = ContainerView {
         name: container.name.clone(),
         kind: kind.into(),
         image: container.image.clone().unwrap_or_default(),
@@ -297,39 +306,39 @@ fn look(container: &Container, kind: &str, statuses: Option<&[ContainerStatus]>)
     };
     let mut statuses = statuses.unwrap_or_default().iter();
     let Some(status) = statuses.find(|status| status.name == container.name) else {
-        return look;
+        return view;
     };
-    look.ready = status.ready;
-    look.started = status.started == Some(true);
-    look.restarts = status.restart_count;
-    look.last = terminated(status.last_state.as_ref()).map(last_end);
+    view.ready = status.ready;
+    view.started = status.started == Some(true);
+    view.restarts = status.restart_count;
+    view.last = terminated(status.last_state.as_ref()).map(last_end);
     match status.state.as_ref() {
         Some(ContainerState {
             running: Some(running),
             ..
         }) => {
-            look.state = "running".into();
-            look.since = running.started_at.as_ref().map(|time| time.0);
+            view.state = "running".into();
+            view.since = running.started_at.as_ref().map(|time| time.0);
         }
         Some(ContainerState {
             terminated: Some(ended),
             ..
         }) => {
             let end = last_end(ended);
-            look.state = "terminated".into();
-            (look.reason, look.message) = (end.reason, end.message);
-            (look.since, look.exit_code) = (end.at, Some(end.exit_code));
+            view.state = "terminated".into();
+            (view.reason, view.message) = (end.reason, end.message);
+            (view.since, view.exit_code) = (end.at, Some(end.exit_code));
         }
         Some(ContainerState {
             waiting: Some(why), ..
         }) => {
-            look.state = "waiting".into();
-            look.reason = waiting(status).into();
-            look.message = why.message.clone().unwrap_or_default();
+            view.state = "waiting".into();
+            view.reason = waiting(status).into();
+            view.message = why.message.clone().unwrap_or_default();
         }
         _ => {}
     }
-    look
+    view
 }
 
 fn last_end(ended: &ContainerStateTerminated) -> LastEnd {

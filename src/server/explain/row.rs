@@ -26,9 +26,10 @@ pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
             .into(),
         ready: counted.ready,
         containers: counted.total,
-        status: match (ending || pod.is_being_deleted()) && !is_over {
-            true => "Terminating".into(),
-            false => counted.reason,
+        status: if (ending || pod.is_being_deleted()) && !is_over {
+            "Terminating".into()
+        } else {
+            counted.reason
         },
         phase,
         restarts: counted.restarts,
@@ -127,9 +128,10 @@ fn count_regular(status: &PodStatus, counted: &mut Counted) {
         }
     }
     if counted.reason == reasons::COMPLETED && one_runs {
-        counted.reason = match holds(status, "Ready") {
-            true => "Running".into(),
-            false => "NotReady".into(),
+        counted.reason = if holds(status, "Ready") {
+            "Running".into()
+        } else {
+            "NotReady".into()
         };
     }
 }

@@ -158,7 +158,7 @@ fn of_status(status: &PodStatus, events: &[EventReport], steps: &mut Steps<'_>) 
 fn of_container(container: &ContainerStatus, events: &[EventReport], steps: &mut Steps<'_>) {
     let name = container.name.as_str();
     let of_it = |known: &EventReport| known.reason == event::STARTED && known.container == name;
-    let told = events.iter().any(of_it);
+    let reported = events.iter().any(of_it);
     let state = container.state.as_ref();
     let running = state.and_then(|state| state.running.as_ref());
     let started = running.and_then(|running| running.started_at.as_ref());
@@ -166,7 +166,7 @@ fn of_container(container: &ContainerStatus, events: &[EventReport], steps: &mut
     let started = started.or_else(|| ended?.started_at.as_ref());
     let started = started.map(|time| time.0);
     match container.restart_count {
-        0 if told => {}
+        0 if reported => {}
         0 => steps.push_of(name, started, STARTED, "started", String::new()),
         count => {
             let detail = format!("restart {count}");
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    fn told(
+    fn steps_of(
         pod: &Pod,
         status: Value,
         record: &Record,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_step_by_step() {
+    fn a_start_is_shown_step_by_step() {
         let pod = pod(json!({keys::CONFIG_SEEN: t(100).to_string(), keys::CONFIG_SOURCE: "file"}));
         let mut record = Record::default();
         record.note(
@@ -272,11 +272,11 @@ mod tests {
             (1000, "ready"),
         ];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
-        assert_eq!(told(&pod, status, &record, &events), expected);
+        assert_eq!(steps_of(&pod, status, &record, &events), expected);
     }
 
     #[test]
-    fn restarts_are_told_by_their_last_end_and_start() {
+    fn restarts_are_shown_by_their_last_end_and_start() {
         let events = [
             happened(event::STARTED, "main", 90_000, 1),
             happened(event::STARTED, "main", 1000, 3),
@@ -300,13 +300,13 @@ mod tests {
         ];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
         assert_eq!(
-            told(&pod(json!({})), status, &Record::default(), &events),
+            steps_of(&pod(json!({})), status, &Record::default(), &events),
             expected
         );
     }
 
     #[test]
-    fn what_nothing_tells_is_not_made_up() {
+    fn unknown_steps_are_left_out() {
         let status = json!({"containerStatuses": [
             {"name": "main", "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": {"waiting": {}}},
             {"name": "done", "ready": false, "restartCount": 0, "image": "", "imageID": "",
@@ -315,7 +315,7 @@ mod tests {
         let pod = pod(json!({keys::CONFIG_SEEN: "no time"}));
         let expected = [(5000, "done|started"), (7000, "done|ended|exit code 0")];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
-        assert_eq!(told(&pod, status, &Record::default(), &[]), expected);
+        assert_eq!(steps_of(&pod, status, &Record::default(), &[]), expected);
         assert!(timeline(&pod, None, &Record::default(), &[]).is_empty());
     }
 }

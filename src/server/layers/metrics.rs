@@ -1,7 +1,7 @@
 //! Counts requests and measures them until their response has been sent.
 
 use super::{Next, ResponseFuture, RoutedRequest};
-use crate::server::{held::until_sent, metrics::HttpMetrics, response::Body};
+use crate::server::{guarded_body::until_sent, metrics::HttpMetrics, response::Body};
 use hyper::Response;
 use std::{
     convert::Infallible,

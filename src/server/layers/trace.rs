@@ -4,7 +4,7 @@
 use super::{Next, ResponseFuture, RoutedRequest};
 use crate::{
     base::otel::{Kind, Parent, Span, SpanContext, Tracer},
-    server::{held::until_sent, response::Body, routes::Port},
+    server::{guarded_body::until_sent, response::Body, routes::Port},
 };
 use hyper::{Method, Response};
 use std::{

@@ -28,17 +28,19 @@ pub(super) fn head(overview: &Overview) -> Html {
             .text(remark, LONG)
             .own("</p>");
     }
-    match overview.pods.is_empty() {
-        true => out,
-        false => out.with(&table_head("Pods", &COLUMNS)),
+    if overview.pods.is_empty() {
+        out
+    } else {
+        out.with(&table_head("Pods", &COLUMNS))
     }
 }
 
 /// The HTML after the rows.
 pub(super) fn tail(overview: &Overview) -> Html {
-    match overview.pods.is_empty() {
-        true => Html::new(),
-        false => Html::new().own("</tbody></table>"),
+    if overview.pods.is_empty() {
+        Html::new()
+    } else {
+        Html::new().own("</tbody></table>")
     }
 }
 
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_what_the_table_of_the_command_line_does() {
+    fn a_row_has_the_columns_of_the_command_line() {
         let shown = row(&running(), None, t(0));
         let cells = cells(&shown);
         let link = "<a href=\"pod/shop/web-n1?uid=u1\">web-n1</a></th><td ";
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_not_well_tells_what_it_waits_for() {
+    fn a_pod_that_needs_attention_shows_what_it_waits_for() {
         assert!(asks_why(&crashing()));
         let mut why = Explanation::default();
         let last = |why: &Explanation| cells(&row(&crashing(), Some(why), t(0)))[7].clone();

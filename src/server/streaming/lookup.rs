@@ -1,14 +1,10 @@
 //! The pod, container and sandbox of a request. Pure.
 
 use super::params::{ContainerName, PodName};
-use crate::model::{
-    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
+use crate::{
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId},
+    pods::pod_sync::KnownPod,
 };
-use k8s_openapi::api::core::v1;
-use std::sync::Arc;
-
-/// A pod with its current status.
-pub(in crate::server) type Shown = (Arc<Pod>, Option<Arc<v1::PodStatus>>);
 
 /// 404. The texts begin as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,15 +32,16 @@ pub(in crate::server) enum Missing {
 
 /// The pod of a name; with a UID, the one of several that has it. The first one is the desired one.
 pub(in crate::server) fn pod(
-    pods: impl IntoIterator<Item = Shown>,
+    pods: impl IntoIterator<Item = KnownPod>,
     name: &PodName,
-) -> Result<Shown, Missing> {
-    let of_name = |(pod, _): &Shown| pod.namespace() == name.namespace && pod.name() == name.name;
+) -> Result<KnownPod, Missing> {
+    let of_name =
+        |(pod, _): &KnownPod| pod.namespace() == name.namespace && pod.name() == name.name;
     let mut missing = Missing::Pod;
-    for shown in pods.into_iter().filter(of_name) {
+    for found in pods.into_iter().filter(of_name) {
         match &name.uid {
-            Some(uid) if *uid != *shown.0.uid().as_str() => missing = Missing::Uid,
-            _ => return Ok(shown),
+            Some(uid) if *uid != *found.0.uid().as_str() => missing = Missing::Uid,
+            _ => return Ok(found),
         }
     }
     Err(missing)
@@ -110,6 +107,7 @@ mod tests {
     use super::*;
     use crate::model::SandboxStatus;
     use serde_json::json;
+    use std::sync::Arc;
 
     fn a_pod(uid: &str) -> Arc<Pod> {
         Arc::new(
@@ -134,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_found_by_its_name_and_told_apart_by_its_uid() {
+    fn a_pod_is_found_by_its_name_and_its_uid() {
         let pods = || [(a_pod("new"), None), (a_pod("old"), None)];
         let rows = [
             (named("shop", "web", None), Ok("new")),
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_in_the_instance_that_runs_or_nowhere_and_the_reason_is_told() {
+    fn a_command_runs_in_the_running_instance_or_fails_with_the_reason() {
         use ContainerState::{Created, Exited, Running, Unknown};
         let rows: &[(&str, &[(&str, ContainerState)], _)] = &[
             ("main", &[("now", Running)], Ok("now")),

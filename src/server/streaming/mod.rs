@@ -26,6 +26,7 @@ use crate::{
     base::chain,
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
+    pods::pod_sync::KnownPod,
     state::pod_cache::PodCache,
 };
 use hyper::{
@@ -34,7 +35,7 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
-use lookup::{Missing, Shown};
+use lookup::Missing;
 use splice::{End, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -132,8 +133,8 @@ impl Streams {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&shown.0, &runtime_status, name)?;
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&found.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
             let runtime = &self.parts.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
@@ -153,8 +154,8 @@ impl Streams {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&shown.0, &runtime_status, name)?;
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&found.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
             let url = self.parts.runtime.attach(id.as_str(), streams).await?;
             if upgrade::closes_streams(request.headers()) {
@@ -177,8 +178,8 @@ impl Streams {
             if websocket && ports.is_empty() && !upgrade::is_tunnel(request.headers()) {
                 return Err(Refusal::NoPort);
             }
-            let (shown, runtime_status) = self.find(name).await?;
-            let sandbox = lookup::sandbox(&shown.0, &runtime_status)?;
+            let (found, runtime_status) = self.find(name).await?;
+            let sandbox = lookup::sandbox(&found.0, &runtime_status)?;
             let slot = self.slot(&request)?;
             let ports = if websocket { ports } else { &[] };
             let runtime = &self.parts.runtime;
@@ -208,8 +209,8 @@ impl Streams {
             },
         };
         let run = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&shown.0, &runtime_status, name)?;
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&found.0, &runtime_status, name)?;
             let _slot = self.free_slot()?;
             // Without a deadline, as upstream: it ends with the command or with the client.
             let run = self
@@ -244,8 +245,8 @@ impl Streams {
         name: &ContainerName,
     ) -> Result<ContainerId, Box<Response<Body>>> {
         let found = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            Ok(lookup::container(&shown.0, &runtime_status, name)?)
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            Ok(lookup::container(&found.0, &runtime_status, name)?)
         };
         let refuse = |refusal| Box::new(refused("checkpoint", &refusal));
         found.await.map_err(refuse)
@@ -255,18 +256,19 @@ impl Streams {
         &self.parts.runtime
     }
 
-    async fn find(&self, name: &PodName) -> Result<(Shown, Arc<PodStatus>), Refusal> {
+    async fn find(&self, name: &PodName) -> Result<(KnownPod, Arc<PodStatus>), Refusal> {
         (self.parts.known)().await;
-        let shown = lookup::pod((self.parts.pods)(), name)?;
-        let runtime_status = self.parts.cache.latest(&shown.0.uid());
-        Ok((shown, runtime_status))
+        let found = lookup::pod((self.parts.pods)(), name)?;
+        let runtime_status = self.parts.cache.latest(&found.0.uid());
+        Ok((found, runtime_status))
     }
 
     /// A place for a stream, if the request is an upgrade.
     fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, Refusal> {
-        match upgrade::is_upgrade(request.headers()) {
-            true => self.free_slot(),
-            false => Err(Refusal::NoUpgrade),
+        if upgrade::is_upgrade(request.headers()) {
+            self.free_slot()
+        } else {
+            Err(Refusal::NoUpgrade)
         }
     }
 
@@ -303,9 +305,9 @@ impl Streams {
         let (idle, shutdown) = (self.parts.idle, self.shutdown.clone());
         self.open.spawn(async move {
             match stream(client, switched, idle, shutdown).await {
-                Ok(end) => tracing::info!(what, path, end = %end, "A stream has ended"),
+                Ok(end) => tracing::info!(what, path, end = %end, "Streaming connection closed"),
                 Err(error) => {
-                    tracing::info!(what, path, err = %chain(&*error), "A stream has not come about");
+                    tracing::info!(what, path, err = %chain(&*error), "Streaming request failed");
                 }
             }
             drop(slot);
@@ -351,7 +353,7 @@ fn refused(what: &'static str, refusal: &Refusal) -> Response<Body> {
         Refusal::Target(_) | Refusal::Upgrade(_) => StatusCode::BAD_GATEWAY,
     };
     if matches!(refusal, Refusal::Target(_) | Refusal::Upgrade(_)) {
-        tracing::warn!(what, err = %chain(refusal), "The runtime's streaming server is of no use");
+        tracing::warn!(what, err = %chain(refusal), "Proxying to the runtime's streaming server failed");
     }
     let mut response = text(status, format!("{refusal}\n"));
     if status == StatusCode::TOO_MANY_REQUESTS {

@@ -106,9 +106,10 @@ pub(in crate::server) fn cmd(query: &Pairs) -> Result<Option<Vec<String>>, BadQu
     let Some(cmd) = all(query, "cmd").next() else {
         return Ok(None);
     };
-    match cmd.trim().is_empty() {
-        true => Err(no_cmd()),
-        false => Ok(Some(cmd.split(' ').map(ToOwned::to_owned).collect())),
+    if cmd.trim().is_empty() {
+        Err(no_cmd())
+    } else {
+        Ok(Some(cmd.split(' ').map(ToOwned::to_owned).collect()))
     }
 }
 

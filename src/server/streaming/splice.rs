@@ -27,12 +27,12 @@ pub(super) enum End {
     /// Both sides closed, after so many bytes to the runtime and from it.
     #[error("closed after {0} bytes to the runtime and {1} from it")]
     Closed(u64, u64),
-    #[error("broken off: {0}")]
+    #[error("connection failed: {0}")]
     Broken(io::Error),
     /// Neither side sent anything for so long.
-    #[error("nothing was said for {0:?}")]
+    #[error("idle for {0:?}")]
     Idle(Duration),
-    #[error("the kubelet stops")]
+    #[error("the kubelet is stopping")]
     Stopped,
 }
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_side_gets_every_byte_and_the_end_of_the_other_and_may_still_talk() {
+    async fn each_side_gets_every_byte_and_the_end_of_the_other_and_may_still_send() {
         let (mut client, mut runtime, task) = spliced(HOUR, &CancellationToken::new());
         let question: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
         let asked = question.clone();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_taken_is_not_read() {
+    async fn bytes_are_read_only_as_the_other_side_takes_them() {
         let (mut client, runtime, _task) = spliced(HOUR, &CancellationToken::new());
         let mut taken = 0;
         // Far more than fits into all buffers in between.
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_ends_when_neither_side_has_talked_for_so_long() {
+    async fn an_idle_stream_is_closed() {
         let idle = Duration::from_secs(100);
         let (mut client, mut runtime, task) = spliced(idle, &CancellationToken::new());
         let begun = Instant::now();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_of_zero_is_none() {
+    async fn an_idle_limit_of_zero_is_no_limit() {
         let (mut client, mut runtime, task) = spliced(Duration::ZERO, &CancellationToken::new());
         sleep(HOUR * 24 * 365).await;
         client.write_all(b"still").await.unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_shutdown_what_was_said_still_arrives() {
+    async fn at_shutdown_bytes_in_flight_still_arrive() {
         let shutdown = CancellationToken::new();
         let (mut client, mut runtime, task) = spliced(HOUR, &shutdown);
         shutdown.cancel();

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Longest URL, bytes.
-const LONGEST: usize = 8 * 1024;
+const MAX_URL: usize = 8 * 1024;
 
 /// Where to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) struct Refused(String);
 /// `unix://%2Frun%2Fstreams.sock/exec/token` or, without a path, `unix:///run/streams.sock`.
 pub(super) fn parse(url: &str) -> Result<Target, Refused> {
     let refuse = |why: &str| Err(Refused(why.to_owned()));
-    if url.len() > LONGEST {
+    if url.len() > MAX_URL {
         return refuse("it is too long");
     }
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -107,9 +107,10 @@ fn loopback(authority: &str) -> Result<SocketAddr, Refused> {
 /// The path for the request line.
 fn request_path(path: &str) -> Result<String, Refused> {
     let path = path.split('#').next().unwrap_or_default();
-    let path = match path.starts_with('/') {
-        true => path.to_owned(),
-        false => format!("/{path}"),
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
     };
     match path.parse::<Uri>() {
         Ok(uri) if uri.host().is_none() && uri.path().starts_with('/') => Ok(path),
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_of_this_node_are_connected_to() {
+    fn urls_of_this_node_are_accepted() {
         let rows = [
             (
                 "http://127.0.0.1:34567/exec/t0k3n",
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn nothing_else_is() {
-        let long = format!("http://127.0.0.1:1/{}", "x".repeat(LONGEST));
+        let long = format!("http://127.0.0.1:1/{}", "x".repeat(MAX_URL));
         for url in [
             "",
             "127.0.0.1:80/exec/x",
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_tell_the_token() {
+    fn a_refusal_does_not_contain_the_token() {
         for url in [
             "http://10.0.0.1:80/exec/t0k3n",
             "https://127.0.0.1:80/exec/t0k3n",

@@ -21,9 +21,9 @@ use tokio::{
 use tokio_util::either::Either;
 
 /// The server is on this node.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The server must respond to the upgrade within this time.
-const ANSWER: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest head of a response, bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// Longest text of a refusal that is forwarded, bytes.
@@ -52,7 +52,7 @@ pub(super) struct Switched {
 pub(super) enum Failure {
     #[error("cannot connect to the runtime's streaming server: {0}")]
     Connect(io::Error),
-    #[error("the runtime's streaming server does not answer")]
+    #[error("the runtime's streaming server does not respond")]
     Late,
     /// The response is not HTTP, or the connection was closed.
     #[error("the runtime's streaming server does not speak HTTP: {0}")]
@@ -98,12 +98,12 @@ pub(super) fn closes_streams(headers: &HeaderMap) -> bool {
 
 /// Connects and makes the upgrade.
 pub(super) async fn switch<B>(target: Target, request: &Request<B>) -> Result<Switched, Failure> {
-    let asked = question(&target, request);
-    let stream = match timeout(CONNECT, connect(&target.address)).await {
+    let outgoing = outgoing_request(&target, request);
+    let stream = match timeout(CONNECT_TIMEOUT, connect(&target.address)).await {
         Ok(stream) => stream.map_err(Failure::Connect)?,
         Err(_) => return Err(Failure::Late),
     };
-    match timeout(ANSWER, ask(stream, asked)).await {
+    match timeout(RESPONSE_TIMEOUT, send(stream, outgoing)).await {
         Ok(answer) => answer,
         Err(_) => Err(Failure::Late),
     }
@@ -123,12 +123,12 @@ async fn connect(address: &Address) -> io::Result<Stream> {
 }
 
 /// The request for the runtime, with the headers it needs.
-fn question<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
-    let mut asked = Request::new(Empty::new());
-    *asked.method_mut() = request.method().clone();
+fn outgoing_request<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
+    let mut outgoing = Request::new(Empty::new());
+    *outgoing.method_mut() = request.method().clone();
     // Path and host have been parsed before.
-    *asked.uri_mut() = target.path.parse().unwrap_or_default();
-    let headers = asked.headers_mut();
+    *outgoing.uri_mut() = target.path.parse().unwrap_or_default();
+    let headers = outgoing.headers_mut();
     if let Ok(host) = HeaderValue::from_str(&target.host) {
         headers.insert(header::HOST, host);
     }
@@ -144,10 +144,10 @@ fn question<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
     if let Some(protocols) = bearer_protocol::without_tokens(request.headers()) {
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocols);
     }
-    asked
+    outgoing
 }
 
-async fn ask(stream: Stream, request: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
+async fn send(stream: Stream, request: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
     let client = Http1 {
         max_head: Some(MAX_HEAD),
         ..Http1::default()
@@ -177,7 +177,7 @@ async fn text_of(answer: Response<Incoming>) -> String {
     let bytes = body.ok().and_then(Result::ok).map(|body| body.to_bytes());
     let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
     match text.trim_end() {
-        "" => "it does not say why".into(),
+        "" => "no reason given".into(),
         text => text.to_owned(),
     }
 }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_what_says_so_in_both_headers() {
+    fn an_upgrade_needs_both_headers() {
         let rows: &[(&[(&str, &str)], _, _)] = &[
             (&[], false, false),
             (&[("upgrade", "SPDY/3.1")], false, false),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_says_nothing_is_waited_for_half_a_minute() {
+    async fn a_silent_server_times_out_after_half_a_minute() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let _nobody_accepts = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -284,10 +284,10 @@ mod tests {
             host: "127.0.0.1:5".into(),
             path: "/exec/token".into(),
         };
-        let asked = question(&target, &request);
-        assert_eq!(asked.method(), "POST");
-        assert_eq!(asked.uri(), "/exec/token");
-        let mut lines: Vec<String> = asked
+        let outgoing = outgoing_request(&target, &request);
+        assert_eq!(outgoing.method(), "POST");
+        assert_eq!(outgoing.uri(), "/exec/token");
+        let mut lines: Vec<String> = outgoing
             .headers()
             .iter()
             .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
@@ -305,7 +305,7 @@ mod tests {
                 "x-stream-protocol-version: v4.channel.k8s.io",
             ]
         );
-        let versions = asked.headers().get_all("x-stream-protocol-version");
+        let versions = outgoing.headers().get_all("x-stream-protocol-version");
         let in_order: Vec<_> = versions.iter().collect();
         assert_eq!(in_order, ["v4.channel.k8s.io", "v3.channel.k8s.io"]);
     }

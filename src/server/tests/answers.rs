@@ -43,7 +43,7 @@ async fn json(target: &str) -> Value {
 }
 
 #[tokio::test]
-async fn pods_are_a_v1_list_with_the_boards_statuses() {
+async fn pods_are_a_v1_list_with_current_statuses() {
     let list = json("/pods").await;
     assert_eq!(
         (&list["kind"], &list["apiVersion"]),
@@ -105,7 +105,7 @@ fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_knows_the_present_version_waits_for_the_next_one() {
+async fn a_client_with_the_current_version_waits_for_the_next_one() {
     let version = tokio::sync::watch::Sender::new(7);
     let handlers = handlers_with_news(&version);
     let wait = async |target: &str| {
@@ -157,7 +157,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 }
 
 #[tokio::test]
-async fn an_answer_of_known_length_says_so_also_while_it_is_counted() {
+async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = Views {
         http: Some(HttpMetrics::new(&metrics)),
@@ -292,13 +292,16 @@ async fn health_reads_as_upstreams_does() {
 }
 
 #[tokio::test]
-async fn a_check_is_asked_at_each_request() {
+async fn a_check_runs_at_each_request() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let well = Arc::new(AtomicBool::new(true));
     let seen = well.clone();
-    let check = move || match seen.load(Ordering::Relaxed) {
-        true => Ok(()),
-        false => Err("no".to_owned()),
+    let check = move || {
+        if seen.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err("no".to_owned())
+        }
     };
     let handlers = Handlers::health(HealthChecks::new().with("flag", check));
     assert_eq!(ask(&handlers, "/healthz").await.status, StatusCode::OK);
@@ -310,7 +313,7 @@ async fn a_check_is_asked_at_each_request() {
 }
 
 #[tokio::test]
-async fn the_pages_for_prometheus_are_compressed_for_who_accepts_it_and_no_others() {
+async fn only_metrics_are_compressed_and_only_for_clients_that_accept_it() {
     use std::io::Read as _;
     let handlers = read_only();
     let rows = [

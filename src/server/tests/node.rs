@@ -90,7 +90,7 @@ async fn a_page_of_another_site_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_switched_off_is_refused_or_gone_as_upstream() {
+async fn switched_off_routes_are_refused_or_gone_as_upstream() {
     let debugging = Some("Debug endpoints are disabled.\n");
     let rows: &[(_, &[(_, _, Option<&str>)])] = &[
         (
@@ -169,7 +169,7 @@ async fn node_logs_are_those_below_their_directory() {
 }
 
 #[tokio::test]
-async fn usage_is_told_in_whole_and_in_pieces() {
+async fn usage_is_summed_and_broken_down() {
     let handlers = local(views(vec![]), vec![]);
     let (status, body) = ask(&handlers, "GET", "/stats/summary", "").await;
     let told: Value = serde_json::from_str(&body).unwrap();
@@ -192,7 +192,7 @@ async fn usage_is_told_in_whole_and_in_pieces() {
 }
 
 #[tokio::test]
-async fn the_first_kubelets_usage_is_told_of_machine_cgroups_and_containers() {
+async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
     let pods = vec![(pod("a"), None), (pod("b"), None)];
     let handlers = local(views(pods), vec![]);
     let table: &[(&str, &str, &str, u16, &str)] = &[
@@ -293,7 +293,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 }
 
 #[tokio::test]
-async fn requests_are_counted_by_paths_of_the_table_until_the_answer_is_sent() {
+async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = Views {
         http: Some(HttpMetrics::new(&metrics)),

@@ -102,7 +102,7 @@ async fn each_page_forbids_a_browser_whatever_it_does_not_need() {
 }
 
 #[tokio::test]
-async fn a_page_of_five_hundred_pods_comes_in_chunks_and_asks_why_of_those_that_are_not_well() {
+async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that_need_attention() {
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
     let pods = |ready| {
@@ -260,7 +260,7 @@ fn state(document: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_browser_shows_hostile_text_as_text_and_follows_what_changes() {
+async fn a_browser_shows_hostile_text_as_text_and_follows_changes() {
     if !browser_is_here() {
         return;
     }

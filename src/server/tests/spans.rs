@@ -25,8 +25,8 @@ async fn ask(handlers: &Handlers, target: &str) -> u16 {
     status
 }
 
-/// A gate for those without a name, or for nobody.
-fn gate(anonymous: bool) -> KubeletAuth {
+/// A auth for those without a name, or for nobody.
+fn auth(anonymous: bool) -> KubeletAuth {
     let settings = AuthSettings {
         client_ca_file: Some("/nonexistent".into()),
         anonymous,
@@ -46,12 +46,12 @@ fn gate(anonymous: bool) -> KubeletAuth {
 }
 
 #[tokio::test]
-async fn who_is_refused_at_the_gate_begins_no_span_and_who_passes_it_is_part_of_his_trace() {
+async fn an_unauthorized_request_has_no_span_and_an_authorized_one_joins_its_trace() {
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 1_000_000);
     let open = read_only().traced(tracer.clone());
-    assert_eq!(ask(&open.secured(gate(false)), "/pods").await, 401);
-    assert_eq!(ask(&open.secured(gate(true)), "/pods").await, 200);
+    assert_eq!(ask(&open.secured(auth(false)), "/pods").await, 401);
+    assert_eq!(ask(&open.secured(auth(true)), "/pods").await, 200);
     let health = Handlers::health(HealthChecks::ping()).traced(tracer.clone());
     assert_eq!(ask(&health, "/healthz").await, 200);
     tracer.flush().await;
@@ -71,7 +71,7 @@ async fn who_is_refused_at_the_gate_begins_no_span_and_who_passes_it_is_part_of_
 }
 
 #[tokio::test]
-async fn an_answer_that_fails_is_a_failed_span_and_lasts_until_it_is_sent() {
+async fn a_failed_response_is_a_failed_span_that_lasts_until_it_is_sent() {
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 0);
     let checks = HealthChecks::ping().with("flag", || Err("down".to_owned()));

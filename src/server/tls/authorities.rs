@@ -92,17 +92,17 @@ impl Authorities {
 /// key, and each request the rest. So upstream does (`tls.RequestClientCert`): a client with an expired
 /// certificate gets a 401 instead of a broken connection, and may have a token as well.
 #[derive(Debug)]
-pub(super) struct AskForCertificate {
+pub(super) struct RequestCertificate {
     authorities: Arc<Authorities>,
 }
 
-impl AskForCertificate {
+impl RequestCertificate {
     pub(super) fn of(authorities: Arc<Authorities>) -> Arc<Self> {
         Arc::new(Self { authorities })
     }
 }
 
-impl ClientCertVerifier for AskForCertificate {
+impl ClientCertVerifier for RequestCertificate {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

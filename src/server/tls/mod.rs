@@ -17,9 +17,9 @@ mod tls_options;
 mod tests;
 
 pub use authorities::{Authorities, ClientAuthorities};
-pub use tls_options::{Terms, TermsError, without_effect};
+pub use tls_options::{TlsOptionError, TlsOptions, without_effect};
 
-use self::{authorities::AskForCertificate, key_pair::Pair, self_signed::Names};
+use self::{authorities::RequestCertificate, key_pair::Pair, self_signed::Names};
 use crate::base::{Reloaded, chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ pub struct TlsSettings {
     /// The serving certificate.
     pub certificate: ServingCertificate,
     /// Versions, cipher suites and curves.
-    pub terms: Terms,
+    pub terms: TlsOptions,
 }
 
 /// Where the serving certificate is.
@@ -58,7 +58,7 @@ pub enum ServingCertificate {
 /// The TLS of one port.
 #[derive(Debug)]
 pub struct Tls {
-    terms: Terms,
+    terms: TlsOptions,
     pair: Arc<Reloaded<Pair>>,
     authorities: Option<Arc<ClientAuthorities>>,
     made: Mutex<Made>,
@@ -134,7 +134,10 @@ impl Tls {
                 Ok(config) => made.config = config,
                 // Everything that is read has been checked, so this does not happen; the old configuration is
                 // valid.
-                Err(error) => tracing::error!(err = chain(error.as_ref()), "cannot renew TLS"),
+                Err(error) => tracing::error!(
+                    err = chain(error.as_ref()),
+                    "Reloading the TLS configuration failed"
+                ),
             }
             (made.pair, made.authorities) = (pair, authorities);
         }
@@ -143,7 +146,7 @@ impl Tls {
 }
 
 fn config(
-    terms: &Terms,
+    terms: &TlsOptions,
     pair: &Pair,
     authorities: Option<&Arc<Authorities>>,
 ) -> anyhow::Result<Arc<ServerConfig>> {
@@ -152,7 +155,7 @@ fn config(
         .context("TLS versions and cipher suites do not go together")?;
     let builder = match authorities {
         Some(authorities) => {
-            builder.with_client_cert_verifier(AskForCertificate::of(authorities.clone()))
+            builder.with_client_cert_verifier(RequestCertificate::of(authorities.clone()))
         }
         None => builder.with_no_client_auth(),
     };

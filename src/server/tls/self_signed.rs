@@ -120,9 +120,10 @@ pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pa
 pub(super) fn read_again(directory: &Path, names: &Names) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     let pair = Pair::read(&certificate, &key)?;
-    match is_due(&pair) {
-        true => make_because("its end is near", directory, names),
-        false => Ok(pair),
+    if is_due(&pair) {
+        make_because("its end is near", directory, names)
+    } else {
+        Ok(pair)
     }
 }
 
@@ -131,7 +132,7 @@ fn make_because(why: &str, directory: &Path, names: &Names) -> anyhow::Result<Pa
     tracing::info!(
         path = %certificate.display(),
         why,
-        "Making a serving certificate that nobody vouches for"
+        "Generating a self-signed serving certificate"
     );
     let write = || {
         fs::DirBuilder::new()

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The TLS options of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct TlsOptions {
     only_tls13: bool,
     /// Suites of TLS 1.2; `None` for all.
     suites: Option<Vec<CipherSuite>>,
@@ -22,7 +22,7 @@ pub struct Terms {
 /// An invalid option: the field of the configuration, and its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
-pub struct TermsError {
+pub struct TlsOptionError {
     /// With the index of the entry, if one entry is wrong.
     pub field: String,
     /// The error.
@@ -89,7 +89,7 @@ fn curve(number: i32) -> Option<Known<NamedGroup>> {
     })
 }
 
-impl Terms {
+impl TlsOptions {
     /// From `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones mean the defaults. Entries
     /// that Go has and rustls has not are left out, if something remains.
     ///
@@ -99,9 +99,10 @@ impl Terms {
         min_version: &str,
         suites: &[String],
         curves: &[i32],
-    ) -> Result<Self, Vec<TermsError>> {
+    ) -> Result<Self, Vec<TlsOptionError>> {
         let mut errors = Vec::new();
-        let mut error = |field: String, message: String| errors.push(TermsError { field, message });
+        let mut error =
+            |field: String, message: String| errors.push(TlsOptionError { field, message });
         let only_tls13 = match min_version {
             "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => false,
             "VersionTLS13" => true,
@@ -136,7 +137,7 @@ impl Terms {
             }
         }
         if errors.is_empty() {
-            let nothing = |field: &str| TermsError {
+            let nothing = |field: &str| TlsOptionError {
                 field: field.into(),
                 message: "none of these can be had here".into(),
             };
@@ -147,23 +148,21 @@ impl Terms {
                 errors.push(nothing("tlsCurvePreferences"));
             }
         }
-        match errors.is_empty() {
-            true => Ok(Self {
+        if errors.is_empty() {
+            Ok(Self {
                 only_tls13,
                 suites: (!suites.is_empty()).then_some(chosen_suites),
                 groups: (!curves.is_empty()).then_some(groups),
-            }),
-            false => Err(errors),
+            })
+        } else {
+            Err(errors)
         }
     }
 
     pub(super) fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
         static ONLY: [&SupportedProtocolVersion; 1] = [&TLS13];
         static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
-        match self.only_tls13 {
-            true => &ONLY,
-            false => &BOTH,
-        }
+        if self.only_tls13 { &ONLY } else { &BOTH }
     }
 
     /// As in Go, a list of suites is about TLS 1.2; those of 1.3 are always enabled.
@@ -205,13 +204,13 @@ pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> V
 mod tests {
     use super::*;
 
-    fn of(version: &str, suites: &[&str], curves: &[i32]) -> Result<Terms, Vec<String>> {
+    fn of(version: &str, suites: &[&str], curves: &[i32]) -> Result<TlsOptions, Vec<String>> {
         let suites: Vec<String> = suites.iter().map(|name| (*name).to_owned()).collect();
-        let text = |errors: Vec<TermsError>| errors.iter().map(ToString::to_string).collect();
-        Terms::of(version, &suites, curves).map_err(text)
+        let text = |errors: Vec<TlsOptionError>| errors.iter().map(ToString::to_string).collect();
+        TlsOptions::of(version, &suites, curves).map_err(text)
     }
 
-    fn suites(terms: &Terms) -> Vec<String> {
+    fn suites(terms: &TlsOptions) -> Vec<String> {
         let provider = terms.provider();
         let suites = provider.cipher_suites.iter();
         suites.map(|suite| format!("{:?}", suite.suite())).collect()
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_has_and_rustls_has_not_is_left_out_and_named() {
+    fn options_that_rustls_lacks_are_left_out_and_named() {
         let given = [
             "TLS_RSA_WITH_AES_128_GCM_SHA256",
             "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_an_error_that_names_it() {
+    fn unknown_options_are_errors_that_name_them() {
         assert_eq!(
             of(
                 "TLS1.2",

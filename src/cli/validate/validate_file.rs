@@ -17,7 +17,7 @@ use std::sync::Arc;
 const MAX_BLANKS: usize = 50;
 
 /// The source whose rules apply.
-pub(in crate::cli) struct Judge {
+pub(in crate::cli) struct Validator {
     pub(in crate::cli) node_name: String,
     pub(in crate::cli) source: PodSource,
     pub(in crate::cli) objects: LocalObjects,
@@ -25,14 +25,14 @@ pub(in crate::cli) struct Judge {
 }
 
 /// A validated file, and the pods that would run.
-pub(in crate::cli) struct Judged {
+pub(in crate::cli) struct ValidatedFile {
     pub(in crate::cli) report: FileReport,
     pub(in crate::cli) pods: Vec<Arc<Pod>>,
 }
 
 /// A file during its validation.
 struct Case<'a> {
-    judge: &'a Judge,
+    validator: &'a Validator,
     file: &'a str,
     /// Positions, if the document can be read at all.
     tree: Option<Node>,
@@ -41,12 +41,12 @@ struct Case<'a> {
     blanked: Vec<String>,
 }
 
-impl Judge {
+impl Validator {
     /// Validates the bytes of a file of this name.
-    pub(super) fn judge(&self, file: &str, bytes: &[u8]) -> Judged {
+    pub(super) fn validate(&self, file: &str, bytes: &[u8]) -> ValidatedFile {
         let text = std::str::from_utf8(bytes).ok();
         let mut case = Case {
-            judge: self,
+            validator: self,
             file,
             tree: text.and_then(|text| document::parse(&file.into(), text).ok()),
             problems: Vec::new(),
@@ -62,7 +62,7 @@ impl Judge {
             Err(bad) => case.bad_outcome(bad, bytes),
         };
         let pods = case.take(read, bytes);
-        Judged {
+        ValidatedFile {
             report: FileReport {
                 file: file.into(),
                 outcome,
@@ -85,23 +85,24 @@ fn name_of(pod: &Pod) -> PodName {
 fn outcome(manifest: &Manifest) -> String {
     let name = |pod: &Arc<Pod>| format!("{}/{}", pod.namespace(), pod.name());
     let names: Vec<_> = manifest.pods.iter().map(name).collect();
-    match names.is_empty() {
-        true => "nothing runs of it".into(),
-        false => format!("runs as {}", names.join(", ")),
+    if names.is_empty() {
+        "nothing runs of it".into()
+    } else {
+        format!("runs as {}", names.join(", "))
     }
 }
 
 impl Case<'_> {
     fn read(&self, bytes: &[u8], source: PodSource) -> Result<Manifest, BadManifest> {
         let origin = Origin {
-            node_name: &self.judge.node_name,
+            node_name: &self.validator.node_name,
             source,
             location: self.file,
-            objects: self.judge.objects,
+            objects: self.validator.objects,
         };
         match source {
-            PodSource::Http => read_url(bytes, origin, self.judge.now),
-            _ => read_file(bytes, origin, self.judge.now),
+            PodSource::Http => read_url(bytes, origin, self.validator.now),
+            _ => read_file(bytes, origin, self.validator.now),
         }
     }
 
@@ -115,7 +116,7 @@ impl Case<'_> {
             }
             Err(BadManifest::Unreadable(error)) => {
                 self.unreadable(&error);
-                self.look_behind(error);
+                self.find_further(error);
                 Vec::new()
             }
             Err(bad) => {
@@ -128,7 +129,7 @@ impl Case<'_> {
 
     /// What a kubelet would do with it, and other remarks.
     fn bad_outcome(&mut self, bad: &BadManifest, bytes: &[u8]) -> String {
-        if self.judge.source == PodSource::Http {
+        if self.validator.source == PodSource::Http {
             return "the whole answer is refused; what came before runs on".into();
         }
         let is_list = matches!(bad, BadManifest::Unreadable(error) if error.field == "kind");
@@ -184,9 +185,10 @@ impl Case<'_> {
         for error in bad.fields() {
             if !self.is_blanked(&error.path) {
                 let FieldError { path, kind, detail } = error;
-                let message = match detail.is_empty() {
-                    true => kind.to_string(),
-                    false => format!("{kind}: {detail}"),
+                let message = if detail.is_empty() {
+                    kind.to_string()
+                } else {
+                    format!("{kind}: {detail}")
                 };
                 self.push(Severity::Error, &path, message);
             }
@@ -216,7 +218,7 @@ impl Case<'_> {
 
     /// A decoder stops at the first value of the wrong form. Further errors are found by removing that value
     /// and decoding again. A list in a file is validated as the pods in it.
-    fn look_behind(&mut self, first: DecodeError) {
+    fn find_further(&mut self, first: DecodeError) {
         let Some(mut tree) = self.tree.clone() else {
             return;
         };
@@ -224,12 +226,12 @@ impl Case<'_> {
         let source = if is_list {
             PodSource::Http
         } else {
-            self.judge.source
+            self.validator.source
         };
         let mut error = first;
-        let mut judge_list = is_list && error.field == "kind";
+        let mut validate_list = is_list && error.field == "kind";
         for _ in 0..MAX_BLANKS {
-            if !std::mem::take(&mut judge_list) && !blank(&mut tree, &error.field) {
+            if !std::mem::take(&mut validate_list) && !blank(&mut tree, &error.field) {
                 return;
             }
             self.blanked.push(error.field.clone());

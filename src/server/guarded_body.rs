@@ -15,20 +15,23 @@ use std::{
 /// Drops the value when the response has been sent or the client is gone.
 pub(super) fn until_sent<T: Unpin + Send + 'static>(
     response: Response<Body>,
-    held: T,
+    value: T,
 ) -> Response<Body> {
-    let held = |body| Held { body, _held: held };
-    response.map(|body| held(body).boxed_unsync())
+    let value = |body| GuardedBody {
+        body,
+        _value: value,
+    };
+    response.map(|body| value(body).boxed_unsync())
 }
 
 /// A body with a value that lives as long. It has the size hint of the body within, from which responses are
 /// framed.
-struct Held<T> {
+struct GuardedBody<T> {
     body: Body,
-    _held: T,
+    _value: T,
 }
 
-impl<T: Unpin> hyper::body::Body for Held<T> {
+impl<T: Unpin> hyper::body::Body for GuardedBody<T> {
     type Data = Bytes;
     type Error = BodyError;
 

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
-        Ok(Command::Verb(verb)) => cli::run(verb),
+        Ok(Command::Subcommand(verb)) => cli::run(verb),
         Err(error) => print_error(&error.to_string()),
     }
 }

@@ -1,4 +1,4 @@
-//! From a kubeconfig file to a client, which is made again when the file, or one that it names, changes.
+//! From a kubeconfig file to a client, which is built again when the file, or one that it refers to, changes.
 
 use crate::base::{FileVersion, Reloaded, SecretUrl};
 use anyhow::Context as _;
@@ -15,30 +15,30 @@ use std::{
 use tokio::{runtime::Handle, task::spawn_blocking};
 use tower::{BoxError, ServiceBuilder};
 
-/// A client with connections of its own, and the files that its credentials are from.
+/// A client with connections of its own, and the files of its credentials.
 pub(super) struct Connection {
     pub(super) client: Client,
-    /// Where the API server is.
+    /// The URL of the API server.
     pub(super) url: SecretUrl,
-    /// Host and port, as metrics have them.
+    /// Host and port, as in metrics.
     pub(super) host: Arc<str>,
-    /// Files that the kubeconfig names: certificate, key, token and authorities.
+    /// Files that the kubeconfig refers to: certificate, key, token and authorities.
     named: Vec<(PathBuf, FileVersion)>,
 }
 
 impl Connection {
-    /// Whether a file that the kubeconfig names has changed. Blocking.
+    /// Whether one of these files has changed. Blocking.
     fn is_stale(&self) -> bool {
         let mut named = self.named.iter();
         named.any(|(path, version)| FileVersion::of(path) != *version)
     }
 }
 
-/// Reads the kubeconfig and the files that it names, of which relative names are beside it. A new version of
-/// any of them makes a new client, so that no connection goes on with the old credentials.
+/// Reads the kubeconfig and the files that it refers to, relative to its directory. A new version of any of
+/// them makes a new client, so that no connection keeps the old credentials.
 ///
 /// # Errors
-/// What cannot be read or used, with the name of the kubeconfig.
+/// What cannot be read or used, with the path of the kubeconfig.
 pub(super) async fn open(path: &Path) -> anyhow::Result<Reloaded<Connection>> {
     let own = path.to_owned();
     let handle = Handle::current();
@@ -59,14 +59,14 @@ async fn read(path: &Path) -> anyhow::Result<Connection> {
         proxy.is_none_or(str::is_empty),
         "proxy-url of the cluster is not supported"
     );
-    // Before they are read: what changes meanwhile is read again.
+    // Recorded before they are read, so that a change in between is read again.
     let named = named(cluster, user);
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
-    // Not kube's own stack: that logs every failure, tries again by itself, and takes its proxy from the
-    // environment. The caller does the first two.
+    // Not kube's own stack: that logs every failure, retries by itself, and takes its proxy from the
+    // environment. The caller logs and retries.
     let connector = config.rustls_https_connector()?;
     let pool = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = ServiceBuilder::new()

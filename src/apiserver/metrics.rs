@@ -8,9 +8,9 @@ use prometheus_client::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// What stands for the status where there was no answer.
+/// The status of a request without a response.
 const NO_ANSWER: &str = "<error>";
-/// Reviews are the only requests there are.
+/// All requests are reviews.
 const METHOD: &str = "POST";
 
 /// Upper bounds, seconds.
@@ -95,7 +95,7 @@ impl RequestMetrics {
         }
     }
 
-    /// A request has been answered with that status, or not at all.
+    /// A request got that status, or no response.
     pub(super) fn observe(
         &self,
         host: &Arc<str>,

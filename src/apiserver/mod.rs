@@ -1,11 +1,12 @@
-//! The API server, as far as the kubelet's own port asks it about those who call.
+//! The client of the API server, for TokenReviews and SubjectAccessReviews of the kubelet's own port.
 //!
-//! * Owns: the client that `--kubeconfig` describes, its credentials, its deadlines and its second tries.
+//! * Owns: the client of `--kubeconfig`, its credentials, deadlines and retries.
 //! * Woken by its callers; publishes nothing.
-//! * Must never take pods or write anything, log what a token is, or keep a caller waiting for longer than
+//! * Must never watch pods or write anything, log a token, or keep a caller waiting for longer than
 //!   [`TIMEOUT`].
-//! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to the clients of `TokenReview` and
-//!   `SubjectAccessReview` in `k8s.io/apiserver/pkg/{authentication,authorization}`.
+//! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to
+//!   the clients of `TokenReview` and `SubjectAccessReview` in
+//!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
 pub mod configmap_secret;
 mod kubeconfig;
@@ -36,10 +37,10 @@ impl fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    /// Reads the file and all that it refers to, and reads them again when they change. Sends no request.
+    /// Reads the file and all that it refers to, and again when one of them changes. Sends no request.
     ///
     /// # Errors
-    /// What cannot be read or used, with the name of the file.
+    /// What cannot be read or used, with the path of the file.
     pub async fn of_kubeconfig(path: &Path) -> anyhow::Result<Self> {
         let connection = Arc::new(kubeconfig::open(path).await?);
         Ok(Self {
@@ -48,7 +49,7 @@ impl ApiServer {
         })
     }
 
-    /// The same, and its requests are counted.
+    /// The same with metrics of its requests.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
         let metrics = Some(RequestMetrics::new(metrics));

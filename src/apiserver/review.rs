@@ -1,4 +1,4 @@
-//! Asking who holds a token, and who may do what.
+//! TokenReviews and SubjectAccessReviews.
 
 use super::ApiServer;
 use http::{Method, Request, StatusCode, header};
@@ -17,41 +17,41 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::{error::Error, io, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long one question may take with all its tries; upstream's `TokenAccessReviewTimeout`.
+/// Deadline of one review with all its tries; upstream's `TokenAccessReviewTimeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Tries of one question, and the waits between them: half a second, half as much again each time
-/// (upstream's `DefaultAuthWebhookRetryBackoff`).
+/// Tries of one review, and the delay between them: half a second, increased by half each time (upstream's
+/// `DefaultAuthWebhookRetryBackoff`).
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// Largest answer that is read, in bytes.
+/// Largest response, bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// Longest text of the API server that goes into an error, in bytes.
+/// Longest text of the API server in an error, bytes.
 const MAX_TEXT: usize = 512;
 
-/// Why there is no answer. Never says what was asked: that may be a token.
+/// Why a review failed. Never contains what was reviewed: that may be a token.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    /// The API server refused to answer.
-    #[error("the API server answered {status}: {text}")]
+    /// The API server responded with an error.
+    #[error("the API server returned {status}: {text}")]
     Refused {
         /// The HTTP status.
         status: StatusCode,
-        /// What it said, cut short.
+        /// Its message, cut short.
         text: String,
     },
-    /// It could not be reached, or the connection broke.
-    #[error("the API server cannot be asked")]
+    /// The connection failed.
+    #[error("the request to the API server failed")]
     Unreachable(#[source] Box<dyn Error + Send + Sync>),
-    /// Its answer is no review, or too large.
-    #[error("the answer of the API server cannot be understood")]
+    /// The response is not a review, or too large.
+    #[error("invalid response of the API server")]
     Unreadable(#[source] Box<dyn Error + Send + Sync>),
-    /// It did not answer in time.
-    #[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
+    /// The deadline is over.
+    #[error("the API server did not respond within {} s", TIMEOUT.as_secs())]
     Late,
 }
 
 impl ReviewError {
-    /// Whether the same question may get another answer soon; upstream's `DefaultShouldRetry`.
+    /// Whether a retry may succeed; upstream's `DefaultShouldRetry`.
     fn is_passing(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {
@@ -63,7 +63,7 @@ impl ReviewError {
     }
 }
 
-/// Whether there was a connection, and it broke.
+/// Whether an established connection broke.
 fn is_lost(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -86,12 +86,11 @@ fn is_lost(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// What the API server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Review {
-    /// Whose token it is.
+    /// The user of a token.
     Token,
-    /// Whether somebody may do something.
+    /// The right of a user.
     Access,
 }
 
@@ -104,7 +103,7 @@ impl Review {
     }
 }
 
-/// A request that is counted when it ends, also by its deadline.
+/// A request that is counted when it ends, also when its deadline cancels it.
 struct Observed<'a> {
     api: &'a ApiServer,
     review: Review,
@@ -123,10 +122,10 @@ impl Drop for Observed<'_> {
 }
 
 impl ApiServer {
-    /// Asks whose token this is.
+    /// Reviews a token.
     ///
     /// # Errors
-    /// No answer; a token that is nobody's is an answer.
+    /// The review failed. An invalid token is a result.
     pub async fn review_token(&self, token: &str) -> Result<TokenReviewStatus, ReviewError> {
         let question = TokenReview {
             spec: TokenReviewSpec {
@@ -135,14 +134,14 @@ impl ApiServer {
             },
             ..TokenReview::default()
         };
-        let answer: TokenReview = self.ask(Review::Token, &question).await?;
+        let answer: TokenReview = self.send(Review::Token, &question).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
-    /// Asks whether somebody may do something.
+    /// Reviews whether a user has a right.
     ///
     /// # Errors
-    /// No answer; "no" is an answer.
+    /// The review failed. "No" is a result.
     pub async fn review_access(
         &self,
         spec: &SubjectAccessReviewSpec,
@@ -151,11 +150,11 @@ impl ApiServer {
             spec: spec.clone(),
             ..SubjectAccessReview::default()
         };
-        let answer: SubjectAccessReview = self.ask(Review::Access, &question).await?;
+        let answer: SubjectAccessReview = self.send(Review::Access, &question).await?;
         Ok(answer.status.unwrap_or_default())
     }
 
-    async fn ask<Q>(&self, review: Review, question: &Q) -> Result<Q, ReviewError>
+    async fn send<Q>(&self, review: Review, question: &Q) -> Result<Q, ReviewError>
     where
         Q: Serialize + DeserializeOwned,
     {
@@ -164,7 +163,7 @@ impl ApiServer {
         let question = question.map_err(|error| ReviewError::Unreadable(error.into()))?;
         let mut wait = FIRST_WAIT;
         for again in (0..TRIES).rev() {
-            let error = match timeout_at(deadline, self.ask_once(review, &question)).await {
+            let error = match timeout_at(deadline, self.send_once(review, &question)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
                 Err(_) => return Err(ReviewError::Late),
@@ -179,7 +178,7 @@ impl ApiServer {
         Err(ReviewError::Late)
     }
 
-    async fn ask_once<Q: DeserializeOwned>(
+    async fn send_once<Q: DeserializeOwned>(
         &self,
         review: Review,
         question: &[u8],
@@ -203,12 +202,13 @@ impl ApiServer {
         let status = answer.status();
         observed.status = Some(status.as_u16());
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(
-            |error| match error.is::<http_body_util::LengthLimitError>() {
-                true => ReviewError::Unreadable(error),
-                false => ReviewError::Unreachable(error),
-            },
-        )?;
+        let body = body.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                ReviewError::Unreadable(error)
+            } else {
+                ReviewError::Unreachable(error)
+            }
+        })?;
         let body = body.to_bytes();
         if !status.is_success() {
             return Err(ReviewError::Refused {
@@ -217,14 +217,14 @@ impl ApiServer {
             });
         }
         serde_json::from_slice(&body).map_err(|error| {
-            // The error of the parser quotes what it read, which may be a token.
+            // The error of the parser quotes its input, which may be a token.
             let place = format!("at line {}, column {}", error.line(), error.column());
             ReviewError::Unreadable(place.into())
         })
     }
 }
 
-/// The message of a `Status`; anything else is not repeated.
+/// The message of a `Status`; any other text is not repeated.
 fn refusal(body: &[u8]) -> String {
     let status: Option<Status> = serde_json::from_slice(body).ok();
     let message = status.and_then(|status| status.message);

@@ -7,7 +7,7 @@ use crate::{
     host::own_address,
     server::{
         Listener,
-        auth::Gate,
+        auth::KubeletAuth,
         tls::{ClientAuthorities, Tls},
     },
 };
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The secured port, bound, and what stands before it.
 pub(super) struct Secured {
     pub(super) listener: Listener,
-    pub(super) gate: Gate,
+    pub(super) auth: KubeletAuth,
 }
 
 /// Reads what `--kubeconfig` refers to, and opens the port unless it is switched off.
@@ -45,15 +45,15 @@ pub(super) async fn open(
         let authorities = server.auth.client_ca_file.as_deref();
         let authorities = authorities.map(ClientAuthorities::open).transpose()?;
         let authorities = authorities.map(Arc::new);
-        let gate = Gate::new(server.auth, &name, authorities.clone(), api)?;
+        let auth = KubeletAuth::new(server.auth, &name, authorities.clone(), api)?;
         let tls = Tls::open(&server.tls, (&name, &addresses), authorities)?;
-        Ok((tls, gate))
+        Ok((tls, auth))
     };
     let read = tokio::task::spawn_blocking(read);
-    let (tls, gate) = read.await.context("reading certificates")??;
+    let (tls, auth) = read.await.context("reading certificates")??;
     let listener = Listener::bind("the kubelet API", config.server.address).await?;
     Ok(Some(Secured {
         listener: listener.tls(tls),
-        gate: gate.measured(metrics),
+        auth: auth.measured(metrics),
     }))
 }

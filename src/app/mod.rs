@@ -279,8 +279,8 @@ impl App {
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         let handlers = handlers.traced(self.stores.tracer.clone());
-        if let Some(Secured { listener, gate }) = self.secured.take() {
-            let serving = listener.serve(handlers.guarded(gate), tasks.shutdown());
+        if let Some(Secured { listener, auth }) = self.secured.take() {
+            let serving = listener.serve(handlers.secured(auth), tasks.shutdown());
             tasks.spawn("server.main", serving);
         }
         if let Some(listener) = self.read_only.take() {

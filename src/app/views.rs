@@ -3,22 +3,18 @@
 use super::{Stores, build, introspect::Live};
 use crate::{
     config::{KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
-    model::{Pod, PodExt, PodUid},
-    pods::pod_sync::remembered,
-    pods::status::Statuses,
+    model::PodExt,
+    pods::pod_sync::{KnownPod, KnownPods},
     runtime::logs::ContainerLogs,
     server::explain::{Overview, row},
     server::{
-        Checkpoints, ExplainQuery, HttpMetrics, Known, LogParts, LogReaders, NewsView, PodsView,
-        Process, StatsViews, StreamMetrics, StreamParts, Streams, Views,
+        Checkpoints, ExplainQuery, Explanations, HttpMetrics, Known, LogParts, LogReaders,
+        NewsView, PodLists, PodsView, Process, Recorded, Scrapes, StatsViews, StreamMetrics,
+        StreamParts, Streams, Views,
     },
-    state::pod_manager::PodManager,
-    state::pod_state_store::PodStateStore,
 };
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::PodStatus;
 use std::{
-    collections::HashSet,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -30,9 +26,6 @@ const NODE_LOGS: &str = "/var/log";
 
 /// How long after the kubelet's start those who ask for its pods wait at most until it knows them.
 const BEGINNING: Duration = Duration::from_secs(3);
-
-/// A pod with the status that the board has of it.
-type Shown = (Arc<Pod>, Option<Arc<PodStatus>>);
 
 /// The views of the read-only port and the local socket.
 pub(super) fn of(
@@ -57,20 +50,16 @@ pub(super) fn of(
         Box::pin(async move { state_store.flush().await })
     };
     let known = known_by(stores);
-    let board = Board {
-        manager,
-        statuses,
-        state_store: stores.state_store.clone(),
-    };
-    let teller = Teller {
-        board: board.clone(),
+    let known_pods = KnownPods::new(manager, statuses, stores.state_store.clone());
+    let reporter = PodReporter {
+        pods: known_pods.clone(),
         live: stores.live.clone(),
         node_name: node_name.into(),
         endpoint: stores.runtime.connection().endpoint().to_string(),
         news: news(stores),
     };
-    let (overview, explain, news) = (teller.clone(), teller.clone(), teller.news);
-    let pods: PodsView = Arc::new(move || board.shown());
+    let (overview, explain, news) = (reporter.clone(), reporter.clone(), reporter.news);
+    let pods: PodsView = Arc::new(move || known_pods.list());
     let stream_idle = config.server.stream_idle;
     let streams = StreamParts {
         runtime: stores.runtime.clone(),
@@ -87,23 +76,33 @@ pub(super) fn of(
         split_streams: config.gate_enabled("PodLogsQuerySplitStreams"),
         stall: stream_idle,
     };
+    let recorded: Recorded = Arc::new(recorded);
+    let process = process(stores, config, log);
     Views {
-        pods,
-        known,
         streams: Streams::new(streams, shutdown),
         logs: LogReaders::new(logs),
-        running_pods: Arc::new(running),
-        metrics: Arc::new(move || metrics.text()),
-        sli_metrics: Arc::new(move || sli_metrics.text()),
+        scrapes: Scrapes::new(
+            Arc::new(move || metrics.text()),
+            Arc::new(move || sli_metrics.text()),
+        ),
         http: Some(HttpMetrics::new(&stores.metrics)),
         stats,
-        overview: Arc::new(move || overview.overview()),
-        explain: Arc::new(move |query| explain.explain(query)),
-        news,
-        recorded: Arc::new(recorded),
+        explanations: Explanations {
+            overview: Arc::new(move || overview.overview()),
+            explain: Arc::new(move |query| explain.explain(query)),
+            news,
+            recorded: recorded.clone(),
+            version: process.version,
+        },
+        pods: PodLists {
+            pods,
+            running: Arc::new(running),
+            known,
+            recorded,
+        },
         events: stores.events.clone(),
         node_name: node_name.into(),
-        process: process(stores, config, log),
+        process,
         node_logs: NODE_LOGS.into(),
         posted: stores.posted.clone(),
         checkpoints: Checkpoints {
@@ -139,34 +138,6 @@ fn known_by(stores: &Stores) -> Known {
     })
 }
 
-/// What is shown of pods.
-#[derive(Clone)]
-struct Board {
-    manager: PodManager,
-    statuses: Statuses,
-    state_store: PodStateStore,
-}
-
-impl Board {
-    /// Pods that are wanted, and those that no source has any more until they have ended, as upstream
-    /// shows them. A pod of which the runtime cannot be asked yet is as it was when the kubelet before
-    /// this one showed it.
-    fn shown(&self) -> Vec<Shown> {
-        let with_status = |pod: Arc<Pod>| {
-            let uid = pod.uid();
-            let before = || self.state_store.read(&uid, remembered).map(Arc::new);
-            let status = self.statuses.get(&uid).or_else(before);
-            (pod, status)
-        };
-        let mut shown: Vec<Shown> = self.manager.pods().into_iter().map(with_status).collect();
-        let known: HashSet<PodUid> = shown.iter().map(|(pod, _)| pod.uid()).collect();
-        let entries = self.statuses.all().into_iter();
-        let ending = entries.filter(|entry| !known.contains(&entry.pod.uid()));
-        shown.extend(ending.map(|entry| (entry.pod, Some(entry.status))));
-        shown
-    }
-}
-
 /// The version of what is shown changes with every status and every decision. It names this process,
 /// so that a client notices that it talks to another one.
 fn news(stores: &Stores) -> NewsView {
@@ -189,24 +160,25 @@ fn news(stores: &Stores) -> NewsView {
     })
 }
 
-/// Tells about pods.
+/// Explains pods.
 #[derive(Clone)]
-struct Teller {
-    board: Board,
+struct PodReporter {
+    pods: KnownPods,
     live: Arc<OnceLock<Live>>,
     node_name: Arc<str>,
     endpoint: String,
     news: NewsView,
 }
 
-impl Teller {
+impl PodReporter {
     fn overview(&self) -> Overview {
         // Before the boards are read, so that what changes meanwhile is news.
         let (version, _) = (self.news)();
         let live = self.live.get();
         let ending = live.map(Live::ending).unwrap_or_default();
-        let pods = self.board.shown();
-        let line = |(pod, status): &Shown| row(pod, status.as_deref(), ending.contains(&pod.uid()));
+        let pods = self.pods.list();
+        let line =
+            |(pod, status): &KnownPod| row(pod, status.as_deref(), ending.contains(&pod.uid()));
         let mut pods: Vec<_> = pods.iter().map(line).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         let unreached = || {
@@ -225,7 +197,7 @@ impl Teller {
 
     /// Of several pods of the name, one that a source wants comes before one that is on its way out.
     fn explain(&self, query: &ExplainQuery) -> Option<crate::server::explain::Explanation> {
-        let mut pods = self.board.shown().into_iter();
+        let mut pods = self.pods.list().into_iter();
         let (pod, status) = pods.find(|(pod, _)| {
             pod.namespace() == query.namespace
                 && pod.name() == query.name

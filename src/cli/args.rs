@@ -1,23 +1,23 @@
-//! From the command line to a verb with its arguments. Nothing is read or printed here.
+//! From the command line to a subcommand with its arguments. Reads and prints nothing.
 
 use crate::config::{ArgsError, Flags, Invocation, VERBS, closest, parse_args, parse_verb_args};
 use clap::{Arg, ArgAction, ArgMatches};
 use std::{ffi::OsString, path::PathBuf};
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, PartialEq)]
 pub enum Command {
     /// Run the node agent with these flags.
     Run(Box<Flags>),
-    /// Print this text (no newline at its end).
+    /// Print this text (without a trailing newline).
     Print(String),
-    /// Do this instead.
-    Verb(Verb),
+    /// Run this subcommand.
+    Subcommand(Subcommand),
 }
 
-/// A verb with its arguments.
+/// A subcommand with its arguments.
 #[derive(Debug, PartialEq)]
-pub enum Verb {
+pub enum Subcommand {
     /// `kubelet validate`.
     Validate(Box<Validate>),
     /// `kubelet pods`.
@@ -26,14 +26,14 @@ pub enum Verb {
     Explain(Explain),
 }
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// For people.
+    /// Text.
     Text,
-    /// For people, with more columns.
+    /// Text with more columns.
     Wide,
-    /// For programs.
+    /// JSON.
     Json,
 }
 
@@ -42,9 +42,9 @@ pub enum Output {
 pub struct Validate {
     /// Files, directories, or `-`.
     pub files: Vec<PathBuf>,
-    /// Judge as what a manifest URL serves.
+    /// Validate as the content of a manifest URL.
     pub url: bool,
-    /// How to print.
+    /// Output format.
     pub output: Output,
     /// The kubelet's flags.
     pub flags: Box<Flags>,
@@ -53,11 +53,11 @@ pub struct Validate {
 /// Arguments of `kubelet pods`.
 #[derive(Debug, PartialEq)]
 pub struct Pods {
-    /// Only of this namespace.
+    /// Only this namespace.
     pub namespace: Option<String>,
     /// Follow changes.
     pub watch: bool,
-    /// How to print.
+    /// Output format.
     pub output: Output,
     /// The kubelet's socket.
     pub socket: PathBuf,
@@ -70,17 +70,17 @@ pub struct Explain {
     pub pod: String,
     /// The namespace of a bare name.
     pub namespace: Option<String>,
-    /// How to print.
+    /// Output format.
     pub output: Output,
     /// The kubelet's socket.
     pub socket: PathBuf,
 }
 
-/// Parses the arguments that follow the program's name. A first argument that is no flag is a verb;
-/// without one they are the node agent's.
+/// Parses the arguments after the program's name. A first argument that is not a flag is a subcommand; without
+/// one, the flags are the node agent's.
 ///
 /// # Errors
-/// A verb or flag that is not known, or a value of the wrong form.
+/// An unknown subcommand or flag, or a value of the wrong form.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsError> {
     let mut args = args.into_iter().peekable();
     let verb = args.next_if(|first| !first.as_encoded_bytes().starts_with(b"-"));
@@ -95,11 +95,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
     if rest.iter().any(|arg| arg == "--help" || arg == "-h") {
         return help(Some(&verb));
     }
-    Ok(Command::Verb(match verb.as_str() {
+    Ok(Command::Subcommand(match verb.as_str() {
         "help" => return help(rest.first().map(|arg| arg.to_string_lossy()).as_deref()),
-        "validate" => Verb::Validate(Box::new(validate(rest)?)),
-        "pods" => Verb::Pods(pods(rest)?),
-        "explain" => Verb::Explain(explain(rest)?),
+        "validate" => Subcommand::Validate(Box::new(validate(rest)?)),
+        "pods" => Subcommand::Pods(pods(rest)?),
+        "explain" => Subcommand::Explain(explain(rest)?),
         _ => return Err(unknown(&verb)),
     }))
 }
@@ -110,7 +110,7 @@ fn unknown(verb: &str) -> ArgsError {
         Some(near) => format!("did you mean {near}?"),
         None => format!("there are {}", names.join(", ")),
     };
-    ArgsError(vec![format!("unknown verb {verb:?}; {near}")])
+    ArgsError(vec![format!("unknown subcommand {verb:?}; {near}")])
 }
 
 fn output() -> Arg {
@@ -166,7 +166,7 @@ fn words(matches: &ArgMatches, name: &str) -> Vec<String> {
     words.into_iter().flatten().cloned().collect()
 }
 
-/// The one operand of a verb.
+/// The operand of a subcommand.
 fn one(matches: &ArgMatches, name: &'static str) -> Result<String, ArgsError> {
     let mut words = words(matches, name).into_iter();
     match (words.next(), words.next()) {
@@ -233,18 +233,18 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     let (more, own): (&str, &[(&str, &str)]) = match *name {
         "validate" => (
             "Every error and warning is printed with file, line, column and field; the exit code is 1 when\n\
-             there is an error. A directory stands for the files that the kubelet would read in it.",
+             there is an error. Of a directory, the files that the kubelet would read are validated.",
             &[
                 OUTPUT,
                 (
                     "--url",
-                    "Judge as what --manifest-url serves: a Pod or a PodList",
+                    "Validate as the content of --manifest-url: a Pod or a PodList",
                 ),
             ],
         ),
         "pods" => (
-            "With --watch the table is drawn again when something changed; where the output is no terminal,\n\
-             lines that changed are appended.",
+            "With --watch the table is redrawn after each change; where the output is not a terminal, changed\n\
+             rows are appended.",
             &[
                 ("-n, --namespace NAME", "Only pods of this namespace"),
                 ("-w, --watch", "Follow changes"),
@@ -255,7 +255,7 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
         _ => (
             "POD is a name (with or without the node's suffix), namespace/name, or a UID.",
             &[
-                ("-n, --namespace NAME", "The namespace of a bare name"),
+                ("-n, --namespace NAME", "Namespace of the pod"),
                 OUTPUT,
                 SOCKET,
             ],
@@ -269,7 +269,7 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     for (left, right) in own {
         text += &format!("  {left:<26}{right}\n");
     }
-    text += "\nThe flags of the kubelet itself are understood, too (kubelet --help lists them).";
+    text += "\nThe flags of the kubelet are accepted too (see kubelet --help).";
     Ok(Command::Print(text))
 }
 
@@ -283,7 +283,7 @@ mod tests {
 
     fn pods(line: &str) -> Pods {
         match parsed(line) {
-            Ok(Command::Verb(Verb::Pods(pods))) => pods,
+            Ok(Command::Subcommand(Subcommand::Pods(pods))) => pods,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -313,7 +313,7 @@ mod tests {
             pods("pods").socket,
             PathBuf::from("/var/lib/kubelet/kubelet.sock")
         );
-        let Ok(Command::Verb(Verb::Validate(validate))) =
+        let Ok(Command::Subcommand(Subcommand::Validate(validate))) =
             parsed("validate a.yaml --hostname-override n1 - --url -o json")
         else {
             panic!();
@@ -324,26 +324,27 @@ mod tests {
         );
         assert_eq!(validate.flags.hostname_override.as_deref(), Some("n1"));
         assert!(validate.url && validate.output == Output::Json);
-        let Ok(Command::Verb(Verb::Explain(explain))) = parsed("explain shop/web") else {
+        let Ok(Command::Subcommand(Subcommand::Explain(explain))) = parsed("explain shop/web")
+        else {
             panic!();
         };
         assert_eq!(explain.pod, "shop/web");
     }
 
     #[test]
-    fn what_cannot_be_understood_says_so() {
+    fn invalid_arguments_are_named() {
         for (line, expected) in [
             (
                 "valdate x",
-                "unknown verb \"valdate\"; did you mean validate?",
+                "unknown subcommand \"valdate\"; did you mean validate?",
             ),
             (
                 "frob",
-                "unknown verb \"frob\"; there are validate, pods, explain, help",
+                "unknown subcommand \"frob\"; there are validate, pods, explain, help",
             ),
             (
                 "help frob",
-                "unknown verb \"frob\"; there are validate, pods, explain, help",
+                "unknown subcommand \"frob\"; there are validate, pods, explain, help",
             ),
             ("validate", "FILE is missing"),
             ("explain", "POD is missing"),

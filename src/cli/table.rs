@@ -1,21 +1,20 @@
 //! Columns of text. Pure.
 //!
-//! Much of what is shown was written by others: manifests, images, the runtime, what containers said
-//! last. To a terminal it must be text and nothing else.
+//! Much of the text is foreign: from manifests, images, the runtime and termination messages. It must not
+//! contain terminal commands.
 
 use crate::base::is_printable;
 
 /// Spaces between two columns.
 const GAP: usize = 3;
 
-/// A text without what a terminal would take for a command, or show elsewhere than it stands: such a
-/// character is a space.
+/// A text in which each character that a terminal would interpret or move is a space.
 pub fn plain(text: &str) -> String {
     let shown = |c: char| if is_printable(c) { c } else { ' ' };
     text.chars().map(shown).collect()
 }
 
-/// Lines of columns that are as wide as their widest cell. No line ends in spaces; cells are [`plain`].
+/// Columns as wide as their widest cell. No line ends in spaces; cells are [`plain`].
 pub fn table(rows: &[Vec<String>]) -> Vec<String> {
     let plain_row = |row: &Vec<String>| row.iter().map(|cell| plain(cell)).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(plain_row).collect();
@@ -38,7 +37,7 @@ pub fn table(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A [`plain`] text with single spaces that ends after so many characters.
+/// A [`plain`] text with single spaces that is cut after so many characters.
 pub fn one_line(text: &str, most: usize) -> String {
     let text = plain(text);
     let words = text.split(' ');
@@ -67,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_text_to_a_terminal_and_nothing_else() {
+    fn foreign_text_has_no_terminal_commands() {
         let hostile = "a\x1b]0;b\x07\u{9b}2J\u{202e}c\r\n";
         assert_eq!(plain(hostile), "a ]0;b  2J c  ");
         assert_eq!(plain("e\u{301} ü 世界"), "e\u{301} ü 世界");

@@ -1,20 +1,20 @@
-//! Where output goes: a terminal, a pipe, a file.
+//! Standard output: a terminal, a pipe or a file.
 
 use super::table::plain;
 use crate::{base::is_printable, host::terminal};
 use serde::Serialize;
 use std::{env, fmt::Write as _, io, io::Write as _};
 
-/// What standard output is.
+/// The kind of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
-    /// It may be drawn on: columns and rows.
+    /// Columns and rows of a terminal that can be redrawn.
     pub(super) size: Option<(usize, usize)>,
-    /// It shows colours.
+    /// Whether it shows colours.
     pub(super) paint: Paint,
 }
 
-/// Emphasis, where it is wanted.
+/// Colours, if they are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Paint(pub(super) bool);
 
@@ -32,16 +32,17 @@ impl Paint {
     }
 
     fn with(self, code: &str, text: &str) -> String {
-        match self.0 && !text.is_empty() {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_string(),
+        if self.0 && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_string()
         }
     }
 }
 
 impl Term {
-    /// Standard output. It counts as plain when it is no terminal or a dumb one; `NO_COLOR` leaves
-    /// only the colours out.
+    /// Standard output. It is plain unless it is a terminal, and not a dumb one; `NO_COLOR` only turns off the
+    /// colours.
     pub(super) fn of_stdout() -> Self {
         let dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let size = terminal::size().filter(|_| !dumb);
@@ -53,23 +54,24 @@ impl Term {
     }
 }
 
-/// JSON for programs, on many lines or on one. Nothing in it is a command to a terminal either.
+/// JSON on many lines or on one, without terminal commands.
 ///
 /// # Errors
 /// The value cannot be JSON.
 pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Result<String> {
-    let text = match many_lines {
-        true => serde_json::to_string_pretty(value)?,
-        false => serde_json::to_string(value)?,
+    let text = if many_lines {
+        serde_json::to_string_pretty(value)?
+    } else {
+        serde_json::to_string(value)?
     };
     let mut out = String::with_capacity(text.len() + 1);
     for c in text.chars() {
         match c == '\n' || is_printable(c) {
             true => out.push(c),
-            // It is within a string: all around the strings is printable.
+            // Within a string: everything around strings is printable.
             false => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
-                    // A string takes all.
+                    // A string may hold any character.
                     let _ = write!(out, "\\u{unit:04x}");
                 }
             }
@@ -79,13 +81,13 @@ pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Resu
     Ok(out)
 }
 
-/// Says on standard error what is wrong.
+/// Prints an error to standard error.
 pub(super) fn print_error(text: &str) {
     let lines: Vec<String> = text.lines().map(plain).collect();
     let _ = writeln!(io::stderr(), "kubelet: {}", lines.join("\n"));
 }
 
-/// Writes to standard output; false when nobody reads it any more, which is no error.
+/// Writes to standard output; false when its reader is gone, which is no error.
 pub(super) fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

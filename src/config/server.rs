@@ -11,7 +11,7 @@ use super::resolve::{count, some_text, time};
 use super::resolved::ServerConfig;
 use crate::server::Switch;
 use crate::server::auth::{AuthSettings, Authorization};
-use crate::server::tls::{ServingCertificate, Terms, TlsSettings, without_effect};
+use crate::server::tls::{ServingCertificate, TlsOptions, TlsSettings, without_effect};
 
 /// Of a configuration with its defaults, which has been checked.
 pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConfig {
@@ -105,7 +105,7 @@ fn tls(config: &KubeletConfiguration, flags: &Flags) -> TlsSettings {
             },
         },
         // What is wrong with them has been said.
-        terms: Terms::of(version, suites, curves).unwrap_or_default(),
+        terms: TlsOptions::of(version, suites, curves).unwrap_or_default(),
     }
 }
 

@@ -734,7 +734,7 @@ fn a_kubeconfig_is_taken_with_a_warning_that_its_pods_are_not() {
 
 #[test]
 fn the_example_is_accepted_as_it_stands_and_with_the_port_that_it_shows() {
-    use crate::server::auth::Gate;
+    use crate::server::auth::KubeletAuth;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubelet-config.yaml");
     let example = fs::read_to_string(path).unwrap();
     let example: String = example
@@ -752,5 +752,5 @@ fn the_example_is_accepted_as_it_stands_and_with_the_port_that_it_shows() {
     let server = resolved(&[], &[&with_port]).unwrap().server;
     assert!(server.enabled);
     assert!(server.auth.client_ca_file.is_some());
-    assert!(Gate::new(server.auth, "n", None, None).is_ok());
+    assert!(KubeletAuth::new(server.auth, "n", None, None).is_ok());
 }

@@ -9,14 +9,13 @@ use tokio::time::Instant;
 use super::backoff::PullBackoff;
 use super::credentials::Keyring;
 use super::error::{ImageError, pull_text};
-use super::flight::Flights;
 use super::image_name::ImageName;
 use super::prefetch::{Outcome, Prefetcher};
 use super::pull_metrics::PullMetrics;
 use super::puller::{PullConfig, PullOrder, Pulled, Puller};
 use super::records::PullRecords;
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
-use crate::base::GoDuration;
+use crate::base::{GoDuration, SingleFlight};
 use crate::cri::v1::{AuthConfig, Image, ImageSpec};
 use crate::cri::{CriError, ImageClient};
 use crate::model::{PodExt, PodUid, reasons};
@@ -54,7 +53,7 @@ struct Inner {
     puller: Puller,
     keyring: Keyring,
     records: PullRecords,
-    looks: Flights<String, Result<Option<Image>, CriError>>,
+    looks: SingleFlight<String, Result<Option<Image>, CriError>>,
     backoff: Mutex<PullBackoff>,
     metrics: PullMetrics,
     prefetcher: Prefetcher,
@@ -103,7 +102,7 @@ impl ImageManager {
             recorder: parts.events,
             keyring: parts.keyring,
             records: parts.records,
-            looks: Flights::new(),
+            looks: SingleFlight::default(),
             metrics: parts.metrics,
             backoff: Mutex::new(PullBackoff::new()),
             prefetcher: Prefetcher::default(),
@@ -214,7 +213,7 @@ impl ImageManager {
             let (images, spec) = (self.inner.images.clone(), spec.clone());
             async move { images.image_status(spec).await }
         };
-        self.inner.looks.run(spec.image.clone(), begin).await
+        self.inner.looks.join(spec.image.clone(), begin).await
     }
 
     /// The logins to try for a pull.

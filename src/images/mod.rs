@@ -13,7 +13,6 @@ mod prefetch;
 mod backoff;
 pub mod credentials;
 mod error;
-mod flight;
 pub mod gc;
 mod image_name;
 mod manager;

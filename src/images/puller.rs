@@ -8,9 +8,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::error::pull_text;
-use super::flight::Flights;
 use super::records::PullRecords;
-use crate::base::Rate;
+use crate::base::{Rate, SingleFlight};
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
@@ -75,7 +74,7 @@ pub(super) struct PullOrder<'a> {
 
 pub(super) struct Puller {
     images: ImageClient,
-    flights: Flights<Key, Result<Pulled, String>>,
+    flights: SingleFlight<Key, Result<Pulled, String>>,
     lanes: Lanes,
     rate: Arc<Mutex<Rate>>,
     records: PullRecords,
@@ -97,7 +96,7 @@ impl Puller {
         let lane = || Arc::new(Semaphore::new(at_once as usize));
         Puller {
             images,
-            flights: Flights::new(),
+            flights: SingleFlight::default(),
             lanes: Lanes {
                 download: lane(),
                 refresh: lane(),
@@ -133,7 +132,7 @@ impl Puller {
                 pull.run().await
             }
         };
-        self.flights.run(key, begin).await
+        self.flights.join(key, begin).await
     }
 }
 

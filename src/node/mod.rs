@@ -1,3 +1,3 @@
-//! The node as a whole: what it and its pods use.
+//! The node as a whole: usage of the node and its pods.
 
 pub mod stats;

@@ -1,4 +1,4 @@
-//! A token among the subprotocols of a WebSocket, which is where a page in a browser can put one. Pure.
+//! A token among the subprotocols of a WebSocket, the only place where a page in a browser can put one. Pure.
 //!
 //! Answers to upstream's `k8s.io/apiserver/pkg/authentication/request/websocket`.
 
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The token of a request to open a WebSocket; `None` when it has none in this place.
+/// The token of a WebSocket request; `None` without one among the subprotocols.
 ///
 /// # Errors
 /// The token cannot be read; the texts are upstream's.
@@ -19,9 +19,10 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str>
     let (tokens, others): (Vec<&str>, Vec<&str>) =
         protocols(headers).partition(|protocol| protocol.starts_with(PREFIX));
     let [token] = tokens[..] else {
-        return match tokens.is_empty() {
-            true => Ok(None),
-            false => Err("multiple base64.bearer.authorization tokens specified"),
+        return if tokens.is_empty() {
+            Ok(None)
+        } else {
+            Err("multiple base64.bearer.authorization tokens specified")
         };
     };
     let encoded = token.strip_prefix(PREFIX).unwrap_or_default();
@@ -32,7 +33,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str>
     if token.is_empty() {
         return Ok(None);
     }
-    // One has to be left that the answer can name.
+    // The response must name one of them.
     if others.is_empty() {
         return Err("missing additional subprotocol");
     }
@@ -50,7 +51,7 @@ pub(super) fn without_tokens(headers: &HeaderMap) -> Option<HeaderValue> {
         .flatten()
 }
 
-/// A line that is no text is left out: it may hide a token.
+/// A value that is not text is left out: it may contain a token.
 fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let lines = lines.filter_map(|line| line.to_str().ok());
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_token_is_the_one_protocol_of_that_name() {
-        // "reader-1", "", bytes that are no text.
+        // "reader-1", "", bytes that are not UTF-8.
         let good = "base64url.bearer.authorization.k8s.io.cmVhZGVyLTE";
         let empty = "base64url.bearer.authorization.k8s.io.";
         let binary = "base64url.bearer.authorization.k8s.io.__79";
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_the_runtime_has_no_token() {
+    fn the_runtime_gets_no_token() {
         let token = "base64url.bearer.authorization.k8s.io.cmVhZGVyLTE";
         let rows: &[(&[&str], _)] = &[
             (

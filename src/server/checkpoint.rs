@@ -2,6 +2,7 @@
 
 use super::{
     response::{Body, one, text},
+    routes::{BadQuery, Parts},
     streaming::{ContainerName, Streams},
 };
 use crate::base::chain;
@@ -11,15 +12,21 @@ use serde_json::json;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::task::spawn_blocking;
 
-/// Where archives go, and who finds containers.
+/// The parameter `timeout`, in seconds.
+pub(super) fn timeout(parts: &Parts) -> Result<Option<u64>, BadQuery> {
+    let seconds = parts.count("timeout")?;
+    Ok(seconds.map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX)))
+}
+
+/// Writes checkpoints of containers.
 #[derive(Clone)]
 pub struct Checkpoints {
-    /// `<root>/checkpoints`. It is made when the first archive is.
+    /// `<root>/checkpoints`. Created with the first archive.
     pub directory: Arc<PathBuf>,
 }
 
 impl Checkpoints {
-    /// Asks the runtime for an archive of a container, and answers with its path, in upstream's form.
+    /// Checkpoints a container; the response is the path of the archive, in upstream's form.
     pub(super) async fn make(
         &self,
         streams: &Streams,
@@ -51,7 +58,7 @@ impl Checkpoints {
             .await
         {
             Ok(()) => {
-                tracing::info!(path = location, "A container was checkpointed");
+                tracing::info!(path = location, "Checkpointed container");
                 one(&json!({"items": [location]}))
             }
             Err(error) => failed(chain(&error).to_string()),
@@ -59,7 +66,7 @@ impl Checkpoints {
     }
 }
 
-/// What a process had in its memory is for root alone.
+/// An archive contains the memory of a process, so only root may read it.
 fn private_directory(path: &std::path::Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = std::fs::DirBuilder::new();

@@ -1,19 +1,19 @@
 //! Requests that a page of another site makes a browser send. Pure.
 //!
-//! A browser that has a client certificate shows it for every page that sends a request here. A request that only
-//! reads is harmless, because the browser keeps the answer from the page, unless it opens a WebSocket: those
-//! have no such rule. Browsers say where a request comes from: in `Sec-Fetch-Site`, which Chromium leaves out
-//! of WebSocket handshakes, and in `Origin`, which every browser sends with those. Other clients send neither.
+//! A browser presents its client certificate for every page that sends a request here. A request that only
+//! reads is harmless, because the browser does not give the response to the page, unless the request opens a
+//! WebSocket, which has no such rule. Browsers name the origin of a request in `Sec-Fetch-Site`, which Chromium
+//! omits in WebSocket handshakes, and in `Origin`, which every browser sends there. Other clients send neither.
 
 use super::streaming::is_upgrade;
 use hyper::{HeaderMap, Method, header};
 
-/// Whether the request comes from a page of another site and would do more than read.
+/// Whether the request comes from a page of another site and does more than read.
 ///
-/// A site under the same domain is not another site, and what a proxy forwards is never refused: API servers
-/// forward what browsers send them, dashboards above all, and have authenticated the user themselves. A proxy
-/// shows by `X-Forwarded-For` that it is one; a page cannot set that header on a WebSocket, and on another
-/// request only with this server's consent.
+/// A site under the same domain is not another site. What a proxy forwards is never refused: API servers
+/// forward requests of browsers, those of dashboards above all, and have authenticated the user. A proxy sets
+/// `X-Forwarded-For`; a page cannot set that header on a WebSocket, and on another request only with this
+/// server's consent.
 pub(super) fn is_abuse(method: &Method, headers: &HeaderMap) -> bool {
     let only_reads = matches!(*method, Method::GET | Method::HEAD) && !is_upgrade(headers);
     if only_reads || headers.contains_key("x-forwarded-for") {
@@ -73,8 +73,8 @@ mod tests {
     }
 
     #[test]
-    fn a_websocket_of_a_browser_that_does_not_say_its_site_comes_from_a_page_of_this_server() {
-        // Origin, host, whether it is refused.
+    fn a_websocket_without_a_site_must_come_from_a_page_of_this_server() {
+        // Origin, host, whether the request is refused.
         let rows = [
             ("https://node:10250", "node:10250", false),
             ("https://NODE:10250", "node:10250", false),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_forwards_is_the_proxys_to_judge() {
+    fn forwarded_requests_are_left_to_the_proxy() {
         let dashboard = [
             ("origin", "https://dashboard.example"),
             ("host", "node:10250"),

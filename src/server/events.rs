@@ -1,23 +1,60 @@
-//! Kept events in the API's form.
+//! `/events`: recent events in the API's form.
 
-use super::routes::EventsQuery;
+use super::{
+    list,
+    response::{Body, json},
+    routes::{BadQuery, Parts},
+};
 use crate::{
     model::{PodUid, fnv64a},
-    state::events::Event,
+    state::events::{Event, EventRecorder},
 };
+use hyper::Response;
 use k8s_openapi::{
     api::core::v1::{Event as ApiEvent, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use std::sync::Arc;
 
-/// Who reports, as upstream's kubelet calls itself.
+/// The reporting component, as in upstream's kubelet.
 const COMPONENT: &str = "kubelet";
-/// Where upstream files events about things without a namespace.
+/// The namespace of events about objects without one, as upstream.
 const DEFAULT_NAMESPACE: &str = "default";
 
+/// Parameters of `/events`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventsQuery {
+    /// `namespace=<namespace>`: only about objects of this namespace.
+    pub namespace: Option<String>,
+    /// `name=<name>`: only about objects of this name.
+    pub name: Option<String>,
+    /// `limit=<n>`: only the newest n.
+    pub limit: Option<usize>,
+}
+
+impl EventsQuery {
+    pub(super) fn parse(parts: &Parts) -> Result<Self, BadQuery> {
+        Ok(Self {
+            limit: parts.count("limit")?,
+            namespace: parts.last("namespace")?,
+            name: parts.last("name")?,
+        })
+    }
+}
+
+/// `/events`: recent events.
+pub(super) fn answer(
+    events: &EventRecorder,
+    node: &Arc<str>,
+    query: &EventsQuery,
+) -> Response<Body> {
+    let node = node.clone();
+    let items = select(events.recent(), query).map(move |event| api(&event, &node));
+    json(list::body("EventList", items))
+}
+
 /// The events that a query selects, oldest first.
-pub(super) fn select(
+fn select(
     events: Vec<Arc<Event>>,
     query: &EventsQuery,
 ) -> impl Iterator<Item = Arc<Event>> + use<> {
@@ -35,11 +72,12 @@ pub(super) fn select(
 }
 
 /// A kept event as `v1.Event`. Its name is the same each time the same thing is reported.
-pub(super) fn api(event: &Event, node: &str) -> ApiEvent {
+fn api(event: &Event, node: &str) -> ApiEvent {
     let name = format!("{}.{:x}", event.object.name, identity(event));
-    let namespace = match event.object.namespace.is_empty() {
-        true => DEFAULT_NAMESPACE.to_owned(),
-        false => event.object.namespace.clone(),
+    let namespace = if event.object.namespace.is_empty() {
+        DEFAULT_NAMESPACE.to_owned()
+    } else {
+        event.object.namespace.clone()
     };
     let uid = |uid: &PodUid| (!uid.as_str().is_empty()).then(|| uid.to_string());
     ApiEvent {

@@ -1,4 +1,4 @@
-//! `/logs/`: the node's log directory, for reading.
+//! `/logs/`: files and listings of the node's log directory.
 
 use super::{
     html::{Html, LONG},
@@ -23,22 +23,22 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 
-/// Names of a directory that are listed at most.
+/// Largest number of names in a listing.
 const MAX_NAMES: usize = 10_000;
 
-/// What is read from the disk and sent at a time, in bytes.
+/// Bytes that are read from the disk and sent at a time.
 const CHUNK: u64 = 64 * 1024;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// Answers with a file, or with the names in a directory. `path` is what follows `/logs/`, decoded.
+/// The response with a file or with the listing of a directory. `path` is what follows `/logs/`, decoded.
 pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> Response<Body> {
     if path.contains('\0') {
         return not_found("there is no such file");
     }
-    let asked = Conditions::of(headers);
+    let conditions = Conditions::of(headers);
     let name = path.clone();
     let opened = spawn_blocking(move || open_confined(&root, path.as_ref(), MAX_NAMES)).await;
     match opened.map_err(io::Error::other).and_then(|opened| opened) {
@@ -58,28 +58,29 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
         }
         Ok(Shown::File(file, meta)) => {
             let modified = meta.modified().unwrap_or(UNIX_EPOCH);
-            let kind = match name.ends_with(".gz") || name.ends_with(".journal") {
-                true => BINARY,
-                false => PLAIN,
+            let kind = if name.ends_with(".gz") || name.ends_with(".journal") {
+                BINARY
+            } else {
+                PLAIN
             };
-            file_answer(file, meta.len(), modified, kind, &asked)
+            file_response(file, meta.len(), modified, kind, &conditions)
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => text(
             StatusCode::FORBIDDEN,
             "403 the file may not be read\n".into(),
         ),
         Err(error) => {
-            tracing::debug!(path = name, %error, "a node log cannot be shown");
+            tracing::debug!(path = name, err = %error, "Reading a node log failed");
             not_found("there is no such file")
         }
     }
 }
 
-/// What the client says about the file that it wants.
+/// The conditions and the range in the request's headers.
 #[derive(Default)]
 struct Conditions {
     range: Option<String>,
-    /// What it has, it has from that time.
+    /// The client has the version of this time.
     since: Option<Timestamp>,
 }
 
@@ -88,14 +89,14 @@ impl Conditions {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         Self {
             range: text(header::RANGE).map(ToOwned::to_owned),
-            // There are no tags of files here, so a client that names one has no right copy.
+            // There are no entity tags here, so a client that sends one has another version.
             since: text(header::IF_MODIFIED_SINCE)
                 .filter(|_| !headers.contains_key(header::IF_NONE_MATCH))
                 .and_then(read_http_date),
         }
     }
 
-    /// Whether the client has this already; dates of HTTP are whole seconds.
+    /// Whether the client has the current version; HTTP dates are whole seconds.
     fn has(&self, modified: SystemTime) -> bool {
         let modified = Timestamp::try_from(modified).map(|time| time.as_second());
         let since = self.since.map(|time| time.as_second());
@@ -103,14 +104,14 @@ impl Conditions {
     }
 }
 
-fn file_answer(
+fn file_response(
     file: File,
     length: u64,
     modified: SystemTime,
     kind: HeaderValue,
-    asked: &Conditions,
+    conditions: &Conditions,
 ) -> Response<Body> {
-    if asked.has(modified) {
+    if conditions.has(modified) {
         let mut response = Response::new(Body::default());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         if let Some(date) = http_date(modified) {
@@ -118,11 +119,11 @@ fn file_answer(
         }
         return response;
     }
-    let wanted = asked.range.as_deref();
+    let wanted = conditions.range.as_deref();
     let (status, range) = match wanted.map(|wanted| byte_range(wanted, length)) {
-        None | Some(Asked::Everything) => (StatusCode::OK, 0..length),
-        Some(Asked::Part(range)) => (StatusCode::PARTIAL_CONTENT, range),
-        Some(Asked::Nothing) => {
+        None | Some(RangeRequest::Everything) => (StatusCode::OK, 0..length),
+        Some(RangeRequest::Part(range)) => (StatusCode::PARTIAL_CONTENT, range),
+        Some(RangeRequest::Nothing) => {
             let status = StatusCode::RANGE_NOT_SATISFIABLE;
             let mut response = text(status, format!("416 the file has {length} bytes\n"));
             set(
@@ -135,7 +136,7 @@ fn file_answer(
     };
     let sent = range.end - range.start;
     let mut response = respond(status, kind, chunks(file, range.clone()));
-    // A log that is cut while it is sent ends the connection: its length was promised.
+    // Truncating the log meanwhile ends the connection, because the length was promised.
     set(&mut response, header::CONTENT_LENGTH, sent.to_string());
     set(&mut response, header::ACCEPT_RANGES, "bytes".into());
     if let Some(date) = http_date(modified) {
@@ -158,7 +159,7 @@ fn set(response: &mut Response<Body>, name: HeaderName, value: String) {
     }
 }
 
-/// Part of a file, read while the client takes it.
+/// Part of a file, read as the client takes it.
 fn chunks(file: File, range: Range<u64>) -> Body {
     let start = (file, range);
     let parts = stream::try_unfold(start, |(mut file, range)| async move {
@@ -183,30 +184,31 @@ fn chunks(file: File, range: Range<u64>) -> Body {
     StreamBody::new(parts).boxed_unsync()
 }
 
-/// What a `Range` header asks for of so many bytes.
+/// The part of a file that a `Range` header requests.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum RangeRequest {
     Everything,
     Part(Range<u64>),
     Nothing,
 }
 
-/// Several parts, other units and what cannot be read ask for everything, as RFC 9110 allows.
-fn byte_range(wanted: &str, length: u64) -> Asked {
+/// Multiple ranges, other units and unreadable values request the whole file, as RFC 9110 allows.
+fn byte_range(wanted: &str, length: u64) -> RangeRequest {
     let range = wanted.strip_prefix("bytes=").map(str::trim);
     let Some((first, last)) = range.and_then(|range| range.split_once('-')) else {
-        return Asked::Everything;
+        return RangeRequest::Everything;
     };
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let range = match (number(first), number(last)) {
         (None, Some(tail)) if first.trim().is_empty() => length.saturating_sub(tail)..length,
         (Some(first), None) if last.trim().is_empty() => first..length,
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
-        _ => return Asked::Everything,
+        _ => return RangeRequest::Everything,
     };
-    match range.is_empty() {
-        true => Asked::Nothing,
-        false => Asked::Part(range),
+    if range.is_empty() {
+        RangeRequest::Nothing
+    } else {
+        RangeRequest::Part(range)
     }
 }
 
@@ -216,7 +218,7 @@ fn listing(names: &[(String, bool)]) -> String {
         .own("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for (name, is_directory) in names {
         let slash = if *is_directory { "/" } else { "" };
-        // The dot keeps a name from being read as an address.
+        // The dot prevents a name from being read as a URL.
         let link = Html::new().own("<a href=\"./").segment(name).own(slash);
         let link = link.own("\">").text(name, LONG).own(slash).own("</a>\n");
         page = page.with(&link);
@@ -243,20 +245,20 @@ mod tests {
     #[test]
     fn ranges_are_read() {
         let rows = [
-            ("bytes=0-3", Asked::Part(0..4)),
-            ("bytes=4-", Asked::Part(4..10)),
-            ("bytes=-3", Asked::Part(7..10)),
-            ("bytes=-30", Asked::Part(0..10)),
-            ("bytes=2-99", Asked::Part(2..10)),
-            ("bytes=10-", Asked::Nothing),
-            ("bytes=10-12", Asked::Nothing),
-            ("bytes=-0", Asked::Nothing),
-            ("bytes=0-18446744073709551615", Asked::Part(0..10)),
-            ("bytes=3-1", Asked::Everything),
-            ("bytes=0-1,4-5", Asked::Everything),
-            ("bytes=-", Asked::Everything),
-            ("lines=1-2", Asked::Everything),
-            ("", Asked::Everything),
+            ("bytes=0-3", RangeRequest::Part(0..4)),
+            ("bytes=4-", RangeRequest::Part(4..10)),
+            ("bytes=-3", RangeRequest::Part(7..10)),
+            ("bytes=-30", RangeRequest::Part(0..10)),
+            ("bytes=2-99", RangeRequest::Part(2..10)),
+            ("bytes=10-", RangeRequest::Nothing),
+            ("bytes=10-12", RangeRequest::Nothing),
+            ("bytes=-0", RangeRequest::Nothing),
+            ("bytes=0-18446744073709551615", RangeRequest::Part(0..10)),
+            ("bytes=3-1", RangeRequest::Everything),
+            ("bytes=0-1,4-5", RangeRequest::Everything),
+            ("bytes=-", RangeRequest::Everything),
+            ("lines=1-2", RangeRequest::Everything),
+            ("", RangeRequest::Everything),
         ];
         for (wanted, expected) in rows {
             assert_eq!(byte_range(wanted, 10), expected, "{wanted}");
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_stay_names() {
+    fn hostile_names_are_escaped_in_listings() {
         let names = [
             ("<script>alert(1)</script>".to_owned(), false),
             ("javascript:alert(1)".to_owned(), false),

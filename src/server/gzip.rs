@@ -1,4 +1,4 @@
-//! Compression of the pages that Prometheus reads, for clients that want it.
+//! Compression of the pages for Prometheus.
 
 use super::response::{Body, text};
 use bytes::{Bytes, BytesMut};
@@ -11,10 +11,10 @@ use hyper::{
 use std::io::{self, Write as _};
 use tokio::task::spawn_blocking;
 
-/// Bytes that are compressed at a time, on a thread for what takes long.
+/// Bytes that are compressed at a time, on a blocking thread.
 const PART: usize = 256 * 1024;
 
-/// Whether the client takes gzip: it names it, or everything, and does not rule it out by a weight of zero.
+/// Whether the client accepts gzip: it names gzip or everything, and not with a weight of zero.
 pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(header::ACCEPT_ENCODING).iter();
     let lines = lines.filter_map(|line| line.to_str().ok());
@@ -33,7 +33,8 @@ pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
     gzip.or(any).unwrap_or_default()
 }
 
-/// The same answer, compressed. Its parts are compressed as they come; what is held is the compressed whole.
+/// The same response, compressed. The parts of the body are compressed as they come; only the compressed whole
+/// is held.
 pub(super) async fn compressed(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     match compress(body).await {
@@ -74,7 +75,7 @@ mod tests {
     use std::io::Read as _;
 
     #[test]
-    fn gzip_is_for_who_asks_for_it() {
+    fn gzip_is_only_for_clients_that_accept_it() {
         let rows = [
             ("gzip", true),
             ("deflate, GZIP;q=0.5", true),
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_out_is_what_went_in() {
+    async fn compression_is_lossless() {
         let long: String = (0..100_000)
             .map(|n| format!("up{{n=\"{n}\"}} 1\n"))
             .collect();

@@ -1,9 +1,14 @@
-//! Named health checks, as values.
+//! Named health checks.
 
-use super::{metrics::CheckMetrics, routes::HealthQuery};
+use super::{
+    metrics::CheckMetrics,
+    response::{Body, text},
+    routes::{BadQuery, Parts, RouteError},
+};
+use hyper::{Response, StatusCode};
 use std::{fmt, sync::Arc};
 
-/// Looks at a board and says what is wrong, if anything. Must return at once.
+/// Returns what is wrong, if anything. Must not wait.
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The checks of one port, in the order in which they are shown.
@@ -20,16 +25,58 @@ impl fmt::Debug for HealthChecks {
     }
 }
 
-/// What a look at the checks came to.
+/// Parameters of `/healthz`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthQuery {
+    /// `verbose`, with any value: list the checks also when all of them pass.
+    pub verbose: bool,
+    /// `exclude=<name>`, any number of times: checks to leave out.
+    pub exclude: Vec<String>,
+}
+
+impl HealthQuery {
+    pub(super) fn parse(parts: &Parts) -> Result<Self, BadQuery> {
+        let mut exclude = parts.all("exclude")?;
+        exclude.retain(|name| !name.is_empty());
+        Ok(Self {
+            verbose: parts.last("verbose")?.is_some(),
+            exclude,
+        })
+    }
+}
+
+/// The results of the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Findings {
-    /// Text for the client, without the reasons of failures.
+    /// The response, without the reasons of failures.
     pub(super) text: String,
-    /// What failed, with reasons; for the log. Empty when all is well.
+    /// The failures with reasons, for the log.
     pub(super) failures: Vec<String>,
 }
 
 impl HealthChecks {
+    /// `/healthz`.
+    pub(super) fn answer(&self, query: &HealthQuery) -> Response<Body> {
+        let findings = self.all(query);
+        if findings.failures.is_empty() {
+            return text(StatusCode::OK, findings.text);
+        }
+        tracing::warn!(failures = ?findings.failures, "Healthz check failed");
+        text(StatusCode::INTERNAL_SERVER_ERROR, findings.text)
+    }
+
+    /// `/healthz/<name>`.
+    pub(super) fn answer_one(&self, name: &str) -> Response<Body> {
+        match self.one(name) {
+            Some(Ok(())) => text(StatusCode::OK, "ok".into()),
+            Some(Err(why)) => {
+                let body = format!("internal server error: {why}\n");
+                text(StatusCode::INTERNAL_SERVER_ERROR, body)
+            }
+            None => RouteError::NotFound.response(),
+        }
+    }
+
     /// No checks; [`HealthChecks::with`] adds them.
     pub fn new() -> Self {
         Self::default()
@@ -40,8 +87,8 @@ impl HealthChecks {
         Self::new().with("ping", || Ok(()))
     }
 
-    /// Adds a check. It must return at once; its error goes to the log and, when it is asked for by
-    /// name, to the client.
+    /// Adds a check. It must not wait; its error is logged, and sent to a client that requests this check by
+    /// name.
     #[must_use]
     pub fn with(
         mut self,
@@ -52,7 +99,7 @@ impl HealthChecks {
         self
     }
 
-    /// Counts what the checks come to.
+    /// Counts the results of the checks.
     #[must_use]
     pub fn counted(self, metrics: CheckMetrics) -> Self {
         let metrics = Some(metrics);
@@ -67,13 +114,13 @@ impl HealthChecks {
         found
     }
 
-    /// Asks one check; `None` when there is none of that name.
+    /// Runs one check; `None` when there is none of that name.
     pub fn one(&self, name: &str) -> Option<Result<(), String>> {
         let (name, check) = self.checks.iter().find(|(known, _)| *known == name)?;
         Some(self.ask(name, check))
     }
 
-    /// Asks all of them but the excluded.
+    /// Runs all checks except the excluded ones.
     pub(super) fn all(&self, query: &HealthQuery) -> Findings {
         let mut lines = String::new();
         let mut failures = Vec::new();

@@ -5,32 +5,31 @@ use jiff::{Timestamp, tz::TimeZone};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write as _;
 
-/// What is encoded in links: all but letters, digits and what means nothing in a URL.
+/// Encoded in links: everything except letters, digits and characters without a meaning in URLs.
 const NOT_PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
-/// Longest text of others where there is room for it, in characters.
+/// Longest foreign text, in characters, where there is room for it.
 pub(super) const LONG: usize = 2000;
 /// The same in a table with a row for each pod.
 pub(super) const SHORT: usize = 200;
 
-/// A piece of a page. What gets into it is either the kubelet's own and known when it is built, or escaped.
+/// A piece of a page: constant text of the kubelet, or escaped text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Html(String);
 
 impl Html {
-    /// An empty piece.
     pub(super) fn new() -> Self {
         Self::default()
     }
 
-    /// The kubelet's own.
+    /// Constant HTML of the kubelet.
     pub(super) fn own(mut self, html: &'static str) -> Self {
         self.0.push_str(html);
         self
     }
 
-    /// Text that anybody may have written, cut after so many characters. What is not printable, or changes
-    /// the order in which other text is shown, is a space, and spaces are single.
+    /// Foreign text, escaped, and cut after so many characters. A character that is not printable or changes
+    /// the text direction becomes a space; consecutive spaces become one.
     pub(super) fn text(mut self, text: &str, most: usize) -> Self {
         let (mut shown, mut gap) = (0, false);
         for c in text.chars() {
@@ -59,12 +58,12 @@ impl Html {
         self
     }
 
-    /// The same in the middle of a line, whose direction it leaves alone.
+    /// The same within a line, without a direction of its own.
     pub(super) fn inline(self, text: &str) -> Self {
         self.own("<bdi>").text(text, LONG).own("</bdi>")
     }
 
-    /// A segment of a path, or a value in a query, of a link. No name is as long as where it is cut.
+    /// A path segment or query value of a link. It is not cut: names are shorter than the limit.
     pub(super) fn segment(mut self, text: &str) -> Self {
         let bytes = text.as_bytes();
         let bytes = bytes.get(..LONG).unwrap_or(bytes);
@@ -72,7 +71,6 @@ impl Html {
         self
     }
 
-    /// A count.
     pub(super) fn number(mut self, number: i64) -> Self {
         let _ = write!(self.0, "{number}");
         self
@@ -85,7 +83,6 @@ impl Html {
         self
     }
 
-    /// Another piece.
     pub(super) fn with(mut self, more: &Self) -> Self {
         self.0.push_str(&more.0);
         self
@@ -121,7 +118,7 @@ pub(super) fn table_head(title: &'static str, columns: &[&'static str]) -> Html 
     head.own("</tr></thead><tbody>")
 }
 
-/// One row. The first cell names it; on a narrow screen each cell is shown with its column's name.
+/// One row. The first cell is its header; on a narrow screen each cell shows the name of its column.
 pub(super) fn table_row(columns: &[&'static str], cells: &[Html]) -> Html {
     let mut row = Html::new().own("<tr>");
     for (index, (column, cell)) in columns.iter().zip(cells).enumerate() {
@@ -134,7 +131,7 @@ pub(super) fn table_row(columns: &[&'static str], cells: &[Html]) -> Html {
     row.own("</tr>")
 }
 
-/// A section with a table; nothing where there are no rows.
+/// A section with a table; empty without rows.
 pub(super) fn section(title: &'static str, columns: &[&'static str], rows: &[Vec<Html>]) -> Html {
     if rows.is_empty() {
         return Html::new();
@@ -156,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_text() {
+    fn foreign_text_is_escaped() {
         let rows = [
             ("", ""),
             ("plain", "plain"),
@@ -195,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_where_the_name_says_and_nowhere_else() {
+    fn links_are_encoded_so_that_names_cannot_change_their_target() {
         let rows = [
             (
                 "shop",

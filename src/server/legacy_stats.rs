@@ -1,31 +1,31 @@
-//! `/stats/`, `/stats/container` and `/stats/…/{container}`, as the first kubelets had them: what is asked
-//! for, in the query or in the body, and the answer.
+//! `/stats/`, `/stats/container` and `/stats/…/{container}`, which upstream has removed: parameters in the
+//! query or the body, and the response.
 
 use super::{
     response::{Body, Request, bad_request, not_found, one, read_body},
-    routes::BadQuery,
-    stats::unreadable,
+    routes::{BadQuery, Parts, RouteError},
+    stats::{StatsViews, unreadable},
     streaming::{
         ContainerName,
-        lookup::{self, Missing, Shown},
+        lookup::{self, Missing},
     },
-    views::Views,
 };
 use crate::{
     model::PodExt,
     node::stats::{ContainerInfo, InfoOf},
+    pods::pod_sync::KnownPod,
 };
 use hyper::Response;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-/// The longest body that is read, bytes.
+/// Longest body, bytes.
 pub(super) const BODY: usize = 16 * 1024;
 
-/// What Go writes for a moment that is not set.
+/// Go's text of an unset time.
 const UNSET: &str = "0001-01-01T00:00:00Z";
 
-/// Whose information is asked for.
+/// Whose statistics are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InfoTarget {
     /// `/stats/`: the machine.
@@ -36,7 +36,18 @@ pub enum InfoTarget {
     Container(ContainerName),
 }
 
-/// How it is asked for. The first kubelets' clients also say how many samples they want; there is one.
+impl InfoTarget {
+    /// Without a namespace it is `default`.
+    pub(super) fn container(parts: &Parts) -> Result<Self, RouteError> {
+        let mut name = ContainerName::parse(parts)?;
+        if name.pod.namespace.is_empty() {
+            name.pod.namespace.push_str("default");
+        }
+        Ok(Self::Container(name))
+    }
+}
+
+/// The parameters. Clients also send the number of samples; there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InfoQuery {
     /// `containerName`: the cgroup.
@@ -50,10 +61,10 @@ pub struct InfoQuery {
 }
 
 impl InfoQuery {
-    /// From the parameters of the target.
+    /// From the query.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A parameter cannot be read.
     pub(super) fn of_pairs(pairs: &[(String, String)]) -> Result<Self, BadQuery> {
         let mut query = Self::default();
         for (key, value) in pairs {
@@ -72,10 +83,10 @@ impl InfoQuery {
         Ok(query)
     }
 
-    /// The same with what an object in a body says; an empty body says nothing.
+    /// The same with the fields of the JSON object in the body; an empty body changes nothing.
     ///
     /// # Errors
-    /// The body is no such object, or one of its fields cannot be read.
+    /// The body is not an object, or a field cannot be read.
     fn and_body(mut self, body: &[u8]) -> Result<Self, String> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(self);
@@ -105,7 +116,7 @@ impl InfoQuery {
         Ok(self)
     }
 
-    /// The path of the cgroup, from the root.
+    /// The absolute path of the cgroup.
     fn path(&self) -> String {
         let mut parts: Vec<&str> = Vec::new();
         for part in self.cgroup.split('/') {
@@ -119,7 +130,7 @@ impl InfoQuery {
     }
 }
 
-/// Samples are counted in whole numbers; with one of them no number of them matters.
+/// Any number of samples is valid, because there is only one sample.
 fn number(key: &str, value: Option<i64>) -> Result<(), BadQuery> {
     value.map_or_else(|| Err(bad(key, "is not a whole number")), |_| Ok(()))
 }
@@ -136,16 +147,13 @@ fn moment(key: &str, value: &str) -> Result<Option<Timestamp>, BadQuery> {
 }
 
 fn bad(parameter: &str, detail: &str) -> BadQuery {
-    BadQuery {
-        parameter: parameter.to_owned(),
-        detail: detail.to_owned(),
-    }
+    BadQuery::new(parameter, detail)
 }
 
-/// The answer; `known` ends when it is known which pods there are.
+/// The response; `pods` are the known ones.
 pub(super) async fn answer(
-    views: &Views,
-    known: impl Future<Output = ()>,
+    stats: &StatsViews,
+    pods: impl Future<Output = Vec<KnownPod>>,
     request: Request,
     target: &InfoTarget,
     query: InfoQuery,
@@ -154,7 +162,7 @@ pub(super) async fn answer(
         Ok(body) => body,
         Err(refused) => return *refused,
     };
-    known.await;
+    let pods = pods.await;
     let query = match query.and_body(&body) {
         Ok(query) => query,
         Err(why) => return bad_request(&why),
@@ -168,12 +176,12 @@ pub(super) async fn answer(
             path: query.path(),
             below: query.below,
         },
-        InfoTarget::Container(name) => match container((views.pods)(), name) {
+        InfoTarget::Container(name) => match container(pods, name) {
             Ok(of) => of,
             Err(missing) => return not_found(&missing.to_string()),
         },
     };
-    let Some(found) = (views.stats.infos)(of).await else {
+    let Some(found) = (stats.infos)(of).await else {
         return unreadable();
     };
     let told = |info: ContainerInfo| (info.path.clone(), info.between(query.start, query.end));
@@ -181,9 +189,10 @@ pub(super) async fn answer(
     match target {
         InfoTarget::Cgroup => {
             let told: Map<String, Value> = told.collect();
-            match told.is_empty() {
-                true => not_found(&format!("no cgroup {:?} is known here", query.path())),
-                false => one(&told),
+            if told.is_empty() {
+                not_found(&format!("no cgroup {:?} is known here", query.path()))
+            } else {
+                one(&told)
             }
         }
         InfoTarget::Machine => match told.next() {
@@ -203,7 +212,7 @@ pub(super) async fn answer(
     }
 }
 
-fn container(pods: Vec<Shown>, name: &ContainerName) -> Result<InfoOf, Missing> {
+fn container(pods: Vec<KnownPod>, name: &ContainerName) -> Result<InfoOf, Missing> {
     let (pod, _) = lookup::pod(pods, &name.pod)?;
     if !lookup::has_container(&pod, &name.container) {
         return Err(Missing::Container(name.container.clone()));
@@ -224,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn query_and_body_say_the_same_and_the_body_has_the_last_word() {
+    fn query_and_body_have_the_same_parameters_and_the_body_wins() {
         let at = |text: &str| text.parse::<Timestamp>().ok();
         let body = br#"{"containerName": "/a/../b//c/", "num_stats": 3, "subcontainers": true,
             "start": "2020-01-01T00:00:00Z", "end": "0001-01-01T00:00:00Z", "other": 1}"#;
@@ -250,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_values_are_named() {
         for (key, value) in [
             ("num_stats", "many"),
             ("start", "yesterday"),

@@ -10,8 +10,8 @@ use serde::Serialize;
 /// A chunk is sent once it has at least this many bytes.
 const CHUNK: usize = 16 * 1024;
 
-/// A `v1` list: its items are serialised one by one while the client takes them, so memory holds one
-/// chunk of text however long the list is.
+/// A `v1` list. Its items are serialized one by one as the client takes them, so memory holds one chunk of text
+/// however long the list is.
 pub(super) fn body<T: Serialize>(
     kind: &str,
     items: impl Iterator<Item = T> + Send + 'static,
@@ -20,7 +20,7 @@ pub(super) fn body<T: Serialize>(
     array(head, items)
 }
 
-/// The same for any object that ends with an array: `head` is everything up to its bracket.
+/// The same for any object that ends with an array: `head` is the text up to its bracket.
 pub(super) fn array<T: Serialize>(
     head: String,
     items: impl Iterator<Item = T> + Send + 'static,
@@ -33,7 +33,7 @@ pub(super) fn array<T: Serialize>(
     };
     let chunks = stream::iter(std::iter::from_fn(move || writer.next_chunk()));
     let frames = chunks.then(|chunk| async {
-        // However much a client takes at once, others have their turn after each chunk.
+        // A client that takes everything at once must not starve other tasks.
         tokio::task::yield_now().await;
         chunk.map(Frame::data).map_err(Into::into)
     });
@@ -63,7 +63,7 @@ impl<T: Serialize, I: Iterator<Item = T>> Writer<I> {
             }
             self.first = false;
             if let Err(error) = serde_json::to_writer(&mut self.buffer, &item) {
-                tracing::error!(%error, "an item of a list could not be written");
+                tracing::error!(err = %error, "Serializing an item of a list failed");
                 self.done = true;
                 return Some(Err(error));
             }

@@ -1,12 +1,12 @@
-//! Sockets and connections.
+//! Listeners and connections.
 
 use super::{
     auth::Peer,
     connections::{Connections, Place, Progress, Source},
+    guarded_body::until_sent,
     handlers::Handlers,
-    held::until_sent,
     observed::Observed,
-    response::Lasting,
+    response::LongRunning,
     tls::Tls,
     unix_socket::{self, LocalPath},
 };
@@ -32,43 +32,42 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{either::Either, sync::CancellationToken};
 
-/// How long nothing is accepted after an accept failed (out of descriptors, mostly).
+/// Pause after a failed accept (mostly out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// A client that has said nothing for so long is asked whether it is still there; how often, and how many
-/// times before its connection is given up.
+/// TCP keep-alive: idle time before the first probe, interval, and probes before the connection is closed.
 const ALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 
-/// A port or a socket that cannot be had.
+/// A port or a socket that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for {name}")]
 pub struct BindError {
-    /// What the port is for.
+    /// The purpose of the port.
     pub name: &'static str,
-    /// The address or the path asked for.
+    /// The address or the path.
     pub address: String,
-    /// The system's answer.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }
 
-/// What one client, and all together, may take.
+/// What one client, and all of them together, may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections open at once whose client is not authenticated: all of a port that asks for no credentials,
-    /// and on the main port those before their first request that is let in.
+    /// Open connections whose client is not authenticated: all of them on a port without authentication, and on
+    /// the main port those before their first authorized request.
     pub unauthenticated: usize,
-    /// Of them, those of one IPv4 address or IPv6 network that may be silent at once.
+    /// Of these, the idle ones of one IPv4 address or IPv6 network.
     pub per_source: usize,
-    /// Connections of authenticated clients open at once.
+    /// Open connections of authenticated clients.
     pub authenticated: usize,
-    /// For a TLS handshake, and for a request's head from its first byte (the first one of a connection: from
-    /// the opening).
+    /// For a TLS handshake, and for the head of a request from its first byte (from the accept for the first
+    /// one of a connection).
     pub head: Duration,
     /// Between two requests of a connection; upstream's.
     pub idle: Duration,
-    /// How long a client may take nothing of an answer.
+    /// How long a client may read nothing of a response.
     pub stall: Duration,
-    /// Time left to finish an answer at shutdown.
+    /// Time to finish responses at shutdown.
     pub drain: Duration,
 }
 
@@ -111,7 +110,7 @@ impl fmt::Display for Socket {
 }
 
 impl Listener {
-    /// Takes the port, so that one already taken is a clean error before anything runs.
+    /// Binds the port, so that a port in use is an error before anything runs.
     pub async fn bind(name: &'static str, address: SocketAddr) -> Result<Self, BindError> {
         let failed = |source| BindError {
             name,
@@ -128,11 +127,11 @@ impl Listener {
         })
     }
 
-    /// Makes a local socket of mode 0600 in place of one that is there. It is removed when this ends.
-    /// Must be called inside a tokio runtime.
+    /// Creates a local socket of mode 0600, replacing a stale one. It is removed with the listener. Must be
+    /// called inside a tokio runtime.
     ///
     /// # Errors
-    /// Something else is at that path, or it cannot be had.
+    /// Another file has that path, or the socket cannot be bound.
     pub fn bind_local(name: &'static str, path: &Path) -> Result<Self, BindError> {
         let bound = unix_socket::listen_at(path)
             .and_then(|(socket, place)| Ok(Socket::Local(UnixListener::from_std(socket)?, place)));
@@ -149,21 +148,21 @@ impl Listener {
         })
     }
 
-    /// With other limits than the default ones.
+    /// The same with other limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Behind TLS.
+    /// The same behind TLS.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(Arc::new(tls));
         self
     }
 
-    /// The address with the port that was really taken; `None` of a local socket.
+    /// The address with the port that was bound; `None` for a local socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::Tcp(_, address) => Some(*address),
@@ -171,8 +170,7 @@ impl Listener {
         }
     }
 
-    /// Serves until shutdown, then lets running answers end. An error of one connection is that
-    /// connection's; this returns only at shutdown.
+    /// Serves until shutdown, then drains the connections. An error of one connection does not end the others.
     pub async fn serve(
         self,
         handlers: Handlers,
@@ -180,7 +178,7 @@ impl Listener {
     ) -> anyhow::Result<()> {
         let connections = Connections::new(self.limits);
         let mut open = JoinSet::new();
-        tracing::info!(name = self.name, address = %self.socket, "serving");
+        tracing::info!(name = self.name, address = %self.socket, "Started listening");
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -201,7 +199,7 @@ impl Listener {
                         open.spawn(contain(panics::Place::Connection, served));
                     }
                     Err(error) => {
-                        tracing::warn!(name = self.name, %error, "cannot accept a connection");
+                        tracing::warn!(name = self.name, err = %error, "Accepting a connection failed");
                         tokio::select! {
                             () = shutdown.cancelled() => break,
                             () = sleep(ACCEPT_PAUSE) => {}
@@ -229,7 +227,7 @@ async fn accept(socket: &Socket) -> io::Result<(Either<TcpStream, UnixStream>, S
     })
 }
 
-/// Lets the kernel notice clients that are gone. A connection where that cannot be had is served all the same.
+/// Lets the kernel detect clients that are gone. Without it the connection is served all the same.
 fn keep_alive(stream: &TcpStream) {
     let (idle, between, times) = ALIVE;
     let _ = sockopt::set_socket_keepalive(stream, true);
@@ -238,7 +236,7 @@ fn keep_alive(stream: &TcpStream) {
     let _ = sockopt::set_tcp_keepcnt(stream, times);
 }
 
-/// What serving one connection needs.
+/// The context of one connection.
 struct Serving {
     place: Arc<Place>,
     handlers: Handlers,
@@ -246,7 +244,7 @@ struct Serving {
     shutdown: CancellationToken,
 }
 
-/// A request in progress; dropped when its answer is out or is not sent any further.
+/// A request in progress, until its response has been sent or dropped.
 struct InProgress {
     place: Arc<Place>,
     progress: Progress,
@@ -292,8 +290,8 @@ impl Serving {
         }
     }
 
-    /// The mode of the socket keeps out everybody but root; this keeps out root in a container, which needs no
-    /// more than a mount of the root directory to see the socket.
+    /// The mode of the socket excludes all users except root; this excludes root in a container that has a
+    /// mount of the root directory.
     async fn local(mut self, stream: UnixStream) {
         let checked = spawn_blocking(move || {
             let shares = shares_namespaces(&stream);
@@ -301,27 +299,28 @@ impl Serving {
         });
         let (stream, shares) = match checked.await {
             Ok(checked) => checked,
-            Err(error) => return tracing::error!(%error, "a connection's task failed"),
+            Err(error) => return tracing::error!(err = %error, "The task of a connection failed"),
         };
         if !matches!(shares, Ok(true)) {
             let err = shares.err().map(|error| chain(&error));
             tracing::warn!(
                 err,
-                "Refused a process in other namespaces on the local socket"
+                "Refusing a process in other namespaces on the local socket"
             );
             self.handlers = self.handlers.refusing();
         }
         self.connection(stream, None).await;
     }
 
-    /// Serves one connection to its end. What it is upgraded to is not this one's any more.
+    /// Serves one connection to its end, or until it is upgraded.
     async fn connection(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Option<Arc<Peer>>,
     ) {
         let progress = Progress::new(self.limits);
-        let (handlers, stopping, place) = (&self.handlers, &self.shutdown, &self.place);
+        let (stopping, place) = (&self.shutdown, &self.place);
+        let service = self.handlers.service(stopping);
         let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
             let in_progress = InProgress::begin(place, &progress);
             if let Some(peer) = &peer {
@@ -329,23 +328,23 @@ impl Serving {
             }
             request.extensions_mut().insert(place.clone());
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let answer = handlers.answer(request, stopping);
+            let response = service.answer(request);
             async move {
-                let response = answer.await;
-                if let Some(Lasting { stall }) = response.extensions().get() {
+                let response = response.await?;
+                if let Some(LongRunning { stall }) = response.extensions().get() {
                     in_progress.progress.allow_stall(*stall);
                     in_progress.place.leave();
                 }
                 let status = response.status().as_u16();
-                tracing::debug!(%method, path, status, "answered");
+                tracing::debug!(%method, path, status, "HTTP");
                 Ok::<_, Infallible>(until_sent(response, in_progress))
             }
         });
         let stream = TokioIo::new(Observed::new(stream, progress.clone()));
         let served = http1::Builder::new()
-            // `Progress` knows when a head is due.
+            // `Progress` has the deadline of a head.
             .header_read_timeout(None)
-            .max_buf_size(handlers.longest_head())
+            .max_buf_size(self.handlers.longest_head())
             .serve_connection(stream, service)
             .with_upgrades();
         let mut served = pin!(served);
@@ -357,7 +356,7 @@ impl Serving {
                 served.as_mut().graceful_shutdown();
                 match timeout(self.limits.drain, served).await {
                     Ok(ended) => ended,
-                    Err(_) => return tracing::debug!("Connection closed at shutdown before its answer was out"),
+                    Err(_) => return tracing::debug!("Connection closed at shutdown before its response was sent"),
                 }
             }
         };
@@ -373,7 +372,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<(TlsStream<S>, Option<Arc<Peer>>)> {
     let acceptor = TlsAcceptor::from(tls.config().await);
     let stream = acceptor.accept(stream).await?;
-    let shown = stream.get_ref().1.peer_certificates();
-    let peer = Peer::new(shown.unwrap_or_default()).map(Arc::new);
+    let certificates = stream.get_ref().1.peer_certificates();
+    let peer = Peer::new(certificates.unwrap_or_default()).map(Arc::new);
     Ok((stream, peer))
 }

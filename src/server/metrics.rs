@@ -1,19 +1,15 @@
 //! The metric families of requests and of health checks, named as upstream names them.
 
-use super::{
-    held::until_sent,
-    response::Body,
-    routes::{Entry, Port},
-};
+use super::routes::{Entry, Port};
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
-use hyper::{Method, Response};
+use hyper::Method;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 use tokio::time::Instant;
 
-/// First segments of paths whose answers may go on for as long as the client likes.
+/// First path segments of requests without a limit of time.
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,9 +63,9 @@ impl HttpMetrics {
         }
     }
 
-    /// A request begins. What ends is said by dropping what this returns. Nothing of the client's own is
-    /// a label: paths are those of the table.
-    pub(super) fn begin(&self, port: Port, method: &Method, entry: Option<&Entry>) -> Underway {
+    /// A request begins; it ends when the returned value is dropped. No label holds what the client chooses:
+    /// paths are those of the table.
+    pub(super) fn begin(&self, port: Port, method: &Method, entry: Option<&Entry>) -> InFlight {
         let path = entry.map_or("other".to_owned(), |entry| bucket(entry.pattern));
         let request = Request {
             method: method_label(method),
@@ -77,16 +73,17 @@ impl HttpMetrics {
                 Port::ReadOnly | Port::Health => "readonly",
                 Port::Main | Port::Local => "readwrite",
             },
-            long_running: match LONG_RUNNING.contains(&path.to_ascii_lowercase().as_str()) {
-                true => "true",
-                false => "false",
+            long_running: if LONG_RUNNING.contains(&path.to_ascii_lowercase().as_str()) {
+                "true"
+            } else {
+                "false"
             },
             path,
         };
         self.requests.get_or_create_owned(&request).inc();
         let inflight = self.inflight.get_or_create_owned(&request);
         inflight.inc();
-        Underway {
+        InFlight {
             inflight,
             duration: self.duration.get_or_create_owned(&request),
             begun: Instant::now(),
@@ -94,21 +91,14 @@ impl HttpMetrics {
     }
 }
 
-/// A request that is being answered.
-pub(super) struct Underway {
+/// A request in progress. Dropping this ends it.
+pub(super) struct InFlight {
     inflight: Gauge,
     duration: Histogram,
     begun: Instant,
 }
 
-impl Underway {
-    /// It ends when the answer has been sent, or nobody takes it any more.
-    pub(super) fn until_sent(self, response: Response<Body>) -> Response<Body> {
-        until_sent(response, self)
-    }
-}
-
-impl Drop for Underway {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.inflight.dec();
         self.duration.observe(self.begun.elapsed().as_secs_f64());
@@ -126,7 +116,7 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// Upstream's buckets: the first segment, and the second too below `/metrics`.
+/// Upstream's buckets: the first segment, and two below `/metrics`.
 fn bucket(pattern: &str) -> String {
     let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
     match (segments.next(), segments.next()) {

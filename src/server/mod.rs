@@ -16,18 +16,18 @@ pub mod explain;
 pub mod auth;
 mod bearer_protocol;
 mod checkpoint;
-mod coalesced;
 mod connections;
 mod legacy_stats;
 mod container_logs;
 mod cross_site;
 mod events;
+mod explanations;
 mod files;
-mod gate;
 mod gzip;
 mod handlers;
+mod layers;
 mod health;
-mod held;
+mod guarded_body;
 mod html;
 mod list;
 mod listener;
@@ -41,8 +41,9 @@ pub mod pprof;
 mod process;
 mod profile;
 mod response;
+mod router;
 mod routes;
-mod spans;
+mod scrapes;
 mod stats;
 mod streaming;
 #[cfg(test)]
@@ -53,19 +54,21 @@ mod x509;
 
 pub use checkpoint::Checkpoints;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
+pub use events::EventsQuery;
+pub use explanations::{
+    ExplainQuery, ExplainView, Explanations, NewsView, OverviewQuery, OverviewView,
+};
 pub use handlers::Handlers;
-pub use health::HealthChecks;
+pub use health::{HealthChecks, HealthQuery};
 pub use legacy_stats::{InfoQuery, InfoTarget};
 pub use listener::{BindError, Limits, Listener};
 pub use metrics::{CheckMetrics, HttpMetrics, StreamMetrics};
+pub use pods::PodLists;
+pub use posted::Post;
 pub use process::Process;
-pub use routes::{
-    ENTRIES, Entry, EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Port, Post, Route,
-    RouteError, Switch, document, route, subresources,
-};
+pub use router::Views;
+pub use routes::{ENTRIES, Entry, Port, Route, RouteError, Switch, document, route, subresources};
+pub use scrapes::{MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamParts, Streams};
-pub use views::{
-    ExplainView, Known, MetricsView, NewsView, OverviewView, PodsView, Recorded, RunningPodsView,
-    Views,
-};
+pub use views::{Known, PodsView, Recorded, RunningPodsView};

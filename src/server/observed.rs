@@ -1,4 +1,4 @@
-//! A stream that reports what is read from it and whether what is written is taken.
+//! A stream that reports its reads and writes.
 
 use std::{
     io::{self, IoSlice},
@@ -7,19 +7,15 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Receives what happens on a stream.
+/// Is notified of what happens on a stream.
 pub(super) trait Observer {
-    /// Bytes were read.
     fn read(&self);
 
-    /// A write was tried.
     fn wrote(&self, written: &Poll<io::Result<usize>>);
 
-    /// A flush was tried.
     fn flushed(&self, _flushed: &Poll<io::Result<()>>) {}
 }
 
-/// A stream with its observer.
 pub(super) struct Observed<S, O> {
     stream: S,
     observer: O,

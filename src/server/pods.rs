@@ -1,13 +1,15 @@
-//! Lists of pods: what is known, and what runs.
+//! `/pods`, `/runningpods/` and `/podInfo`.
 
 use super::{
     list,
     response::{Body, json, not_found, one},
     streaming::{PodName, lookup},
+    views::{Known, PodsView, Recorded, RunningPodsView, flushed, unless_stopping},
 };
 use crate::{
     host::Machine,
     model::{ContainerState, Pod, PodStatus},
+    pods::pod_sync::KnownPod,
 };
 use hyper::Response;
 use k8s_openapi::{
@@ -16,9 +18,10 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
-/// A pod as an item of a list, with the status that the board has instead of the one it came with.
-/// Nothing is copied: the shared objects are serialised where they are.
+/// A pod as an item of a list, with its current status instead of the one in its manifest. The shared objects
+/// are serialized in place, without a copy.
 struct PodItem {
     pod: Arc<Pod>,
     status: Option<Arc<v1::PodStatus>>,
@@ -39,16 +42,58 @@ impl Serialize for PodItem {
     }
 }
 
-pub(super) fn pods(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Response<Body> {
+/// Lists pods.
+#[derive(Clone)]
+pub struct PodLists {
+    /// Every known pod.
+    pub pods: PodsView,
+    /// Every pod that runs.
+    pub running: RunningPodsView,
+    /// Ends when both are known.
+    pub known: Known,
+    /// Ends when the statuses of pods are on disk.
+    pub recorded: Recorded,
+}
+
+impl PodLists {
+    /// `/pods`.
+    pub(super) async fn pods(&self, stopping: &CancellationToken) -> Response<Body> {
+        let pods = self.known(stopping).await;
+        flushed(&self.recorded, pod_list(pods)).await
+    }
+
+    /// `/runningpods/`.
+    pub(super) async fn running(&self, stopping: &CancellationToken) -> Response<Body> {
+        unless_stopping(stopping, (self.known)()).await;
+        running_pods((self.running)())
+    }
+
+    /// `/podInfo`.
+    pub(super) async fn info(
+        &self,
+        name: &PodName,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        let pods = self.known(stopping).await;
+        flushed(&self.recorded, pod_info(pods, name)).await
+    }
+
+    /// The known pods, once they are known.
+    pub(super) async fn known(&self, stopping: &CancellationToken) -> Vec<KnownPod> {
+        unless_stopping(stopping, (self.known)()).await;
+        (self.pods)()
+    }
+}
+
+pub(super) fn pod_list(pods: Vec<KnownPod>) -> Response<Body> {
     let items = pods
         .into_iter()
         .map(|(pod, status)| PodItem { pod, status });
     json(list::body("PodList", items))
 }
 
-/// Upstream's form: of each pod with a running container its names, and of each such container name
-/// and image.
-pub(super) fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
+/// Upstream's form: the metadata of each pod with a running container, and name and image of each of these.
+fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
     #[derive(Serialize)]
     struct Running {
         metadata: ObjectMeta,
@@ -84,11 +129,8 @@ pub(super) fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
     json(list::body("PodList", items))
 }
 
-/// The status of one pod, and 404 when it is not known.
-pub(super) fn pod_info(
-    known: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>,
-    name: &PodName,
-) -> Response<Body> {
+/// The status of one pod, or 404.
+fn pod_info(known: Vec<KnownPod>, name: &PodName) -> Response<Body> {
     match lookup::pod(known, name) {
         Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
             Some(status) => one(status),
@@ -98,7 +140,7 @@ pub(super) fn pod_info(
     }
 }
 
-/// The machine, in the words of cAdvisor's machine information.
+/// The machine in the format of cAdvisor's machine information.
 pub(super) fn machine(machine: &Machine) -> Response<Body> {
     one(&serde_json::json!({
         "num_cores": machine.cpus,

@@ -1,9 +1,8 @@
-//! `/container` and `/containers`: pods that clients want to run here.
+//! `/container` and `/containers`: pods that clients post.
 
 use super::{
-    pods::pods,
+    pods::pod_list,
     response::{Body, bad_request, text},
-    routes::Post,
 };
 use crate::{
     model::PodExt,
@@ -14,8 +13,17 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 
-/// Keeps the pods of a body and answers with them as they will be known: with their names on this node
-/// and their UIDs. They are safe then; that they run is another matter, for `/pods` to show.
+/// What becomes of pods that were posted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// They stay, except those of the same names.
+    Add,
+    /// They are removed.
+    Replace,
+}
+
+/// Stores the pods of a body and responds with them as they will be known: with their names on this node and
+/// their UIDs. They are stored then; `/pods` shows whether they run.
 pub(super) async fn take(store: PostedPods, how: Post, body: Bytes) -> Response<Body> {
     let now = Timestamp::now();
     let kept = spawn_blocking(move || match how {
@@ -28,11 +36,11 @@ pub(super) async fn take(store: PostedPods, how: Post, body: Bytes) -> Response<
                 .iter()
                 .map(|pod| pod.full_name().to_string())
                 .collect();
-            tracing::info!(pods = names.join(","), how = ?how, "Pods were posted");
-            pods(taken.into_iter().map(|pod| (pod, None)).collect())
+            tracing::info!(pods = names.join(","), how = ?how, "Received posted pods");
+            pod_list(taken.into_iter().map(|pod| (pod, None)).collect())
         }
         Ok(Err(PostError::Storage(error))) => {
-            tracing::warn!(%error, "Posted pods cannot be kept");
+            tracing::warn!(err = %error, "Storing posted pods failed");
             let body = format!("500 the pods cannot be kept: {error}\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, body)
         }

@@ -11,48 +11,48 @@ use std::{
 /// The whole of a profile.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Message {
-    /// What the values of a sample are.
+    /// Types of the values of a sample.
     #[prost(message, repeated, tag = "1")]
     pub sample_type: Vec<ValueType>,
-    /// Each stack that was seen.
+    /// The stacks.
     #[prost(message, repeated, tag = "2")]
     pub sample: Vec<Sample>,
-    /// Files that are mapped to be run.
+    /// Mapped executable files.
     #[prost(message, repeated, tag = "3")]
     pub mapping: Vec<MappingMessage>,
-    /// Addresses of code.
+    /// Code addresses.
     #[prost(message, repeated, tag = "4")]
     pub location: Vec<Location>,
-    /// Functions.
+    /// Functions of the addresses.
     #[prost(message, repeated, tag = "5")]
     pub function: Vec<FunctionMessage>,
-    /// Every text, of which others say the number; the first is empty.
+    /// The string table; the first string is empty.
     #[prost(string, repeated, tag = "6")]
     pub string_table: Vec<String>,
-    /// When it began, in nanoseconds since 1970.
+    /// Start, in nanoseconds since 1970.
     #[prost(int64, tag = "9")]
     pub time_nanos: i64,
-    /// How long it took, in nanoseconds.
+    /// Duration, in nanoseconds.
     #[prost(int64, tag = "10")]
     pub duration_nanos: i64,
-    /// What is between two samples.
+    /// Type of the sampling period.
     #[prost(message, optional, tag = "11")]
     pub period_type: Option<ValueType>,
-    /// How much of it.
+    /// Sampling period.
     #[prost(int64, tag = "12")]
     pub period: i64,
-    /// Texts for who reads it.
+    /// Comments: string indices.
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
 }
 
-/// What a number counts.
+/// The type of a value.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ValueType {
-    /// Its name: a text.
+    /// Its name: a string index.
     #[prost(int64, tag = "1")]
     pub r#type: i64,
-    /// Its unit: a text.
+    /// Its unit: a string index.
     #[prost(int64, tag = "2")]
     pub unit: i64,
 }
@@ -60,15 +60,15 @@ pub struct ValueType {
 /// A stack.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Sample {
-    /// Identifiers of locations, the innermost first.
+    /// Identifiers of locations, innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
-    /// A number for each of the profile's types.
+    /// One value for each type of the profile.
     #[prost(int64, repeated, tag = "2")]
     pub value: Vec<i64>,
 }
 
-/// A file that is mapped.
+/// A mapped file.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct MappingMessage {
     /// Identifier, not 0.
@@ -77,41 +77,41 @@ pub struct MappingMessage {
     /// First address.
     #[prost(uint64, tag = "2")]
     pub memory_start: u64,
-    /// The address after the last.
+    /// The address after the last one.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
-    /// Where in the file that is, in bytes.
+    /// Offset of the first address in the file.
     #[prost(uint64, tag = "4")]
     pub file_offset: u64,
-    /// The file: a text.
+    /// Path: a string index.
     #[prost(int64, tag = "5")]
     pub filename: i64,
-    /// Its build: a text.
+    /// Build ID: a string index.
     #[prost(int64, tag = "6")]
     pub build_id: i64,
-    /// The functions are all named that can be.
+    /// Whether all functions with a name have been resolved.
     #[prost(bool, tag = "7")]
     pub has_functions: bool,
 }
 
-/// An address of code.
+/// A code address.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Location {
     /// Identifier, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// The mapping that it is in; 0 where it is in none.
+    /// Its mapping; 0 without one.
     #[prost(uint64, tag = "2")]
     pub mapping_id: u64,
-    /// The address.
+    /// The address in memory.
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// The function there, if it has a name.
+    /// Its function, if that has a name.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
 }
 
-/// A place in the sources.
+/// A source position.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Line {
     /// Identifier of the function.
@@ -125,15 +125,15 @@ pub struct FunctionMessage {
     /// Identifier, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Its name for people: a text.
+    /// Name for people: a string index.
     #[prost(int64, tag = "2")]
     pub name: i64,
-    /// Its name for the linker: a text.
+    /// Linker name: a string index.
     #[prost(int64, tag = "3")]
     pub system_name: i64,
 }
 
-/// Texts by number.
+/// The string table.
 #[derive(Default)]
 struct Texts {
     numbers: HashMap<String, i64>,
@@ -152,7 +152,7 @@ impl Texts {
     }
 }
 
-/// A profile that began at `time` after 1970 and took so long.
+/// A profile of the given start (after 1970) and duration.
 pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
     let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let mut texts = Texts::default();
@@ -230,10 +230,10 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
     }
 }
 
-/// The bytes of a file.
+/// The encoded profile.
 ///
 /// # Errors
-/// None that can happen in memory.
+/// Writing to memory does not fail.
 pub(super) fn file(message: &Message) -> io::Result<Vec<u8>> {
     let mut file = GzEncoder::new(Vec::new(), Compression::fast());
     file.write_all(&prost::Message::encode_to_vec(message))?;

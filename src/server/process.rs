@@ -1,4 +1,4 @@
-//! What the process says of itself: settings, flags, how long it is up, and how much it logs.
+//! `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`: the process itself.
 
 use super::{
     response::{Body, bad_request, one, text},
@@ -9,26 +9,26 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{fmt::Write as _, sync::Arc};
 
-/// What stands above every page that is for people alone, as upstream's.
+/// First line of every page for people, as upstream.
 const FOR_PEOPLE: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees \
      and is for debugging purposes only.";
 
-/// Facts about the running process, and the one thing about it that can be changed.
+/// Facts about the running process, and its verbosity.
 #[derive(Clone)]
 pub struct Process {
-    /// When it began.
+    /// The process's start.
     pub started: Timestamp,
     /// This program's version.
     pub version: &'static str,
-    /// The Kubernetes release that it behaves as.
+    /// The Kubernetes version whose behaviour it has.
     pub behaves_as: &'static str,
     /// The configuration in force, without secrets.
     pub configuration: Arc<Value>,
-    /// Every flag that can be given, with its value in force, without secrets.
+    /// Every flag with its value in force, without secrets.
     pub flags: Arc<Vec<(String, String)>>,
-    /// How much is logged.
+    /// The verbosity of the log.
     pub verbosity: Arc<dyn Fn() -> u32 + Send + Sync>,
-    /// Sets that.
+    /// Sets the verbosity.
     pub set_verbosity: Arc<dyn Fn(u32) + Send + Sync>,
 }
 
@@ -72,14 +72,14 @@ impl Process {
     pub(super) fn put_verbosity(&self, body: &[u8]) -> Response<Body> {
         let given = String::from_utf8_lossy(body);
         let Ok(verbosity) = given.trim().parse::<u32>() else {
-            let shown: String = given.chars().take(40).collect();
+            let quoted: String = given.chars().take(40).collect();
             return bad_request(&format!(
-                "failed to set logging.verbosity: {shown:?} is not a whole number from 0"
+                "failed to set logging.verbosity: {quoted:?} is not a whole number from 0"
             ));
         };
         let before = (self.verbosity)();
         (self.set_verbosity)(verbosity);
-        tracing::info!(before, verbosity, "The log's verbosity was changed");
+        tracing::info!(before, verbosity, "Changed the log verbosity");
         let body = format!("successfully set klog.logging.verbosity to {verbosity}");
         text(StatusCode::OK, body)
     }

@@ -1,8 +1,9 @@
-//! `/debug/pprof/profile`: what the kubelet uses the CPU for.
+//! `/debug/pprof/profile`: a CPU profile of the kubelet.
 
 use super::{
     pprof,
     response::{Body, closing, full_bytes, text},
+    routes::{BadQuery, Parts},
 };
 use crate::{
     base::chain,
@@ -20,15 +21,19 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+/// Seconds of a profile unless the client says otherwise; upstream's.
+const DEFAULT_SECONDS: u64 = 30;
+/// Bounded, because there is one profile at a time.
+const MAX_SECONDS: u64 = 300;
+
 const KIND: HeaderValue = HeaderValue::from_static("application/octet-stream");
-/// What a client saves it as, by upstream's word.
+/// The file name that clients use, as upstream.
 const NAME: HeaderValue = HeaderValue::from_static("attachment; filename=\"profile\"");
 
-/// Looks on for so many seconds and answers with what was seen; `None` is who only wants the head of that
-/// answer. A client that goes away ends it, because nobody waits for this then.
+/// Profiles for so many seconds; `None` is a HEAD request. A client that disconnects ends the profile.
 pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
     let seen = match seconds {
-        Some(seconds) => look(Duration::from_secs(seconds), stopping).await,
+        Some(seconds) => record(Duration::from_secs(seconds), stopping).await,
         None => Ok(Seen::File(Vec::new())),
     };
     match seen {
@@ -50,11 +55,22 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
         }
         Err(error) => {
             let error = chain(&error);
-            tracing::warn!(error, "A profile cannot be made");
+            tracing::warn!(err = error, "CPU profile failed");
             let body = format!("500 a profile cannot be made: {error}\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, body)
         }
     }
+}
+
+/// The parameter `seconds`.
+pub(super) fn seconds(parts: &Parts) -> Result<u64, BadQuery> {
+    let Some(value) = parts.last("seconds")? else {
+        return Ok(DEFAULT_SECONDS);
+    };
+    let seconds = value.parse().ok();
+    let seconds = seconds.filter(|seconds| (1..=MAX_SECONDS).contains(seconds));
+    let detail = || format!("{value:?} is not a whole number from 1 to {MAX_SECONDS}");
+    seconds.ok_or_else(|| BadQuery::new("seconds", detail()))
 }
 
 enum Seen {
@@ -63,7 +79,7 @@ enum Seen {
     Stopping,
 }
 
-async fn look(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> {
+async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> {
     let Some(mut profiler) = blocking(Profiler::start).await?? else {
         return Ok(Seen::Busy);
     };
@@ -71,7 +87,7 @@ async fn look(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> 
         Timestamp::now().as_duration().unsigned_abs(),
         Instant::now(),
     );
-    tracing::info!(seconds = time.as_secs(), "A profile is being made");
+    tracing::info!(seconds = time.as_secs(), "Starting a CPU profile");
     let end = begun + time;
     while Instant::now() < end {
         let pause = end.min(Instant::now() + ROOM);

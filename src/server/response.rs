@@ -1,6 +1,5 @@
-//! Answers.
+//! Responses.
 
-use super::routes::RouteError;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
@@ -10,46 +9,29 @@ use hyper::{
 use serde::Serialize;
 use std::{error::Error, time::Duration};
 
-/// What a body that is being sent can fail with.
+/// The error of a body.
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
-/// A response's body. Its error ends the connection, so that a client never takes half an answer for a
-/// whole one.
+/// A response's body. Its error ends the connection, so that a client never takes part of a response for the
+/// whole.
 pub(super) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A request whose body has not been read.
 pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 
-/// Extension of an answer that goes on for as long as there is something to say: the places for those are limited
-/// where they are made, so its connection gives back its own.
+/// Extension of a response without an end of its own. Its handler limits the number of those, so the connection
+/// gives its place back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lasting {
-    /// How long the client may take nothing; zero is no limit.
+pub(super) struct LongRunning {
+    /// How long the client may read nothing; zero is no limit.
     pub(super) stall: Duration,
 }
 
-/// How long a body that is read may take to arrive.
+/// Deadline for reading a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-
-/// The answer to a request that has no route.
-pub(super) fn refuse(error: &RouteError) -> Response<Body> {
-    let status = match error {
-        RouteError::NotFound => StatusCode::NOT_FOUND,
-        RouteError::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
-        RouteError::BadQuery(_) => StatusCode::BAD_REQUEST,
-    };
-    let mut response = text(status, format!("{error}\n"));
-    if let RouteError::MethodNotAllowed(methods) = error {
-        let allowed = methods.join(", ").replace("GET", "GET, HEAD");
-        if let Ok(allowed) = HeaderValue::from_str(&allowed) {
-            response.headers_mut().insert(header::ALLOW, allowed);
-        }
-    }
-    response
-}
 
 pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
     full(status, TEXT, body)
@@ -104,7 +86,7 @@ pub(super) fn not_found(why: &str) -> Response<Body> {
 /// The whole body of a request.
 ///
 /// # Errors
-/// The answer to a body that is too long, too slow or broken.
+/// The response to a body that is too long, too slow or broken.
 pub(super) async fn read_body(
     request: Request,
     limit: usize,
@@ -124,7 +106,7 @@ pub(super) async fn read_body(
     Err(Box::new(closing(refused)))
 }
 
-/// `None` when it is longer than that.
+/// `None` when it is longer than `limit`.
 async fn collect(request: Request, limit: usize) -> Result<Option<Bytes>, BodyError> {
     let (mut body, mut read) = (request.into_body(), BytesMut::new());
     while let Some(frame) = body.frame().await {
@@ -139,7 +121,7 @@ async fn collect(request: Request, limit: usize) -> Result<Option<Bytes>, BodyEr
     Ok(Some(read.freeze()))
 }
 
-/// The same answer, after which the connection is closed: what is left of the request is not wanted.
+/// The same response, after which the connection is closed: the rest of the request is not read.
 pub(super) fn closing(mut response: Response<Body>) -> Response<Body> {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);

@@ -1,38 +1,34 @@
-//! What is used: the Summary API and the metrics of pods and of the node.
+//! `/stats/summary` and the metrics of usage.
 
 use super::{
     list,
     response::{Body, full, json, respond, text},
+    scrapes::METRICS,
 };
-use crate::{
-    base::metrics,
-    node::stats::{
-        ContainerInfo, InfoOf,
-        api::{PodStats, Summary},
-    },
+use crate::node::stats::{
+    ContainerInfo, InfoOf,
+    api::{PodStats, Summary},
 };
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::{Response, StatusCode, body::Frame, header::HeaderValue};
+use hyper::{Response, StatusCode, body::Frame};
 use std::sync::Arc;
 
-const METRICS: HeaderValue = HeaderValue::from_static(metrics::CONTENT_TYPE);
-
-/// Text that is made while it is sent.
+/// Text that is written while it is sent.
 pub type TextPieces = Box<dyn Iterator<Item = String> + Send>;
 
-/// What the routes about usage show. Each may take seconds where a disk or the runtime hangs, and not
-/// longer.
+/// What the routes about usage read. Each may take seconds where a disk or the runtime hangs, but not longer.
 #[derive(Clone)]
 pub struct StatsViews {
-    /// For `/stats/summary`, with only CPU and memory or with everything; `None` when nothing could be read.
+    /// For `/stats/summary`, with only CPU and memory or with everything; `None` when the cgroups cannot be
+    /// read.
     pub summary: Arc<dyn Fn(bool) -> BoxFuture<'static, Option<Summary>> + Send + Sync>,
     /// For `/metrics/cadvisor`.
     pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextPieces>> + Send + Sync>,
     /// For `/metrics/resource`.
     pub resource: Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
-    /// For `/stats/` and below it; empty when there is no such thing, `None` when nothing could be read.
+    /// For `/stats/` and below it; empty when there is no such entity, `None` when the cgroups cannot be read.
     pub infos: Arc<dyn Fn(InfoOf) -> BoxFuture<'static, Option<Vec<ContainerInfo>>> + Send + Sync>,
     /// For `/metrics/probes`.
     pub probes: Arc<dyn Fn() -> String + Send + Sync>,

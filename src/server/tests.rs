@@ -17,6 +17,7 @@ use crate::{
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::PodCache,
 };
+use bytes::Bytes;
 use k8s_openapi::{
     api::core::v1::{self, PodSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -92,27 +93,35 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
     events.normal(&ObjectRef::pod(&pod("b")), "Killing", "second");
     events.normal(&ObjectRef::node("n1"), "Starting", "third");
     Views {
-        pods: Arc::new(move || pods.clone()),
-        running_pods: Arc::new(runtime),
-        known: Arc::new(|| Box::pin(std::future::ready(()))),
-        metrics: Arc::new(|| "up 1\n".to_owned()),
-        sli_metrics: Arc::new(|| "kubernetes_healthcheck 1\n".to_owned()),
+        pods: PodLists {
+            pods: Arc::new(move || pods.clone()),
+            running: Arc::new(runtime),
+            known: Arc::new(|| Box::pin(std::future::ready(()))),
+            recorded: Arc::new(|| Box::pin(std::future::ready(()))),
+        },
+        scrapes: Scrapes::new(
+            Arc::new(|| "up 1\n".to_owned()),
+            Arc::new(|| "kubernetes_healthcheck 1\n".to_owned()),
+        ),
         http: None,
         stats: stats(),
-        overview: Arc::new(|| Overview {
-            version: "1".into(),
-            node: "n1".into(),
-            ..Overview::default()
-        }),
-        explain: Arc::new(|query| {
-            let known = query.name == "web" && query.uid.as_deref() != Some("other");
-            known.then(|| Explanation {
-                summary: format!("all about {}/{}", query.namespace, query.name),
-                ..Explanation::default()
-            })
-        }),
-        news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
-        recorded: Arc::new(|| Box::pin(std::future::ready(()))),
+        explanations: Explanations {
+            overview: Arc::new(|| Overview {
+                version: "1".into(),
+                node: "n1".into(),
+                ..Overview::default()
+            }),
+            explain: Arc::new(|query| {
+                let known = query.name == "web" && query.uid.as_deref() != Some("other");
+                known.then(|| Explanation {
+                    summary: format!("all about {}/{}", query.namespace, query.name),
+                    ..Explanation::default()
+                })
+            }),
+            news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
+            recorded: Arc::new(|| Box::pin(std::future::ready(()))),
+            version: "1.2.3",
+        },
         events,
         node_name: "n1".into(),
         process: process(),
@@ -214,6 +223,18 @@ pub(super) fn read_only() -> Handlers {
         views(vec![(pod("a"), running), (pod("b"), None)]),
         Vec::new(),
     )
+}
+
+/// The response of one port to a request without a connection.
+pub(super) async fn answer<B>(
+    handlers: &Handlers,
+    request: hyper::Request<B>,
+    stopping: &CancellationToken,
+) -> hyper::Response<response::Body>
+where
+    B: hyper::body::Body<Data = Bytes, Error: Into<response::BodyError>> + Send + 'static,
+{
+    handlers.service(stopping).answer(request).await.unwrap()
 }
 
 /// A served port that is shut down by its token.

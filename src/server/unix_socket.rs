@@ -1,4 +1,4 @@
-//! A socket in the file system, for root alone. Blocking; done once, at start.
+//! A Unix socket for root alone. Blocking; created once, at start.
 
 use rustix::{
     fs::{Mode, chmod},
@@ -10,14 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Connections that may wait to be accepted.
+/// The backlog of connections.
 const BACKLOG: i32 = 64;
 
-/// A bound socket's place in the file system, which goes with it.
+/// The path of a bound socket, which is unlinked with this value.
 #[derive(Debug)]
 pub(super) struct LocalPath {
     path: PathBuf,
-    /// Device and inode: what stands there later may be another kubelet's.
+    /// Device and inode: another kubelet may have replaced it since.
     identity: (u64, u64),
 }
 
@@ -36,8 +36,8 @@ impl Drop for LocalPath {
     }
 }
 
-/// Binds a socket of mode 0600. A socket that is there already makes room: it is left over from a
-/// kubelet that was killed, or that is on its way out. Anything else stays and is an error.
+/// Binds a socket of mode 0600. A socket with that path is replaced: it belongs to a kubelet that was killed or
+/// is ending. Any other file stays and is an error.
 pub(super) fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
@@ -52,7 +52,7 @@ pub(super) fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     bind(&socket, &address)?;
-    // Nobody gets in before it listens, so nobody gets in by the mode of before.
+    // Nothing can connect before it listens, so nothing can connect with its first mode.
     chmod(path, Mode::RUSR | Mode::WUSR)?;
     listen(&socket, BACKLOG)?;
     let meta = fs::symlink_metadata(path)?;

@@ -1,22 +1,21 @@
-//! What a certificate says of its holder and its time. Reads DER, of which nothing is trusted: nothing here
-//! checks a signature.
+//! Subject and validity of a certificate. Reads untrusted DER; does not verify signatures.
 //!
 //! Upstream: `k8s.io/apiserver/pkg/authentication/request/x509` and Go's `crypto/x509/pkix`.
 
 use jiff::{Timestamp, civil, tz::TimeZone};
 
-/// Who holds a certificate, and until when.
+/// Subject and validity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// The subject's common name, the last one of several; empty when there is none.
+    /// The subject's common name, the last one of several; empty without one.
     pub(super) common_name: String,
-    /// The subject's organisations, in their order.
+    /// The subject's organizations, in order.
     pub(super) organisations: Vec<String>,
     /// The subject's UID attributes of Kubernetes (1.3.6.1.4.1.57683.2).
     pub(super) uids: Vec<String>,
-    /// First moment of validity.
+    /// Start of the validity.
     pub(super) not_before: Timestamp,
-    /// Last moment of validity.
+    /// End of the validity.
     pub(super) not_after: Timestamp,
 }
 
@@ -35,7 +34,7 @@ const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 /// 1.3.6.1.4.1.57683.2
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
-/// Reads a certificate; `None` when it is none, or says something that cannot be read.
+/// Reads a certificate; `None` when it is invalid.
 pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
     let (outer, _) = expect(certificate, SEQUENCE)?;
     let (mut rest, _) = expect(outer, SEQUENCE)?;
@@ -101,18 +100,18 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// Content of an element of this tag, and what follows it.
+/// The content of an element with this tag, and what follows it.
 fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, content, rest) = element(bytes)?;
     (found == tag).then_some((content, rest))
 }
 
-/// The kinds of text that Go reads.
+/// The string types that Go reads.
 fn text(tag: u8, value: &[u8]) -> Option<String> {
     match tag {
         // UTF8String, NumericString, PrintableString, IA5String
         0x0c | 0x12 | 0x13 | 0x16 => String::from_utf8(value.to_vec()).ok(),
-        // T61String, which nobody has ever used for anything but Latin-1
+        // T61String; in practice it contains Latin-1.
         0x14 => Some(value.iter().map(|byte| char::from(*byte)).collect()),
         // BMPString
         0x1e => {
@@ -144,7 +143,7 @@ fn time(tag: u8, text: &[u8]) -> Option<Timestamp> {
     let (month, day) = (part(0)?, part(2)?);
     let (hour, minute, second) = (part(4)?, part(6)?, part(8)?);
     let at = civil::DateTime::new(year, month, day, hour, minute, second, 0).ok()?;
-    // 9999-12-31 23:59:59, which says that there is no end, is later than any timestamp here.
+    // 9999-12-31 23:59:59, which means no expiry, is later than any timestamp here.
     Some(TimeZone::UTC.to_timestamp(at).unwrap_or(Timestamp::MAX))
 }
 
@@ -218,7 +217,7 @@ mod tests {
                 "20500630235959Z",
                 Some("2050-06-30T23:59:59Z"),
             ),
-            // The end of a certificate without an end (RFC 5280, 4.1.2.5).
+            // The end of a certificate without expiry (RFC 5280, 4.1.2.5).
             (
                 GENERALIZED_TIME,
                 "99991231235959Z",
@@ -257,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_upset_it(at in 0usize..400, byte: u8, noise: Vec<u8>) {
+        fn no_bytes_make_it_panic(at in 0usize..400, byte: u8, noise: Vec<u8>) {
             let mut der = certificate(|params| {
                 params.distinguished_name.push(DnType::CommonName, "who");
             });

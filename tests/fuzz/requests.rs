@@ -10,11 +10,12 @@ use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
 use kubelet::model::Pod;
 use kubelet::node::stats::api::Summary;
 use kubelet::runtime::logs::ContainerLogs;
-use kubelet::server::auth::{AuthSettings, Authorization, Gate};
+use kubelet::server::auth::{AuthSettings, Authorization, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
-    Checkpoints, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders, Process,
-    StatsViews, StreamMetrics, StreamParts, Streams, Switch, TextPieces, Views,
+    Checkpoints, Explanations, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders,
+    PodLists, Process, Scrapes, StatsViews, StreamMetrics, StreamParts, Streams, Switch,
+    TextPieces, Views,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
@@ -59,7 +60,7 @@ const EVERYTHING_OFF: [Switch; 5] = [
     Switch::PostedPods,
 ];
 
-/// What the first byte of an input chooses from. Whoever asks behind the closed gate is refused.
+/// What the first byte of an input chooses from. Whoever asks behind the closed auth is refused.
 const KINDS: [&str; 7] = [
     "open",
     "local",
@@ -86,9 +87,9 @@ impl Ports {
         let off = Handlers::read_only(checks(), views, EVERYTHING_OFF.to_vec());
         for kind in KINDS {
             let handlers = match kind {
-                "open" => on.guarded(gate(true)),
-                "closed" => on.guarded(gate(false)),
-                "open-off" => off.guarded(gate(true)),
+                "open" => on.secured(auth(true)),
+                "closed" => on.secured(auth(false)),
+                "open-off" => off.secured(auth(true)),
                 "local" => on.local(),
                 "local-off" => off.local(),
                 "health" => Handlers::health(checks()),
@@ -121,7 +122,7 @@ impl Ports {
 }
 
 /// Everybody is anonymous and may do all, or nobody is anybody.
-fn gate(anonymous: bool) -> Gate {
+fn auth(anonymous: bool) -> KubeletAuth {
     static FILE: &str = "/nonexistent/clients.crt";
     let settings = AuthSettings {
         client_ca_file: Some(FILE.into()),
@@ -131,7 +132,7 @@ fn gate(anonymous: bool) -> Gate {
         review_burst: 0,
         authorization: Authorization::AlwaysAllow,
     };
-    Gate::new(settings, "n1", None, None).unwrap()
+    KubeletAuth::new(settings, "n1", None, None).unwrap()
 }
 
 /// A pod whose every word is hostile.
@@ -159,11 +160,13 @@ fn views() -> Views {
     );
     let nowhere = || PathBuf::from("/nonexistent");
     Views {
-        pods: Arc::new(pods),
-        running_pods: Arc::new(Vec::new),
-        known: known(),
-        metrics: Arc::new(|| "up 1\n".to_owned()),
-        sli_metrics: Arc::new(String::new),
+        pods: PodLists {
+            pods: Arc::new(pods),
+            running: Arc::new(Vec::new),
+            known: known(),
+            recorded: known(),
+        },
+        scrapes: Scrapes::new(Arc::new(|| "up 1\n".to_owned()), Arc::new(String::new)),
         http: None,
         stats: StatsViews {
             summary: Arc::new(|_| Box::pin(ready(Some(Summary::default())))),
@@ -175,20 +178,23 @@ fn views() -> Views {
             infos: Arc::new(|_| Box::pin(ready(None))),
             probes: Arc::new(|| "p 1\n".to_owned()),
         },
-        overview: Arc::new(|| Overview {
-            version: "1".into(),
-            node: "<x>".into(),
-            ..Overview::default()
-        }),
-        explain: Arc::new(|query| {
-            let known = query.name == "web" && query.uid.as_deref() != Some("other");
-            known.then(|| Explanation {
-                summary: format!("<x> all about {}/{}", query.namespace, query.name),
-                ..Explanation::default()
-            })
-        }),
-        news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
-        recorded: known(),
+        explanations: Explanations {
+            overview: Arc::new(|| Overview {
+                version: "1".into(),
+                node: "<x>".into(),
+                ..Overview::default()
+            }),
+            explain: Arc::new(|query| {
+                let known = query.name == "web" && query.uid.as_deref() != Some("other");
+                known.then(|| Explanation {
+                    summary: format!("<x> all about {}/{}", query.namespace, query.name),
+                    ..Explanation::default()
+                })
+            }),
+            news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
+            recorded: known(),
+            version: "1.2.3",
+        },
         events,
         node_name: "n1".into(),
         process: Process {

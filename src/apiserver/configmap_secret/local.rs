@@ -1,8 +1,7 @@
-//! Objects as files: a directory per object, a file per key. Blocking.
+//! ConfigMaps and Secrets as files: a directory per object, a file per key. Blocking.
 //!
-//! The directory is the administrator's, but links in it may have been made by anybody who can write
-//! to some part of it: none is followed out of the object it belongs to, nor does an object's name lead
-//! out of its namespace.
+//! The directory is the administrator's, but everyone who can write to a part of it can create links in it:
+//! none is followed out of its object, and an object's name does not lead out of its namespace.
 
 use super::object::{Object, ObjectError, ObjectKey, ObjectKind};
 use crate::host::files::{TO_REOPEN, reopen};
@@ -14,19 +13,19 @@ use rustix::{
 };
 use std::{collections::BTreeMap, io::Read, path::Path};
 
-/// The most that all values of one object may take together, bytes; the API's own limit.
+/// Largest sum of an object's values, bytes; the API's limit.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
-/// The longest key.
+/// Longest key.
 const MAX_KEY: usize = 253;
-/// The file that makes an object immutable. No key can have such a name.
+/// The file that makes an object immutable. It is not a valid key.
 const IMMUTABLE: &str = "..immutable";
-/// How often an object is read again that changed while it was being read.
+/// How many times an object is read again that changed meanwhile.
 const TRIES: usize = 8;
 
-/// What cannot be taken, in words.
+/// Why an object is refused.
 type Fault = String;
 
-/// What changes when somebody replaces or writes a file.
+/// Changes when a file is replaced or written.
 type Stamps = BTreeMap<String, [i128; 5]>;
 
 /// Reads one object.
@@ -57,7 +56,7 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectEr
     }
 }
 
-/// Reads until nothing changed meanwhile, so that no mixture of two versions comes out.
+/// Reads until nothing changed meanwhile, so that two versions are never mixed.
 fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<Object, Fault> {
     let mut before = stamps(object_dir)?;
     for _ in 0..TRIES {
@@ -73,7 +72,7 @@ fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<Object, Fault> {
     Err("it keeps changing".into())
 }
 
-/// The object's keys. Directories and names that no key can have are passed over.
+/// The object's keys. Directories and names that are not valid keys are ignored.
 fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, Fault> {
     let failed = |error| in_words("its directory", error);
     let mut stamps = Stamps::new();
@@ -93,7 +92,7 @@ fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, Fault> {
             Ok(stat) => {
                 stamps.insert(key.to_string(), stamp(&stat));
             }
-            // Gone since the listing, or a link to nothing.
+            // Removed since the listing, or a dangling link.
             Err(Errno::NOENT) => {}
             Err(error) => return Err(in_words(key, error)),
         }
@@ -152,7 +151,7 @@ fn in_words(what: &str, error: Errno) -> Fault {
     }
 }
 
-/// Whether the API would let an object or a namespace be named so.
+/// Whether this is a valid name of an object or a namespace in the API.
 fn is_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     (1..=253).contains(&name.len())
@@ -161,7 +160,7 @@ fn is_name(name: &str) -> bool {
         && !name.ends_with(['-', '.'])
 }
 
-/// Whether the API would let a key be named so.
+/// Whether this is a valid key in the API.
 fn is_key(key: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=MAX_KEY).contains(&key.len())

@@ -1,10 +1,10 @@
 //! ConfigMaps and Secrets that pods refer to.
 //!
-//! * Owns: reading them from a directory of the node, where there is one (`--local-objects-dir`, an
-//!   extension of ours for nodes without an API server).
+//! * Owns: reading them from a directory of the node, if there is one (`--local-objects-dir`, an extension of
+//!   ours for nodes without an API server).
 //! * Woken by its callers, for volumes and for environment variables; keeps nothing.
-//! * Publishes nothing: whoever wants an object asks for it.
-//! * Must never log, keep or show what an object says, and never read outside of its directory.
+//! * Publishes nothing.
+//! * Must never log, keep or show the data of an object, and never read outside of its directory.
 //! * Answers to upstream's `pkg/kubelet/configmap` and `pkg/kubelet/secret`.
 
 mod local;
@@ -28,7 +28,7 @@ const MAX_READS: usize = 8;
 
 const TIMED_OUT: &str = "its directory does not answer";
 
-/// Where objects come from. Cheap to clone.
+/// The source of ConfigMaps and Secrets. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     local: Option<Arc<LocalObjectsDir>>,
@@ -59,9 +59,8 @@ impl LocalObjectsDir {
 }
 
 impl Objects {
-    /// Objects below a directory: `configmaps/<namespace>/<name>/<key>` and
-    /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object
-    /// immutable. Without a directory there are none.
+    /// Objects below a directory: `configmaps/<namespace>/<name>/<key>` and `secrets/<namespace>/<name>/<key>`;
+    /// a file `..immutable` beside the keys makes an object immutable. Without a directory there are none.
     pub fn new(local: Option<PathBuf>) -> Self {
         Self {
             local: local.map(|path| {
@@ -81,7 +80,7 @@ impl Objects {
         }
     }
 
-    /// Looks all of these up. Asking for nothing costs nothing.
+    /// Reads all of these. An empty list costs nothing.
     pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> Found {
         if keys.is_empty() {
             return Found::new();

@@ -1,4 +1,4 @@
-//! What an object is and why there may be none. Pure.
+//! An object's key, its data, and why there may be none. Pure.
 
 use bytes::Bytes;
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -21,28 +21,28 @@ impl fmt::Display for ObjectKind {
     }
 }
 
-/// Which object.
+/// An object by kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// What it is.
+    /// Its kind.
     pub kind: ObjectKind,
-    /// Its namespace: that of the pod.
+    /// The pod's namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
 }
 
-/// What was found, by key: everything that was asked for is in it.
+/// The objects that were found, by key: every requested one is in it.
 pub type Found = BTreeMap<ObjectKey, Result<Arc<Object>, ObjectError>>;
 
-/// What an object says, by key.
+/// The data of an object, by key.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Object {
     entries: BTreeMap<String, Bytes>,
     immutable: bool,
 }
 
-/// The keys, and nothing of what they say.
+/// The keys without their values.
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.entries.keys()).finish()
@@ -59,7 +59,7 @@ impl FromIterator<(String, Bytes)> for Object {
 }
 
 impl Object {
-    /// All entries, in order of their keys.
+    /// All entries, by key.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Bytes)> {
         self.entries
             .iter()
@@ -71,38 +71,38 @@ impl Object {
         self.entries.get(key)
     }
 
-    /// The same object, said to stay as it is or not.
+    /// The same object, immutable or not.
     pub fn with_immutable(self, immutable: bool) -> Self {
         Self { immutable, ..self }
     }
 
-    /// It is said to stay as it is: whoever has seen it need not look again.
+    /// Whether it is immutable: it need not be read again.
     pub fn is_immutable(&self) -> bool {
         self.immutable
     }
 }
 
-/// Why there is no object; texts as upstream's where it has one.
+/// Why there is no object; upstream's texts where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// There is nowhere to ask.
+    /// There is no source.
     #[error("couldn't get {} {}/{}, no kubeClient defined", camel(.0.kind), .0.namespace, .0.name)]
     NoSource(ObjectKey),
-    /// There is no such object.
+    /// The object does not exist.
     #[error("{} {:?} not found", .0.kind, .0.name)]
     NotFound(ObjectKey),
-    /// It is there and cannot be taken.
+    /// The object exists and is refused.
     #[error("{} {:?} cannot be read: {why}", .key.kind, .key.name)]
     Unreadable {
-        /// Which.
+        /// The object.
         key: ObjectKey,
-        /// What is wrong, for people; nothing of what it says.
+        /// The reason, without any data of the object.
         why: String,
     },
 }
 
 impl ObjectError {
-    /// What `optional: true` forgives.
+    /// Whether `optional: true` tolerates it.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }

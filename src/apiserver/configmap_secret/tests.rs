@@ -70,7 +70,7 @@ async fn a_file_that_no_key_can_be_makes_an_object_immutable() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named_as_upstream_names_it() {
+async fn missing_objects_have_upstreams_errors() {
     let dir = tempfile::tempdir().unwrap();
     let text = |kind, name: &'static str| {
         let dir = dir.path().to_path_buf();
@@ -159,9 +159,10 @@ async fn links_within_an_object_are_followed_and_none_out_of_it() {
     ] {
         put(dir.path(), "configmaps/shop/some/key", "v");
         symlink(target, dir.path().join(place)).unwrap();
-        let kind = match place.starts_with("secrets") {
-            true => ObjectKind::Secret,
-            false => ObjectKind::ConfigMap,
+        let kind = if place.starts_with("secrets") {
+            ObjectKind::Secret
+        } else {
+            ObjectKind::ConfigMap
         };
         let error = get(dir.path(), key(kind, "taken")).await.unwrap_err();
         assert!(
@@ -178,7 +179,7 @@ async fn links_within_an_object_are_followed_and_none_out_of_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_key_is_passed_over_and_what_is_no_file_is_named() {
+async fn invalid_keys_are_ignored_and_irregular_files_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "secrets/shop/s/key", "v");
     put(dir.path(), "secrets/shop/s/backup~", "v");
@@ -216,7 +217,7 @@ async fn an_object_is_at_most_as_large_as_the_api_lets_it_be() {
 }
 
 #[test]
-fn an_object_does_not_show_what_it_says() {
+fn debug_output_of_an_object_has_no_values() {
     let entry = (
         "password".to_string(),
         bytes::Bytes::from_static(b"hunter2"),

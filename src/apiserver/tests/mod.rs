@@ -22,7 +22,7 @@ async fn client(server: &Scripted) -> ApiServer {
 }
 
 #[tokio::test]
-async fn who_holds_a_token_is_asked_of_the_server_of_the_kubeconfig() {
+async fn a_token_is_reviewed_by_the_server_of_the_kubeconfig() {
     let server = Scripted::start(|kind, spec| {
         assert_eq!(kind, "tokenreviews");
         let user = json!({"username": "who", "groups": ["g"]});
@@ -43,7 +43,7 @@ async fn who_holds_a_token_is_asked_of_the_server_of_the_kubeconfig() {
 }
 
 #[tokio::test]
-async fn who_may_do_what_is_asked_of_it_too() {
+async fn access_is_reviewed_by_the_server_of_the_kubeconfig() {
     let server = Scripted::start(|kind, spec| {
         assert_eq!(kind, "subjectaccessreviews");
         Answer::Json(201, json!({"allowed": spec["user"] == "who"}))
@@ -60,7 +60,7 @@ async fn who_may_do_what_is_asked_of_it_too() {
 }
 
 #[tokio::test]
-async fn what_passes_is_asked_again_and_what_does_not_is_not() {
+async fn transient_failures_are_retried_and_others_are_not() {
     for (status, tries) in [(500, 3), (429, 3), (403, 1), (404, 1)] {
         let asked = AtomicUsize::new(0);
         let server = Scripted::start(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
@@ -83,7 +83,7 @@ async fn what_passes_is_asked_again_and_what_does_not_is_not() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_an_error_that_does_not_show_the_token() {
+async fn an_invalid_response_is_an_error_without_the_token() {
     let server = Scripted::start(|_, _| Answer::Garbage).await;
     let error = client(&server)
         .await
@@ -97,7 +97,7 @@ async fn an_answer_that_is_none_is_an_error_that_does_not_show_the_token() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
+async fn a_silent_server_runs_into_the_deadline() {
     let server = Scripted::start(|_, _| Answer::Silence).await;
     let error = client(&server).await.review_token("t").await.unwrap_err();
     assert!(matches!(error, ReviewError::Late), "{error:?}");

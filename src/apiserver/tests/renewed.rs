@@ -103,7 +103,7 @@ async fn a_renewed_token_counts_and_so_do_renewed_authorities() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_is_written_anew_is_read_with_the_files_that_it_names_now() {
+async fn a_changed_kubeconfig_is_read_with_the_files_that_it_refers_to_now() {
     let (first, second, dir) = (server().await, server().await, tempfile::tempdir().unwrap());
     let path = first.kubeconfig(dir.path());
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();

@@ -1,14 +1,14 @@
-//! Which pod is meant. Pure.
+//! Finds the pod that the user names. Pure.
 
 use crate::server::explain::{Overview, PodRow};
 
-/// How many names an error lists.
+/// Names that an error lists at most.
 const LISTED: usize = 12;
 
-/// The pod of that UID, of that namespace/name, or of that name; the node's suffix may be left out.
+/// The pod of that UID, namespace/name, or name; the node's suffix may be left out.
 ///
 /// # Errors
-/// None or several, for people.
+/// No pod or several, with a text for people.
 pub(super) fn choose<'a>(
     overview: &'a Overview,
     wanted: &str,
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_meant_by_uid_by_name_or_by_its_name_without_the_nodes_suffix() {
+    fn a_pod_is_chosen_by_uid_by_name_or_by_its_name_without_the_nodes_suffix() {
         let node = node(&[
             ("default", "web-n1", "1"),
             ("shop", "web-n1", "2"),

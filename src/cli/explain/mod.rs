@@ -1,4 +1,4 @@
-//! `kubelet explain`: why a pod is as it is.
+//! `kubelet explain`: why a pod is in its state.
 
 mod choose;
 mod render;
@@ -13,14 +13,14 @@ use choose::choose;
 use jiff::tz::TimeZone;
 use std::process::ExitCode;
 
-pub(super) async fn run(asked: Explain) -> anyhow::Result<ExitCode> {
-    let kubelet = Kubelet::at(asked.socket);
+pub(super) async fn run(args: Explain) -> anyhow::Result<ExitCode> {
+    let kubelet = Kubelet::at(args.socket);
     let overview: Overview = kubelet.get("/explain").await?;
-    let chosen = choose(&overview, &asked.pod, asked.namespace.as_deref());
+    let chosen = choose(&overview, &args.pod, args.namespace.as_deref());
     let pod = chosen.map_err(anyhow::Error::msg)?;
     let path = format!("/explain/{}/{}?uid={}", pod.namespace, pod.name, pod.uid);
     let explanation: Explanation = kubelet.get(&path).await?;
-    print(&match asked.output {
+    print(&match args.output {
         Output::Json => json(&explanation, true)?,
         Output::Text | Output::Wide => {
             render::text(&explanation, Term::of_stdout().paint, &TimeZone::system())

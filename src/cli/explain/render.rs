@@ -12,17 +12,17 @@ use jiff::{Timestamp, tz::TimeZone};
 const MESSAGE: usize = 160;
 
 struct Page<'a> {
-    told: &'a Explanation,
+    explanation: &'a Explanation,
     paint: Paint,
     zone: &'a TimeZone,
     out: String,
 }
 
-/// The whole page.
-pub(super) fn text(told: &Explanation, paint: Paint, zone: &TimeZone) -> String {
+/// The whole text.
+pub(super) fn text(explanation: &Explanation, paint: Paint, zone: &TimeZone) -> String {
     let out = String::new();
     let mut page = Page {
-        told,
+        explanation,
         paint,
         zone,
         out,
@@ -40,11 +40,11 @@ pub(super) fn text(told: &Explanation, paint: Paint, zone: &TimeZone) -> String 
 
 impl Page<'_> {
     fn at(&self, at: Timestamp) -> String {
-        clock(at, self.told.now, self.zone)
+        clock(at, self.explanation.now, self.zone)
     }
 
     fn ago(&self, at: Timestamp) -> String {
-        format!("{} ago", span(at, self.told.now))
+        format!("{} ago", span(at, self.explanation.now))
     }
 
     fn line(&mut self, text: &str) {
@@ -65,7 +65,7 @@ impl Page<'_> {
     }
 
     fn head(&mut self) {
-        let pod = &self.told.pod;
+        let pod = &self.explanation.pod;
         let name = format!("{}/{}", pod.namespace, pod.name);
         let title = self.paint.bold(&name);
         let mut facts = vec![format!("UID {}", pod.uid)];
@@ -76,15 +76,16 @@ impl Page<'_> {
             facts.push(format!("IP {}", pod.ip));
         }
         if let Some(since) = pod.since {
-            facts.push(format!("age {}", span(since, self.told.now)));
+            facts.push(format!("age {}", span(since, self.explanation.now)));
         }
         facts.push(format!("ready {}/{}", pod.ready, pod.containers));
         facts.push(format!("restarts {}", pod.restarts));
-        let summary = one_line(&self.told.summary, 400);
+        let summary = one_line(&self.explanation.summary, 400);
         let well = pod.ready == pod.containers || pod.phase == "Succeeded";
-        let summary = match well {
-            true => summary,
-            false => self.paint.yellow(&summary),
+        let summary = if well {
+            summary
+        } else {
+            self.paint.yellow(&summary)
         };
         self.line(&title);
         self.line(&format!("  {summary}"));
@@ -93,7 +94,7 @@ impl Page<'_> {
 
     fn now(&mut self) {
         let mut rows = Vec::new();
-        if let Some(doing) = &self.told.doing {
+        if let Some(doing) = &self.explanation.doing {
             let since = format!("since {}", self.at(doing.since));
             rows.push(vec![one_line(&doing.step, MESSAGE), since]);
         }
@@ -106,20 +107,20 @@ impl Page<'_> {
                 until.unwrap_or_default(),
             ]
         };
-        let rows = self.told.waits.iter().map(wait).collect();
+        let rows = self.explanation.waits.iter().map(wait).collect();
         self.section("Waits for", rows);
     }
 
     fn next(&mut self) {
         let row =
             |next: &crate::server::explain::Upcoming| vec![self.at(next.at), next.what.clone()];
-        let rows = self.told.next.iter().map(row).collect();
+        let rows = self.explanation.next.iter().map(row).collect();
         self.section("Comes next", rows);
     }
 
     fn containers(&mut self) {
         let mut rows = Vec::new();
-        for container in &self.told.containers {
+        for container in &self.explanation.containers {
             rows.push(vec![
                 container.name.clone(),
                 container.kind.clone(),
@@ -129,7 +130,7 @@ impl Page<'_> {
             ]);
         }
         self.section("Containers", rows);
-        let containers = self.told.containers.iter();
+        let containers = self.explanation.containers.iter();
         let ends = containers.filter_map(|container| Some((container, container.last.as_ref()?)));
         let end = |(container, end): (&ContainerView, &LastEnd)| {
             vec![
@@ -193,7 +194,7 @@ impl Page<'_> {
                 one_line(&probe.message, MESSAGE),
             ]
         };
-        let rows = self.told.probes.iter().map(row).collect();
+        let rows = self.explanation.probes.iter().map(row).collect();
         self.section("Probes", rows);
     }
 
@@ -207,7 +208,7 @@ impl Page<'_> {
                 one_line(&condition.message, MESSAGE),
             ]
         };
-        let rows = self.told.conditions.iter().map(row).collect();
+        let rows = self.explanation.conditions.iter().map(row).collect();
         self.section("Conditions that do not hold", rows);
     }
 
@@ -219,10 +220,13 @@ impl Page<'_> {
             };
             let mut notes = Vec::new();
             if history_entry.count > 1 {
-                let since = span(history_entry.first, self.told.now);
+                let since = span(history_entry.first, self.explanation.now);
                 notes.push(format!("{} times in {since}", history_entry.count));
             }
-            if let Some(until) = history_entry.until.filter(|until| *until > self.told.now) {
+            if let Some(until) = history_entry
+                .until
+                .filter(|until| *until > self.explanation.now)
+            {
                 notes.push(format!("until {}", self.at(until)));
             }
             vec![
@@ -232,7 +236,7 @@ impl Page<'_> {
                 notes.join(", "),
             ]
         };
-        let rows = self.told.pod_history.iter().map(row).collect();
+        let rows = self.explanation.pod_history.iter().map(row).collect();
         self.section("Decisions", rows);
     }
 
@@ -250,7 +254,7 @@ impl Page<'_> {
                 one_line(&event.message, MESSAGE),
             ]
         };
-        let rows = self.told.events.iter().map(row).collect();
+        let rows = self.explanation.events.iter().map(row).collect();
         self.section("Events", rows);
     }
 }
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_tells_what_it_waits_for_and_what_was_decided() {
+    fn an_explanation_shows_waits_and_history() {
         let page = text(&crashing(), Paint(false), &TimeZone::UTC);
         let expected = "\
 shop/web-n1
@@ -369,8 +373,8 @@ Events
     }
 
     #[test]
-    fn probes_and_running_containers_are_told_in_words() {
-        let told = Explanation {
+    fn probes_and_running_containers_are_described() {
+        let explanation = Explanation {
             now: t(0),
             containers: vec![ContainerView {
                 name: "main".into(),
@@ -391,7 +395,7 @@ Events
             }],
             ..Explanation::default()
         };
-        let page = text(&told, Paint(false), &TimeZone::UTC);
+        let page = text(&explanation, Paint(false), &TimeZone::UTC);
         assert!(page.contains("running, not ready, since 60s ago"), "{page}");
         let probe = "main   readiness   verdict failure   failure 3 times in a row, 4s ago   \
                      next 00:00:06 (in 6s)   statuscode: 500";
@@ -399,15 +403,19 @@ Events
     }
 
     #[test]
-    fn what_others_wrote_is_text_and_nothing_else() {
-        let mut told = crashing();
+    fn foreign_text_has_no_terminal_commands_in_an_explanation() {
+        let mut explanation = crashing();
         let hostile = || "x\x1b[2J\u{9b}2J".to_string();
-        (told.pod.ip, told.pod.source, told.summary) = (hostile(), hostile(), hostile());
-        for container in &mut told.containers {
+        (
+            explanation.pod.ip,
+            explanation.pod.source,
+            explanation.summary,
+        ) = (hostile(), hostile(), hostile());
+        for container in &mut explanation.containers {
             (container.image, container.reason) = (hostile(), hostile());
         }
-        told.next[0].what = hostile();
-        let page = text(&told, Paint(false), &TimeZone::UTC);
+        explanation.next[0].what = hostile();
+        let page = text(&explanation, Paint(false), &TimeZone::UTC);
         assert!(!page.contains(['\x1b', '\u{9b}']), "{page:?}");
     }
 

@@ -1,4 +1,4 @@
-//! `kubelet pods`: the pods of the kubelet that runs here.
+//! `kubelet pods`: the pods of the running kubelet.
 
 mod render;
 
@@ -9,35 +9,35 @@ use super::{
 };
 use crate::{base::chain, server::explain::Overview};
 use jiff::Timestamp;
-use render::{Look, changed_lines, screen, text};
+use render::{RenderOptions, changed_lines, screen, text};
 use std::{process::ExitCode, time::Duration};
 
-/// How soon a table may be drawn again.
+/// Shortest time between two redraws.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
-/// How long after a failure the kubelet is asked again.
+/// Delay after a failed request.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Clears the screen.
 const CLEAR: &str = "\x1b[2J";
 
-pub(super) async fn run(asked: Pods) -> anyhow::Result<ExitCode> {
-    let kubelet = Kubelet::at(asked.socket.clone());
+pub(super) async fn run(args: Pods) -> anyhow::Result<ExitCode> {
+    let kubelet = Kubelet::at(args.socket.clone());
     let term = Term::of_stdout();
-    let mut shown = fetch(&kubelet, &asked, None).await?;
-    if !print(&first(&asked, term, &shown)?)? || !asked.watch {
+    let mut shown = fetch(&kubelet, &args, None).await?;
+    if !print(&first(&args, term, &shown)?)? || !args.watch {
         return Ok(ExitCode::SUCCESS);
     }
     loop {
         tokio::time::sleep(REDRAW_INTERVAL).await;
-        let new = match fetch(&kubelet, &asked, Some(&shown.version)).await {
+        let new = match fetch(&kubelet, &args, Some(&shown.version)).await {
             Ok(new) => new,
             Err(error @ ClientError::NotFound(_)) => return Err(error.into()),
             Err(error) => {
-                tell_trouble(&asked, term, &mut shown, &error)?;
+                print_error_above(&args, term, &mut shown, &error)?;
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
         };
-        if !print(&next(&asked, term, &shown, &new)?)? {
+        if !print(&next(&args, term, &shown, &new)?)? {
             return Ok(ExitCode::SUCCESS);
         }
         shown = new;
@@ -46,47 +46,47 @@ pub(super) async fn run(asked: Pods) -> anyhow::Result<ExitCode> {
 
 async fn fetch(
     kubelet: &Kubelet,
-    asked: &Pods,
+    args: &Pods,
     after: Option<&str>,
 ) -> Result<Overview, ClientError> {
     let query = after.map_or_else(String::new, |version| format!("?after={version}"));
     let mut overview: Overview = kubelet.get(&format!("/explain{query}")).await?;
-    if let Some(namespace) = &asked.namespace {
+    if let Some(namespace) = &args.namespace {
         overview.pods.retain(|pod| pod.namespace == *namespace);
     }
     Ok(overview)
 }
 
-fn look(asked: &Pods, term: Term) -> Look {
-    Look {
-        wide: asked.output == Output::Wide,
+fn options(args: &Pods, term: Term) -> RenderOptions {
+    RenderOptions {
+        wide: args.output == Output::Wide,
         paint: term.paint,
         now: Timestamp::now(),
     }
 }
 
-fn first(asked: &Pods, term: Term, overview: &Overview) -> anyhow::Result<String> {
-    Ok(match (asked.output, asked.watch, term.size) {
+fn first(args: &Pods, term: Term, overview: &Overview) -> anyhow::Result<String> {
+    Ok(match (args.output, args.watch, term.size) {
         (Output::Json, watch, _) => json(overview, !watch)?,
-        (_, true, Some(size)) => CLEAR.to_owned() + &screen(overview, look(asked, term), size),
-        (..) => text(overview, look(asked, term)),
+        (_, true, Some(size)) => CLEAR.to_owned() + &screen(overview, options(args, term), size),
+        (..) => text(overview, options(args, term)),
     })
 }
 
-fn next(asked: &Pods, term: Term, old: &Overview, new: &Overview) -> anyhow::Result<String> {
-    Ok(match (asked.output, term.size) {
+fn next(args: &Pods, term: Term, old: &Overview, new: &Overview) -> anyhow::Result<String> {
+    Ok(match (args.output, term.size) {
         (Output::Json, _) if (&old.pods, &old.remarks) == (&new.pods, &new.remarks) => {
             String::new()
         }
         (Output::Json, _) => json(new, false)?,
-        (_, Some(size)) => screen(new, look(asked, term), size),
-        (_, None) => changed_lines(old, new, look(asked, term)),
+        (_, Some(size)) => screen(new, options(args, term), size),
+        (_, None) => changed_lines(old, new, options(args, term)),
     })
 }
 
-/// What is known stays on the screen; that it is old is said above it.
-fn tell_trouble(
-    asked: &Pods,
+/// The rows stay on the screen; a line above says that they are old.
+fn print_error_above(
+    args: &Pods,
     term: Term,
     shown: &mut Overview,
     error: &ClientError,
@@ -97,7 +97,7 @@ fn tell_trouble(
     }
     let mut troubled = shown.clone();
     troubled.remarks.insert(0, remark);
-    print(&next(asked, term, shown, &troubled)?)?;
+    print(&next(args, term, shown, &troubled)?)?;
     shown.remarks = troubled.remarks;
     Ok(())
 }

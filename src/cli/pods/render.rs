@@ -10,44 +10,50 @@ use jiff::Timestamp;
 /// Longest last reason, in characters.
 const REASON: usize = 60;
 
-/// How to show it.
+/// Output options.
 #[derive(Clone, Copy)]
-pub(super) struct Look {
-    /// With more columns.
+pub(super) struct RenderOptions {
+    /// More columns.
     pub(super) wide: bool,
-    /// With colours.
+    /// Colours.
     pub(super) paint: Paint,
-    /// Ages count up to here.
+    /// The current time, for ages.
     pub(super) now: Timestamp,
 }
 
-/// All of it, once.
-pub(super) fn text(overview: &Overview, look: Look) -> String {
-    let mut lines = remarks(&overview.remarks, look);
-    match overview.pods.is_empty() {
-        true => lines.push("No pods.".into()),
-        false => lines.extend(rows(&overview.pods, look)),
+/// The whole table, once.
+pub(super) fn text(overview: &Overview, options: RenderOptions) -> String {
+    let mut lines = remarks(&overview.remarks, options);
+    if overview.pods.is_empty() {
+        lines.push("No pods.".into())
+    } else {
+        lines.extend(rows(&overview.pods, options))
     }
     joined(&lines)
 }
 
-/// All of it, drawn over what was on a screen of so many columns and rows before.
-pub(super) fn screen(overview: &Overview, look: Look, (columns, rows): (usize, usize)) -> String {
-    let plain = Look {
+/// The whole table, drawn over the previous one on a screen of so many columns and rows.
+pub(super) fn screen(
+    overview: &Overview,
+    options: RenderOptions,
+    (columns, rows): (usize, usize),
+) -> String {
+    let plain = RenderOptions {
         paint: Paint(false),
-        ..look
+        ..options
     };
-    // Painted text has marks that take no room, so what is too long is found on the plain one.
-    let whole = text(overview, look);
+    // Escape sequences take no room, so lengths are measured on the plain text.
+    let whole = text(overview, options);
     let plain = text(overview, plain);
     let room = rows.saturating_sub(1).max(2);
     let all = plain.lines().count();
     let shown = if all > room { room - 1 } else { all };
     let mut out = String::from("\x1b[H");
     for (painted, plain) in whole.lines().zip(plain.lines()).take(shown) {
-        match plain.chars().count() > columns {
-            true => out.extend(plain.chars().take(columns)),
-            false => out.push_str(painted),
+        if plain.chars().count() > columns {
+            out.extend(plain.chars().take(columns))
+        } else {
+            out.push_str(painted)
         }
         out.push_str("\x1b[K\r\n");
     }
@@ -57,14 +63,14 @@ pub(super) fn screen(overview: &Overview, look: Look, (columns, rows): (usize, u
     out + "\x1b[J"
 }
 
-/// The lines of pods that changed, and of those that are gone.
-pub(super) fn changed_lines(old: &Overview, new: &Overview, look: Look) -> String {
+/// The rows of pods that changed, and of those that are gone.
+pub(super) fn changed_lines(old: &Overview, new: &Overview, options: RenderOptions) -> String {
     let fresh = new.remarks.iter();
     let fresh: Vec<String> = fresh
         .filter(|remark| !old.remarks.contains(remark))
         .cloned()
         .collect();
-    let mut lines = remarks(&fresh, look);
+    let mut lines = remarks(&fresh, options);
     let changed = new.pods.iter().filter(|pod| !old.pods.contains(pod));
     let mut changed: Vec<PodRow> = changed.cloned().collect();
     let gone = |pod: &&PodRow| !new.pods.iter().any(|known| known.uid == pod.uid);
@@ -74,7 +80,7 @@ pub(super) fn changed_lines(old: &Overview, new: &Overview, look: Look) -> Strin
         ..pod.clone()
     }));
     if !changed.is_empty() {
-        lines.extend(rows(&changed, look).into_iter().skip(1));
+        lines.extend(rows(&changed, options).into_iter().skip(1));
     }
     joined(&lines)
 }
@@ -83,13 +89,13 @@ fn joined(lines: &[String]) -> String {
     lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
-fn remarks(remarks: &[String], look: Look) -> Vec<String> {
-    let remark = |text: &String| look.paint.yellow(&format!("! {}", one_line(text, 200)));
+fn remarks(remarks: &[String], options: RenderOptions) -> Vec<String> {
+    let remark = |text: &String| options.paint.yellow(&format!("! {}", one_line(text, 200)));
     remarks.iter().map(remark).collect()
 }
 
-/// The header, and a line for each pod.
-fn rows(pods: &[PodRow], look: Look) -> Vec<String> {
+/// The header, and a row for each pod.
+fn rows(pods: &[PodRow], options: RenderOptions) -> Vec<String> {
     let mut header = vec![
         "NAMESPACE",
         "NAME",
@@ -100,36 +106,36 @@ fn rows(pods: &[PodRow], look: Look) -> Vec<String> {
         "IP",
         "LAST REASON",
     ];
-    if look.wide {
+    if options.wide {
         header.extend(["SOURCE", "UID"]);
     }
     let header = header.into_iter().map(Into::into).collect();
-    let cells = std::iter::once(header).chain(pods.iter().map(|pod| cells(pod, look)));
+    let cells = std::iter::once(header).chain(pods.iter().map(|pod| cells(pod, options)));
     let lines = table(&cells.collect::<Vec<_>>());
     let mut lines = lines.into_iter();
-    let first = lines.next().map(|header| look.paint.bold(&header));
-    let rest = lines.zip(pods).map(|(line, pod)| paint(line, pod, look));
+    let first = lines.next().map(|header| options.paint.bold(&header));
+    let rest = lines.zip(pods).map(|(line, pod)| paint(line, pod, options));
     first.into_iter().chain(rest).collect()
 }
 
-fn paint(line: String, pod: &PodRow, look: Look) -> String {
+fn paint(line: String, pod: &PodRow, options: RenderOptions) -> String {
     match pod.order() {
         Order::Well => line,
-        Order::UnderWay => look.paint.yellow(&line),
-        Order::Wrong => look.paint.red(&line),
+        Order::UnderWay => options.paint.yellow(&line),
+        Order::Wrong => options.paint.red(&line),
     }
 }
 
-fn cells(pod: &PodRow, look: Look) -> Vec<String> {
+fn cells(pod: &PodRow, options: RenderOptions) -> Vec<String> {
     let given = |text: &str| match text {
         "" => "<none>".to_string(),
         text => one_line(text, REASON),
     };
     let restarts = match pod.last_restart.filter(|_| pod.restarts > 0) {
-        Some(last) => format!("{} ({} ago)", pod.restarts, span(last, look.now)),
+        Some(last) => format!("{} ({} ago)", pod.restarts, span(last, options.now)),
         None => pod.restarts.to_string(),
     };
-    let age = pod.since.map(|since| span(since, look.now));
+    let age = pod.since.map(|since| span(since, options.now));
     let mut cells = vec![
         pod.namespace.clone(),
         pod.name.clone(),
@@ -140,7 +146,7 @@ fn cells(pod: &PodRow, look: Look) -> Vec<String> {
         given(&pod.ip),
         given(&pod.last_reason),
     ];
-    if look.wide {
+    if options.wide {
         cells.extend([given(&pod.source), given(&pod.uid)]);
     }
     cells
@@ -154,8 +160,8 @@ mod tests {
         Timestamp::from_second(1_000_000 + seconds).unwrap()
     }
 
-    fn look() -> Look {
-        Look {
+    fn options() -> RenderOptions {
+        RenderOptions {
             wide: false,
             paint: Paint(false),
             now: t(0),
@@ -198,14 +204,14 @@ mod tests {
     fn each_pod_has_a_line() {
         let overview = overview(vec![pod("dns-n1", "Running"), crashing()]);
         assert_eq!(
-            text(&overview, look()),
+            text(&overview, options()),
             "NAMESPACE   NAME     READY   STATUS             RESTARTS      AGE   IP          LAST REASON\n\
              shop        dns-n1   1/1     Running            0             5m    <none>      <none>\n\
              shop        web-n1   0/1     CrashLoopBackOff   4 (17s ago)   5m    10.88.0.7   Error (2)\n"
         );
-        let wide = Look {
+        let wide = RenderOptions {
             wide: true,
-            ..look()
+            ..options()
         };
         let wide = text(&overview, wide);
         assert!(
@@ -221,27 +227,27 @@ mod tests {
     }
 
     #[test]
-    fn no_pods_and_remarks_are_said() {
+    fn an_empty_table_and_remarks_are_printed() {
         let mut overview = overview(vec![]);
         overview.remarks = vec!["waiting for\nthe runtime".into()];
         assert_eq!(
-            text(&overview, look()),
+            text(&overview, options()),
             "! waiting for the runtime\nNo pods.\n"
         );
     }
 
     #[test]
-    fn colours_say_what_is_out_of_order() {
-        let look = Look {
+    fn colours_mark_pods_that_need_attention() {
+        let options = RenderOptions {
             paint: Paint(true),
-            ..look()
+            ..options()
         };
         let pods = vec![
             pod("a", "Running"),
             pod("b", "ContainerCreating"),
             crashing(),
         ];
-        let lines = text(&overview(pods), look);
+        let lines = text(&overview(pods), options);
         let starts: Vec<_> = lines.lines().map(|line| line.get(..4).unwrap()).collect();
         assert_eq!(starts, ["\x1b[1m", "shop", "\x1b[33", "\x1b[31"]);
     }
@@ -251,24 +257,24 @@ mod tests {
         let old = overview(vec![pod("a", "Running"), pod("b", "Running")]);
         let mut new = overview(vec![pod("a", "Running"), crashing()]);
         new.remarks = vec!["the network is down".into()];
-        let lines = changed_lines(&old, &new, look());
+        let lines = changed_lines(&old, &new, options());
         let lines: Vec<_> = lines.lines().collect();
         assert_eq!(lines[0], "! the network is down");
         assert!(lines[1].contains("web-n1") && lines[1].contains("CrashLoopBackOff"));
         assert!(lines[2].contains(" b ") && lines[2].contains("Removed"));
         assert_eq!(lines.len(), 3);
-        assert_eq!(changed_lines(&new, &new, look()), "");
+        assert_eq!(changed_lines(&new, &new, options()), "");
     }
 
     #[test]
     fn a_screen_is_filled_and_never_scrolled() {
         let pods: Vec<_> = (0..9).map(|i| pod(&format!("p{i}"), "Running")).collect();
-        let drawn = screen(&overview(pods.clone()), look(), (20, 6));
+        let drawn = screen(&overview(pods.clone()), options(), (20, 6));
         assert_eq!(drawn.matches("\r\n").count(), 5);
         assert!(drawn.contains("… and 6 more") && drawn.ends_with("\x1b[J"));
         let longest = drawn.split("\x1b[K\r\n").map(|line| line.chars().count());
         assert!(longest.max().unwrap() <= 20 + "\x1b[H".len());
-        let drawn = screen(&overview(pods), look(), (200, 40));
+        let drawn = screen(&overview(pods), options(), (200, 40));
         assert_eq!(drawn.matches("\r\n").count(), 10);
     }
 }

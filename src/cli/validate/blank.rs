@@ -1,10 +1,10 @@
-//! Taking a wrong value out of a document, so that the rest can be read. Pure.
+//! Removes a wrong value from a document, so that the rest can be read. Pure.
 
 use crate::config::document::{Node, Value};
 use serde_json::{Map, Value as Json};
 
-/// Takes the value at `path` out of the tree, if that is possible: a key goes; an item of a list makes
-/// room for an empty one, so that the others keep their places. False when nothing was changed.
+/// Removes the value at `path`, if that is possible: a key is removed; an item of a list is replaced by an
+/// empty one, so that the others keep their indices. False when nothing was changed.
 pub(super) fn blank(node: &mut Node, path: &str) -> bool {
     match &mut node.value {
         Value::Map(entries) => {
@@ -45,7 +45,7 @@ fn rest_after<'p>(path: &'p str, key: &str) -> Option<&'p str> {
     }
 }
 
-/// An empty mapping first, for most items are objects, then an empty text.
+/// An empty mapping first, because most items are objects, then an empty text.
 fn empty(item: &mut Node) -> bool {
     item.value = match &item.value {
         Value::Map(entries) if entries.is_empty() => Value::String(String::new()),
@@ -55,7 +55,7 @@ fn empty(item: &mut Node) -> bool {
     true
 }
 
-/// The tree as JSON, which is read as YAML is.
+/// The tree as JSON, which is valid YAML.
 pub(super) fn json(node: &Node) -> Json {
     match &node.value {
         Value::Null | Value::Rejected => Json::Null,
@@ -157,7 +157,7 @@ mod tests {
                 let text = format!(
                     "apiVersion: v1\nkind: Pod\nspec: {{containers: [{{name: c, {open}{scalar}{close}}}]}}"
                 );
-                // What is no tree is not looked behind.
+                // A scalar has no children.
                 let Ok(tree) = parse(&"f".into(), &text) else {
                     continue;
                 };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_cannot_be_taken_out_and_an_item_only_so_often() {
+    fn missing_values_cannot_be_removed_and_an_item_only_twice() {
         let mut tree = tree();
         for path in ["", "x", "a.x", "l[9]", "l[x]", "n.m", "l.k"] {
             assert!(!blank(&mut tree, path), "{path}");

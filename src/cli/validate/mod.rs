@@ -1,13 +1,13 @@
-//! `kubelet validate`: judges manifests as the running kubelet would.
+//! `kubelet validate`: validates manifests as the running kubelet does.
 //!
-//! The judgement is that of the file and URL sources themselves ([`crate::pods::pod_config`]). What is added
-//! here is where in the file a field is, and what else is wrong behind the first thing that is.
+//! The rules are those of the file and URL sources ([`crate::pods::pod_config`]). Added here are positions in
+//! the file, and errors after the first one.
 
 mod blank;
-mod judge;
+mod validate_file;
 mod render;
 
-use judge::{Judge, Judged};
+use validate_file::{ValidatedFile, Validator};
 
 use super::{
     args::{Output, Validate},
@@ -29,7 +29,7 @@ use std::{
     sync::Arc,
 };
 
-/// Everything that was found.
+/// The whole report.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Report {
     files: Vec<FileReport>,
@@ -37,12 +37,12 @@ pub(super) struct Report {
     warnings: usize,
 }
 
-/// What was found in one file.
+/// The report of one file.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct FileReport {
-    /// As it was named, or found in a directory; `-` for standard input.
+    /// The path as given, or as found in a directory; `-` for standard input.
     file: String,
-    /// What a kubelet would make of it.
+    /// What a kubelet would do with it.
     outcome: String,
     pods: Vec<PodName>,
     problems: Vec<Problem>,
@@ -68,7 +68,7 @@ struct Problem {
     /// From 1; with the column, where they are known.
     line: Option<u64>,
     column: Option<u64>,
-    /// Empty when it is about the file as a whole.
+    /// Empty for the file as a whole.
     field: String,
     message: String,
 }
@@ -94,39 +94,42 @@ impl Problem {
     }
 }
 
-pub(super) async fn run(asked: Validate) -> anyhow::Result<ExitCode> {
-    let output = asked.output;
-    let report = tokio::task::spawn_blocking(move || look(&asked)).await??;
+pub(super) async fn run(args: Validate) -> anyhow::Result<ExitCode> {
+    let output = args.output;
+    let report = tokio::task::spawn_blocking(move || report(&args)).await??;
     let failed = report.errors > 0;
     print(&match output {
         Output::Json => json(&report, true)?,
         Output::Text | Output::Wide => render::text(&report, Term::of_stdout().paint),
     })?;
-    Ok(match failed {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 
 /// Blocking.
-fn look(asked: &Validate) -> anyhow::Result<Report> {
+fn report(args: &Validate) -> anyhow::Result<Report> {
     let facts = HostFacts {
         hostname: Machine::read()?.hostname,
     };
-    let judge = Judge {
-        node_name: name_of_node(&asked.flags, &facts)?,
-        source: match asked.url {
-            true => PodSource::Http,
-            false => PodSource::File,
+    let validator = Validator {
+        node_name: name_of_node(&args.flags, &facts)?,
+        source: if args.url {
+            PodSource::Http
+        } else {
+            PodSource::File
         },
-        objects: LocalObjects::given(asked.flags.local_objects_dir.is_some()),
+        objects: LocalObjects::given(args.flags.local_objects_dir.is_some()),
         now: Timestamp::now(),
     };
     let mut files = Vec::new();
-    for path in &asked.files {
-        match path.is_dir() {
-            true => files.extend(directory(path, &judge)),
-            false => files.push(file(path, &judge).report),
+    for path in &args.files {
+        if path.is_dir() {
+            files.extend(directory(path, &validator))
+        } else {
+            files.push(file(path, &validator).report)
         }
     }
     let mut report = Report {
@@ -147,11 +150,11 @@ impl Report {
     }
 }
 
-/// Judges what is at a path that is no directory.
-fn file(path: &Path, judge: &Judge) -> Judged {
+/// Validates the file at a path that is not a directory.
+fn file(path: &Path, validator: &Validator) -> ValidatedFile {
     let shown = path.to_string_lossy();
     match read(path) {
-        Ok(bytes) => judge.judge(&shown, &bytes),
+        Ok(bytes) => validator.validate(&shown, &bytes),
         Err(error) => nothing_read(&shown, Severity::Error, error.to_string()),
     }
 }
@@ -163,8 +166,8 @@ fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
     }
 }
 
-fn nothing_read(file: &str, severity: Severity, message: String) -> Judged {
-    Judged {
+fn nothing_read(file: &str, severity: Severity, message: String) -> ValidatedFile {
+    ValidatedFile {
         report: FileReport {
             file: file.into(),
             outcome: "nothing runs of it".into(),
@@ -182,8 +185,8 @@ fn stdin() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Judges the files that a kubelet with this `staticPodPath` would read, also against each other.
-fn directory(path: &Path, judge: &Judge) -> Vec<FileReport> {
+/// Validates the files that a kubelet with this `staticPodPath` would read, also against each other.
+fn directory(path: &Path, validator: &Validator) -> Vec<FileReport> {
     let paths = match manifests_at(path) {
         Ok(paths) => paths,
         Err(error) => {
@@ -192,8 +195,8 @@ fn directory(path: &Path, judge: &Judge) -> Vec<FileReport> {
             return vec![nothing_read(&shown, Severity::Error, message).report];
         }
     };
-    let look = |path: &Path| match read_manifest(path) {
-        Ok(bytes) => judge.judge(&path.to_string_lossy(), &bytes),
+    let read = |path: &Path| match read_manifest(path) {
+        Ok(bytes) => validator.validate(&path.to_string_lossy(), &bytes),
         Err(error) => {
             let severity = match error {
                 ReadError::NotAFile(_) => Severity::Warning,
@@ -202,12 +205,12 @@ fn directory(path: &Path, judge: &Judge) -> Vec<FileReport> {
             nothing_read(&path.to_string_lossy(), severity, error.to_string())
         }
     };
-    let mut judged: Vec<Judged> = paths.iter().map(|path| look(path)).collect();
-    let pods = paths.iter().zip(&judged);
+    let mut validated: Vec<ValidatedFile> = paths.iter().map(|path| read(path)).collect();
+    let pods = paths.iter().zip(&validated);
     let pods = pods.flat_map(|(path, file)| file.pods.iter().map(|pod| (path.as_path(), pod)));
     let (kept, clashes) = one_of_each_name(pods);
-    let left_out = SourcePods::new(judge.source)
-        .merge(kept, judge.now)
+    let left_out = SourcePods::new(validator.source)
+        .merge(kept, validator.now)
         .duplicates;
     let clashes = clashes.iter().map(|clash| (&clash.pod, clash.to_string()));
     let twins = left_out.iter().map(|pod| {
@@ -219,14 +222,15 @@ fn directory(path: &Path, judge: &Judge) -> Vec<FileReport> {
         .map(|(pod, message)| (pod.clone(), message))
         .collect();
     for (pod, message) in found {
-        let owner = |file: &&mut Judged| file.pods.iter().any(|known| Arc::ptr_eq(known, &pod));
-        if let Some(file) = judged.iter_mut().find(owner) {
+        let owner =
+            |file: &&mut ValidatedFile| file.pods.iter().any(|known| Arc::ptr_eq(known, &pod));
+        if let Some(file) = validated.iter_mut().find(owner) {
             file.report.outcome = "nothing runs of it".into();
             let problem = Problem::whole(Severity::Error, message);
             file.report.problems.push(problem);
         }
     }
-    judged.into_iter().map(|file| file.report).collect()
+    validated.into_iter().map(|file| file.report).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A report as text, in the form that compilers use. Pure.
+//! A report as text, in the format of compilers. Pure.
 
 use super::{FileReport, Problem, Report, Severity};
 use crate::cli::{table::one_line, term::Paint};
@@ -6,7 +6,7 @@ use crate::cli::{table::one_line, term::Paint};
 /// Longest message, in characters.
 const MESSAGE: usize = 600;
 
-/// A line for each problem and each file, and one for the whole.
+/// A line for each problem and each file, and a summary.
 pub(super) fn text(report: &Report, paint: Paint) -> String {
     let mut out = String::new();
     for file in &report.files {

@@ -1,15 +1,15 @@
 use super::*;
 use crate::cli::term::Paint;
 
-fn judged(source: PodSource, text: &str) -> (FileReport, String) {
-    let judge = Judge {
+fn validated(source: PodSource, text: &str) -> (FileReport, String) {
+    let validator = Validator {
         node_name: "n1".into(),
         source,
         objects: LocalObjects::None,
         now: Timestamp::UNIX_EPOCH,
     };
-    let report = judge.judge("web.yaml", text.as_bytes()).report;
-    let again = judge.judge("web.yaml", text.as_bytes()).report;
+    let report = validator.validate("web.yaml", text.as_bytes()).report;
+    let again = validator.validate("web.yaml", text.as_bytes()).report;
     let mut all = Report {
         files: vec![again],
         ..Report::default()
@@ -19,11 +19,11 @@ fn judged(source: PodSource, text: &str) -> (FileReport, String) {
 }
 
 fn file(text: &str) -> String {
-    judged(PodSource::File, text).1
+    validated(PodSource::File, text).1
 }
 
 #[test]
-fn a_good_file_says_what_would_run() {
+fn a_valid_file_lists_the_pods_that_would_run() {
     let text = file(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: i}\n",
     );
@@ -70,7 +70,7 @@ fn every_broken_rule_has_its_line_and_column() {
 }
 
 #[test]
-fn what_is_wrong_behind_a_value_of_the_wrong_form_is_found_too() {
+fn errors_after_a_value_of_the_wrong_form_are_found_too() {
     let text = file(
         "apiVersion: v1\n\
          kind: Pod\n\
@@ -117,7 +117,7 @@ fn the_first_error_is_the_one_that_the_source_gives() {
         let theirs =
             crate::pods::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
         let theirs = theirs.unwrap_err().to_string();
-        let first = &judged(PodSource::File, text).0.problems[0];
+        let first = &validated(PodSource::File, text).0.problems[0];
         assert_eq!(first.severity, Severity::Error);
         assert!(theirs.ends_with(&first.message), "{theirs}\n{first:?}");
     }
@@ -125,7 +125,7 @@ fn the_first_error_is_the_one_that_the_source_gives() {
 
 #[test]
 fn unknown_fields_are_errors_with_their_place() {
-    let (report, text) = judged(
+    let (report, text) = validated(
         PodSource::File,
         "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  contaners: []\n  containers:\n  - {name: c, image: i, comand: [a]}\n",
     );
@@ -152,7 +152,7 @@ const LIST: &str = "apiVersion: v1\nkind: PodList\nitems:\n\
     - metadata: {name: b}\n  spec:\n    containers:\n    - {name: C, image: i}\n";
 
 #[test]
-fn a_list_is_refused_in_a_file_and_judged_all_the_same() {
+fn a_list_is_refused_in_a_file_and_still_validated() {
     let text = file(LIST);
     assert!(
         text.contains("web.yaml:2:7: error: kind: a file must hold a Pod, not a list"),
@@ -174,18 +174,18 @@ fn a_list_is_refused_in_a_file_and_judged_all_the_same() {
 #[test]
 fn a_url_may_serve_a_list_or_nothing() {
     let good = LIST.replace("name: C", "name: c");
-    let (report, text) = judged(PodSource::Http, &good);
+    let (report, text) = validated(PodSource::Http, &good);
     assert!(
         text.contains("runs as default/a-n1, default/b-n1"),
         "{text}"
     );
     assert_eq!(report.pods.len(), 2);
-    let (_, text) = judged(PodSource::Http, LIST);
+    let (_, text) = validated(PodSource::Http, LIST);
     assert!(
         text.contains("the whole answer is refused; what came before runs on"),
         "{text}"
     );
-    assert!(judged(PodSource::Http, "").0.problems.is_empty());
+    assert!(validated(PodSource::Http, "").0.problems.is_empty());
 }
 
 #[test]
@@ -214,13 +214,13 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
     write("c.yaml", &pod("db", "u1"));
     write(".hidden", "nonsense");
     std::fs::create_dir(dir.path().join("sub")).unwrap();
-    let judge = Judge {
+    let validator = Validator {
         node_name: "n1".into(),
         source: PodSource::File,
         objects: LocalObjects::None,
         now: Timestamp::now(),
     };
-    let reports = directory(dir.path(), &judge);
+    let reports = directory(dir.path(), &validator);
     let told: Vec<(String, String)> = reports
         .iter()
         .map(|report| {
@@ -245,7 +245,7 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
 
 #[test]
 fn a_report_is_json_for_programs() {
-    let (report, _) = judged(
+    let (report, _) = validated(
         PodSource::File,
         "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\n",
     );

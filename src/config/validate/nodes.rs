@@ -3,7 +3,7 @@
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
 use crate::base::otel::Collector;
-use crate::server::tls::Terms;
+use crate::server::tls::TlsOptions;
 
 pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     enforced_reservations(config, found);
@@ -163,7 +163,11 @@ fn server(config: &KubeletConfiguration, found: &mut Violations) {
     found.one_of("tlsMinVersion", config.tls_min_version.as_ref(), &versions);
     let suites = config.tls_cipher_suites.as_deref().unwrap_or_default();
     let curves = config.tls_curve_preferences.as_deref().unwrap_or_default();
-    for error in Terms::of("", suites, curves).err().into_iter().flatten() {
+    for error in TlsOptions::of("", suites, curves)
+        .err()
+        .into_iter()
+        .flatten()
+    {
         found.add(&error.field, error.message);
     }
     let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());

@@ -1,11 +1,11 @@
 //! The Summary API, `stats.k8s.io/v1alpha1`: field names and meanings are upstream's
-//! (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`). What is not known is left out, not zero.
+//! (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`). Unknown values are left out, not zero.
 #![allow(missing_docs, reason = "the fields are upstream's API")]
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-/// A moment, nanoseconds since the epoch; told in whole seconds, and `null` when it is not known.
+/// A time, nanoseconds since the epoch; serialized in whole seconds, and `null` when unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
@@ -202,14 +202,14 @@ message! {
     }
 }
 message! {
-    /// Time lost waiting.
+    /// Pressure stall information.
     PsiStats {
         full: PsiData,
         some: PsiData,
     }
 }
 message! {
-    /// Microseconds in all, and percent of the last seconds.
+    /// Total microseconds, and averages in percent.
     PsiData {
         total: u64,
         avg10: f64,

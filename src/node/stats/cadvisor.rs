@@ -1,31 +1,20 @@
-//! The series that cAdvisor shows in the upstream kubelet, by the same names and labels, so that
-//! dashboards and alerts need not know the difference. Pure.
+//! The series of cAdvisor in the upstream kubelet, by the same names and labels, so that dashboards and alerts
+//! keep working. Pure.
 //!
-//! Left out on purpose (`docs/deviations.md`): what would have to be sampled all the time (load averages)
-//! and what costs a look at every process (file descriptors, sockets, soft limits).
+//! Left out on purpose (`docs/deviations.md`): what would need continuous sampling (load averages) or a read of
+//! every process (file descriptors, sockets, soft limits).
 
 use super::{
     families::FAMILIES,
     sampler::{PodSample, Sample, Snapshot},
+    series::{Entity, Samples},
     text::{Kind, Labels, Text, Value},
 };
-use crate::host::{FilesystemUsage, proc::NetworkInterface};
+use crate::host::FilesystemUsage;
 use std::sync::Arc;
 
-/// A piece of the text is handed out once it has at least this many bytes.
+/// A piece of the text has at least this many bytes.
 const PIECE: usize = 32 * 1024;
-
-/// What the series are about: a container, a sandbox, a pod's cgroup or one above.
-#[derive(Debug, Default)]
-pub(super) struct Entity {
-    labels: String,
-    pub(super) sample: Sample,
-    /// Nanoseconds since the epoch.
-    pub(super) started: Option<i64>,
-    pub(super) network: Arc<[NetworkInterface]>,
-    /// File systems by device.
-    pub(super) filesystems: Vec<(String, FilesystemUsage)>,
-}
 
 /// Facts of the machine.
 #[derive(Clone, Debug, Default)]
@@ -44,52 +33,7 @@ pub(super) struct MachineFacts {
     pub(super) booted: i64,
 }
 
-/// A family of series.
-pub(super) struct Family {
-    pub(super) name: &'static str,
-    pub(super) help: &'static str,
-    pub(super) kind: Kind,
-    pub(super) write: fn(&Entity, &mut Samples<'_>),
-}
-
-/// Where a family writes what it has to say of one entity.
-pub(super) struct Samples<'a> {
-    text: &'a mut Text,
-    family: &'static Family,
-    headed: &'a mut bool,
-    labels: &'a str,
-    at: i64,
-    pub(super) snapshot: &'a Snapshot,
-}
-
-impl Samples<'_> {
-    /// A sample with the moment at which it was taken.
-    pub(super) fn put(&mut self, more: &[(&str, &str)], value: Value) {
-        self.write(more, value, Some(self.at));
-    }
-
-    /// A sample that holds as long as the container is.
-    pub(super) fn put_timeless(&mut self, value: Value) {
-        self.write(&[], value, None);
-    }
-
-    fn write(&mut self, more: &[(&str, &str)], value: Value, at: Option<i64>) {
-        let Family {
-            name, help, kind, ..
-        } = self.family;
-        if !std::mem::replace(self.headed, true) {
-            self.text.head(name, help, *kind);
-        }
-        self.text.sample(name, self.labels, more, value, at);
-    }
-
-    /// When the sample was taken, nanoseconds since the epoch.
-    pub(super) fn at(&self) -> i64 {
-        self.at
-    }
-}
-
-/// The text, piece by piece: with hundreds of pods it is megabytes, and only a piece of it is in memory.
+/// The text in pieces: with hundreds of pods it is megabytes, and memory holds only one piece.
 pub struct Pieces {
     snapshot: Arc<Snapshot>,
     entities: Vec<Entity>,
@@ -173,7 +117,7 @@ fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
     }
 }
 
-/// All labels are always there, empty where they say nothing.
+/// All labels are always there; unknown ones are empty.
 fn labels(id: &str, name: &str, image: &str, pod: Option<(&str, &str)>, container: &str) -> String {
     let (pod, namespace) = pod.unwrap_or_default();
     Labels::default()
@@ -215,7 +159,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// What is said of the machine.
+/// The series of the machine.
 fn ending(machine: &MachineFacts) -> String {
     let mut text = Text::default();
     let one = |text: &mut Text, name: &str, help: &str, labels: &str, value: u64| {

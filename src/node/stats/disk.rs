@@ -1,5 +1,5 @@
-//! What directories take up. Walking them is slow and wears disks (P-23), so it is done for somebody who
-//! asks, one walk at a time, the longest unmeasured first, and not again before its period is over.
+//! Disk usage of directories. Walking them is slow and wears disks (P-23), so it is done on request, one walk
+//! at a time, the directory with the oldest measurement first, and not again before its period is over.
 
 use crate::host::{DiskUsage, FilesystemUsage, MountEntry, disk_usage, filesystem_usage, mount};
 use parking_lot::Mutex;
@@ -16,36 +16,36 @@ const MAX: u64 = 2_000_000;
 /// How a directory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Entry by entry, at most once in so long.
+    /// Entry by entry, at most once in this period.
     Walk(Duration),
-    /// It is a file system of its own, which knows.
+    /// By the statistics of its own file system.
     Ask,
 }
 
-/// What was measured of a directory.
+/// A measurement of a directory.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Measured {
     /// Nanoseconds since the epoch.
     pub(super) at: i64,
-    /// What is in it; `None` when there was too much to count.
+    /// Its usage; `None` when it has too many entries.
     pub(super) usage: Option<DiskUsage>,
-    /// The file system, where it is one of its own.
+    /// The file system, where the directory is one of its own.
     pub(super) filesystem: Option<FilesystemUsage>,
     when: Instant,
 }
 
-/// What was measured last, by directory.
+/// The last measurements, by directory.
 pub(super) type DiskFacts = HashMap<PathBuf, Measured>;
 
-/// Measures directories and remembers what came of it. Clones share it.
+/// Measures directories and keeps the results. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct DiskMeter {
     facts: Arc<Mutex<DiskFacts>>,
 }
 
 impl DiskMeter {
-    /// Measures those of the directories whose turn it is and forgets all others. What is measured is
-    /// known at once, not only at the end. Blocking; may take long.
+    /// Measures the directories that are due and forgets all others. Each result is available at once.
+    /// Blocking; may take long.
     pub(super) fn measure(&self, wanted: HashMap<PathBuf, How>) {
         let mut due: Vec<(Option<Instant>, PathBuf, How)> = Vec::new();
         {
@@ -85,7 +85,7 @@ impl DiskMeter {
         }
     }
 
-    /// What is known now.
+    /// The current results.
     pub(super) fn facts(&self) -> DiskFacts {
         self.facts.lock().clone()
     }
@@ -95,13 +95,13 @@ impl DiskMeter {
     }
 }
 
-/// How full the file system is that a path is on, and its device. Blocking.
+/// Usage of the file system of a path, and its device. Blocking.
 pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
     let usage = filesystem_usage(path).ok()?;
     let mounts = mount::list().unwrap_or_default();
     let holds = |mount: &&MountEntry| path.starts_with(&mount.mount_point);
     let depth = |mount: &&MountEntry| mount.mount_point.components().count();
-    // Of several on one place the last one is seen.
+    // Of several mounts on one path the last one is visible.
     let mount = mounts.iter().filter(holds).max_by_key(depth);
     let device = mount.map(|mount| mount.source.clone());
     Some((usage, device.unwrap_or_default()))
@@ -109,7 +109,7 @@ pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
 
 #[cfg(test)]
 impl Measured {
-    /// As if it had been measured just now.
+    /// As if it had just been measured.
     pub(super) fn of(
         at: i64,
         usage: Option<DiskUsage>,

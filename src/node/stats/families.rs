@@ -1,7 +1,7 @@
 //! The families of cAdvisor's series: names, meanings and types are upstream's. Pure.
 
 use super::{
-    cadvisor::{Entity, Family, Samples},
+    series::{Entity, Family, Samples},
     text::{Kind, Value},
 };
 use crate::host::{FilesystemUsage, cgroup::DeviceIo, proc::NetworkInterface};
@@ -335,8 +335,8 @@ pub(super) static FAMILIES: &[Family] = &[
     },
 ];
 
-/// `failure_type` and `scope`, each with what they count. The kernel does not tell a cgroup's own faults
-/// from those of cgroups below it; upstream shows the same number twice as well.
+/// `failure_type` and `scope`, each with its count. The kernel does not distinguish a cgroup's own faults from
+/// those of cgroups below it; upstream shows the same number twice as well.
 fn failures(entity: &Entity, samples: &mut Samples<'_>) {
     let Some(memory) = entity.sample.usage.memory else {
         return;

@@ -1,4 +1,4 @@
-//! The summary, from what was read. Pure: what is missing is left out, whatever the reason.
+//! The summary. Pure: values that could not be read are left out.
 
 use super::{
     api::*,
@@ -17,37 +17,37 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// The interface that upstream takes for the default one.
+/// Upstream's default interface.
 const DEFAULT_INTERFACE: &str = "eth0";
 
-/// What a summary is made of.
+/// The input of a summary.
 pub(super) struct Inputs<'a> {
     pub(super) node_name: &'a str,
-    /// When the machine started, and the kubelet.
+    /// When the machine and the kubelet started.
     pub(super) booted: Time,
     pub(super) started: Time,
     pub(super) snapshot: &'a Snapshot,
-    /// What the runtime says, by container id.
+    /// The runtime's container stats, by container id.
     pub(super) said: &'a HashMap<String, v1::ContainerStats>,
-    /// What was measured of disks; `None` leaves out all about them.
+    /// Disk usage; `None` leaves out everything about disks.
     pub(super) disks: Option<Disks<'a>>,
 }
 
-/// What was measured of disks.
+/// Disk usage.
 #[derive(Clone, Copy)]
 pub(super) struct Disks<'a> {
     /// The file system of the kubelet's directory.
     pub(super) node: Option<&'a (Time, FilesystemUsage)>,
-    /// That of images and of what containers write.
+    /// That of images and of containers' writable layers.
     pub(super) images: Option<&'a FsStats>,
     /// Directories.
     pub(super) facts: &'a DiskFacts,
     pub(super) pods: &'a HashMap<PodUid, PodPlaces>,
-    /// Threads there are, and there may be.
+    /// Current threads and their limit.
     pub(super) threads: (Option<u64>, Option<u64>),
 }
 
-/// Where what a pod writes is.
+/// The directories of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PodPlaces {
     /// Its volumes.
@@ -97,7 +97,7 @@ fn node(inputs: &Inputs<'_>, pods: &[PodStats]) -> NodeStats {
     }
 }
 
-/// The kubelet, the runtime and the pods together.
+/// The kubelet, the runtime and the pods as system containers.
 fn system_containers(inputs: &Inputs<'_>, pods: &[PodStats]) -> Vec<ContainerStats> {
     let of = |name: &str, start_time, sample: &Sample| ContainerStats {
         name: name.to_owned(),
@@ -144,7 +144,7 @@ fn pod(inputs: &Inputs<'_>, sampled: &PodSample) -> PodStats {
         .collect();
     let whole = sampled.whole.as_ref();
     let sandbox = sampled.sandbox.as_ref();
-    // Without a cgroup of the pod's own it is the sum of what it consists of.
+    // Without a cgroup of the pod it is the sum of its containers.
     let sandbox_cpu = sandbox.and_then(cpu);
     let sandbox_memory = sandbox.and_then(memory);
     let of_containers_cpu = containers.iter().map(|c| &c.cpu).chain([&sandbox_cpu]);
@@ -405,7 +405,7 @@ pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
     }
 }
 
-/// A directory on the file system of the kubelet's own.
+/// A directory on the file system of the kubelet.
 fn part_of(disks: Disks<'_>, measured: &Measured) -> FsStats {
     let around = disks
         .node
@@ -419,7 +419,7 @@ fn part_of(disks: Disks<'_>, measured: &Measured) -> FsStats {
     }
 }
 
-/// What a container has written over its image.
+/// The writable layer of a container.
 fn rootfs(disks: Disks<'_>, said: &v1::ContainerStats) -> Option<FsStats> {
     let layer = said.writable_layer.as_ref()?;
     let around = disks.images.cloned().unwrap_or_default();
@@ -431,7 +431,7 @@ fn rootfs(disks: Disks<'_>, said: &v1::ContainerStats) -> Option<FsStats> {
     })
 }
 
-/// Volumes that were measured, and whether each is on the node's disk.
+/// Measured volumes, and whether each is on the node's disk.
 fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
     let stats = |volume: &crate::volumes::MeasurableVolume| {
         let measured = disks.facts.get(&volume.path)?;
@@ -445,7 +445,7 @@ fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
     places.volumes.iter().filter_map(stats).collect()
 }
 
-/// What a pod takes up of the node's disk: what its containers wrote, their logs, and its volumes there.
+/// The pod's usage of the node's disk: writable layers, logs, and volumes there.
 fn ephemeral(
     disks: Disks<'_>,
     containers: &[ContainerStats],

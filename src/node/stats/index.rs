@@ -1,4 +1,4 @@
-//! Where the cgroup of each container is. The runtime does not say, but it names cgroups after containers.
+//! Finds the cgroup of each container. The runtime does not report it, but names cgroups after containers.
 
 use crate::host::cgroup::{CgroupFs, Descend};
 use std::{
@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Cgroups that a search looks at before it gives up.
+/// Cgroups that a search reads at most.
 const MAX: usize = 50_000;
-/// A container that was not found is not searched for again before this: what runs in a virtual machine
-/// has no cgroup of its own here.
+/// A container that was not found is not searched for again before this: one in a virtual machine has no cgroup
+/// here.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Paths of cgroups by container id. What it knows costs no look at the tree.
+/// Paths of cgroups by container id. Known ones cost no search.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     paths: HashMap<Arc<str>, Arc<str>>,
@@ -21,7 +21,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Learns where these are and forgets all others. Blocking.
+    /// Finds these containers and forgets all others. Blocking.
     pub(super) fn learn(&mut self, wanted: &HashSet<Arc<str>>, fs: &CgroupFs, now: Instant) {
         self.paths.retain(|id, _| wanted.contains(id));
         self.missed
@@ -43,7 +43,7 @@ impl Index {
             }
             match sought.is_empty() {
                 true => Descend::Stop,
-                // What a container makes below its own cgroup is its own affair.
+                // A container's own cgroups below are not searched.
                 false => Descend::No,
             }
         });
@@ -54,7 +54,7 @@ impl Index {
         self.paths.get(id).cloned()
     }
 
-    /// Its cgroup is not there any more; it is searched for the next time.
+    /// Its cgroup is gone; it is searched for the next time.
     pub(super) fn lost(&mut self, id: &str) {
         self.paths.remove(id);
     }
@@ -64,8 +64,8 @@ impl Index {
     }
 }
 
-/// The container id in a cgroup's name: `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `a:b:ID`. The
-/// monitor process that some runtimes give a container is not the container.
+/// The container id in a cgroup's name: `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `a:b:ID`. The monitor
+/// process of some runtimes is not the container.
 fn id_in(name: &str) -> Option<&str> {
     if name.contains("conmon") {
         return None;
@@ -74,7 +74,7 @@ fn id_in(name: &str) -> Option<&str> {
     name.rsplit(['-', ':']).next().filter(|id| !id.is_empty())
 }
 
-/// The cgroup of a whole pod, if the one of its container is in one: its name has the pod's UID.
+/// The cgroup of a pod, if the cgroup of its container is in one: its name contains the pod's UID.
 pub(super) fn pod_cgroup<'a>(container: &'a str, uid: &str) -> Option<&'a str> {
     let (parent, _) = container.rsplit_once('/')?;
     let name = parent.rsplit('/').next()?;
@@ -83,7 +83,7 @@ pub(super) fn pod_cgroup<'a>(container: &'a str, uid: &str) -> Option<&'a str> {
     (name.ends_with(&uid) || name.ends_with(&escaped)).then_some(parent)
 }
 
-/// The cgroups above one, from the top, the root left out.
+/// The parents of a cgroup from the top, without the root.
 pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/')
         .filter(|(at, _)| *at > 0)
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_is_searched_only_for_what_is_not_known() {
+    fn the_tree_is_searched_only_for_unknown_containers() {
         let root = tempfile::tempdir().unwrap();
         let make = |path: &str| std::fs::create_dir_all(root.path().join(path)).unwrap();
         make("k8s.io/one/nested/two");

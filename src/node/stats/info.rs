@@ -1,5 +1,5 @@
-//! What the first kubelets told at `/stats/`: cAdvisor's container information, version 1, by its field names
-//! (`github.com/google/cadvisor/info/v1`). Pure. Of every cgroup there is one sample, that of now.
+//! The response of `/stats/`: cAdvisor's container information, version 1, by its field names
+//! (`github.com/google/cadvisor/info/v1`). Pure. Each cgroup has one sample, the current one.
 
 use super::sampler::{PodSample, Sample, Snapshot};
 use crate::{
@@ -14,17 +14,17 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Whose information is wanted.
+/// The requested entity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InfoOf {
-    /// A cgroup by its path, `/` for the machine; and those below it, as far as they are sampled.
+    /// A cgroup by its path, `/` for the machine; and those below it that are sampled.
     Cgroup {
         /// Its path.
         path: String,
-        /// Those below it as well.
+        /// With those below it.
         below: bool,
     },
-    /// A container that runs.
+    /// A running container.
     Container {
         /// Of this pod.
         pod: PodUid,
@@ -33,7 +33,7 @@ pub enum InfoOf {
     },
 }
 
-/// What there is to tell of one cgroup.
+/// The information of one cgroup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerInfo {
     /// Its path.
@@ -44,7 +44,7 @@ pub struct ContainerInfo {
 }
 
 impl ContainerInfo {
-    /// All of it; the sample only if it was taken between these moments.
+    /// The same, with the sample only if it was taken between these times.
     pub fn between(self, start: Option<Timestamp>, end: Option<Timestamp>) -> Value {
         let mut facts = self.facts;
         let at = moment(self.at);
@@ -81,16 +81,16 @@ impl ContainerInfo {
 /// A file system of the machine, by its device.
 pub(super) type Filesystems = [(String, FilesystemUsage)];
 
-/// What is known beside the cgroups.
+/// The input beside the cgroups.
 pub(super) struct Around<'a> {
     /// When the machine started, nanoseconds since the epoch.
     pub(super) booted: i64,
-    /// What the runtime calls itself.
+    /// The runtime's name.
     pub(super) runtime: &'a str,
     pub(super) filesystems: &'a Filesystems,
 }
 
-/// One cgroup with what its names are.
+/// One cgroup with its names.
 struct Entity<'a> {
     sample: &'a Sample,
     created: Option<i64>,
@@ -115,7 +115,7 @@ impl<'a> Entity<'a> {
     }
 }
 
-/// What is wanted; nothing where it is not there.
+/// The requested entities; empty where they do not exist.
 pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Vec<ContainerInfo> {
     let told = |entity: Entity<'_>| info(&entity, snapshot, around);
     match of {
@@ -142,7 +142,7 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
                 .collect();
             found.sort_by(|a, b| a.path.cmp(&b.path));
             found.dedup_by(|a, b| a.path == b.path);
-            // Without the one that was asked for the others are no answer.
+            // Without the requested one, the others are no result.
             if !found.iter().any(|info| info.path == *path) {
                 found.clear();
             }
@@ -169,7 +169,7 @@ fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = 
     });
     let system = snapshot.system.iter().map(|(_, sample)| sample);
     let others = snapshot.above.iter().chain(system).map(Entity::of);
-    // Of two of one path the first is told, which is the one with names.
+    // Of two with one path the first is used, which has names.
     std::iter::once(machine).chain(of_pods).chain(others)
 }
 
@@ -183,7 +183,7 @@ fn sandbox(pod: &PodSample) -> Option<Entity<'_>> {
     })
 }
 
-/// The containers of a pod that have a cgroup. The network is the sandbox's, which all of them share.
+/// The containers of a pod that have a cgroup. All of them share the sandbox's network.
 fn containers(pod: &PodSample) -> impl Iterator<Item = (&str, Entity<'_>)> {
     let both = pod.pod.containers.iter().zip(&pod.containers);
     both.filter_map(move |(container, sample)| {
@@ -307,7 +307,7 @@ fn memory(memory: &MemoryUsage) -> Value {
     })
 }
 
-/// The first interface beside the list of all, as there was only one in the beginning.
+/// The first interface beside the list of all, for old clients.
 fn network(interfaces: &[NetworkInterface]) -> Value {
     let one = |interface: &NetworkInterface| {
         let ([rx, rx_packets, rx_errors, rx_dropped], [tx, tx_packets, tx_errors, tx_dropped]) =
@@ -345,12 +345,13 @@ fn disk_io(devices: &[DeviceIo], disks: &HashMap<(u32, u32), String>) -> Value {
         };
         devices.iter().map(row).collect()
     };
-    match devices.is_empty() {
-        true => json!({}),
-        false => json!({
+    if devices.is_empty() {
+        json!({})
+    } else {
+        json!({
             "io_service_bytes": table(|io| (io.read_bytes, io.write_bytes)),
             "io_serviced": table(|io| (io.reads, io.writes)),
-        }),
+        })
     }
 }
 
@@ -369,7 +370,7 @@ fn filesystems(filesystems: &Filesystems) -> Vec<Value> {
     filesystems.iter().map(one).collect()
 }
 
-/// What is not known is left out, as deep as this goes.
+/// Removes unknown values, at every depth.
 fn without_null(mut value: Value) -> Value {
     if let Some(object) = value.as_object_mut() {
         object.retain(|_, value| !value.is_null());

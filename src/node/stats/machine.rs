@@ -1,10 +1,10 @@
-//! Facts of the machine that its series name.
+//! Facts of the machine for its series.
 
 use super::cadvisor::MachineFacts;
 use crate::host::{Machine, proc};
 use std::{collections::HashSet, fs};
 
-/// Reads what does not change while the machine runs. Blocking.
+/// Reads the facts, which do not change while the machine runs. Blocking.
 pub(super) fn facts(machine: &Machine) -> MachineFacts {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let first = |paths: &[&str]| {
@@ -35,7 +35,7 @@ fn pretty_name(os_release: &str) -> &str {
     name.unwrap_or_default().trim_matches('"')
 }
 
-/// Cores and sockets, where the kernel tells them.
+/// Cores and sockets, where the kernel reports them.
 fn topology() -> (Option<u64>, Option<u64>) {
     let entries = fs::read_dir("/sys/devices/system/cpu")
         .into_iter()

@@ -1,23 +1,23 @@
-//! What the node, its pods and their containers use: the Summary API, the series of cAdvisor, and those that
-//! metrics-server reads.
+//! Usage of the node, its pods and their containers: the Summary API, cAdvisor's series, and those for
+//! metrics-server.
 //!
-//! * Owns: the last look at each cgroup (for CPU rates, and to leave alone what has not run since), the
-//!   last measure of each directory, and answers a second old at most for those who scrape together.
-//! * Woken by: a scrape, and by nothing else; nothing is sampled for nobody (P-22).
-//! * Publishes: answers. What a pod leaves here goes with the first scrape after its end.
-//! * Must never read a cgroup, a disk or the runtime on an async thread, wait for one of them on behalf of
-//!   another, or walk a directory more often than its period (P-23).
+//! * Owns: the last sample of each cgroup (for CPU rates, and to skip those that have not run since), the last
+//!   measurement of each directory, and results that simultaneous scrapes share for a second.
+//! * Woken by: a scrape, and by nothing else (P-22).
+//! * Publishes: results. A pod's samples are dropped with the first scrape after its end.
+//! * Must never read a cgroup, a disk or the runtime on an async thread, delay one of them because of another,
+//!   or walk a directory more often than its period (P-23).
 //! * Answers to upstream's `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`
 //!   and to cAdvisor.
 //!
-//! CPU and memory come from cgroup files. The runtime is asked for what it alone knows (what a container
+//! CPU and memory come from cgroup files. The runtime is only asked for writable layers, and for containers
+//! without a cgroup here.
 //! wrote over its image) and for containers without a cgroup here.
 
 pub mod api;
 mod cadvisor;
 mod disk;
 mod families;
-mod flight;
 mod generate;
 mod index;
 mod info;
@@ -26,6 +26,8 @@ mod running_pods;
 mod rate;
 mod resource;
 mod sampler;
+mod series;
+mod source;
 mod text;
 
 pub use cadvisor::Pieces;
@@ -48,49 +50,49 @@ use crate::{
 use api::{FsStats, Summary, Time};
 use cadvisor::MachineFacts;
 use disk::{DiskFacts, DiskMeter, How};
-use flight::{Pace, Source};
 use futures::future::BoxFuture;
 use generate::{Disks, Inputs, PodPlaces};
 use parking_lot::Mutex;
+use source::{Pace, Source};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
-/// Logs are measured at most this often: they grow while one looks.
+/// Logs are measured at most this often: they grow meanwhile.
 const LOGS: Duration = Duration::from_secs(10);
 
-/// Who scrapes together shares an answer for this long.
+/// Scrapes share a result for this long.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Of the kernel, which answers at once unless the machine is in trouble.
+/// The kernel, which is fast unless the machine is in trouble.
 const KERNEL: Pace = Pace {
     fresh: FRESH,
-    patience: Duration::from_secs(8),
+    timeout: Duration::from_secs(8),
     stale: Duration::from_secs(60),
 };
 
-/// Of the runtime and of disks, which may be slow or hang.
+/// The runtime and disks, which may be slow or hang.
 const SLOW: Pace = Pace {
     fresh: FRESH,
-    patience: Duration::from_secs(2),
+    timeout: Duration::from_secs(2),
     stale: Duration::from_secs(120),
 };
 
-/// Of what hardly ever changes.
+/// What hardly ever changes.
 const SELDOM: Pace = Pace {
     fresh: Duration::from_secs(300),
-    patience: Duration::from_secs(1),
+    timeout: Duration::from_secs(1),
     stale: Duration::MAX,
 };
 
-/// The volumes of a pod that can be measured.
+/// The measurable volumes of a pod.
 pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>;
 
-/// What stats are made from.
+/// The input of stats.
 pub struct Parts {
     /// The runtime.
     pub runtime: RuntimeClient,
     /// The image service.
     pub images: ImageClient,
-    /// What the runtime has of every pod.
+    /// The runtime status of every pod.
     pub cache: PodCache,
     /// The volumes of each pod.
     pub volumes: VolumesOf,
@@ -100,19 +102,19 @@ pub struct Parts {
     pub root_dir: PathBuf,
     /// Where the logs of pods are.
     pub pod_logs_dir: PathBuf,
-    /// How often volumes are measured at most; never without.
+    /// Period of volume measurements; `None` turns them off.
     pub volume_period: Option<Duration>,
     /// When the kubelet started, nanoseconds since the epoch.
     pub started_at: i64,
 }
 
-/// Answers about usage. Cheap to clone.
+/// Reads usage. Cheap to clone.
 #[derive(Clone)]
 pub struct Stats {
-    inner: Arc<Inner>,
+    inner: Arc<StatsState>,
 }
 
-struct Inner {
+struct StatsState {
     parts: Parts,
     machine: MachineFacts,
     sampler: Arc<Mutex<sampler::Sampler>>,
@@ -129,11 +131,11 @@ struct Inner {
 }
 
 impl Stats {
-    /// Nothing is read yet but what does not change. Blocking.
+    /// Reads the facts that do not change. Blocking.
     pub fn new(parts: Parts, machine: &Machine) -> Self {
         let fs = CgroupFs::new("/sys/fs/cgroup", machine.cgroup_v2);
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StatsState {
                 machine: machine::facts(machine),
                 sampler: Arc::new(Mutex::new(sampler::Sampler::new(fs))),
                 disks: DiskMeter::default(),
@@ -151,15 +153,15 @@ impl Stats {
         }
     }
 
-    /// How much is kept of pods.
+    /// Number of kept samples.
     pub fn len(&self) -> usize {
-        // Whoever samples holds the lock for as long as that takes.
+        // The sampler holds the lock while it reads.
         let samples = self
             .inner
             .sampler
             .try_lock()
             .map_or(0, |sampler| sampler.len());
-        // The machine's own cgroups are no pod's.
+        // The machine's own cgroups do not belong to pods.
         samples.saturating_sub(OWN) + self.inner.disks.len()
     }
 
@@ -168,8 +170,8 @@ impl Stats {
         self.len() == 0
     }
 
-    /// The Summary API's answer; with `only_cpu_and_memory` without anything about disks and networks.
-    /// `None` when not even the cgroups could be read in time.
+    /// The Summary API; with `only_cpu_and_memory` without disks and networks. `None` when the cgroups could
+    /// not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;
         if only_cpu_and_memory {
@@ -203,9 +205,10 @@ impl Stats {
     async fn cpu_and_memory(&self, depth: Depth) -> Option<Summary> {
         let inner = &self.inner;
         let snapshot = inner.snapshot(depth).await?;
-        let said = match lacks_cgroups(&snapshot) {
-            true => inner.said().await.unwrap_or_default(),
-            false => Arc::default(),
+        let said = if lacks_cgroups(&snapshot) {
+            inner.said().await.unwrap_or_default()
+        } else {
+            Arc::default()
         };
         Some(generate::summary(&inner.inputs(&snapshot, &said, None)))
     }
@@ -228,8 +231,8 @@ impl Stats {
         ))
     }
 
-    /// What the first kubelets told of cgroups and containers; empty where there is none of that name.
-    /// `None` when the cgroups could not be read in time.
+    /// Usage of cgroups and containers; empty where there is none of that name. `None` when the cgroups could
+    /// not be read in time.
     pub async fn infos(&self, of: InfoOf) -> Option<Vec<ContainerInfo>> {
         let inner = &self.inner;
         let depth = Depth::Everything;
@@ -252,7 +255,7 @@ impl Stats {
     }
 }
 
-/// Cgroups that are kept of no pod: the machine, the kubelet's and the runtime's.
+/// Kept cgroups that belong to no pod: those of the machine, the kubelet and the runtime.
 const OWN: usize = 3;
 
 fn lacks_cgroups(snapshot: &Snapshot) -> bool {
@@ -260,7 +263,7 @@ fn lacks_cgroups(snapshot: &Snapshot) -> bool {
     samples.any(Option::is_none)
 }
 
-impl Inner {
+impl StatsState {
     fn inputs<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -277,7 +280,7 @@ impl Inner {
         }
     }
 
-    /// What was read just now, at least so deep, or is read for this.
+    /// The last reading of at least this depth, or a new one.
     async fn snapshot(&self, depth: Depth) -> Option<Arc<Snapshot>> {
         let mut enough = self.snapshots.iter().filter(|(of, _)| *of >= depth);
         if let Some(fresh) = enough.clone().find_map(|(_, source)| source.fresh()) {
@@ -287,25 +290,25 @@ impl Inner {
         let (depth, runtime) = (*depth, self.runtime_pid().await);
         let ask = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
             let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
-            let look = move || {
+            let read = move || {
                 let pods = running_pods::subjects(&cache.pods());
                 let mut system = vec![("kubelet", std::process::id())];
                 system.extend(runtime.map(|pid| ("runtime", *pid)));
-                Arc::new(sampler.lock().look(pods, &system, depth))
+                Arc::new(sampler.lock().snapshot(pods, &system, depth))
             };
-            Box::pin(blocking(look))
+            Box::pin(blocking(read))
         };
         Some(source.get(ask).await?.as_ref().clone())
     }
 
-    /// What the runtime says of containers, by id.
+    /// The runtime's container stats, by id.
     async fn said(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
         let ask = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
             let runtime = self.parts.runtime.clone();
             Box::pin(async move {
                 let stats = runtime.list_container_stats().await;
                 let stats = stats.inspect_err(|error| {
-                    tracing::warn!(err = %error, "The runtime does not tell what containers use");
+                    tracing::warn!(err = %error, "Failed to list container stats");
                 });
                 let id = |stats: v1::ContainerStats| {
                     Some((stats.attributes.as_ref()?.id.clone(), stats))
@@ -352,7 +355,7 @@ impl Inner {
             Box::pin(async move {
                 let info = images.image_fs_info().await;
                 let info = info.inspect_err(|error| {
-                    tracing::warn!(err = %error, "The runtime does not tell what images use");
+                    tracing::warn!(err = %error, "Failed to get image filesystem stats");
                 });
                 let first = info.ok()?.image_filesystems.into_iter().next()?;
                 let mount = first.fs_id.map(|id| id.mountpoint).unwrap_or_default();
@@ -369,7 +372,7 @@ impl Inner {
         self.image_fs.get(ask).await
     }
 
-    /// The image of sandboxes, which their series name. All sandboxes are made from one.
+    /// The image of sandboxes, for their series. All sandboxes use the same one.
     async fn sandbox_image(&self) -> Option<Arc<String>> {
         let ask = || -> BoxFuture<'static, Option<String>> {
             let runtime = self.parts.runtime.clone();
@@ -381,7 +384,7 @@ impl Inner {
                 if let Some(image) = sandbox_image(&status.info) {
                     return Some(image);
                 }
-                // containerd 2 keeps it elsewhere, and tells it with a sandbox.
+                // containerd 2 has it elsewhere, and reports it with a sandbox.
                 let status = runtime.pod_sandbox_status(sandbox.id.as_str(), true).await;
                 image_of_sandbox(&status.ok()?.info)
             })
@@ -402,7 +405,7 @@ impl Inner {
         blocking(proc::thread_counts).await.unwrap_or_default()
     }
 
-    /// Where what the pods write is.
+    /// The directories of the pods.
     fn places(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPlaces> {
         let logs = &self.parts.pod_logs_dir;
         let places = |pod: &sampler::PodSample| {
@@ -428,7 +431,7 @@ impl Inner {
         snapshot.pods.iter().map(places).collect()
     }
 
-    /// Measures what is due, and tells what is known when that took too long.
+    /// Measures what is due, and returns the current results when that takes too long.
     async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
         let ask = || -> BoxFuture<'static, Option<()>> {
             let mut wanted = HashMap::new();
@@ -452,14 +455,14 @@ impl Inner {
     }
 }
 
-/// The image that a sandbox was made from, in its verbose status.
+/// The image of a sandbox, in its verbose status.
 fn image_of_sandbox(info: &HashMap<String, String>) -> Option<String> {
     let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
     let image = info.get("image")?.as_str()?;
     (!image.is_empty()).then(|| image.to_owned())
 }
 
-/// What blocks is done where that harms nobody.
+/// Runs blocking work on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }
@@ -477,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_tells_its_image_or_does_not() {
+    fn the_image_of_a_sandbox_is_optional() {
         let info = |text: &str| HashMap::from([("info".to_owned(), text.to_owned())]);
         let image = image_of_sandbox(&info(r#"{"pid": 7, "image": "pause:3"}"#));
         assert_eq!(image.as_deref(), Some("pause:3"));

@@ -1,12 +1,11 @@
 //! CPU use per second, from two samples. Pure.
 
-/// Over at least so many nanoseconds a rate is measured, if it can be: scrapes by several programs come at
-/// any distance from each other.
+/// Shortest window of a rate, nanoseconds, if possible: several programs scrape at different times.
 const WINDOW: i64 = 10_000_000_000;
-/// Over less than this there is no rate at all.
+/// Below this there is no rate.
 const SHORTEST: i64 = 100_000_000;
 
-/// The sample that the next one is compared with, and what came of the last comparison.
+/// The sample with which the next one is compared, and the last rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
     /// Nanoseconds since the epoch.
@@ -27,8 +26,7 @@ impl Rate {
         }
     }
 
-    /// After one more sample, and the rate to be told with it. A counter or a clock that went back
-    /// begins anew.
+    /// With one more sample, and its rate. A counter or a clock that went back starts again.
     pub(super) fn next(self, at: i64, used: u64) -> (Self, Option<u64>) {
         let (Some(more), Some(elapsed)) = (used.checked_sub(self.used), at.checked_sub(self.at))
         else {
@@ -44,7 +42,7 @@ impl Rate {
             u128::from(more) * 1_000_000_000 / u128::from(elapsed.unsigned_abs().max(1));
         let per_second = Some(u64::try_from(per_second).unwrap_or(u64::MAX));
         let next = match elapsed < WINDOW {
-            // Better than nothing; a longer window comes.
+            // A longer window follows with the next samples.
             true => self,
             false => Self {
                 at,
@@ -64,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_rate_takes_two_samples_and_the_window_moves_only_when_it_is_long_enough() {
-        // Seconds, CPU nanoseconds used by then, and the rate told.
+        // Seconds, CPU nanoseconds used until then, and the rate.
         let table: &[(i64, u64, Option<u64>)] = &[
             (0, 1_000, None),
             (2, 1_000 + 2_000, Some(1_000)),

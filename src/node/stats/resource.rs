@@ -1,4 +1,4 @@
-//! `/metrics/resource`: what metrics-server reads. Names, labels and moments are upstream's
+//! `/metrics/resource`, for metrics-server. Names, labels and timestamps are upstream's
 //! (`pkg/kubelet/metrics/collectors/resource_metrics.go`). Pure.
 
 use super::{
@@ -6,7 +6,7 @@ use super::{
     text::{Kind, Labels, Text, Value},
 };
 
-/// The text; without a summary it says only that there is none.
+/// The text; without a summary only the error metric.
 pub(super) fn text(summary: Option<&Summary>) -> String {
     let mut text = Text::default();
     if let Some(summary) = summary {
@@ -85,7 +85,7 @@ fn at(time: Time, value: Value) -> Found {
     Some((value, Some(time.0)))
 }
 
-/// One family; nothing at all when nobody has a sample of it.
+/// One family; empty without samples.
 fn family<'a, T: 'a>(
     text: &mut Text,
     (name, help, kind): (&str, &str, Kind),
@@ -199,7 +199,7 @@ mod tests {
     use crate::node::stats::api::PodReference;
 
     #[test]
-    fn the_text_is_as_upstream_writes_it_and_what_is_not_known_is_left_out() {
+    fn the_text_is_upstreams_and_unknown_values_are_left_out() {
         let container = |name: &str, cpu: Option<u64>| ContainerStats {
             name: name.into(),
             start_time: Time(1_500_000_000),

@@ -1,9 +1,9 @@
-//! Whom there are stats of: pods of which something runs. Pure.
+//! The pods that stats are about: those with running containers or sandboxes. Pure.
 
 use crate::model::{ContainerState, NetworkMode, PodStatus, PodUid};
 use std::{collections::HashSet, sync::Arc};
 
-/// A pod of which something runs.
+/// A pod that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSubject {
     /// UID.
@@ -12,17 +12,17 @@ pub struct PodSubject {
     pub name: Arc<str>,
     /// Namespace.
     pub namespace: Arc<str>,
-    /// When its sandbox was made, nanoseconds since the epoch.
+    /// When its sandbox was created, nanoseconds since the epoch.
     pub created_at: i64,
     /// Its sandbox.
     pub sandbox: Option<Arc<str>>,
     /// It uses the node's network.
     pub host_network: bool,
-    /// Its containers that run, by name.
+    /// Its running containers, by name.
     pub containers: Vec<ContainerSubject>,
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerSubject {
     /// The runtime's id.
@@ -33,13 +33,12 @@ pub struct ContainerSubject {
     pub image: Arc<str>,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// Nanoseconds since the epoch; when it was made, where the runtime has not said.
+    /// Creation, nanoseconds since the epoch; unknown without the runtime's answer.
     pub started_at: i64,
 }
 
-/// The pods with something that runs, by namespace and name. Of several instances of a container the
-/// newest counts, of several pods of one name (one of them is on its way out) the one made last: a series
-/// must not be there twice.
+/// The running pods, by namespace and name. Of several instances of a container the newest counts, of several
+/// pods of one name (one of them is terminating) the one created last: a series must not occur twice.
 pub(super) fn subjects(pods: &[Arc<PodStatus>]) -> Vec<PodSubject> {
     let mut found: Vec<PodSubject> = pods.iter().filter_map(|pod| subject(pod)).collect();
     found.sort_by(|a, b| {
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_pods_of_one_name_the_newer_is_shown_and_a_lost_sandbox_is_no_end() {
+    fn of_two_pods_of_one_name_the_newer_counts_and_a_lost_sandbox_is_no_end() {
         let mut without = pod("3", "c", false, 1);
         without.containers = vec![container("x", "web", ContainerState::Running)];
         let pods = [pod("1", "a", true, 1), pod("2", "a", true, 2), without];

@@ -1,8 +1,8 @@
-//! Reading cgroups: all of those that matter, once per scrape at most. Blocking.
+//! Reads cgroups, once per scrape at most. Blocking.
 //!
-//! A cgroup that has not run since the last look, and has the same memory, is what it was: two small
-//! files tell. So that this need not be believed for ever, some of those that were believed longest are read
-//! anew at every look, limits included; a look at all of them at once would cost many times the others.
+//! A cgroup whose CPU time and memory have not changed since the last sample keeps its values: this costs two
+//! small reads. To verify that, some of those that were skipped for longest are read in full with every sample,
+//! limits included; reading all of them at once would cost many times as much.
 
 use super::{
     index::{Index, ancestors, pod_cgroup},
@@ -19,61 +19,61 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// What was read is believed for so long while nothing seems to happen, and until its turn comes.
+/// How long values may be kept while nothing changes.
 const TTL: Duration = Duration::from_secs(60);
-/// One of so many has its turn at a look,
+/// One of so many is verified with a sample,
 const TURNS: usize = 16;
-/// but at least so many of them have.
+/// but at least this many.
 const LEAST_TURNS: usize = 32;
 
-/// One cgroup at one moment.
+/// The sample of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Its path, `/` for the machine.
     pub path: Arc<str>,
-    /// When, nanoseconds since the epoch.
+    /// Its time, nanoseconds since the epoch.
     pub at: i64,
-    /// What it has used.
+    /// Its usage.
     pub usage: Arc<Usage>,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
-    /// Nanoseconds of CPU time per second lately; `None` until there have been two looks.
+    /// Nanoseconds of CPU time per second lately; `None` before the second sample.
     pub nano_cores: Option<u64>,
 }
 
-/// One pod at one moment.
+/// The sample of one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodSample {
-    /// Whose.
+    /// The pod.
     pub pod: PodSubject,
-    /// The cgroup around all of it, if it has one.
+    /// The pod's cgroup, if it has one.
     pub whole: Option<Sample>,
-    /// The sandbox's own.
+    /// The sandbox's cgroup.
     pub sandbox: Option<Sample>,
-    /// Those of its containers, in their order; `None` where the cgroup was not found.
+    /// Those of its containers, in order; `None` where the cgroup was not found.
     pub containers: Vec<Option<Sample>>,
     /// Its network, if it was found.
     pub network: Option<Arc<[NetworkInterface]>>,
 }
 
-/// Everything at about one moment.
+/// The samples of one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// The machine.
     pub node: Sample,
     /// The machine's network.
     pub network: Arc<[NetworkInterface]>,
-    /// Cgroups that have pods in them, by path.
+    /// Cgroups that contain pods, by path.
     pub above: Vec<Sample>,
-    /// The kubelet's own cgroup and the runtime's, where they have one.
+    /// The cgroups of the kubelet and the runtime, if they have one.
     pub system: Vec<(&'static str, Sample)>,
-    /// Pods in their order.
+    /// Pods, in order.
     pub pods: Vec<PodSample>,
     /// Names of block devices.
     pub disks: HashMap<(u32, u32), String>,
 }
 
-/// What is kept of a cgroup between two looks.
+/// What is kept of a cgroup between two samples.
 #[derive(Debug)]
 struct Kept {
     usage: Arc<Usage>,
@@ -81,16 +81,16 @@ struct Kept {
     depth: Depth,
     limits: Limits,
     pulse: (u64, u64),
-    /// The last look found nothing new: the kernel tells some of what happened a little later.
+    /// Nothing had changed in the last sample: the kernel reports some changes a little later.
     still: bool,
-    /// When all of it was read last.
+    /// When all values were read last.
     verified: Instant,
     rate: Rate,
     handles: Handles,
     seen: bool,
 }
 
-/// Reads cgroups and remembers the last look at each.
+/// Reads cgroups and keeps the last sample of each.
 #[derive(Debug)]
 pub(super) struct Sampler {
     fs: CgroupFs,
@@ -100,12 +100,12 @@ pub(super) struct Sampler {
     turns: Turns,
 }
 
-/// Which of those that were believed long enough are read anew at one look.
+/// Which cgroups are verified with one sample.
 #[derive(Debug, Default)]
 struct Turns {
     /// Those that were verified then or earlier.
     until: Option<Instant>,
-    /// So many of them.
+    /// At most this many.
     left: usize,
 }
 
@@ -142,31 +142,31 @@ impl Sampler {
         }
     }
 
-    /// How much is kept.
+    /// Number of kept samples.
     pub(super) fn len(&self) -> usize {
         self.kept.len() + self.index.len()
     }
 
-    /// Looks at the machine, at these pods, and at the cgroups of these processes. Networks are looked at
-    /// with what is more than [`Depth::Core`].
-    pub(super) fn look(
+    /// Samples the machine, these pods, and the cgroups of these processes; networks with more than
+    /// [`Depth::Core`].
+    pub(super) fn snapshot(
         &mut self,
         pods: Vec<PodSubject>,
         system: &[(&'static str, u32)],
         depth: Depth,
     ) -> Snapshot {
-        let look = Look {
+        let pass = Pass {
             now: Instant::now(),
             depth,
         };
-        self.turns = Turns::among(&self.kept, look.now);
+        self.turns = Turns::among(&self.kept, pass.now);
         let ids = pods.iter().flat_map(ids_of).collect::<HashSet<_>>();
-        self.index.learn(&ids, &self.fs, look.now);
+        self.index.learn(&ids, &self.fs, pass.now);
         self.kept.values_mut().for_each(|kept| kept.seen = false);
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = network(std::process::id(), &mut self.scratch);
         let mut snapshot = Snapshot {
-            node: self.node(look),
+            node: self.node(pass),
             network: host.clone().unwrap_or_default(),
             disks: proc::parse_disk_names(&text("/proc/diskstats")),
             ..Snapshot::default()
@@ -174,12 +174,12 @@ impl Sampler {
         let mut above = BTreeMap::new();
         snapshot.pods = pods
             .into_iter()
-            .map(|pod| self.pod(pod, host.as_ref(), &mut above, look))
+            .map(|pod| self.pod(pod, host.as_ref(), &mut above, pass))
             .collect();
         snapshot.above = above.into_values().flatten().collect();
         for (name, pid) in system {
             let path = proc::cgroup_of(*pid, self.fs.is_v2()).filter(|path| path != "/");
-            let sample = path.and_then(|path| self.sample(&Arc::from(path), look));
+            let sample = path.and_then(|path| self.sample(&Arc::from(path), pass));
             snapshot.system.extend(sample.map(|sample| (*name, sample)));
         }
         let scratch = &mut self.scratch;
@@ -197,32 +197,32 @@ impl Sampler {
         pod: PodSubject,
         host: Option<&Arc<[NetworkInterface]>>,
         above: &mut BTreeMap<String, Option<Sample>>,
-        look: Look,
+        pass: Pass,
     ) -> PodSample {
         let sandbox = pod.sandbox.clone();
-        let sandbox = sandbox.and_then(|id| self.of_container(&id, look));
+        let sandbox = sandbox.and_then(|id| self.of_container(&id, pass));
         let containers: Vec<Option<Sample>> = pod
             .containers
             .iter()
-            .map(|container| self.of_container(&container.id, look))
+            .map(|container| self.of_container(&container.id, pass))
             .collect();
         let first = sandbox.iter().chain(containers.iter().flatten()).next();
         let around = first.and_then(|first| pod_cgroup(&first.path, pod.uid.as_str()));
         let around = around.map(Arc::<str>::from);
         for path in around.iter().flat_map(|path| ancestors(path)) {
             if !above.contains_key(path) {
-                above.insert(path.to_owned(), self.sample(&Arc::from(path), look));
+                above.insert(path.to_owned(), self.sample(&Arc::from(path), pass));
             }
         }
-        let whole = around.and_then(|path| self.sample(&path, look));
+        let whole = around.and_then(|path| self.sample(&path, pass));
         let mut samples = sandbox.iter().chain(containers.iter().flatten());
         let one =
             samples.find_map(|sample| sample.usage.tasks.and_then(|TaskCount { one, .. }| one));
-        let network = match pod.host_network {
-            true => host.cloned(),
-            false => one
-                .filter(|_| look.depth > Depth::Core)
-                .and_then(|pid| network(pid, &mut self.scratch)),
+        let network = if pod.host_network {
+            host.cloned()
+        } else {
+            one.filter(|_| pass.depth > Depth::Core)
+                .and_then(|pid| network(pid, &mut self.scratch))
         };
         PodSample {
             pod,
@@ -233,17 +233,17 @@ impl Sampler {
         }
     }
 
-    fn of_container(&mut self, id: &str, look: Look) -> Option<Sample> {
+    fn of_container(&mut self, id: &str, pass: Pass) -> Option<Sample> {
         let path = self.index.path(id)?;
-        let sample = self.sample(&path, look);
+        let sample = self.sample(&path, pass);
         if sample.is_none() {
             self.index.lost(id);
         }
         sample
     }
 
-    fn node(&mut self, look: Look) -> Sample {
-        let mut node = self.sample(&Arc::from("/"), look).unwrap_or_default();
+    fn node(&mut self, pass: Pass) -> Sample {
+        let mut node = self.sample(&Arc::from("/"), pass).unwrap_or_default();
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let info = proc::parse_meminfo(&info);
         let mut usage = Usage::clone(&node.usage);
@@ -260,7 +260,7 @@ impl Sampler {
     }
 
     /// One cgroup; `None` when it is not there.
-    fn sample(&mut self, path: &Arc<str>, look: Look) -> Option<Sample> {
+    fn sample(&mut self, path: &Arc<str>, pass: Pass) -> Option<Sample> {
         let at = since_epoch();
         let Self {
             fs,
@@ -270,7 +270,7 @@ impl Sampler {
             ..
         } = self;
         let Some(known) = kept.get_mut(path) else {
-            let fresh = Kept::first(fs, path, at, look, scratch)?;
+            let fresh = Kept::first(fs, path, at, pass, scratch)?;
             let sample = fresh.sample(path, at, None);
             kept.insert(path.clone(), fresh);
             return Some(sample);
@@ -279,19 +279,19 @@ impl Sampler {
         let usage = fs.pulse(path, &mut known.handles, scratch).ok()?;
         if turns.take(known.verified) {
             known.limits = fs.limits(path, scratch);
-            known.verified = look.now;
+            known.verified = pass.now;
             known.still = false;
         }
-        known.take(fs, path, look.depth, usage, scratch);
+        known.take(fs, path, pass.depth, usage, scratch);
         let (rate, nano_cores) = known.rate.next(at, known.pulse.0);
         known.rate = rate;
         Some(known.sample(path, at, nano_cores))
     }
 }
 
-/// When a look began, and what it is for.
+/// The time of a sample, and its depth.
 #[derive(Clone, Copy)]
-struct Look {
+struct Pass {
     now: Instant,
     depth: Depth,
 }
@@ -301,7 +301,7 @@ impl Kept {
         fs: &CgroupFs,
         path: &str,
         at: i64,
-        look: Look,
+        pass: Pass,
         scratch: &mut Scratch,
     ) -> Option<Self> {
         let mut handles = Handles::default();
@@ -309,21 +309,21 @@ impl Kept {
         let pulse = pulse_of(&usage);
         let mut first = Self {
             usage: Arc::default(),
-            depth: look.depth,
+            depth: pass.depth,
             limits: fs.limits(path, scratch),
             pulse,
             still: false,
-            verified: look.now,
+            verified: pass.now,
             rate: Rate::first(at, pulse.0),
             handles,
             seen: true,
         };
-        first.take(fs, path, look.depth, usage, scratch);
+        first.take(fs, path, pass.depth, usage, scratch);
         first.still = false;
         Some(first)
     }
 
-    /// Takes what begins with this pulse; the rest is read unless it is known.
+    /// Reads what is cheap with this pulse; the rest unless it is known.
     fn take(
         &mut self,
         fs: &CgroupFs,
@@ -376,7 +376,7 @@ fn network(pid: u32, scratch: &mut Scratch) -> Option<Arc<[NetworkInterface]>> {
     Some(proc::parse_net_dev(text).into())
 }
 
-/// The machine's own, where the root cgroup has none.
+/// The machine's usage, where the root cgroup has none.
 fn machine_pressure() -> Option<crate::host::cgroup::Pressures> {
     use crate::host::cgroup::{Pressures, parse_pressure};
     let one = |name: &str| {

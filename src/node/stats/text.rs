@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// What a family is.
+/// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
@@ -22,7 +22,7 @@ pub(super) enum Value {
     Micros(u64),
 }
 
-/// Text under way.
+/// The text so far.
 #[derive(Debug, Default)]
 pub(super) struct Text {
     out: String,
@@ -64,8 +64,8 @@ impl Text {
         }
     }
 
-    /// One sample. `labels` are pairs as [`Labels`] writes them; `more` is one more pair. The moment
-    /// is in nanoseconds since the epoch.
+    /// One sample. `labels` are pairs as [`Labels`] writes them; `more` is one more pair. The time is in
+    /// nanoseconds since the epoch.
     pub(super) fn sample(
         &mut self,
         name: &str,

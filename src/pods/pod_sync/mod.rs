@@ -8,6 +8,7 @@
 
 mod clean_up;
 mod deadline;
+mod known_pods;
 mod metrics;
 mod statuses;
 pub mod syncer;
@@ -37,8 +38,9 @@ use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+pub use known_pods::{KnownPod, KnownPods};
 pub use metrics::PodStartMetrics;
-pub use statuses::{StatusPublisher, remembered};
+pub use statuses::StatusPublisher;
 
 /// The delay before the next sync of a pod whose runtime status changed during the sync.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);

@@ -339,7 +339,7 @@ fn qos_class(pod: &Pod) -> &'static str {
 
 /// What an earlier kubelet recorded of a pod's status: all of it if the pod had ended, else its phase and
 /// start, and its conditions with their transition times.
-pub fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
+pub(super) fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
     if let Some(terminal) = &record.terminal {
         return serde_json::from_value(terminal.status.clone()).ok();
     }

@@ -7,16 +7,14 @@ use super::{
     request::GetRequest,
     shown, tls,
 };
-use crate::base::chain;
+use crate::base::{Http1, chain};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
 use std::{
     error::Error,
     io,
-    pin::pin,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -178,28 +176,17 @@ async fn exchange<S>(
     reading: &AtomicBool,
 ) -> Result<Answer, hyper::Error>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
-        .title_case_headers(true)
-        .max_buf_size(MAX_HEAD)
-        .handshake(TokioIo::new(stream))
-        .await?;
-    let mut connection = pin!(connection);
-    let mut talk = pin!(async move {
-        let response = sender.send_request(wire(request)).await?;
+    let client = Http1 {
+        title_case: true,
+        max_head: Some(MAX_HEAD),
+    };
+    let read = async |response| {
         reading.store(true, Ordering::Relaxed);
         read(response).await
-    });
-    let mut connected = true;
-    loop {
-        tokio::select! {
-            biased;
-            answer = &mut talk => return answer,
-            // An error of the connection reaches `talk` as well.
-            _ = &mut connection, if connected => connected = false,
-        }
-    }
+    };
+    client.exchange(stream, wire(request), read).await
 }
 
 fn wire(request: &GetRequest) -> Request<Empty<Bytes>> {

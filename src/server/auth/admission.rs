@@ -3,7 +3,7 @@
 
 use super::{
     ReviewFailure,
-    answers::{Kept, Key},
+    cache::{ExpiringMap, Key},
 };
 use crate::base::Rate;
 use parking_lot::Mutex;
@@ -13,14 +13,14 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Reviews that known clients may have under way at once.
+/// Concurrent reviews for known clients.
 const MAX_KNOWN: usize = 32;
-/// The same of all other clients.
+/// The same for all other clients.
 const MAX_UNKNOWN: usize = 8;
 /// How long an unknown client waits for the rate to allow its review.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// How long a client with a token that was accepted stays known. Longer than answers are kept, so that the
-/// token is reviewed again without a delay.
+/// How long a client with an accepted token stays known. Longer than reviews are cached, so that the token is
+/// reviewed again without a delay.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 /// Accepted tokens that are remembered.
 const MAX_TOKENS: usize = 4096;
@@ -35,7 +35,7 @@ struct AdmissionState {
     known: Semaphore,
     unknown: Semaphore,
     rate: Mutex<Rate>,
-    accepted: Mutex<Kept<()>>,
+    accepted: Mutex<ExpiringMap<()>>,
 }
 
 impl std::fmt::Debug for Admission {
@@ -52,7 +52,7 @@ impl Admission {
                 known: Semaphore::new(MAX_KNOWN),
                 unknown: Semaphore::new(MAX_UNKNOWN),
                 rate: Mutex::new(Rate::new(f64::from(qps), burst)),
-                accepted: Mutex::new(Kept::new(MAX_TOKENS)),
+                accepted: Mutex::new(ExpiringMap::new(MAX_TOKENS)),
             }),
         }
     }
@@ -89,7 +89,7 @@ impl Admission {
             sleep(delay.ok_or(ReviewFailure::TooMany)?).await;
             &self.inner.unknown
         };
-        // The semaphore is never closed; were it, the review would merely run without a place.
+        // The semaphore is never closed; if it were, the review would run without a place.
         let _place = places.acquire().await.ok();
         review.await
     }

@@ -1,4 +1,4 @@
-//! What a request asks of the node, in the API server's terms. Pure.
+//! A request in terms of the API server's authorization. Pure.
 //!
 //! Upstream: `NewNodeAuthorizerAttributesGetter` in `pkg/kubelet/server/auth.go`.
 
@@ -8,13 +8,14 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 
-/// Subresources of the node, one of which is needed; the narrow one is tried before the wide one.
+/// Subresources of the node, one of which is needed, in the order in which they are checked: the narrow one
+/// first.
 pub type Subresources = &'static [&'static str];
 
-/// What is needed for all that has no subresource of its own, and for what is not there.
+/// Needed for routes without a subresource of their own, and for unknown paths.
 pub const PROXY: Subresources = &["proxy"];
 
-/// The API's verb for a method; empty for one that has none.
+/// The API's verb for a method; empty without one.
 pub(super) fn verb(method: &Method) -> &'static str {
     match *method {
         Method::GET | Method::HEAD => "get",
@@ -26,8 +27,8 @@ pub(super) fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The question whether somebody may do this to this subresource of the node.
-pub(super) fn question(
+/// The review of whether the user may do this to this subresource of the node.
+pub(super) fn access_review(
     user: &User,
     verb: &str,
     node_name: &str,
@@ -52,10 +53,10 @@ pub(super) fn question(
     }
 }
 
-/// Whether the answer allows it.
+/// Whether the review allows it.
 ///
 /// # Errors
-/// It says both.
+/// It both allows and denies.
 pub(super) fn allows(status: &SubjectAccessReviewStatus) -> Result<bool, &'static str> {
     match (status.allowed, status.denied == Some(true)) {
         (true, true) => Err("webhook subject access review returned both allow and deny response"),
@@ -63,14 +64,14 @@ pub(super) fn allows(status: &SubjectAccessReviewStatus) -> Result<bool, &'stati
     }
 }
 
-/// Upstream's words for a refusal.
+/// Upstream's text of a refusal.
 pub(super) fn forbidden(user: &str, verb: &str, subresources: Subresources) -> String {
     let tried = subresources.join(" ");
     format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{tried}])")
 }
 
-/// Upstream's words when nobody could tell.
-pub(super) fn undecided(user: &str, verb: &str, subresource: &str) -> String {
+/// Upstream's text when the review failed.
+pub(super) fn review_failed(user: &str, verb: &str, subresource: &str) -> String {
     format!(
         "Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})"
     )
@@ -98,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_about_this_node() {
+    fn a_review_is_about_this_node() {
         let user = User {
             name: "who".into(),
             groups: vec!["g".into()],
             ..User::default()
         };
-        let asked = question(&user, "get", "n1", "pods");
+        let review = access_review(&user, "get", "n1", "pods");
         let expected = serde_json::json!({
             "user": "who",
             "groups": ["g"],
@@ -112,11 +113,11 @@ mod tests {
                 "verb": "get", "version": "v1", "resource": "nodes", "subresource": "pods", "name": "n1",
             },
         });
-        assert_eq!(serde_json::to_value(asked).unwrap(), expected);
+        assert_eq!(serde_json::to_value(review).unwrap(), expected);
     }
 
     #[test]
-    fn only_a_clear_yes_is_one() {
+    fn only_an_unambiguous_review_allows() {
         let status = |allowed, denied| SubjectAccessReviewStatus {
             allowed,
             denied,
@@ -130,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_in_upstreams_words() {
+    fn refusals_have_upstreams_texts() {
         assert_eq!(
             forbidden("who", "get", &["pods", "proxy"]),
             "Forbidden (user=who, verb=get, resource=nodes, subresource(s)=[pods proxy])"
         );
         assert_eq!(
-            undecided("who", "get", "proxy"),
+            review_failed("who", "get", "proxy"),
             "Authorization error (user=who, verb=get, resource=nodes, subresource=proxy)"
         );
     }

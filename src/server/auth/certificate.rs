@@ -1,5 +1,5 @@
-//! The certificate that a client showed when it connected. It is judged at each request, not at the handshake:
-//! authorities may change and certificates expire while a connection stands.
+//! The client certificate of a connection. It is verified for each request, not in the handshake: authorities
+//! may change and certificates expire while a connection is open.
 
 use super::user::{Outcome, of_certificate};
 use crate::server::{tls::Authorities, x509};
@@ -10,18 +10,18 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// How long a verdict stands, for verifying signatures costs more than all else of a short request.
+/// How long a verification is cached: it costs more than everything else in a short request.
 const STANDS: Duration = Duration::from_secs(10);
 
-/// What a client showed; it holds the key that belongs to the first certificate.
+/// A client's certificates; the handshake has proved that it holds the key of the first one.
 #[derive(Debug)]
 pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
-    probe_result: Mutex<Option<Verdict>>,
+    probe_result: Mutex<Option<Verification>>,
 }
 
 #[derive(Debug)]
-struct Verdict {
+struct Verification {
     authorities: Arc<Authorities>,
     from: SystemTime,
     until: SystemTime,
@@ -29,7 +29,7 @@ struct Verdict {
 }
 
 impl Peer {
-    /// Of a connection; `None` when the client showed no certificate.
+    /// Of a connection; `None` without a certificate.
     pub(in crate::server) fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
         (!chain.is_empty()).then(|| Self {
             chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
@@ -37,7 +37,7 @@ impl Peer {
         })
     }
 
-    /// Who it is, if these authorities vouch for them at this moment.
+    /// The user, if these authorities have signed the certificate and it is valid now.
     pub(super) fn user(&self, authorities: Arc<Authorities>) -> Outcome {
         let now = SystemTime::now();
         let mut probe_result = self.probe_result.lock();
@@ -48,14 +48,16 @@ impl Peer {
             return stands.outcome.clone();
         }
         let Some((own, others)) = self.chain.split_first() else {
-            return Outcome::Nobody;
+            return Outcome::NoCredentials;
         };
         let outcome = match authorities.verify(own, others, unix(now)) {
             Ok(()) => of_certificate(own),
-            Err(error) => Outcome::Bad(format!("verifying the client certificate failed: {error}")),
+            Err(error) => {
+                Outcome::Invalid(format!("verifying the client certificate failed: {error}"))
+            }
         };
         let ends = x509::facts(own).map(|facts| SystemTime::from(facts.not_after));
-        *probe_result = Some(Verdict {
+        *probe_result = Some(Verification {
             authorities,
             from: now,
             until: (now + STANDS).min(ends.unwrap_or(now)),

@@ -56,8 +56,7 @@ impl TokenMetrics {
         }
     }
 
-    /// A token was looked up.
-    pub(super) fn looked_up(&self, hit: bool, begun: Instant) {
+    pub(super) fn lookup(&self, hit: bool, begun: Instant) {
         let status = Status {
             status: if hit { "hit" } else { "miss" },
         };
@@ -66,12 +65,12 @@ impl TokenMetrics {
         self.duration.get_or_create_owned(&status).observe(seconds);
     }
 
-    /// A request waits for a review, until what this returns is dropped.
+    /// A request waits for a review, until the returned value is dropped.
     pub(super) fn blocked(&self) -> Active {
         self.active("blocked")
     }
 
-    /// A review is in flight, until what this returns is dropped.
+    /// A review is in flight, until the returned value is dropped.
     pub(super) fn in_flight(&self) -> Active {
         self.active("in_flight")
     }
@@ -91,7 +90,7 @@ impl TokenMetrics {
     }
 }
 
-/// One that counts as long as it is there.
+/// Counted until it is dropped.
 pub(super) struct Active(Gauge);
 
 impl Drop for Active {

@@ -1,16 +1,16 @@
-//! The gate of the secured port: who is asking, and whether they may.
+//! Authentication and authorization of the secured port.
 //!
-//! * Owns: the answers of the API server to both questions, for as long as they are good.
-//! * Woken by a request whose route is known, before anything is done for it.
+//! * Owns: the cached results of TokenReviews and SubjectAccessReviews.
+//! * Woken by a request, before its handler runs.
 //! * Publishes: the user, or the refusal to send.
-//! * Must never keep or log a token, wait for the API server without a deadline, or look at a path: what is
-//!   asked for comes from the route.
+//! * Must never keep or log a token, call the API server without a deadline, or look at a path: the needed
+//!   subresources come from the route.
 //! * Answers to upstream's `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
 mod admission;
-mod answers;
 mod attributes;
+mod cache;
 mod certificate;
 mod metrics;
 mod settings;
@@ -23,8 +23,8 @@ pub use user::User;
 
 use self::{
     admission::Admission,
-    answers::{Answers, Key},
-    attributes::{allows, forbidden, question, undecided, verb},
+    attributes::{access_review, allows, forbidden, review_failed, verb},
+    cache::{Key, ReviewCache},
     metrics::TokenMetrics,
     user::{Outcome, of_token_review, settle, token},
 };
@@ -39,23 +39,23 @@ use sha2::{Digest as _, Sha256};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
-/// Answers kept of each kind.
-const KEPT: usize = 4096;
-/// How long a token that was refused is not asked about again, at most. Upstream asks every time.
-const REFUSED: Duration = Duration::from_secs(10);
-/// Groups and other words of a user in bytes, beyond which the answer about them is not kept.
-const LARGEST_KEPT: usize = 16 * 1024;
+/// Cached results of each kind.
+const CACHE_SIZE: usize = 4096;
+/// Longest time for which a refused token is cached. Upstream does not cache it.
+const REFUSED_TTL: Duration = Duration::from_secs(10);
+/// Size of a user's groups and other attributes, bytes, above which the review is not cached.
+const MAX_CACHED_USER: usize = 16 * 1024;
 
-/// Why a request is not let in.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody knows who is asking. The reason is there when it is not theirs.
+    /// The client is not authenticated. The reason is there when it is not the client's fault.
     Unauthenticated(Option<String>),
-    /// They may not.
+    /// The user does not have the right.
     Forbidden(String),
-    /// Nobody could tell whether they may.
+    /// The authorization review failed.
     Undecided(String),
-    /// Clients that are not known have caused too many reviews lately.
+    /// Unknown clients have caused too many reviews lately.
     TooMany,
 }
 
@@ -70,7 +70,7 @@ impl Refusal {
         }
     }
 
-    /// What the client is told, in upstream's words.
+    /// The text for the client; upstream's.
     pub fn text(&self) -> String {
         match self {
             Self::Unauthenticated(None) => "Unauthorized".into(),
@@ -82,22 +82,22 @@ impl Refusal {
     }
 }
 
-/// Lets requests in, or not; cheap to clone.
+/// Authenticates and authorizes requests; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Gate {
-    inner: Arc<Inner>,
+pub struct KubeletAuth {
+    inner: Arc<AuthState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct AuthState {
     settings: AuthSettings,
     node_name: String,
     authorities: Option<Arc<ClientAuthorities>>,
     api: Option<ApiServer>,
     admission: Admission,
-    tokens: Answers<Outcome, ReviewFailure>,
+    tokens: ReviewCache<Outcome, ReviewFailure>,
     metrics: Option<TokenMetrics>,
-    rights: Answers<bool, ReviewFailure>,
+    rights: ReviewCache<bool, ReviewFailure>,
 }
 
 /// Why a review has no result.
@@ -107,15 +107,15 @@ enum ReviewFailure {
     Review(#[from] ReviewError),
     #[error("{0}")]
     Contradiction(&'static str),
-    #[error("too many reviews for clients that are not known")]
+    #[error("too many reviews for unknown clients")]
     TooMany,
 }
 
-impl Gate {
-    /// A gate of this node. `authorities` are those whose client certificates count.
+impl KubeletAuth {
+    /// For this node. `authorities` sign the client certificates.
     ///
     /// # Errors
-    /// The settings need an API server and there is none, or they let nobody in.
+    /// The settings need an API server and there is none, or no request could be authenticated.
     pub fn new(
         settings: AuthSettings,
         node_name: &str,
@@ -125,20 +125,20 @@ impl Gate {
         settings.check(api.is_some())?;
         let admission = Admission::new(settings.review_qps, settings.review_burst);
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(AuthState {
                 settings,
                 node_name: node_name.to_owned(),
                 authorities,
                 api,
                 admission,
-                tokens: Answers::new(KEPT),
+                tokens: ReviewCache::new(CACHE_SIZE),
                 metrics: None,
-                rights: Answers::new(KEPT),
+                rights: ReviewCache::new(CACHE_SIZE),
             }),
         })
     }
 
-    /// The same gate, and the use of its cache of tokens is counted. To be called before it is cloned.
+    /// The same with metrics of the token cache. Must be called before it is cloned.
     #[must_use]
     pub fn measured(mut self, metrics: &Metrics) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
@@ -147,24 +147,33 @@ impl Gate {
         self
     }
 
-    /// Who is asking, if they may do this to one of the subresources.
+    /// The user that a request authenticates as.
     ///
     /// # Errors
-    /// The refusal, which has been logged where it is not the client's own fault.
-    pub async fn admit(
+    /// The refusal, which has been logged unless it is the client's fault.
+    pub async fn authenticate(
         &self,
-        method: &Method,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-        subresources: Subresources,
     ) -> Result<User, Refusal> {
-        let user = self.inner.authenticate(headers, peer).await?;
-        self.inner.authorize(&user, method, subresources).await?;
-        Ok(user)
+        self.inner.authenticate(headers, peer).await
+    }
+
+    /// Whether the user has the right to one of the subresources.
+    ///
+    /// # Errors
+    /// The refusal, which has been logged unless it is the client's fault.
+    pub async fn authorize(
+        &self,
+        user: &User,
+        method: &Method,
+        subresources: Subresources,
+    ) -> Result<(), Refusal> {
+        self.inner.authorize(user, method, subresources).await
     }
 }
 
-impl Inner {
+impl AuthState {
     async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -172,10 +181,10 @@ impl Inner {
     ) -> Result<User, Refusal> {
         let certificate = match (&self.authorities, peer) {
             (Some(authorities), Some(peer)) => peer.user(authorities.current().await),
-            _ => Outcome::Nobody,
+            _ => Outcome::NoCredentials,
         };
         let token = match &certificate {
-            Outcome::User(_) => Outcome::Nobody,
+            Outcome::User(_) => Outcome::NoCredentials,
             _ => self.by_token(headers).await?,
         };
         settle(certificate, token, self.settings.anonymous).map_err(|why| {
@@ -184,19 +193,19 @@ impl Inner {
         })
     }
 
-    /// Who it is by the token in the header, or else by the one among the subprotocols of a WebSocket.
+    /// The user of the token in the header, else of the one among the subprotocols of a WebSocket.
     async fn by_token(&self, headers: &HeaderMap) -> Result<Outcome, Refusal> {
         let unknown = |error: Arc<ReviewFailure>| {
             if matches!(*error, ReviewFailure::TooMany) {
                 return Refusal::TooMany;
             }
             let why = chain(error.as_ref());
-            tracing::warn!(err = why, "Unable to authenticate a request by its token");
+            tracing::warn!(err = why, "Unable to authenticate the request");
             Refusal::Unauthenticated(Some(why))
         };
         let in_header = match token(headers) {
             Some(token) => self.review(token).await.map_err(unknown)?,
-            None => Outcome::Nobody,
+            None => Outcome::NoCredentials,
         };
         if matches!(in_header, Outcome::User(_)) {
             return Ok(in_header);
@@ -204,19 +213,19 @@ impl Inner {
         match bearer_protocol::token(headers) {
             Ok(Some(token)) => self.review(&token).await.map_err(unknown),
             Ok(None) => Ok(in_header),
-            Err(why) => Ok(Outcome::Bad(why.into())),
+            Err(why) => Ok(Outcome::Invalid(why.into())),
         }
     }
 
-    /// Whose token it is.
+    /// Reviews a token.
     async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewFailure>> {
         let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
-            return Ok(Outcome::Nobody);
+            return Ok(Outcome::NoCredentials);
         };
         let (key, begun) = (digest(token.as_bytes()), Instant::now());
         let metrics = self.metrics.as_ref();
         if let Some(outcome) = self.tokens.kept(&key) {
-            metrics.inspect(|metrics| metrics.looked_up(true, begun));
+            metrics.inspect(|metrics| metrics.lookup(true, begun));
             return Ok(outcome);
         }
         let review = || {
@@ -226,7 +235,7 @@ impl Inner {
                 let in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
                 let is_known = admission.knows(&key);
                 let reviewed = async { Ok(of_token_review(api.review_token(&token).await?)) };
-                let outcome = on_time(admission.run(is_known, reviewed)).await;
+                let outcome = with_deadline(admission.run(is_known, reviewed)).await;
                 drop(in_flight);
                 metrics.inspect(|metrics| metrics.fetched(outcome.is_ok()));
                 if matches!(outcome, Ok(Outcome::User(_))) {
@@ -236,14 +245,14 @@ impl Inner {
             }
         };
         let ttl = move |outcome: &Outcome| match outcome {
-            Outcome::User(user) if size(user) <= LARGEST_KEPT => known,
+            Outcome::User(user) if size(user) <= MAX_CACHED_USER => known,
             Outcome::User(_) => Duration::ZERO,
-            Outcome::Nobody | Outcome::Bad(_) => known.min(REFUSED),
+            Outcome::NoCredentials | Outcome::Invalid(_) => known.min(REFUSED_TTL),
         };
         let blocked = metrics.map(TokenMetrics::blocked);
         let outcome = self.tokens.get(key, review, ttl).await;
         drop(blocked);
-        metrics.inspect(|metrics| metrics.looked_up(false, begun));
+        metrics.inspect(|metrics| metrics.lookup(false, begun));
         outcome
     }
 
@@ -265,7 +274,7 @@ impl Inner {
                     return Err(Refusal::TooMany);
                 }
                 Err(error) => {
-                    let text = undecided(&user.name, verb, subresource);
+                    let text = review_failed(&user.name, verb, subresource);
                     tracing::warn!(err = chain(error.as_ref()), "{text}");
                     return Err(Refusal::Undecided(format!(
                         "{text}: {}",
@@ -286,16 +295,16 @@ impl Inner {
         subresource: &str,
         (allowed, denied): (Duration, Duration),
     ) -> Result<bool, Arc<ReviewFailure>> {
-        // There is one, or the gate would not have been built.
+        // Checked by `new`.
         let Some(api) = &self.api else {
             return Ok(false);
         };
-        let spec = question(user, verb, &self.node_name, subresource);
+        let spec = access_review(user, verb, &self.node_name, subresource);
         let key = digest(&serde_json::to_vec(&spec).unwrap_or_default());
         let ask = || {
             let (api, admission) = (api.clone(), self.admission.clone());
             let is_known = !user.is_anonymous();
-            on_time(async move {
+            with_deadline(async move {
                 let review = async { Ok(api.review_access(&spec).await?) };
                 let status = admission.run(is_known, review).await?;
                 allows(&status).map_err(ReviewFailure::Contradiction)
@@ -306,8 +315,8 @@ impl Inner {
     }
 }
 
-/// A review with the deadline of one, until it is admitted included.
-async fn on_time<T>(
+/// Runs a review with a deadline, which includes its admission.
+async fn with_deadline<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {
     let reviewed = timeout(TIMEOUT, review).await;
@@ -318,7 +327,7 @@ fn digest(bytes: &[u8]) -> Key {
     Sha256::digest(bytes).into()
 }
 
-/// How much there is to a user, in bytes.
+/// The size of a user's attributes, bytes.
 fn size(user: &User) -> usize {
     let groups = user.groups.iter().map(String::len);
     let extra = user.extra.iter();

@@ -1,39 +1,39 @@
-//! How requests are to be judged, and whether that can be done here. Pure.
+//! Settings of authentication and authorization, and whether they work here. Pure.
 
 use std::{path::PathBuf, time::Duration};
 
 /// `authentication` and `authorization` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthSettings {
-    /// File of the authorities that sign client certificates; `None` when those do not count.
+    /// File of the authorities that sign client certificates; `None` when client certificates are off.
     pub client_ca_file: Option<PathBuf>,
-    /// Whether requests without credentials are let in as `system:anonymous`.
+    /// Whether requests without credentials are authenticated as `system:anonymous`.
     pub anonymous: bool,
-    /// How long the API server's word on a token counts; `None` when tokens do not.
+    /// How long a TokenReview is cached; `None` when tokens are off.
     pub token_ttl: Option<Duration>,
-    /// Who may do what.
+    /// How users are authorized.
     pub authorization: Authorization,
-    /// Reviews a second that clients that are not known may cause on average; zero is no limit.
+    /// Reviews a second that unknown clients may cause on average; zero is no limit.
     pub review_qps: u32,
-    /// The same at once.
+    /// The burst of the same.
     pub review_burst: u32,
 }
 
-/// Who may do what.
+/// `authorization.mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authorization {
-    /// Everybody who is known may do everything.
+    /// Every authenticated user may do everything.
     AlwaysAllow,
-    /// The API server says.
+    /// The API server decides.
     Webhook {
-        /// How long a yes counts.
+        /// How long an allowed request is cached.
         allowed: Duration,
-        /// How long a no counts.
+        /// How long a denied request is cached.
         denied: Duration,
     },
 }
 
-/// Why requests cannot be judged here so.
+/// Why the settings do not work here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The settings need an API server.
@@ -44,12 +44,12 @@ pub enum Unfit {
         .fields.join(" and "), lines(*.known)
     )]
     NoApiServer {
-        /// What the configuration asks for.
+        /// The settings that need one.
         fields: Vec<&'static str>,
-        /// Whether anybody is known without tokens.
+        /// Whether clients can be authenticated without tokens.
         known: bool,
     },
-    /// There is no way in.
+    /// No request could be authenticated.
     #[error(
         "no authentication method configured for the kubelet's server (enableServer is true): nobody would be let \
          in. The configuration file needs these lines:\n{}\
@@ -59,13 +59,12 @@ pub enum Unfit {
     NobodyKnown,
 }
 
-/// What to write into the configuration file of a node without an API server.
+/// The lines for the configuration file of a node without an API server.
 fn lines(known: bool) -> String {
-    let who = match known {
-        true => "",
-        false => {
-            "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # authorities of your own: their clients are root here; or anonymous: {enabled: true}, which lets everybody in\n"
-        }
+    let who = if known {
+        ""
+    } else {
+        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # authorities of your own: their clients are root here; or anonymous: {enabled: true}, which lets everybody in\n"
     };
     format!(
         "\nauthentication:\n  webhook:\n    enabled: false\n{who}authorization:\n  mode: AlwaysAllow\n\n"
@@ -76,7 +75,7 @@ impl AuthSettings {
     /// Upstream's rules of `BuildAuth`.
     ///
     /// # Errors
-    /// They need an API server and there is none, or they let nobody in.
+    /// They need an API server and there is none, or no request could be authenticated.
     pub(super) fn check(&self, has_api: bool) -> Result<(), Unfit> {
         let webhook = matches!(self.authorization, Authorization::Webhook { .. });
         let known = self.client_ca_file.is_some() || self.anonymous;
@@ -92,9 +91,10 @@ impl AuthSettings {
             let fields = fields.into_iter().map(|(_, field)| field).collect();
             return Err(Unfit::NoApiServer { fields, known });
         }
-        match known || self.token_ttl.is_some() {
-            true => Ok(()),
-            false => Err(Unfit::NobodyKnown),
+        if known || self.token_ttl.is_some() {
+            Ok(())
+        } else {
+            Err(Unfit::NobodyKnown)
         }
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     };
 
     #[test]
-    fn what_needs_an_api_server_is_refused_without_one() {
+    fn settings_that_need_an_api_server_are_refused_without_one() {
         let of = |ca: bool, anonymous, tokens: bool, authorization, has_api| {
             let settings = AuthSettings {
                 client_ca_file: ca.then(|| "/ca.crt".into()),
@@ -155,7 +155,7 @@ mod tests {
         };
         let text = unknown.check(false).unwrap_err().to_string();
         assert!(text.contains("\n  x509:\n    clientCAFile: "), "{text}");
-        // Those authorities vouch for every user of the cluster.
+        // These authorities sign the certificates of every user of the cluster.
         assert!(!text.contains("/etc/kubernetes"), "{text}");
         assert!(text.ends_with("\nenableServer: false"), "{text}");
     }

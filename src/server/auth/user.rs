@@ -1,4 +1,4 @@
-//! Who is asking, and what their credentials make of them. Pure.
+//! Users, and how credentials become one. Pure.
 
 use crate::server::x509;
 use http::{HeaderMap, header};
@@ -9,35 +9,34 @@ use std::collections::BTreeMap;
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATED: &str = "system:authenticated";
-/// Under this name the API server learns which certificate somebody came with.
+/// The key under which the API server gets the digest of the client certificate.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// Somebody, as the API server is told of them.
+/// A user, as in the API server's reviews.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
-    /// The name, unique among those who are active.
+    /// Unique name.
     pub name: String,
-    /// The identifier, if whoever vouched for them gave one.
+    /// Unique identifier, if the authenticator has one.
     pub uid: String,
-    /// Groups, in the order in which they were given.
+    /// Groups, in order.
     pub groups: Vec<String>,
-    /// What else whoever vouched for them said.
+    /// Extra attributes of the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What one kind of credentials comes to.
+/// The result of one kind of credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Somebody.
     User(User),
-    /// There are no credentials of this kind.
-    Nobody,
-    /// There are, and they are no good, or nobody can tell. The reason is for the log.
-    Bad(String),
+    /// No credentials of this kind.
+    NoCredentials,
+    /// Invalid credentials, or ones that cannot be verified. The reason is for the log.
+    Invalid(String),
 }
 
 impl User {
-    /// Who shows no credentials, where that is allowed.
+    /// The user of a request without credentials.
     pub(super) fn anonymous() -> Self {
         Self {
             name: ANONYMOUS.into(),
@@ -46,12 +45,12 @@ impl User {
         }
     }
 
-    /// Whether these are no credentials.
+    /// Whether the request had no credentials.
     pub(in crate::server) fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS
     }
 
-    /// The same in the group of everybody who is known; upstream's `AuthenticatedGroupAdder`.
+    /// The same in the group of authenticated users; upstream's `AuthenticatedGroupAdder`.
     fn authenticated(mut self) -> Self {
         let in_one = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
         if !self.is_anonymous() && !self.groups.iter().any(in_one) {
@@ -61,19 +60,19 @@ impl User {
     }
 }
 
-/// The holder of a certificate, which has been verified: the common name with the organisations as groups.
-/// Without a common name it is nobody's (upstream's `CommonNameUserConversion`).
+/// The subject of a verified certificate: the common name, with the organizations as groups. Without a common
+/// name there is no user (upstream's `CommonNameUserConversion`).
 pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
     let Some(facts) = x509::facts(certificate) else {
-        return Outcome::Bad("the client certificate cannot be read".into());
+        return Outcome::Invalid("the client certificate cannot be read".into());
     };
     if facts.common_name.is_empty() {
-        return Outcome::Nobody;
+        return Outcome::NoCredentials;
     }
     let mut uids = facts.uids.into_iter();
     let (uid, other) = (uids.next().unwrap_or_default(), uids.next());
     if other.is_some() {
-        return Outcome::Bad("the client certificate has more than one UID".into());
+        return Outcome::Invalid("the client certificate has more than one UID".into());
     }
     let hash = Sha256::digest(certificate);
     let hash = crate::base::hex(&hash);
@@ -86,11 +85,11 @@ pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
     Outcome::User(user.authenticated())
 }
 
-/// Whose token it is by the API server's word.
+/// The user of a TokenReview.
 pub(super) fn of_token_review(status: TokenReviewStatus) -> Outcome {
     if status.authenticated != Some(true) {
         let why = status.error.filter(|why| !why.is_empty());
-        return Outcome::Bad(why.unwrap_or_else(|| "invalid bearer token".into()));
+        return Outcome::Invalid(why.unwrap_or_else(|| "invalid bearer token".into()));
     }
     let user = status.user.unwrap_or_default();
     let user = User {
@@ -111,11 +110,10 @@ pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
-/// Who it is by all that they showed. Without any credentials they may be anonymous; bad ones are not
-/// forgiven for that.
+/// The user by all credentials of a request. Without any it may be anonymous; with invalid ones it is refused.
 ///
 /// # Errors
-/// Why they are nobody, for the log.
+/// The reason, for the log.
 pub(super) fn settle(
     certificate: Outcome,
     token: Outcome,
@@ -123,10 +121,11 @@ pub(super) fn settle(
 ) -> Result<User, String> {
     match (certificate, token) {
         (Outcome::User(user), _) | (_, Outcome::User(user)) => Ok(user),
-        (Outcome::Nobody, Outcome::Nobody) if anonymous => Ok(User::anonymous()),
-        (Outcome::Nobody, Outcome::Nobody) => Err("no credentials".into()),
-        (Outcome::Bad(why), Outcome::Nobody) | (Outcome::Nobody, Outcome::Bad(why)) => Err(why),
-        (Outcome::Bad(why), Outcome::Bad(also)) => Err(format!("{why}; {also}")),
+        (Outcome::NoCredentials, Outcome::NoCredentials) if anonymous => Ok(User::anonymous()),
+        (Outcome::NoCredentials, Outcome::NoCredentials) => Err("no credentials".into()),
+        (Outcome::Invalid(why), Outcome::NoCredentials)
+        | (Outcome::NoCredentials, Outcome::Invalid(why)) => Err(why),
+        (Outcome::Invalid(why), Outcome::Invalid(also)) => Err(format!("{why}; {also}")),
     }
 }
 
@@ -144,22 +143,27 @@ mod tests {
     }
 
     fn bad(why: &str) -> Outcome {
-        Outcome::Bad(why.into())
+        Outcome::Invalid(why.into())
     }
 
     #[test]
     fn one_good_credential_is_enough_and_a_bad_one_is_not_anonymous() {
-        use Outcome::Nobody;
+        use Outcome::NoCredentials;
         let anonymous = Ok(ANONYMOUS);
-        // Certificate, token, who it is where anonymous requests are refused, and where they are not.
+        // Certificate, token, the user without and with anonymous requests.
         let rows = [
-            (known("c"), Nobody, Ok("c"), Ok("c")),
+            (known("c"), NoCredentials, Ok("c"), Ok("c")),
             (known("c"), bad("t"), Ok("c"), Ok("c")),
             (bad("x"), known("t"), Ok("t"), Ok("t")),
-            (Nobody, known("t"), Ok("t"), Ok("t")),
-            (Nobody, Nobody, Err("no credentials"), anonymous),
-            (bad("x"), Nobody, Err("x"), Err("x")),
-            (Nobody, bad("t"), Err("t"), Err("t")),
+            (NoCredentials, known("t"), Ok("t"), Ok("t")),
+            (
+                NoCredentials,
+                NoCredentials,
+                Err("no credentials"),
+                anonymous,
+            ),
+            (bad("x"), NoCredentials, Err("x"), Err("x")),
+            (NoCredentials, bad("t"), Err("t"), Err("t")),
             (bad("x"), bad("t"), Err("x; t"), Err("x; t")),
         ];
         for (certificate, token, closed, open) in rows {
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_is_in_the_group_of_the_known_once() {
+    fn an_authenticated_user_is_in_the_authenticated_group_once() {
         let of = |name: &str, groups: &[&str]| {
             let user = User {
                 name: name.into(),
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_the_api_server_counts() {
+    fn a_token_review_decides_about_a_token() {
         let status = |authenticated, error: Option<&str>, user| TokenReviewStatus {
             authenticated,
             error: error.map(Into::into),
@@ -267,7 +271,10 @@ mod tests {
         assert_eq!(user.groups, ["system:masters", AUTHENTICATED]);
         let id = &user.extra[CREDENTIAL_ID][0];
         assert_eq!(id.len(), "X509SHA256=".len() + 64, "{id}");
-        assert_eq!(made(&[(DnType::OrganizationName, "g")]), Outcome::Nobody);
-        assert!(matches!(of_certificate(b"junk"), Outcome::Bad(_)));
+        assert_eq!(
+            made(&[(DnType::OrganizationName, "g")]),
+            Outcome::NoCredentials
+        );
+        assert!(matches!(of_certificate(b"junk"), Outcome::Invalid(_)));
     }
 }

@@ -1,8 +1,7 @@
-//! The open connections of one port: how many there may be, which one is closed for a new one, and until when
-//! one may do nothing.
+//! The open connections of one port: how many, which one is closed for a new one, and how long one may be idle.
 //!
-//! Connections whose client is not authenticated have a budget of their own, so that they take nothing from
-//! those who are. The rules are in `state.rs`; the clock of a single connection is in `progress.rs`.
+//! Connections of unauthenticated clients have a budget of their own, so that they take nothing from
+//! authenticated ones. The rules are in `state.rs`; the deadlines of a single connection in `progress.rs`.
 
 mod progress;
 mod state;
@@ -12,7 +11,7 @@ pub(super) use state::{Full, Source};
 
 use super::Limits;
 use parking_lot::Mutex;
-use state::{Id, State};
+use state::{Id, PortConnections};
 use std::{collections::HashMap, sync::Arc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,8 +23,8 @@ pub(super) struct Connections {
 }
 
 struct Table {
-    state: State,
-    /// Each is cancelled to close its connection.
+    state: PortConnections,
+    /// Cancelled to close the connection.
     closing: HashMap<Id, CancellationToken>,
 }
 
@@ -42,7 +41,7 @@ impl Table {
 impl Connections {
     pub(super) fn new(limits: Limits) -> Self {
         let table = Table {
-            state: State::new(limits),
+            state: PortConnections::new(limits),
             closing: HashMap::new(),
         };
         Self {
@@ -50,7 +49,7 @@ impl Connections {
         }
     }
 
-    /// Takes a connection in; others may be closed for it.
+    /// Adds a connection; others may be closed for it.
     ///
     /// # Errors
     /// There is no room, because every connection of its kind has a request in progress.
@@ -68,7 +67,7 @@ impl Connections {
     }
 }
 
-/// The place of one connection, which is given back with it.
+/// The place of one connection, given back when this is dropped.
 pub(super) struct Place {
     id: Id,
     closing: CancellationToken,
@@ -76,25 +75,22 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Ends when the connection is to be closed for another one.
+    /// Ends when the connection must close for another one.
     pub(super) async fn taken(&self) {
         self.closing.cancelled().await;
     }
 
-    /// A request is in progress.
     pub(super) fn begin(&self) {
         self.table.lock().state.begin(self.id);
     }
 
-    /// No request is in progress any more.
     pub(super) fn end(&self) {
         self.table.lock().state.end(self.id, Instant::now());
     }
 
-    /// The client is authenticated.
     ///
     /// # Errors
-    /// There are as many of those as there may be, and each has a request in progress.
+    /// The budget of authenticated clients is used up, and each of them has a request in progress.
     pub(super) fn authenticated(&self) -> Result<(), Full> {
         let mut table = self.table.lock();
         let closed = table.state.authenticated(self.id)?;
@@ -102,7 +98,7 @@ impl Place {
         Ok(())
     }
 
-    /// The connection counts no longer: what it carries is limited elsewhere.
+    /// The connection counts no longer: its handler has a limit of its own.
     pub(super) fn leave(&self) {
         let mut table = self.table.lock();
         table.state.remove(self.id);

@@ -1,4 +1,4 @@
-//! What one connection does, and until when it may go on doing so.
+//! The state of one connection, and its deadline.
 
 use crate::server::{Limits, observed::Observer};
 use std::{io, task::Poll, time::Duration};
@@ -7,28 +7,27 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Between two requests, since then.
     Idle(Instant),
     /// The head of a request is being read, since then.
     Head(Instant),
-    /// A request is in progress: what answers it limits its own time.
+    /// A request is in progress: its handler has the deadline.
     Request,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Status {
     phase: Phase,
-    /// The client has taken nothing since then, and there is something for it.
+    /// The client has read nothing since then, and there is something to read.
     blocked: Option<Instant>,
-    /// How long it may do so; zero is no limit.
+    /// How long that may last; zero is no limit.
     stall: Duration,
 }
 
 impl Status {
-    /// When the connection is to be closed unless something happens before.
+    /// When the connection is closed unless something happens before.
     fn deadline(&self, limits: &Limits) -> Option<Instant> {
         match (self.blocked, self.phase) {
             (Some(since), _) => (!self.stall.is_zero()).then(|| since + self.stall),
@@ -39,7 +38,7 @@ impl Status {
     }
 }
 
-/// What one connection does; clones share it.
+/// The progress of one connection; clones share it.
 #[derive(Clone)]
 pub(in crate::server) struct Progress {
     status: watch::Sender<Status>,
@@ -47,7 +46,7 @@ pub(in crate::server) struct Progress {
 }
 
 impl Progress {
-    /// Of a connection that has just been opened: its first head is due.
+    /// Of a new connection: its first head is due.
     pub(in crate::server) fn new(limits: Limits) -> Self {
         let status = Status {
             phase: Phase::Head(Instant::now()),
@@ -60,25 +59,24 @@ impl Progress {
         }
     }
 
-    /// A request is in progress.
     pub(in crate::server) fn begin(&self) {
         let stall = self.limits.stall;
         self.status
             .send_modify(|status| (status.phase, status.stall) = (Phase::Request, stall));
     }
 
-    /// The client may take nothing of the present answer for so long; zero is no limit.
+    /// How long the client may read nothing of the current response; zero is no limit.
     pub(in crate::server) fn allow_stall(&self, stall: Duration) {
         self.status.send_modify(|status| status.stall = stall);
     }
 
-    /// The answer is out, or is not sent any further.
+    /// The response has been sent or dropped.
     pub(in crate::server) fn end(&self) {
         let idle = Phase::Idle(Instant::now());
         self.status.send_modify(|status| status.phase = idle);
     }
 
-    /// Ends when the client has done nothing for too long.
+    /// Ends when the client has been idle for too long.
     pub(in crate::server) async fn overdue(&self) {
         let mut changes = self.status.subscribe();
         loop {
@@ -137,7 +135,7 @@ mod tests {
         time::{sleep, timeout},
     };
 
-    /// When a connection is overdue, seconds after its start; `None` when it is not within a day.
+    /// When a connection is overdue, in seconds after its start; `None` when not within a day.
     async fn overdue(progress: &Progress, start: Instant) -> Option<u64> {
         let day = Duration::from_secs(86_400);
         let overdue = timeout(day, progress.overdue()).await;
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_has_to_be_whole_soon_and_the_next_one_may_be_waited_for() {
+    async fn a_head_has_a_short_deadline_and_an_idle_connection_a_long_one() {
         let (start, progress) = (Instant::now(), progress());
         assert_eq!(overdue(&progress, start).await, Some(10));
         progress.begin();
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_something_now_and_then_may_take_for_ever() {
+    async fn a_client_that_reads_now_and_then_has_no_deadline() {
         let progress = progress();
         let (mut client, ours) = duplex(10);
         let mut ours = Observed::new(ours, progress.clone());
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn how_long_a_client_may_take_nothing_is_the_answers_choice() {
+    async fn a_response_sets_how_long_its_client_may_stall() {
         let progress = progress();
         let (_client, ours) = duplex(10);
         let mut ours = Observed::new(ours, progress.clone());

@@ -9,17 +9,17 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A connection that is younger is not closed for another one while there are older ones: its client may be in
-/// the middle of a TLS handshake.
+/// A connection that is younger is not closed for another one while there are older ones: its TLS handshake may
+/// be in progress.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Bits of an IPv6 address that one client cannot choose among at will.
+/// Prefix of an IPv6 address that one client cannot vary at will.
 const PREFIX: u32 = 64;
 
 /// Number of a connection, unique on its port.
 pub(super) type Id = u64;
 
-/// Where a connection comes from.
+/// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::server) enum Source {
     /// An IPv4 address, or the network of an IPv6 address.
@@ -48,7 +48,6 @@ pub(in crate::server) struct Full;
 struct Connection {
     source: Source,
     authenticated: bool,
-    /// A request is in progress.
     busy: bool,
     /// When it was opened, or its last request ended.
     since: Instant,
@@ -62,14 +61,14 @@ impl Connection {
 
 /// The connections of one port.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct PortConnections {
     limits: Limits,
     connections: BTreeMap<Id, Connection>,
     authenticated: usize,
     next: Id,
 }
 
-impl State {
+impl PortConnections {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -79,7 +78,7 @@ impl State {
         }
     }
 
-    /// A new connection, with those that have to be closed for it.
+    /// Adds a connection, and returns those that must be closed for it.
     ///
     /// # Errors
     /// There is no room for one that needs no authentication.
@@ -118,7 +117,7 @@ impl State {
         }
     }
 
-    /// The client of a connection is authenticated; returns what has to be closed for it.
+    /// The client of a connection is authenticated; returns the connection that must be closed for it.
     ///
     /// # Errors
     /// There is no room for another one.
@@ -145,7 +144,7 @@ impl State {
         }
     }
 
-    /// The oldest idle connection of an authenticated client, if it has to go for another such client.
+    /// The oldest idle connection of an authenticated client, if it must be closed for another such client.
     fn room_for_authenticated(&self) -> Result<Option<Id>, Full> {
         if self.authenticated < self.limits.authenticated {
             return Ok(None);
@@ -156,9 +155,9 @@ impl State {
         oldest.map(|(id, _)| Some(*id)).ok_or(Full)
     }
 
-    /// What goes for a connection from that source. Its own silent ones go while it has more than its share; one
-    /// of the source that has most goes when there is no room at all. Connections with a request in progress and
-    /// those that have just been opened go last.
+    /// What is closed for a connection of that source: an idle one of the source itself while it has more than
+    /// its share; without any room, one of the source that has most. Connections with a request in progress and
+    /// those that have just been opened come last.
     fn room_for_unauthenticated(&self, source: Source, now: Instant) -> Vec<Id> {
         let all = self.connections.iter();
         let all = all.filter(|(_, connection)| !connection.authenticated);
@@ -189,7 +188,7 @@ mod tests {
     use super::*;
 
     struct Port {
-        state: State,
+        state: PortConnections,
         start: Instant,
     }
 
@@ -209,7 +208,7 @@ mod tests {
     impl Port {
         fn new(limits: Limits) -> Self {
             Self {
-                state: State::new(limits),
+                state: PortConnections::new(limits),
                 start: Instant::now(),
             }
         }
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_one_source_is_taken_in_while_there_is_room() {
+    fn a_burst_of_one_source_is_accepted_while_there_is_room() {
         let mut port = Port::new(limits(100, 3, 100));
         for _ in 0..50 {
             assert!(port.open(1, 0).is_empty());
@@ -257,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn without_room_the_oldest_of_who_has_most_goes() {
+    fn without_room_the_oldest_of_the_largest_source_is_closed() {
         let mut port = Port::new(limits(5, 3, 100));
         for (last, seconds) in [(1, 0), (2, 1), (2, 2), (3, 3), (2, 4)] {
             assert!(port.open(last, seconds).is_empty());
         }
         assert_eq!(port.open(4, 10), [1]);
         assert_eq!(port.state.connections.len(), 5);
-        // A handshake that has just begun is not cut off for the next stranger.
+        // A handshake that has just begun is not cut off for the next unauthenticated client.
         assert_eq!(port.open(5, 10), [2]);
         assert_eq!(port.open(6, 10), [0]);
         for last in 7..100 {
@@ -301,7 +300,7 @@ mod tests {
         assert_eq!(port.state.authenticated(3), Err(Full));
         port.state.remove(0);
         assert_eq!(port.state.authenticated(3), Ok(None));
-        // Strangers take nothing from them.
+        // Unauthenticated clients take nothing from them.
         for last in 0..200 {
             assert!(port.open(last, 100).iter().all(|id| *id > 3));
         }

@@ -1,4 +1,4 @@
-//! `/containerLogs`: what a container wrote.
+//! `/containerLogs`: the log of a container.
 //!
 //! Answers to upstream's `getContainerLogs` of `pkg/kubelet/server` and `GetKubeletContainerLogs` of
 //! `pkg/kubelet`.
@@ -8,8 +8,8 @@ pub(super) mod params;
 pub use params::LogQuery;
 
 use super::{
-    held::until_sent,
-    response::{Body, BodyError, Lasting, TEXT, closing, respond, text},
+    guarded_body::until_sent,
+    response::{Body, BodyError, LongRunning, TEXT, closing, respond, text},
     streaming::{ContainerName, lookup},
     views::{Known, PodsView},
 };
@@ -27,32 +27,32 @@ use std::{io, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// Logs that may be read at once, followed ones included.
+/// Concurrent readers, followers included.
 const MAX_READERS: usize = 2048;
 
-/// What answers about logs need.
+/// What requests for logs need.
 pub struct LogParts {
-    /// Reads them.
+    /// Reads log files.
     pub logs: ContainerLogs,
     /// Every known pod.
     pub pods: PodsView,
-    /// What those who ask for a pod wait for.
+    /// Ends when the pods are known.
     pub known: Known,
-    /// `PodLogsQuerySplitStreams`: whether one of the two outputs may be asked for alone.
+    /// `PodLogsQuerySplitStreams`: whether one of the two streams can be requested alone.
     pub split_streams: bool,
-    /// `streamingConnectionIdleTimeout`: a client that takes nothing for so long is cut off; zero is no
+    /// `streamingConnectionIdleTimeout`: a client that reads nothing for so long is disconnected; zero is no
     /// limit.
     pub stall: Duration,
 }
 
-/// Answers those who want to read logs; cheap to clone.
+/// Serves logs; cheap to clone.
 #[derive(Clone)]
 pub struct LogReaders {
     parts: Arc<LogParts>,
     slots: Arc<Semaphore>,
 }
 
-/// Why there is nothing to read, in upstream's words.
+/// Why a log is not served; upstream's texts.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -72,7 +72,7 @@ enum Refusal {
 }
 
 impl LogReaders {
-    /// Nobody reads.
+    /// Without readers so far.
     pub fn new(parts: LogParts) -> Self {
         Self {
             parts: Arc::new(parts),
@@ -80,7 +80,7 @@ impl LogReaders {
         }
     }
 
-    /// The log of a container, as far as the query asks for it.
+    /// The log of a container, as far as the query requests it.
     pub(super) async fn answer(
         &self,
         name: &ContainerName,
@@ -94,13 +94,13 @@ impl LogReaders {
         let (pod, container) = (name.pod.name.clone(), name.container.clone());
         let logs = logs.inspect(move |piece| {
             if let Err(error) = piece {
-                tracing::warn!(pod, container, err = %chain(error), "A log cannot be read any further");
+                tracing::warn!(pod, container, err = %chain(error), "Reading a container log failed");
             }
         });
         let body = StreamBody::new(until_stopped(logs, stopping.clone())).boxed_unsync();
         let mut response = until_sent(respond(StatusCode::OK, TEXT, body), slot);
         let stall = self.parts.stall;
-        response.extensions_mut().insert(Lasting { stall });
+        response.extensions_mut().insert(LongRunning { stall });
         // The connection has given its place back.
         closing(response)
     }
@@ -135,8 +135,7 @@ impl LogReaders {
     }
 }
 
-/// The log as frames. When the server stops it breaks off with an error, so that no client takes what it got for
-/// the whole log.
+/// The log as frames. At shutdown it ends with an error, so that no client takes its part for the whole log.
 fn until_stopped(
     mut logs: impl Stream<Item = io::Result<Bytes>> + Unpin,
     stopping: CancellationToken,
@@ -160,7 +159,7 @@ fn refused(name: &ContainerName, refusal: &Refusal) -> Response<Body> {
         Refusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
         Refusal::Log(LogError::File(_)) => {
             let (pod, container) = (&name.pod.name, &name.container);
-            tracing::warn!(pod, container, err = %chain(refusal), "A log cannot be read");
+            tracing::warn!(pod, container, err = %chain(refusal), "Opening a container log failed");
             StatusCode::INTERNAL_SERVER_ERROR
         }
     };

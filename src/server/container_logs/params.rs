@@ -1,5 +1,4 @@
-//! What is asked for in the query of `/containerLogs`: `PodLogOptions`, as upstream decodes and checks
-//! them. Pure.
+//! Parameters of `/containerLogs`: `PodLogOptions`, decoded and validated as upstream does. Pure.
 
 use crate::{
     runtime::logs::{LogOptions, Streams, since},
@@ -10,16 +9,16 @@ use crate::{
 };
 use jiff::Timestamp;
 
-/// Options as they were asked for.
+/// The parameters as they were sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// `follow`.
     pub follow: bool,
-    /// `previous`: the log of the instance before.
+    /// `previous`: the log of the previous instance.
     pub previous: bool,
     /// `timestamps`.
     pub timestamps: bool,
-    /// `tailLines`, or `tail` as earlier clients say it.
+    /// `tailLines`, or `tail` of older clients.
     pub tail_lines: Option<i64>,
     /// `limitBytes`.
     pub limit_bytes: Option<i64>,
@@ -31,12 +30,12 @@ pub struct LogQuery {
     pub stream: Option<Streams>,
 }
 
-/// Options that make no sense, though each can be read: 422.
+/// Parameters that contradict each other or are out of range: 422.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid log options: {0}")]
 pub(in crate::server) struct Invalid(&'static str);
 
-/// Reads the query. Parameters that nobody knows are passed over.
+/// Reads the query. Unknown parameters are ignored.
 ///
 /// # Errors
 /// A value cannot be read.
@@ -59,7 +58,7 @@ pub(in crate::server) fn log_query(query: &Pairs) -> Result<LogQuery, BadQuery> 
 }
 
 impl LogQuery {
-    /// The same, checked, for a reader of logs.
+    /// The same, validated, for the reader of logs.
     pub(in crate::server) fn options(&self, now: Timestamp) -> Result<LogOptions, Invalid> {
         let tail_lines = self.tail_lines.map(u64::try_from).transpose();
         let tail_lines =
@@ -99,7 +98,7 @@ fn first<'q>(query: &'q Pairs, name: &'q str) -> Option<&'q str> {
     all(query, name).next()
 }
 
-/// As the API's codec reads flags: whatever is not false is true, also nothing.
+/// As the API's codec: any value but false is true, also an empty one.
 fn flag(query: &Pairs, name: &str) -> bool {
     first(query, name).is_some_and(|text| text != "0" && !text.eq_ignore_ascii_case("false"))
 }
@@ -117,7 +116,7 @@ fn number(name: &str, text: &str) -> Result<i64, BadQuery> {
 
 fn instant(query: &Pairs, name: &str) -> Result<Option<Timestamp>, BadQuery> {
     match first(query, name) {
-        // Clients of long ago wrote JSON.
+        // Old clients sent JSON.
         None | Some("" | "null") => Ok(None),
         Some(text) => match text.parse() {
             Ok(instant) => Ok(Some(instant)),
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_values_are_named() {
         for (parameter, value) in [
             ("tailLines", "x"),
             ("tailLines", ""),
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn contradictory_options_are_refused() {
         for (pairs, why) in [
             (&[("tailLines", "-1")][..], "tailLines: must be"),
             (&[("limitBytes", "0")], "limitBytes: must be"),

@@ -1,4 +1,4 @@
-//! Why a pod is as it is, what it waits for and what comes next. Pure.
+//! Why a pod is in its state, what it waits for, and what comes next. Pure.
 
 use super::{
     ConditionView, ContainerView, Doing, EventReport, Explanation, HistoryReport, LastEnd,
@@ -19,30 +19,30 @@ use k8s_openapi::api::core::v1::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Events shown of one pod.
+/// Events of one pod that are shown.
 const EVENTS: usize = 10;
 
 /// Everything that is known of a pod.
 pub struct Inputs<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// Its status, where it has one.
+    /// Its status, if it has one.
     pub status: Option<&'a PodStatus>,
-    /// What its worker is at, if it has one.
+    /// The state of its worker, if it has one.
     pub worker: Option<&'a WorkerStatus>,
-    /// What was decided about it.
+    /// Its history.
     pub record: &'a Record,
-    /// Containers that wait for a restart: how long in all, and until when.
+    /// Containers in back-off: the whole delay, and its end.
     pub restarts: &'a [(String, Duration, Timestamp)],
     /// Its probes.
     pub probes: Vec<ProbeReport>,
     /// Events about it, oldest first.
     pub events: Vec<EventReport>,
-    /// The moment, on both clocks.
+    /// The current time, on both clocks.
     pub now: (Timestamp, Instant),
 }
 
-/// Tells why a pod is as it is.
+/// Explains the state of a pod.
 pub fn explain(inputs: Inputs<'_>) -> Explanation {
     let ending = matches!(
         inputs.worker.map(|worker| &worker.phase),
@@ -96,7 +96,7 @@ impl Inputs<'_> {
     }
 }
 
-/// What the status says of the pod as a whole.
+/// The pod's reason and message in its status.
 fn message<'a>(inputs: &Inputs<'a>) -> &'a str {
     let status = inputs.status.and_then(|status| status.message.as_deref());
     status.unwrap_or_default()
@@ -181,9 +181,10 @@ fn what_it_waits_for(
                 .trouble(&container.name)
                 .and_then(Noted::until);
             let (reason, message) = (&container.reason, &container.message);
-            let what = match message.is_empty() {
-                true => format!("another try ({reason})"),
-                false => format!("another try ({reason}: {message})"),
+            let what = if message.is_empty() {
+                format!("another try ({reason})")
+            } else {
+                format!("another try ({reason}: {message})")
             };
             Some((what, later(held, inputs)))
         }
@@ -197,9 +198,10 @@ fn probe_it_waits_for(
     inputs: &Inputs<'_>,
     container: &ContainerView,
 ) -> Option<(String, Option<Timestamp>)> {
-    let kind = match container.started {
-        true => "Readiness",
-        false => "Startup",
+    let kind = if container.started {
+        "Readiness"
+    } else {
+        "Startup"
     };
     let of_it = |probe: &&ProbeReport| probe.container == container.name && probe.kind == kind;
     let probe = inputs.probes.iter().find(of_it)?;
@@ -262,7 +264,7 @@ fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
     next
 }
 
-/// When the pod's own deadline ends it, while it has not ended.
+/// When `activeDeadlineSeconds` ends the pod, unless it has terminated.
 fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
     let seconds = inputs.pod.spec()?.active_deadline_seconds?;
     let status = inputs.status?;
@@ -273,25 +275,32 @@ fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
     status.start_time.as_ref()?.0.checked_add(seconds).ok()
 }
 
-// -- how it is --------------------------------------------------------------------------------------
+// -- the current state -------------------------------------------------------------------------------
 
 fn containers(inputs: &Inputs<'_>) -> Vec<ContainerView> {
     let status = inputs.status.or(inputs.pod.status.as_ref());
     let init = status.and_then(|status| status.init_container_statuses.as_deref());
     let regular = status.and_then(|status| status.container_statuses.as_deref());
-    let kind = |container: &Container| match is_sidecar(container) {
-        true => "sidecar",
-        false => "init",
+    let kind = |container: &Container| {
+        if is_sidecar(container) {
+            "sidecar"
+        } else {
+            "init"
+        }
     };
     let inits = inputs.pod.init_containers().iter();
-    let inits = inits.map(|container| look(container, kind(container), init));
+    let inits = inits.map(|container| container_view(container, kind(container), init));
     let regulars = inputs.pod.containers().iter();
-    let regulars = regulars.map(|container| look(container, "container", regular));
+    let regulars = regulars.map(|container| container_view(container, "container", regular));
     inits.chain(regulars).collect()
 }
 
-fn look(container: &Container, kind: &str, statuses: Option<&[ContainerStatus]>) -> ContainerView {
-    let mut look = ContainerView {
+fn container_view(
+    container: &Container,
+    kind: &str,
+    statuses: Option<&[ContainerStatus]>,
+) -> ContainerView {
+    let mut view = ContainerView {
         name: container.name.clone(),
         kind: kind.into(),
         image: container.image.clone().unwrap_or_default(),
@@ -300,39 +309,39 @@ fn look(container: &Container, kind: &str, statuses: Option<&[ContainerStatus]>)
     };
     let mut statuses = statuses.unwrap_or_default().iter();
     let Some(status) = statuses.find(|status| status.name == container.name) else {
-        return look;
+        return view;
     };
-    look.ready = status.ready;
-    look.started = status.started == Some(true);
-    look.restarts = status.restart_count;
-    look.last = terminated(status.last_state.as_ref()).map(last_end);
+    view.ready = status.ready;
+    view.started = status.started == Some(true);
+    view.restarts = status.restart_count;
+    view.last = terminated(status.last_state.as_ref()).map(last_end);
     match status.state.as_ref() {
         Some(ContainerState {
             running: Some(running),
             ..
         }) => {
-            look.state = "running".into();
-            look.since = running.started_at.as_ref().map(|time| time.0);
+            view.state = "running".into();
+            view.since = running.started_at.as_ref().map(|time| time.0);
         }
         Some(ContainerState {
             terminated: Some(ended),
             ..
         }) => {
             let end = last_end(ended);
-            look.state = "terminated".into();
-            (look.reason, look.message) = (end.reason, end.message);
-            (look.since, look.exit_code) = (end.at, Some(end.exit_code));
+            view.state = "terminated".into();
+            (view.reason, view.message) = (end.reason, end.message);
+            (view.since, view.exit_code) = (end.at, Some(end.exit_code));
         }
         Some(ContainerState {
             waiting: Some(why), ..
         }) => {
-            look.state = "waiting".into();
-            look.reason = waiting(status).into();
-            look.message = why.message.clone().unwrap_or_default();
+            view.state = "waiting".into();
+            view.reason = waiting(status).into();
+            view.message = why.message.clone().unwrap_or_default();
         }
         _ => {}
     }
-    look
+    view
 }
 
 fn last_end(ended: &ContainerStateTerminated) -> LastEnd {

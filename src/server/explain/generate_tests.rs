@@ -73,9 +73,9 @@ impl Bed {
     }
 }
 
-fn next(told: &Explanation) -> Vec<(i64, &str)> {
+fn next(explanation: &Explanation) -> Vec<(i64, &str)> {
     let seconds = |at: Timestamp| at.as_second() - t(0).as_second();
-    let next = told.next.iter();
+    let next = explanation.next.iter();
     next.map(|next| (seconds(next.at), next.what.as_str()))
         .collect()
 }
@@ -86,14 +86,14 @@ fn a_crash_loop_names_its_back_off_and_the_instant_of_the_restart() {
         bed(json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}));
     bed.restarts = vec![("main".into(), Duration::from_secs(40), t(23))];
     bed.worker.next_sync = Some(bed.here + Duration::from_secs(23));
-    let told = bed.explain();
+    let explanation = bed.explain();
     assert_eq!(
-        told.summary,
+        explanation.summary,
         "CrashLoopBackOff: main waits for its restart back-off of 40s"
     );
-    assert_eq!(told.waits[0].until, Some(t(23)));
+    assert_eq!(explanation.waits[0].until, Some(t(23)));
     assert_eq!(
-        next(&told),
+        next(&explanation),
         [
             (23, "main may be started again"),
             (23, "the pod is looked at, if nothing happens before")
@@ -102,19 +102,19 @@ fn a_crash_loop_names_its_back_off_and_the_instant_of_the_restart() {
 }
 
 #[test]
-fn a_pull_that_waits_says_why_and_when_it_is_tried_again() {
+fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     let mut bed = bed(
         json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"img\""}}),
     );
     let held = HistoryEntry::about(Action::Hold, "main", "ImagePullBackOff: …".into());
     bed.record.note(held.until(t(7)), t(-3));
-    let told = bed.explain();
+    let explanation = bed.explain();
     assert_eq!(
-        told.summary,
+        explanation.summary,
         "ImagePullBackOff: main waits for another try (ImagePullBackOff: Back-off pulling image \"img\")"
     );
-    assert_eq!(told.waits[0].until, Some(t(7)));
-    assert_eq!(next(&told), [(7, "main is tried again")]);
+    assert_eq!(explanation.waits[0].until, Some(t(7)));
+    assert_eq!(next(&explanation), [(7, "main is tried again")]);
     let started = HistoryEntry::about(Action::StartContainer, "main", "has no instance yet".into());
     bed.record.note(started, t(-1));
     assert_eq!(
@@ -136,41 +136,44 @@ fn a_container_that_is_not_ready_waits_for_its_probe() {
         next: Some(t(2)),
         ..ProbeReport::default()
     }];
-    let told = bed.explain();
+    let explanation = bed.explain();
     assert_eq!(
-        told.summary,
+        explanation.summary,
         "Running: main waits for its readiness probe \
          (failure 4 times in a row: HTTP probe failed with statuscode: 500)"
     );
-    assert_eq!(next(&told), [(2, "readiness probe of main")]);
+    assert_eq!(next(&explanation), [(2, "readiness probe of main")]);
 }
 
 #[test]
-fn a_pod_that_is_well_says_so() {
+fn a_healthy_pod_has_a_short_summary() {
     let mut bed = bed(up());
     bed.status.container_statuses.as_mut().unwrap()[0].ready = true;
     bed.pod.spec.as_mut().unwrap().active_deadline_seconds = Some(160);
-    let told = bed.explain();
-    assert_eq!(told.summary, "Running: every container is ready");
-    assert!(told.waits.is_empty());
+    let explanation = bed.explain();
+    assert_eq!(explanation.summary, "Running: every container is ready");
+    assert!(explanation.waits.is_empty());
     let deadline = "its activeDeadlineSeconds are over and it is failed";
-    assert_eq!(next(&told), [(60, deadline)]);
+    assert_eq!(next(&explanation), [(60, deadline)]);
     assert_eq!(
-        (&*told.containers[0].state, told.containers[0].restarts),
+        (
+            &*explanation.containers[0].state,
+            explanation.containers[0].restarts
+        ),
         ("running", 3)
     );
 }
 
 #[test]
-fn a_step_that_is_under_way_is_what_a_new_container_waits_for() {
+fn a_new_container_waits_for_the_step_in_progress() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     bed.record.begin("getting image img for main".into(), t(-9));
-    let told = bed.explain();
+    let explanation = bed.explain();
     assert_eq!(
-        told.summary,
+        explanation.summary,
         "ContainerCreating: getting image img for main"
     );
-    assert_eq!(told.doing.unwrap().since, t(-9));
+    assert_eq!(explanation.doing.unwrap().since, t(-9));
 }
 
 #[test]
@@ -182,15 +185,16 @@ fn a_pod_in_line_names_the_one_before_it() {
         may_run: false,
     };
     bed.worker.waits_for = vec!["old".into()];
-    let told = bed.explain();
+    let explanation = bed.explain();
     assert!(
-        told.summary
+        explanation
+            .summary
             .ends_with("the pod of this name that was here before (old) has to be over")
     );
 }
 
 #[test]
-fn a_pod_that_is_being_stopped_says_why_and_until_when() {
+fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
     let mut bed = bed(up());
     let mut grace = Grace::new(30);
     grace.begin(bed.here - Duration::from_secs(10));
@@ -200,47 +204,56 @@ fn a_pod_that_is_being_stopped_says_why_and_until_when() {
         restart: false,
     };
     bed.worker.phase = Phase::Terminating { end, grace };
-    let told = bed.explain();
+    let explanation = bed.explain();
     assert_eq!(
-        told.summary,
+        explanation.summary,
         "Terminating: it is being stopped, because no source wants it any more"
     );
-    assert_eq!(next(&told), [(20, "what still runs of it is killed")]);
+    assert_eq!(
+        next(&explanation),
+        [(20, "what still runs of it is killed")]
+    );
 }
 
 #[test]
-fn what_failed_for_the_whole_pod_comes_first() {
+fn failures_of_the_whole_pod_come_first() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     let failed = HistoryEntry::about_pod(Action::Fail, "cannot create the sandbox: no CNI".into());
     bed.record.note(failed, t(-5));
     bed.worker.next_sync = Some(bed.here + Duration::from_secs(8));
-    let told = bed.explain();
+    let explanation = bed.explain();
     assert_eq!(
-        told.summary,
+        explanation.summary,
         "ContainerCreating: cannot create the sandbox: no CNI"
     );
-    assert_eq!(told.pod_history[0].last, t(-5));
+    assert_eq!(explanation.pod_history[0].last, t(-5));
 }
 
 #[test]
-fn conditions_that_hold_are_not_worth_a_word() {
+fn conditions_that_are_true_are_left_out() {
     let mut bed = bed(up());
     bed.status.conditions = serde_json::from_value(json!([
         {"type": "PodScheduled", "status": "True"},
         {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "m"},
     ]))
     .unwrap();
-    let told = bed.explain();
-    assert_eq!(told.conditions.len(), 1);
+    let explanation = bed.explain();
+    assert_eq!(explanation.conditions.len(), 1);
     assert_eq!(
-        (&*told.conditions[0].kind, &*told.conditions[0].reason),
+        (
+            &*explanation.conditions[0].kind,
+            &*explanation.conditions[0].reason
+        ),
         ("Ready", "ContainersNotReady")
     );
 }
 
 #[test]
-fn an_explanation_is_read_back_as_it_was_told() {
-    let told = bed(up()).explain();
-    let text = serde_json::to_string(&told).unwrap();
-    assert_eq!(serde_json::from_str::<Explanation>(&text).unwrap(), told);
+fn an_explanation_survives_serialization() {
+    let explanation = bed(up()).explain();
+    let text = serde_json::to_string(&explanation).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Explanation>(&text).unwrap(),
+        explanation
+    );
 }

@@ -1,8 +1,8 @@
-//! Why pods are as they are, for people and programs.
+//! Why pods are in their state, for people and programs.
 //!
-//! * Owns: what is told ([`Overview`], [`Explanation`]; their JSON is served and read back), and the
-//!   rules that make it (`row`, `generate`). Both are pure.
-//! * Woken by a question; nothing is kept and nothing is computed for nobody.
+//! * Owns: the explanations ([`Overview`], [`Explanation`]; their JSON is served and read back), and the rules
+//!   that generate them (`row`, `generate`). Both are pure.
+//! * Woken by a request; keeps nothing.
 //! * Publishes nothing.
 //! * Must never hold a value of an environment variable, or anything else that may be a secret.
 //! * The column STATUS answers to `kubectl get pods` (upstream's `pkg/printers/internalversion`).
@@ -19,22 +19,22 @@ use crate::state::pod_history::Action;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// All pods of the node, a line each.
+/// All pods of the node, a row each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overview {
-    /// Says which state of the board this is; another text is another state.
+    /// Changes with every change of the rows.
     pub version: String,
     /// The node's name.
     pub node: String,
-    /// What is to be known about the node as a whole, if anything is out of order.
+    /// Conditions of the node that need attention.
     #[serde(default)]
     pub remarks: Vec<String>,
-    /// In order of namespace and name.
+    /// By namespace and name.
     pub pods: Vec<PodRow>,
 }
 
-/// One pod as `kubelet pods` shows it.
+/// One row of `kubelet pods`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRow {
@@ -44,41 +44,41 @@ pub struct PodRow {
     pub name: String,
     /// UID.
     pub uid: String,
-    /// `file`, `http` or `api`; empty when nobody says so.
+    /// `file`, `http` or `api`; empty when unknown.
     pub source: String,
     /// Containers that are ready, sidecars included.
     pub ready: usize,
-    /// Containers there are to be, sidecars included.
+    /// Containers of the spec, sidecars included.
     pub containers: usize,
-    /// What `kubectl get pods` would print: `Running`, `CrashLoopBackOff`, `Init:0/2`, …
+    /// The column STATUS of `kubectl get pods`: `Running`, `CrashLoopBackOff`, `Init:0/2`, …
     pub status: String,
     /// The API's phase.
     pub phase: String,
     /// Restarts of all containers that count.
     pub restarts: i64,
-    /// When a container ended last before it was restarted.
+    /// When a container terminated last before it was restarted.
     pub last_restart: Option<Timestamp>,
     /// When the pod was created, or first seen here.
     pub since: Option<Timestamp>,
     /// The primary address; empty when there is none.
     pub ip: String,
-    /// How a container ended last, or why one cannot start; empty when all is well.
+    /// How a container terminated last, or why one cannot start; empty when neither is so.
     pub last_reason: String,
 }
 
-/// Whether anybody has to look at a pod.
+/// Whether a pod needs attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// All its containers are ready, or it has done what it was there for.
+    /// All its containers are ready, or it has succeeded.
     Well,
-    /// It is on its way, and nothing has failed so far.
+    /// It is starting or terminating, and nothing has failed so far.
     UnderWay,
     /// Something has failed.
     Wrong,
 }
 
 impl PodRow {
-    /// Whether anybody has to look at it.
+    /// Whether the pod needs attention.
     pub fn order(&self) -> Order {
         let waiting = matches!(
             &*self.status,
@@ -98,63 +98,63 @@ impl PodRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// The pod's line.
+    /// The pod's row.
     pub pod: PodRow,
-    /// When this was true.
+    /// The time of the explanation.
     pub now: Timestamp,
-    /// One sentence: why it is in this state.
+    /// One sentence: why the pod is in this state.
     pub summary: String,
-    /// What the kubelet is doing about it at this moment.
+    /// The current step of the kubelet.
     pub doing: Option<Doing>,
     /// What it waits for.
     pub waits: Vec<Wait>,
-    /// What will happen next without anything else happening before, soonest first.
+    /// What will happen next unless something else happens before, soonest first.
     pub next: Vec<Upcoming>,
-    /// What has happened to it so far, as far as that is known, in order.
+    /// What has happened so far, as far as that is known, in order.
     #[serde(default)]
     pub timeline: Vec<Moment>,
-    /// Its containers, in the order in which they are started.
+    /// Its containers, in the order in which they start.
     pub containers: Vec<ContainerView>,
-    /// Conditions that do not hold.
+    /// Conditions that are not true.
     pub conditions: Vec<ConditionView>,
     /// Its probes.
     pub probes: Vec<ProbeReport>,
-    /// What was decided lately, oldest first.
+    /// Its history, oldest first.
     #[serde(rename = "decisions")]
     pub pod_history: Vec<HistoryReport>,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
 }
 
-/// A step that is under way.
+/// A step in progress.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Doing {
-    /// What.
+    /// The step.
     pub step: String,
-    /// Since when.
+    /// Its start.
     pub since: Timestamp,
 }
 
-/// Something that has to happen first.
+/// Something that must happen first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
     /// The container that waits; empty for the pod.
     pub container: String,
-    /// For what.
+    /// What it waits for.
     pub what: String,
-    /// Until when at the latest, where that is known.
+    /// The latest end, if known.
     pub until: Option<Timestamp>,
 }
 
-/// Something that will happen at a known instant.
+/// Something that will happen at a known time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Upcoming {
-    /// When.
+    /// The time.
     pub at: Timestamp,
-    /// What.
+    /// The step.
     pub what: String,
 }
 
@@ -162,13 +162,13 @@ pub struct Upcoming {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Moment {
-    /// When. What a status tells may be cut to whole seconds.
+    /// The time. Times in a status may be whole seconds.
     pub at: Timestamp,
     /// The container; empty for the pod.
     pub container: String,
     /// What, in a few words.
     pub what: String,
-    /// The same in more words; may be empty.
+    /// Details; may be empty.
     pub detail: String,
 }
 
@@ -180,39 +180,39 @@ pub struct ContainerView {
     pub name: String,
     /// `init`, `sidecar` or `container`.
     pub kind: String,
-    /// As the user wrote it.
+    /// As in the manifest.
     pub image: String,
     /// `waiting`, `running`, `terminated`, or `unknown` when there is no status yet.
     pub state: String,
-    /// Why it is in that state.
+    /// The reason of that state.
     pub reason: String,
-    /// The same in more words.
+    /// Its message.
     pub message: String,
-    /// Since when, where that is known.
+    /// Start of that state, if known.
     pub since: Option<Timestamp>,
-    /// Exit code of a container that has ended.
+    /// Exit code of a terminated container.
     pub exit_code: Option<i32>,
-    /// It counts as ready.
+    /// Whether it is ready.
     pub ready: bool,
-    /// It counts as started.
+    /// Whether it has started.
     pub started: bool,
     /// Restarts.
     pub restarts: i32,
-    /// How the instance before ended.
+    /// How the previous instance terminated.
     pub last: Option<LastEnd>,
 }
 
-/// How an instance of a container ended.
+/// How an instance of a container terminated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastEnd {
-    /// Why, by the runtime's or the kubelet's word.
+    /// Reason, by the runtime or the kubelet.
     pub reason: String,
-    /// Its last words.
+    /// Its termination message.
     pub message: String,
     /// Exit code.
     pub exit_code: i32,
-    /// When.
+    /// End time.
     pub at: Option<Timestamp>,
 }
 
@@ -223,11 +223,11 @@ pub struct ConditionView {
     /// Type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Why it does not hold.
+    /// The reason why it is not true.
     pub reason: String,
-    /// The same in more words.
+    /// Its message.
     pub message: String,
-    /// Since when.
+    /// Time of the last transition.
     pub since: Option<Timestamp>,
 }
 
@@ -239,38 +239,38 @@ pub struct ProbeReport {
     pub container: String,
     /// `Liveness`, `Readiness` or `Startup`.
     pub kind: String,
-    /// The verdict that holds: `success`, `failure`, or `unknown` before there is one.
+    /// The current probe result: `success`, `failure`, or `unknown` before the first one.
     #[serde(rename = "verdict")]
     pub probe_result: String,
-    /// How it ran last: `success`, `failure`, or `unknown` when it could not be run.
+    /// Result of the last run: `success`, `failure`, or `unknown` when it could not run.
     pub last_result: Option<String>,
-    /// When it ran last.
+    /// Time of the last run.
     pub last_at: Option<Timestamp>,
-    /// How many times in a row it ended like that.
+    /// How many times in a row it had that result.
     pub in_a_row: u32,
-    /// What it said when it last did not succeed.
+    /// Its output when it last did not succeed.
     pub message: String,
-    /// When it runs next.
+    /// Time of the next run.
     pub next: Option<Timestamp>,
 }
 
-/// A decision; equal ones are one.
+/// An entry of the history; equal ones are counted together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryReport {
-    /// What.
+    /// The action.
     pub action: Action,
     /// The container; empty for the pod.
     pub container: String,
     /// Why.
     pub why: String,
-    /// Until when it holds, where that is known.
+    /// When it ends, if known.
     pub until: Option<Timestamp>,
-    /// How often it was made.
+    /// How many times.
     pub count: u32,
-    /// When first.
+    /// The first time.
     pub first: Timestamp,
-    /// When last.
+    /// The last time.
     pub last: Timestamp,
 }
 
@@ -283,15 +283,15 @@ pub struct EventReport {
     pub kind: String,
     /// Reason.
     pub reason: String,
-    /// The container that it is about; empty for the pod.
+    /// Its container; empty for the pod.
     #[serde(default)]
     pub container: String,
     /// Message.
     pub message: String,
-    /// How often.
+    /// How many times.
     pub count: u32,
-    /// When first.
+    /// The first time.
     pub first: Timestamp,
-    /// When last.
+    /// The last time.
     pub last: Timestamp,
 }

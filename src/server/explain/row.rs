@@ -1,4 +1,4 @@
-//! A pod in one line, as `kubectl get pods` has it. Pure.
+//! A pod in one row, as `kubectl get pods` prints it. Pure.
 
 use super::PodRow;
 use crate::model::{Pod, PodExt, is_sidecar, keys, reasons};
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use std::collections::HashSet;
 
-/// The line of a pod. `ending`: it is being stopped.
+/// The row of a pod. `ending`: it is being stopped.
 pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
     let none = PodStatus::default();
     let status = status.or(pod.status.as_ref()).unwrap_or(&none);
@@ -26,9 +26,10 @@ pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
             .into(),
         ready: counted.ready,
         containers: counted.total,
-        status: match (ending || pod.is_being_deleted()) && !is_over {
-            true => "Terminating".into(),
-            false => counted.reason,
+        status: if (ending || pod.is_being_deleted()) && !is_over {
+            "Terminating".into()
+        } else {
+            counted.reason
         },
         phase,
         restarts: counted.restarts,
@@ -39,7 +40,7 @@ pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
     }
 }
 
-/// What the loop over the containers adds up.
+/// The sums over the containers.
 #[derive(Default)]
 struct Counted {
     reason: String,
@@ -127,9 +128,10 @@ fn count_regular(status: &PodStatus, counted: &mut Counted) {
         }
     }
     if counted.reason == reasons::COMPLETED && one_runs {
-        counted.reason = match holds(status, "Ready") {
-            true => "Running".into(),
-            false => "NotReady".into(),
+        counted.reason = if holds(status, "Ready") {
+            "Running".into()
+        } else {
+            "NotReady".into()
         };
     }
 }
@@ -162,7 +164,7 @@ fn end_in_a_word(ended: &ContainerStateTerminated) -> String {
     }
 }
 
-/// How a container ended last with a failure, if one did; else why one cannot be started.
+/// How a container failed last, if one did; else why one cannot start.
 fn last_reason(status: &PodStatus) -> String {
     let lists = [&status.init_container_statuses, &status.container_statuses];
     let all = || lists.into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-fn shown(spec: &Value, status: Value, ending: bool) -> PodRow {
+fn row_of(spec: &Value, status: Value, ending: bool) -> PodRow {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "web-n1", "namespace": "shop", "uid": "u",
                      "annotations": {"kubernetes.io/config.source": "file"}},
@@ -137,7 +137,7 @@ fn the_status_is_the_one_that_kubectl_prints() {
     for (phase, init, regular, expected) in rows {
         let status =
             json!({"phase": phase, "initContainerStatuses": init, "containerStatuses": regular});
-        assert_eq!(line(&shown(&spec(), status, false)), expected);
+        assert_eq!(line(&row_of(&spec(), status, false)), expected);
     }
 }
 
@@ -145,11 +145,11 @@ fn the_status_is_the_one_that_kubectl_prints() {
 fn a_pod_that_is_being_stopped_is_terminating_unless_it_has_ended() {
     let status = |phase: &str| json!({"phase": phase, "containerStatuses": [running("a", true)]});
     assert_eq!(
-        shown(&spec(), status("Running"), true).status,
+        row_of(&spec(), status("Running"), true).status,
         "Terminating"
     );
     assert_ne!(
-        shown(&spec(), status("Succeeded"), true).status,
+        row_of(&spec(), status("Succeeded"), true).status,
         "Terminating"
     );
 }
@@ -157,7 +157,7 @@ fn a_pod_that_is_being_stopped_is_terminating_unless_it_has_ended() {
 #[test]
 fn a_reason_of_the_pods_own_comes_before_its_phase() {
     let status = json!({"phase": "Failed", "reason": "Evicted"});
-    let row = shown(&spec(), status, false);
+    let row = row_of(&spec(), status, false);
     assert_eq!((&*row.status, &*row.phase), ("Evicted", "Failed"));
     assert_eq!(row.last_reason, "Evicted");
 }
@@ -174,11 +174,11 @@ fn sidecars_count_and_their_restarts_stay_when_the_pod_is_initialised() {
     init["restartCount"] = 5.into();
     let status = json!({"phase": "Running",
         "initContainerStatuses": [side, init], "containerStatuses": [running("a", true)]});
-    let row = shown(&spec, status, false);
+    let row = row_of(&spec, status, false);
     assert_eq!((line(&row), row.restarts), ("2/2 Running".into(), 2));
     let status = json!({"phase": "Pending",
         "initContainerStatuses": [running("side", false)], "containerStatuses": []});
-    assert_eq!(line(&shown(&spec, status, false)), "0/2 Init:0/2");
+    assert_eq!(line(&row_of(&spec, status, false)), "0/2 Init:0/2");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn the_last_restart_is_the_end_of_the_instance_before() {
     web["lastState"] = json!({"terminated": {"exitCode": 2, "reason": "Error", "finishedAt": "2026-01-01T00:02:00Z"}});
     let status = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "podIP": "10.0.0.7",
         "containerStatuses": [web, running("b", true)]});
-    let row = shown(
+    let row = row_of(
         &json!({"containers": [{"name": "a"}, {"name": "b"}]}),
         status,
         false,
@@ -206,18 +206,18 @@ fn the_last_restart_is_the_end_of_the_instance_before() {
 }
 
 #[test]
-fn what_went_well_is_no_last_reason() {
+fn a_success_is_no_last_reason() {
     let status = json!({"phase": "Running",
         "initContainerStatuses": [ended("i1", 0, "Completed")],
         "containerStatuses": [waiting_for("a", "ContainerCreating"), waiting_for("b", "ErrImagePull")]});
-    assert_eq!(shown(&spec(), status, false).last_reason, "ErrImagePull");
+    assert_eq!(row_of(&spec(), status, false).last_reason, "ErrImagePull");
     let status =
         json!({"phase": "Running", "containerStatuses": [running("a", true), running("b", true)]});
-    assert_eq!(shown(&spec(), status, false).last_reason, "");
+    assert_eq!(row_of(&spec(), status, false).last_reason, "");
 }
 
 #[test]
-fn a_pod_that_nobody_has_looked_at_yet_has_a_line() {
+fn a_pod_without_a_status_has_a_row() {
     let row = row(&Pod::default(), None, false);
     assert_eq!(line(&row), "0/0 Unknown");
 }

@@ -1,6 +1,6 @@
-//! What has happened to a pod, in order: from its conditions, its containers' states, decisions and events. Pure.
+//! What has happened to a pod, in order: from its conditions, container states, history and events. Pure.
 //!
-//! Nothing is made up: what none of them holds any more is not told.
+//! Only what one of them still has is shown.
 
 use super::{EventReport, Moment, row::terminated};
 use crate::{
@@ -10,24 +10,23 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
-/// Events that are steps, in their order. The first of each container counts: later ones are about its
-/// restarts.
+/// Events that are steps, in order. The first one of each container counts: later ones are about restarts.
 const EVENTS: [(&str, &str); 4] = [
     (event::PULLING, "image pull begun"),
     (event::PULLED, "image there"),
     (event::CREATED, "created"),
     (event::STARTED, "started"),
 ];
-/// Places of a container's other steps among them.
+/// Ranks of the other steps of a container.
 const STARTED: usize = 3;
 const ENDED: usize = 4;
 const STARTED_AGAIN: usize = 5;
-/// Places that a container takes, and that a pod takes before its first one.
+/// Ranks that a container takes, and that a pod takes before its first container.
 const PLACES: usize = 10;
 
 struct Steps<'a> {
     pod: &'a Pod,
-    /// With its place among those of the same second: a status tells whole seconds only.
+    /// With its rank among those of the same second: a status has whole seconds only.
     found: Vec<(usize, Moment)>,
 }
 
@@ -61,7 +60,7 @@ impl Steps<'_> {
         }));
     }
 
-    /// Containers start one after the other; before the first regular one is the pod's initialisation.
+    /// Containers start one after the other; the pod is initialized before its first regular one.
     fn place(&self, container: &str) -> usize {
         let inits = self.pod.init_containers();
         let index = match inits.iter().position(|known| known.name == container) {
@@ -86,7 +85,7 @@ impl Steps<'_> {
     }
 }
 
-/// What is known to have happened, the oldest first.
+/// The known steps, oldest first.
 pub fn timeline(
     pod: &Pod,
     status: Option<&PodStatus>,
@@ -119,7 +118,7 @@ pub fn timeline(
     steps.in_order()
 }
 
-/// Of each container, the oldest event of that reason.
+/// The oldest event of that reason of each container.
 fn firsts<'a>(events: &'a [EventReport], reason: &str) -> Vec<&'a EventReport> {
     let mut firsts: Vec<&EventReport> = Vec::new();
     for event in events.iter().filter(|event| event.reason == reason) {
@@ -159,7 +158,7 @@ fn of_status(status: &PodStatus, events: &[EventReport], steps: &mut Steps<'_>) 
 fn of_container(container: &ContainerStatus, events: &[EventReport], steps: &mut Steps<'_>) {
     let name = container.name.as_str();
     let of_it = |known: &EventReport| known.reason == event::STARTED && known.container == name;
-    let told = events.iter().any(of_it);
+    let reported = events.iter().any(of_it);
     let state = container.state.as_ref();
     let running = state.and_then(|state| state.running.as_ref());
     let started = running.and_then(|running| running.started_at.as_ref());
@@ -167,7 +166,7 @@ fn of_container(container: &ContainerStatus, events: &[EventReport], steps: &mut
     let started = started.or_else(|| ended?.started_at.as_ref());
     let started = started.map(|time| time.0);
     match container.restart_count {
-        0 if told => {}
+        0 if reported => {}
         0 => steps.push_of(name, started, STARTED, "started", String::new()),
         count => {
             let detail = format!("restart {count}");
@@ -216,7 +215,7 @@ mod tests {
         }
     }
 
-    fn told(
+    fn steps_of(
         pod: &Pod,
         status: Value,
         record: &Record,
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_step_by_step() {
+    fn a_start_is_shown_step_by_step() {
         let pod = pod(json!({keys::CONFIG_SEEN: t(100).to_string(), keys::CONFIG_SOURCE: "file"}));
         let mut record = Record::default();
         record.note(
@@ -273,11 +272,11 @@ mod tests {
             (1000, "ready"),
         ];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
-        assert_eq!(told(&pod, status, &record, &events), expected);
+        assert_eq!(steps_of(&pod, status, &record, &events), expected);
     }
 
     #[test]
-    fn restarts_are_told_by_their_last_end_and_start() {
+    fn restarts_are_shown_by_their_last_end_and_start() {
         let events = [
             happened(event::STARTED, "main", 90_000, 1),
             happened(event::STARTED, "main", 1000, 3),
@@ -301,13 +300,13 @@ mod tests {
         ];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
         assert_eq!(
-            told(&pod(json!({})), status, &Record::default(), &events),
+            steps_of(&pod(json!({})), status, &Record::default(), &events),
             expected
         );
     }
 
     #[test]
-    fn what_nothing_tells_is_not_made_up() {
+    fn unknown_steps_are_left_out() {
         let status = json!({"containerStatuses": [
             {"name": "main", "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": {"waiting": {}}},
             {"name": "done", "ready": false, "restartCount": 0, "image": "", "imageID": "",
@@ -316,7 +315,7 @@ mod tests {
         let pod = pod(json!({keys::CONFIG_SEEN: "no time"}));
         let expected = [(5000, "done|started"), (7000, "done|ended|exit code 0")];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
-        assert_eq!(told(&pod, status, &Record::default(), &[]), expected);
+        assert_eq!(steps_of(&pod, status, &Record::default(), &[]), expected);
         assert!(timeline(&pod, None, &Record::default(), &[]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Times as people read them. Pure.
+//! Times for people. Pure.
 
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -7,7 +7,7 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How long from one time to another, in the two largest units that matter, as `kubectl` has it.
+/// The distance of two times in its two largest units, as `kubectl` prints it.
 pub fn span(from: Timestamp, to: Timestamp) -> String {
     let seconds = to.as_second().saturating_sub(from.as_second()).max(0);
     let two = |whole: i64, large: &str, rest: i64, small: &str| match rest {
@@ -27,12 +27,13 @@ pub fn span(from: Timestamp, to: Timestamp) -> String {
     }
 }
 
-/// A time and how far it is from now: `12:00:40 (in 23s)`. Another day is named.
+/// A time and its distance from now: `12:00:40 (in 23s)`. Another day has its date.
 pub fn clock(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let (then, today) = (at.to_zoned(zone.clone()), now.to_zoned(zone.clone()));
-    let form = match then.date() == today.date() {
-        true => "%H:%M:%S",
-        false => "%Y-%m-%d %H:%M:%S",
+    let form = if then.date() == today.date() {
+        "%H:%M:%S"
+    } else {
+        "%Y-%m-%d %H:%M:%S"
     };
     let distance = match at.as_second().cmp(&now.as_second()) {
         std::cmp::Ordering::Greater => format!("in {}", span(now, at)),
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_told_in_the_units_that_matter() {
+    fn durations_have_their_two_largest_units() {
         for (seconds, expected) in [
             (-5, "0s"),
             (0, "0s"),
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_with_its_distance_and_another_day_by_name() {
+    fn a_time_is_shown_with_its_distance_and_with_its_date_on_another_day() {
         let zone = TimeZone::fixed(jiff::tz::offset(1));
         assert_eq!(clock(t(23), t(0), &zone), "01:00:23 (in 23s)");
         assert_eq!(clock(t(0), t(0), &zone), "01:00:00 (now)");

@@ -1,8 +1,8 @@
-//! Pages for a browser, made of what is told as JSON elsewhere. They can be read without JavaScript; with
-//! it, they are fetched again when something changes.
+//! Pages for browsers, from the same data as the JSON of `/explain`. They work without JavaScript; with it,
+//! they are reloaded when something changes.
 //!
-//! Nearly all text on them was written by others. It gets into a page escaped and no other way, and all
-//! that a page may load or run is its own style and its own script, known by their hashes.
+//! Nearly all text on them is foreign. It is always escaped, and a page may load or run only its own style and
+//! its own script, which are known by their hashes.
 
 mod overview;
 mod pod;
@@ -10,10 +10,8 @@ mod pod;
 use super::{
     html::{Html, LONG},
     response::{Body, respond},
-    routes::ExplainQuery,
-    views::Views,
 };
-use crate::server::explain::PodRow;
+use crate::server::explain::{Explanation, Overview, PodRow};
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
@@ -31,14 +29,14 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// The way to `/` from there and from a pod's page: behind a proxy it is not the root of the server.
+/// Relative links to `/`, from there and from a pod's page: behind a proxy it is not the root of the server.
 const HERE: &str = "./";
 const ABOVE: &str = "../../";
 
 /// A chunk is sent once it has at least this many bytes.
 const CHUNK: usize = 16 * 1024;
 
-/// What a browser may do with a page: show it, run its one script, and let that ask for news.
+/// What a browser may do with a page: show it, run its script, and let that request changes.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     let hash = |text: &str| {
         let hash = Sha256::digest(text);
@@ -53,49 +51,50 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).ok()
 });
 
-/// The node's pods. Rows are made while they are sent.
-pub(super) fn node(views: &Views, now: Timestamp) -> Response<Body> {
-    let overview = (views.overview)();
+/// The node's pods. Rows are made while they are sent; `explain` is called for a pod that waits, with its
+/// namespace, name and UID.
+pub(super) fn node(
+    overview: Overview,
+    explain: impl Fn(&str, &str, &str) -> Option<Explanation> + Send + 'static,
+    version: &'static str,
+    now: Timestamp,
+) -> Response<Body> {
     let head = overview::head(&overview);
     let tail = overview::tail(&overview);
     let title = Html::new().text(&overview.node, LONG).own(": pods");
-    let explain = views.explain.clone();
     let row = move |pod: PodRow| {
-        let query = overview::asks_why(&pod).then(|| ExplainQuery {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: Some(pod.uid.clone()),
-        });
-        let why = query.and_then(|query| explain(&query));
-        overview::row(&pod, why.as_ref(), now)
+        let why = overview::asks_why(&pod).then(|| explain(&pod.namespace, &pod.name, &pod.uid));
+        overview::row(&pod, why.flatten().as_ref(), now)
     };
     let frame = (HERE, &title, overview.version.as_str());
-    let (before, after) = around(frame, views);
+    let (before, after) = around(frame, version);
     let parts = [before, head].into_iter();
     let parts = parts.chain(overview.pods.into_iter().map(row));
     answer(StatusCode::OK, parts.chain([tail, after]))
 }
 
-/// One pod.
-pub(super) fn pod(views: &Views, query: &ExplainQuery) -> Response<Body> {
-    // Before the pod is looked at, so that what changes meanwhile is news.
-    let (version, _) = (views.news)();
-    let told = (views.explain)(query);
-    let (status, content) = match &told {
-        Some(told) => (StatusCode::OK, pod::content(told)),
-        None => {
-            let content = pod::unknown(&query.namespace, &query.name);
-            (StatusCode::NOT_FOUND, content)
-        }
+/// One pod by namespace and name; without an explanation it is not known. `news` is the version of the data.
+pub(super) fn pod(
+    (namespace, name): (&str, &str),
+    explanation: Option<&Explanation>,
+    news: &str,
+    version: &'static str,
+) -> Response<Body> {
+    let (status, content) = match explanation {
+        Some(explanation) => (StatusCode::OK, pod::content(explanation)),
+        None => (StatusCode::NOT_FOUND, pod::unknown(namespace, name)),
     };
-    let title = Html::new().text(&query.namespace, LONG).own("/");
-    let title = title.text(&query.name, LONG);
-    let (before, after) = around((ABOVE, &title, &version), views);
+    let title = Html::new().text(namespace, LONG).own("/");
+    let title = title.text(name, LONG);
+    let (before, after) = around((ABOVE, &title, news), version);
     answer(status, [before, content, after].into_iter())
 }
 
-/// What stands before and behind the content of each page, with the version of what is shown.
-fn around((root, title, version): (&'static str, &Html, &str), views: &Views) -> (Html, Html) {
+/// The HTML before and after the content of each page, with the version of the data.
+fn around(
+    (root, title, version): (&'static str, &Html, &str),
+    kubelet: &'static str,
+) -> (Html, Html) {
     let before = Html::new()
         .own("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
         .own("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>")
@@ -117,7 +116,7 @@ fn around((root, title, version): (&'static str, &Html, &str), views: &Views) ->
         .own("\">\n");
     let after = Html::new()
         .own("\n</main>\n<footer>Times are in UTC. Kubelet ")
-        .text(views.process.version, LONG)
+        .text(kubelet, LONG)
         .own("</footer>\n<script>")
         .own(SCRIPT)
         .own("</script>\n</body>\n</html>\n");
@@ -143,7 +142,7 @@ fn answer(
     response
 }
 
-/// Pieces are made while the client takes them, so memory holds one chunk of text however many there are.
+/// Pieces are made as the client takes them, so memory holds one chunk of text however many there are.
 fn body(parts: impl Iterator<Item = Html> + Send + 'static) -> Body {
     let mut parts = parts.fuse();
     let chunks = std::iter::from_fn(move || {

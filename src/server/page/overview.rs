@@ -15,7 +15,7 @@ const COLUMNS: [&str; 8] = [
     "Waits for",
 ];
 
-/// What stands before the rows.
+/// The HTML before the rows.
 pub(super) fn head(overview: &Overview) -> Html {
     let node = Html::new().own("<h1>").inline(&overview.node);
     let mut out = node
@@ -28,17 +28,19 @@ pub(super) fn head(overview: &Overview) -> Html {
             .text(remark, LONG)
             .own("</p>");
     }
-    match overview.pods.is_empty() {
-        true => out,
-        false => out.with(&table_head("Pods", &COLUMNS)),
+    if overview.pods.is_empty() {
+        out
+    } else {
+        out.with(&table_head("Pods", &COLUMNS))
     }
 }
 
-/// What stands behind them.
+/// The HTML after the rows.
 pub(super) fn tail(overview: &Overview) -> Html {
-    match overview.pods.is_empty() {
-        true => Html::new(),
-        false => Html::new().own("</tbody></table>"),
+    if overview.pods.is_empty() {
+        Html::new()
+    } else {
+        Html::new().own("</tbody></table>")
     }
 }
 
@@ -71,7 +73,6 @@ pub(super) fn asks_why(pod: &PodRow) -> bool {
     pod.order() != Order::Well
 }
 
-/// One row.
 pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
     let ready = format!("{}/{}", pod.ready, pod.containers);
     let age = pod.since.map(|since| span(since, now));
@@ -88,7 +89,7 @@ pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Ht
     table_row(&COLUMNS, &cells)
 }
 
-/// The status in a word, marked by more than its colour.
+/// The status in a word, distinguished by more than its colour.
 pub(super) fn status(pod: &PodRow) -> Html {
     let open = match pod.order() {
         Order::Well => "<b class=\"well\">",
@@ -106,7 +107,7 @@ pub(super) fn restarts(pod: &PodRow, now: Timestamp) -> Html {
     }
 }
 
-/// What it waits for or is at, and until when; else how something of it ended last.
+/// What the pod waits for or does, and until when; else how a container terminated last.
 fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
     let wait = why.and_then(|why| why.waits.first());
     if let Some(wait) = wait {
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_what_the_table_of_the_command_line_does() {
+    fn a_row_has_the_columns_of_the_command_line() {
         let shown = row(&running(), None, t(0));
         let cells = cells(&shown);
         let link = "<a href=\"pod/shop/web-n1?uid=u1\">web-n1</a></th><td ";
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_not_well_tells_what_it_waits_for() {
+    fn a_pod_that_needs_attention_shows_what_it_waits_for() {
         assert!(asks_why(&crashing()));
         let mut why = Explanation::default();
         let last = |why: &Explanation| cells(&row(&crashing(), Some(why), t(0)))[7].clone();

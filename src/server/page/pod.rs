@@ -1,4 +1,4 @@
-//! Everything about one pod. Pure.
+//! The page of one pod. Pure.
 
 use super::{
     ABOVE,
@@ -13,23 +13,23 @@ use crate::{
 use jiff::Timestamp;
 
 /// The content of the page.
-pub(super) fn content(told: &Explanation) -> Html {
+pub(super) fn content(explanation: &Explanation) -> Html {
     let tables = [
-        waits(told),
-        next(told),
-        timeline(&told.timeline, told.now),
-        containers(told),
-        probes(told),
-        conditions(told),
-        pod_history(told),
-        events(told),
+        waits(explanation),
+        next(explanation),
+        timeline(&explanation.timeline, explanation.now),
+        containers(explanation),
+        probes(explanation),
+        conditions(explanation),
+        pod_history(explanation),
+        events(explanation),
     ];
     tables
         .iter()
-        .fold(head(told), |page, table| page.with(table))
+        .fold(head(explanation), |page, table| page.with(table))
 }
 
-/// The content of the page of a pod that is not known.
+/// The content of the page of an unknown pod.
 pub(super) fn unknown(namespace: &str, name: &str) -> Html {
     let out = Html::new().own("<h1>No such pod</h1><p>No pod ");
     let out = out.inline(namespace).own("/").inline(name);
@@ -52,18 +52,18 @@ fn time(at: Option<Timestamp>, now: Timestamp) -> Html {
     at.map_or_else(Html::new, |at| Html::new().time(at, now))
 }
 
-fn head(told: &Explanation) -> Html {
-    let pod = &told.pod;
+fn head(explanation: &Explanation) -> Html {
+    let pod = &explanation.pod;
     let out = Html::new().own("<h1><span class=\"quiet\"><bdi>");
     let out = out.text(&pod.namespace, LONG).own("</bdi>/</span>");
     let out = out.inline(&pod.name).own("</h1><p class=\"sum\">");
-    let mut out = out.text(&told.summary, LONG).own("</p><dl>");
+    let mut out = out.text(&explanation.summary, LONG).own("</p><dl>");
     let ready = format!("{}/{}", pod.ready, pod.containers);
-    let age = pod.since.map(|since| span(since, told.now));
+    let age = pod.since.map(|since| span(since, explanation.now));
     let facts = [
         ("Status", status(pod)),
         ("Ready", long(&ready)),
-        ("Restarts", restarts(pod, told.now)),
+        ("Restarts", restarts(pod, explanation.now)),
         ("Age", long(age.as_deref().unwrap_or_default())),
         ("IP", long(&pod.ip)),
         ("Source", long(&pod.source)),
@@ -76,15 +76,15 @@ fn head(told: &Explanation) -> Html {
     out.own("</dl>")
 }
 
-fn waits(told: &Explanation) -> Html {
+fn waits(explanation: &Explanation) -> Html {
     let mut rows = Vec::new();
-    if let Some(doing) = &told.doing {
-        let since = Html::new().own("since ").time(doing.since, told.now);
+    if let Some(doing) = &explanation.doing {
+        let since = Html::new().own("since ").time(doing.since, explanation.now);
         rows.push(vec![Html::new().own("under way"), long(&doing.step), since]);
     }
-    for wait in &told.waits {
+    for wait in &explanation.waits {
         let until = match wait.until {
-            Some(until) => Html::new().own("until ").time(until, told.now),
+            Some(until) => Html::new().own("until ").time(until, explanation.now),
             None => Html::new(),
         };
         rows.push(vec![of_pod(&wait.container), long(&wait.what), until]);
@@ -92,11 +92,11 @@ fn waits(told: &Explanation) -> Html {
     section("Waits for", &["Who", "What", "When"], &rows)
 }
 
-fn next(told: &Explanation) -> Html {
+fn next(explanation: &Explanation) -> Html {
     let row = |next: &crate::server::explain::Upcoming| {
-        vec![Html::new().time(next.at, told.now), long(&next.what)]
+        vec![Html::new().time(next.at, explanation.now), long(&next.what)]
     };
-    let rows: Vec<_> = told.next.iter().map(row).collect();
+    let rows: Vec<_> = explanation.next.iter().map(row).collect();
     section("Comes next", &["When", "What"], &rows)
 }
 
@@ -118,8 +118,8 @@ fn timeline(moments: &[Moment], now: Timestamp) -> Html {
     section("Timeline", &columns, &rows)
 }
 
-/// How long a step took. Most times that a status tells are whole seconds, so with one of these the
-/// difference is, too.
+/// The duration of a step. Most times of a status are whole seconds, so a difference with one of these is in
+/// whole seconds too.
 fn took(from: Timestamp, to: Timestamp) -> String {
     let millis = to.as_millisecond() - from.as_millisecond();
     let exact = |at: Timestamp| at.subsec_nanosecond() != 0;
@@ -131,24 +131,24 @@ fn took(from: Timestamp, to: Timestamp) -> String {
     }
 }
 
-fn containers(told: &Explanation) -> Html {
+fn containers(explanation: &Explanation) -> Html {
     let row = |container: &ContainerView| {
         let last = container.last.as_ref().map_or_else(Html::new, |last| {
             let out = ended(last.exit_code, &last.reason).own(" ");
-            let out = out.with(&time(last.at, told.now)).own(" ");
+            let out = out.with(&time(last.at, explanation.now)).own(" ");
             out.text(&last.message, LONG)
         });
         vec![
             long(&container.name),
             long(&container.kind),
-            state(container, told.now),
+            state(container, explanation.now),
             Html::new().number(container.restarts.into()),
             last,
             long(&container.image),
-            log(told, container),
+            log(explanation, container),
         ]
     };
-    let rows: Vec<_> = told.containers.iter().map(row).collect();
+    let rows: Vec<_> = explanation.containers.iter().map(row).collect();
     let columns = [
         "Container",
         "Kind",
@@ -161,7 +161,7 @@ fn containers(told: &Explanation) -> Html {
     section("Containers", &columns, &rows)
 }
 
-fn log(told: &Explanation, container: &ContainerView) -> Html {
+fn log(explanation: &Explanation, container: &ContainerView) -> Html {
     if matches!(container.state.as_str(), "unknown" | "waiting") && container.last.is_none() {
         return Html::new();
     }
@@ -170,9 +170,9 @@ fn log(told: &Explanation, container: &ContainerView) -> Html {
         .own(ABOVE)
         .own("containerLogs/");
     let out = out
-        .segment(&told.pod.namespace)
+        .segment(&explanation.pod.namespace)
         .own("/")
-        .segment(&told.pod.name);
+        .segment(&explanation.pod.name);
     let out = out.own("/").segment(&container.name);
     out.own("?tailLines=500\">log</a>")
 }
@@ -208,7 +208,7 @@ fn state(container: &ContainerView, now: Timestamp) -> Html {
     }
 }
 
-fn probes(told: &Explanation) -> Html {
+fn probes(explanation: &Explanation) -> Html {
     let row = |probe: &ProbeReport| {
         let probe_result = match probe.probe_result.as_str() {
             "success" => Html::new().own("<b class=\"well\">success</b>"),
@@ -217,7 +217,7 @@ fn probes(told: &Explanation) -> Html {
         };
         let last = match (&probe.last_result, probe.last_at) {
             (Some(result), Some(at)) => {
-                let last = long(result).own(", ").time(at, told.now);
+                let last = long(result).own(", ").time(at, explanation.now);
                 match probe.in_a_row {
                     0 | 1 => last,
                     count => last.own(", ").number(count.into()).own(" in a row"),
@@ -230,55 +230,55 @@ fn probes(told: &Explanation) -> Html {
             long(&probe.kind),
             probe_result,
             last,
-            time(probe.next, told.now),
+            time(probe.next, explanation.now),
             long(&probe.message),
         ]
     };
-    let rows: Vec<_> = told.probes.iter().map(row).collect();
+    let rows: Vec<_> = explanation.probes.iter().map(row).collect();
     let columns = ["Container", "Probe", "Verdict", "Last", "Next", "It said"];
     section("Probes", &columns, &rows)
 }
 
-fn conditions(told: &Explanation) -> Html {
+fn conditions(explanation: &Explanation) -> Html {
     let row = |condition: &crate::server::explain::ConditionView| {
         vec![
             long(&condition.kind),
             long(&condition.reason),
-            time(condition.since, told.now),
+            time(condition.since, explanation.now),
             long(&condition.message),
         ]
     };
-    let rows: Vec<_> = told.conditions.iter().map(row).collect();
+    let rows: Vec<_> = explanation.conditions.iter().map(row).collect();
     let columns = ["Condition", "Reason", "Since", "Message"];
     section("Conditions that do not hold", &columns, &rows)
 }
 
-fn pod_history(told: &Explanation) -> Html {
+fn pod_history(explanation: &Explanation) -> Html {
     let row = |history_entry: &HistoryReport| {
         let what = long(&history_entry.action.to_string());
-        let until = history_entry.until.filter(|until| *until > told.now);
+        let until = history_entry.until.filter(|until| *until > explanation.now);
         vec![
-            Html::new().time(history_entry.last, told.now),
+            Html::new().time(history_entry.last, explanation.now),
             of_pod(&history_entry.container),
             what,
             long(&history_entry.why),
             Html::new().number(history_entry.count.into()),
-            time(until, told.now),
+            time(until, explanation.now),
         ]
     };
-    let rows: Vec<_> = told.pod_history.iter().rev().map(row).collect();
+    let rows: Vec<_> = explanation.pod_history.iter().rev().map(row).collect();
     let columns = ["When", "Who", "Decision", "Why", "Times", "Until"];
     section("Decisions, newest first", &columns, &rows)
 }
 
-fn events(told: &Explanation) -> Html {
+fn events(explanation: &Explanation) -> Html {
     let row = |event: &crate::server::explain::EventReport| {
         let kind = match event.kind.as_str() {
             "Warning" => Html::new().own("<b class=\"wrong\">Warning</b>"),
             kind => long(kind),
         };
         vec![
-            Html::new().time(event.last, told.now),
+            Html::new().time(event.last, explanation.now),
             of_pod(&event.container),
             kind,
             long(&event.reason),
@@ -286,7 +286,7 @@ fn events(told: &Explanation) -> Html {
             long(&event.message),
         ]
     };
-    let rows: Vec<_> = told.events.iter().rev().map(row).collect();
+    let rows: Vec<_> = explanation.events.iter().rev().map(row).collect();
     let columns = ["When", "Who", "Type", "Reason", "Times", "Message"];
     section("Events, newest first", &columns, &rows)
 }

@@ -153,7 +153,7 @@ fn a_section_without_rows_is_not_there() {
 }
 
 #[test]
-fn each_step_of_a_timeline_tells_how_long_after_the_one_before_it_came() {
+fn each_step_of_a_timeline_shows_the_time_since_the_one_before() {
     let rows = [
         (t(0), t(3), "+3s"),
         (t(0), ms(3400), "+3s"),
@@ -183,26 +183,26 @@ fn each_step_of_a_timeline_tells_how_long_after_the_one_before_it_came() {
 }
 
 #[test]
-fn containers_are_told_in_words_and_lead_to_their_logs() {
-    let mut told = everything("main");
-    told.containers[0] = ContainerView {
+fn containers_are_described_and_linked_to_their_logs() {
+    let mut explanation = everything("main");
+    explanation.containers[0] = ContainerView {
         name: "main".into(),
         state: "running".into(),
         started: true,
         since: Some(t(-60)),
         ..ContainerView::default()
     };
-    let page = containers(&told);
+    let page = containers(&explanation);
     assert!(
         page.as_str()
             .contains("<b class=\"underway\">running, not ready</b>, since <time")
     );
     let link = "<a href=\"../../containerLogs/main/main/main?tailLines=500\">log</a>";
     assert!(page.as_str().contains(link), "{page:?}");
-    told.containers[0].state = "waiting".into();
-    assert!(!containers(&told).as_str().contains("href"));
-    told.containers[0].exit_code = Some(2);
-    told.containers[0].reason = "Error".into();
+    explanation.containers[0].state = "waiting".into();
+    assert!(!containers(&explanation).as_str().contains("href"));
+    explanation.containers[0].exit_code = Some(2);
+    explanation.containers[0].reason = "Error".into();
     let ended = "ended with 2 (<bdi>Error</bdi>), since <time";
-    assert!(containers(&told).as_str().contains(ended));
+    assert!(containers(&explanation).as_str().contains(ended));
 }

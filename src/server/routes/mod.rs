@@ -1,13 +1,14 @@
-//! What can be asked for, where, and by whom: one table, read by the parser, the gate and the
-//! documentation.
+//! The table of routes: what can be requested, on which ports, and with which rights.
 
+mod find;
+mod parts;
 mod query;
 mod route;
 mod table;
 
+pub use find::{route, subresources};
+pub(super) use parts::Parts;
+pub use parts::RouteError;
 pub(super) use query::{BadQuery, pairs};
-pub use route::{
-    EventsQuery, ExplainQuery, HealthQuery, OverviewQuery, Post, Route, RouteError, route,
-    subresources,
-};
+pub use route::Route;
 pub use table::{ENTRIES, Entry, Port, Switch, document};

@@ -2,14 +2,23 @@
 
 use crate::base::percent_decoded;
 
-/// A query that cannot be read.
+/// An invalid query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("query parameter {parameter:?}: {detail}")]
 pub struct BadQuery {
-    /// The parameter, as it was written.
+    /// Its name, as in the query.
     pub parameter: String,
     /// What is wrong with it.
     pub detail: String,
+}
+
+impl BadQuery {
+    pub(in crate::server) fn new(parameter: &str, detail: impl Into<String>) -> Self {
+        Self {
+            parameter: parameter.to_owned(),
+            detail: detail.into(),
+        }
+    }
 }
 
 /// The decoded pairs of a query string in their order. A parameter without `=` has an empty value.
@@ -19,22 +28,19 @@ pub(in crate::server) fn pairs(query: &str) -> Result<Vec<(String, String)>, Bad
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let bad = |detail: &str| BadQuery {
-                parameter: key.to_owned(),
-                detail: detail.to_owned(),
-            };
+            let bad = |detail: &str| BadQuery::new(key, detail);
             let name = decode(key).map_err(bad)?;
             Ok((name, decode(value).map_err(bad)?))
         })
         .collect()
 }
 
-/// Undoes percent encoding; `+` is a space.
+/// Decodes percent encoding; `+` is a space.
 fn decode(text: &str) -> Result<String, &'static str> {
     decode_path(&text.replace('+', " "))
 }
 
-/// Undoes the percent encoding of a path, where `+` is itself.
+/// Decodes the percent encoding of a path, where `+` is itself.
 pub(super) fn decode_path(text: &str) -> Result<String, &'static str> {
     let bytes = percent_decoded(text).ok_or("% must be followed by two hexadecimal digits")?;
     String::from_utf8(bytes).map_err(|_| "is not UTF-8")

@@ -1,30 +1,30 @@
-//! The table of routes. Data and nothing else: what a path means is in `route.rs`, who may is asked of
-//! the entry, and `docs/routes.md` is written from it.
+//! The table of routes, as data. Paths are parsed in `route.rs`, the authorization reads the subresources, and
+//! `docs/routes.md` is generated from it.
 
 use super::route::{self, Parse};
 use crate::model::validation::MAX_MANIFEST_BYTES;
-use crate::server::legacy_stats;
+use crate::server::{legacy_stats, posted::Post};
 use std::fmt::Write as _;
 
-/// Which port a request came in on.
+/// The port of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// `healthzPort`: health and nothing else, for everybody.
+    /// `healthzPort`: health alone, unauthenticated.
     Health,
-    /// `readOnlyPort`: what may be read without credentials, where somebody opened it.
+    /// `readOnlyPort`: reading, unauthenticated; off by default.
     ReadOnly,
-    /// `port`: everything, for those who may.
+    /// `port`: everything, with authentication and authorization.
     Main,
     /// The socket in the root directory: everything, for root.
     Local,
 }
 
-/// A setting that can take a group of routes away.
+/// A setting that switches a group of routes off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Switch {
     /// `enableDebuggingHandlers`.
     Debugging,
-    /// The same, for routes of which nothing is left without it.
+    /// The same, for routes that do not exist without it.
     DebuggingPages,
     /// `enableSystemLogHandler`.
     SystemLogs,
@@ -32,12 +32,12 @@ pub enum Switch {
     Profiling,
     /// `enableDebugFlagsHandler`.
     DebugFlags,
-    /// `--allow-posted-pods`, without which it is off.
+    /// `--allow-posted-pods`; off by default.
     PostedPods,
 }
 
 impl Switch {
-    /// The field of the configuration or the flag, as it is written there.
+    /// The name of the configuration field or the flag.
     pub fn field(self) -> &'static str {
         match self {
             Self::Debugging | Self::DebuggingPages => "enableDebuggingHandlers",
@@ -48,8 +48,8 @@ impl Switch {
         }
     }
 
-    /// What a route with this switch answers, given all switches that are off: nothing where it is there, else
-    /// the text of a 405, or a 404 without any. The texts are upstream's.
+    /// How a route with this switch is refused, given all switches that are off: `None` when it is served, else
+    /// the text of a 405, or a 404 without a text. The texts are upstream's.
     pub(in crate::server) fn refusal(self, off: &[Self]) -> Option<Option<&'static str>> {
         if self != Self::PostedPods && off.contains(&Self::Debugging) {
             let gone = matches!(self, Self::DebuggingPages | Self::DebugFlags);
@@ -69,32 +69,32 @@ impl Switch {
 /// One row of the table.
 #[derive(Debug)]
 pub struct Entry {
-    /// The path. `{name}` stands for one segment, `{name...}` for the rest; a slash at the end may be
-    /// left out by the client, or added only where it is written here.
+    /// The path. `{name}` matches one segment, `{name...}` the rest. A trailing slash here is optional in a
+    /// request; without one here, a request must have none.
     pub pattern: &'static str,
-    /// Methods that are answered. Where GET is, HEAD is too.
+    /// Its methods. GET includes HEAD.
     pub methods: &'static [&'static str],
-    /// Where it is answered.
+    /// Its ports.
     pub ports: &'static [Port],
-    /// On [`Port::Main`]: subresources of `nodes`; who may use one of them may ask. In the order in which
-    /// they are tried, the finest first.
+    /// On [`Port::Main`]: subresources of `nodes`. The user needs the right to one of them; they are checked in
+    /// this order, the narrowest first.
     pub subresources: &'static [&'static str],
-    /// The longest body that is read, in bytes; `None` where none is expected.
+    /// Longest body, bytes; `None` where none is expected.
     pub body: Option<usize>,
-    /// What can take the route away.
+    /// The setting that switches the route off.
     pub switch: Option<Switch>,
-    /// For the documentation.
+    /// The description in `docs/routes.md`.
     pub about: &'static str,
     pub(super) parse: Parse,
 }
 
 impl Entry {
-    /// Whether this is answered on that port.
+    /// Whether the port has it.
     pub fn is_on(&self, port: Port) -> bool {
         self.ports.contains(&port)
     }
 
-    /// Whether this is answered for that method.
+    /// Whether it has the method.
     pub fn allows(&self, method: &str) -> bool {
         let asked = if method == "HEAD" { "GET" } else { method };
         self.methods.contains(&asked)
@@ -105,16 +105,16 @@ const EVERYWHERE: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Lo
 const GUARDED: &[Port] = &[Port::Main, Port::Local];
 const READABLE: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 
-/// The longest manifest that is taken.
+/// Longest manifest, bytes.
 const MANIFEST: Option<usize> = Some(MAX_MANIFEST_BYTES);
 
 const GET: &[&str] = &["GET"];
 const GET_OR_POST: &[&str] = &["GET", "POST"];
 
-/// Largest form that is read, bytes.
+/// Longest form, bytes.
 const FORM: usize = 64 * 1024;
 
-/// A row that is only read and that nothing takes away; others are changed from it.
+/// A route that reads and cannot be switched off; others are changed from it.
 const READ: Entry = Entry {
     pattern: "",
     methods: GET,
@@ -126,7 +126,7 @@ const READ: Entry = Entry {
     parse: route::nothing,
 };
 
-/// What the first kubelets told of usage; others are changed from it.
+/// The removed statistics of upstream; others are changed from it.
 const INFO: Entry = Entry {
     methods: GET_OR_POST,
     ports: GUARDED,
@@ -136,7 +136,7 @@ const INFO: Entry = Entry {
     ..READ
 };
 
-/// Every route, in the order of the documentation. No two match one path.
+/// Every route, in the order of the documentation. No two match the same path.
 pub static ENTRIES: &[Entry] = &[
     Entry {
         pattern: "/healthz",
@@ -324,7 +324,7 @@ pub static ENTRIES: &[Entry] = &[
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
         about: "Takes a pod (or several), each in place of the one of its name; answers with them as they will be known.",
-        parse: |_| Ok(route::Route::PostPods(route::Post::Add)),
+        parse: |_| Ok(route::Route::PostPods(Post::Add)),
         ..READ
     },
     Entry {
@@ -334,7 +334,7 @@ pub static ENTRIES: &[Entry] = &[
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
         about: "Takes a list of pods in place of all that were posted before.",
-        parse: |_| Ok(route::Route::PostPods(route::Post::Replace)),
+        parse: |_| Ok(route::Route::PostPods(Post::Replace)),
         ..READ
     },
     Entry {
@@ -454,7 +454,7 @@ pub static ENTRIES: &[Entry] = &[
     },
 ];
 
-/// The table for people, in Markdown.
+/// The table as Markdown.
 pub fn document() -> String {
     let mut text = String::from(
         "# Routes\n\nWritten from the table in `src/server/routes/table.rs`; a test compares them.\n\n\

@@ -1,16 +1,12 @@
-//! Which pod, container and sandbox a request is about. Pure.
+//! The pod, container and sandbox of a request. Pure.
 
 use super::params::{ContainerName, PodName};
-use crate::model::{
-    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
+use crate::{
+    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId},
+    pods::pod_sync::KnownPod,
 };
-use k8s_openapi::api::core::v1;
-use std::sync::Arc;
 
-/// A pod with its status as it is shown.
-pub(in crate::server) type Shown = (Arc<Pod>, Option<Arc<v1::PodStatus>>);
-
-/// There is no such thing: 404. The texts begin as upstream's.
+/// 404. The texts begin as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::server) enum Missing {
     /// No pod has that name.
@@ -22,30 +18,30 @@ pub(in crate::server) enum Missing {
     /// The pod has no such container.
     #[error("container not found ({0:?})")]
     Container(String),
-    /// The container is there and does not run.
+    /// The container does not run.
     #[error("container not found ({name:?}): {why}")]
     NotRunning {
-        /// The container.
         name: String,
-        /// What it does instead.
+        /// Its state instead.
         why: String,
     },
-    /// There is no sandbox with a network.
+    /// No sandbox has a network.
     #[error("pod not found ({0:?}): it has no sandbox that is ready")]
     Sandbox(String),
 }
 
-/// The pod of a name; with a UID, the one of several that has it. The first is the one that is wanted.
+/// The pod of a name; with a UID, the one of several that has it. The first one is the desired one.
 pub(in crate::server) fn pod(
-    pods: impl IntoIterator<Item = Shown>,
+    pods: impl IntoIterator<Item = KnownPod>,
     name: &PodName,
-) -> Result<Shown, Missing> {
-    let of_name = |(pod, _): &Shown| pod.namespace() == name.namespace && pod.name() == name.name;
+) -> Result<KnownPod, Missing> {
+    let of_name =
+        |(pod, _): &KnownPod| pod.namespace() == name.namespace && pod.name() == name.name;
     let mut missing = Missing::Pod;
-    for shown in pods.into_iter().filter(of_name) {
+    for found in pods.into_iter().filter(of_name) {
         match &name.uid {
-            Some(uid) if *uid != *shown.0.uid().as_str() => missing = Missing::Uid,
-            _ => return Ok(shown),
+            Some(uid) if *uid != *found.0.uid().as_str() => missing = Missing::Uid,
+            _ => return Ok(found),
         }
     }
     Err(missing)
@@ -99,7 +95,7 @@ fn instead(container: &ContainerStatus) -> String {
     }
 }
 
-/// The sandbox whose ports can be reached.
+/// The ready sandbox, whose ports are reachable.
 pub(super) fn sandbox(pod: &Pod, runtime_status: &PodStatus) -> Result<SandboxId, Missing> {
     let ready = runtime_status.ready_sandboxes().next();
     let missing = || Missing::Sandbox(format!("{}_{}", pod.name(), pod.namespace()));
@@ -111,6 +107,7 @@ mod tests {
     use super::*;
     use crate::model::SandboxStatus;
     use serde_json::json;
+    use std::sync::Arc;
 
     fn a_pod(uid: &str) -> Arc<Pod> {
         Arc::new(
@@ -135,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_found_by_its_name_and_told_apart_by_its_uid() {
+    fn a_pod_is_found_by_its_name_and_its_uid() {
         let pods = || [(a_pod("new"), None), (a_pod("old"), None)];
         let rows = [
             (named("shop", "web", None), Ok("new")),
@@ -163,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_in_the_instance_that_runs_or_nowhere_and_the_reason_is_told() {
+    fn a_command_runs_in_the_running_instance_or_fails_with_the_reason() {
         use ContainerState::{Created, Exited, Running, Unknown};
         let rows: &[(&str, &[(&str, ContainerState)], _)] = &[
             ("main", &[("now", Running)], Ok("now")),

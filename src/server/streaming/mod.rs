@@ -1,8 +1,8 @@
-//! Commands in containers, their terminals, and ports of pods: connections that are handed to the
-//! runtime's own streaming server.
+//! `/exec`, `/attach`, `/run` and `/portForward`: connections that are proxied to the runtime's streaming
+//! server.
 //!
-//! The kubelet finds the container, asks the runtime for a URL, makes the client's upgrade there, and from
-//! then on copies bytes. Which protocol they are in (SPDY, WebSocket) is between client and runtime.
+//! The kubelet finds the container, requests a URL from the runtime, makes the client's upgrade there, and then
+//! copies bytes. Their protocol (SPDY, WebSocket) is between client and runtime.
 //!
 //! Answers to upstream's `getExec`, `getAttach`, `getRun` and `getPortForward` of `pkg/kubelet/server` and
 //! to `UpgradeAwareHandler` of `k8s.io/apimachinery/pkg/util/proxy`.
@@ -18,7 +18,7 @@ pub(super) use upgrade::{is_upgrade, is_websocket};
 
 use super::{
     metrics::StreamMetrics,
-    response::{Body, Request as BodyRequest, read_body, refuse, text},
+    response::{Body, Request as BodyRequest, read_body, text},
     routes::{RouteError, pairs},
     views::{Known, PodsView},
 };
@@ -26,6 +26,7 @@ use crate::{
     base::chain,
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
+    pods::pod_sync::KnownPod,
     state::pod_cache::PodCache,
 };
 use hyper::{
@@ -34,7 +35,7 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
-use lookup::{Missing, Shown};
+use lookup::Missing;
 use splice::{End, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -45,32 +46,30 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Code;
 use upgrade::{Failure, Switched};
 
-/// Streams that may be open at once, and commands that may run at once.
+/// Concurrent streams and commands.
 const MAX_STREAMS: usize = 512;
-/// A client that is told to switch protocols gets so long to take the answer.
+/// A client must read the response to its upgrade within this time.
 const SWITCH: Duration = Duration::from_secs(10);
-/// When a client that was refused for the number of streams may ask again, seconds: as long as the tokens
-/// of runtimes are good, as upstream has it.
+/// `Retry-After` when there are too many streams: the lifetime of a runtime's tokens, as upstream.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
 
 /// What streams need.
 pub struct StreamParts {
-    /// The runtime.
+    /// The runtime of the streams.
     pub runtime: RuntimeClient,
-    /// Counts them.
+    /// Counts WebSocket streams.
     pub metrics: StreamMetrics,
-    /// What it has of every pod.
+    /// The runtime status of every pod.
     pub cache: PodCache,
     /// Every known pod.
     pub pods: PodsView,
-    /// What those who ask for a pod wait for.
+    /// Ends when the pods are known.
     pub known: Known,
-    /// `streamingConnectionIdleTimeout`: a stream on which nothing happens for so long is closed; zero is
-    /// no limit.
+    /// `streamingConnectionIdleTimeout`: an idle stream is closed after this time; zero is no limit.
     pub idle: Duration,
 }
 
-/// Opens streams and keeps them until they end; cheap to clone.
+/// Opens streams and tracks them until they end; cheap to clone.
 #[derive(Clone)]
 pub struct Streams {
     parts: Arc<StreamParts>,
@@ -79,7 +78,7 @@ pub struct Streams {
     shutdown: CancellationToken,
 }
 
-/// Why there is no answer of the runtime to pass on.
+/// Why a request is not forwarded.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -107,7 +106,7 @@ enum Refusal {
 }
 
 impl Streams {
-    /// No stream is open. They are closed soon after `shutdown`.
+    /// Streams are closed soon after `shutdown`.
     pub fn new(parts: StreamParts, shutdown: CancellationToken) -> Self {
         Self {
             parts: Arc::new(parts),
@@ -134,8 +133,8 @@ impl Streams {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&shown.0, &runtime_status, name)?;
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&found.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
             let runtime = &self.parts.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
@@ -155,8 +154,8 @@ impl Streams {
         streams: StdStreams,
     ) -> Response<Body> {
         let url = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&shown.0, &runtime_status, name)?;
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&found.0, &runtime_status, name)?;
             let slot = self.slot(&request)?;
             let url = self.parts.runtime.attach(id.as_str(), streams).await?;
             if upgrade::closes_streams(request.headers()) {
@@ -167,8 +166,7 @@ impl Streams {
         self.answer("attach", url.await, request).await
     }
 
-    /// Connects to ports of a pod. Over WebSocket they are named beforehand; one that brings SPDY along
-    /// names them itself.
+    /// Connects to ports of a pod. Over WebSocket the request names them; over SPDY the stream does.
     pub(super) async fn port_forward(
         &self,
         request: Request<()>,
@@ -180,8 +178,8 @@ impl Streams {
             if websocket && ports.is_empty() && !upgrade::is_tunnel(request.headers()) {
                 return Err(Refusal::NoPort);
             }
-            let (shown, runtime_status) = self.find(name).await?;
-            let sandbox = lookup::sandbox(&shown.0, &runtime_status)?;
+            let (found, runtime_status) = self.find(name).await?;
+            let sandbox = lookup::sandbox(&found.0, &runtime_status)?;
             let slot = self.slot(&request)?;
             let ports = if websocket { ports } else { &[] };
             let runtime = &self.parts.runtime;
@@ -194,8 +192,8 @@ impl Streams {
         self.answer("port-forward", url.await, request).await
     }
 
-    /// Runs a command in a container to its end: what it printed on both outputs, one after the other. One
-    /// that the query does not have is in the body, as a form of at most `most` bytes.
+    /// Runs a command in a container to its end and responds with both outputs, one after the other. A command
+    /// that is not in the query is in the body, a form of at most `most` bytes.
     pub(super) async fn run(
         &self,
         request: BodyRequest,
@@ -211,10 +209,10 @@ impl Streams {
             },
         };
         let run = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            let id = lookup::container(&shown.0, &runtime_status, name)?;
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            let id = lookup::container(&found.0, &runtime_status, name)?;
             let _slot = self.free_slot()?;
-            // Without a limit of time, as upstream: it ends with the command or with the client.
+            // Without a deadline, as upstream: it ends with the command or with the client.
             let run = self
                 .parts
                 .runtime
@@ -241,36 +239,36 @@ impl Streams {
     /// The running instance of a container.
     ///
     /// # Errors
-    /// The answer to who asked for it.
+    /// The response to the client.
     pub(super) async fn running(
         &self,
         name: &ContainerName,
     ) -> Result<ContainerId, Box<Response<Body>>> {
         let found = async {
-            let (shown, runtime_status) = self.find(&name.pod).await?;
-            Ok(lookup::container(&shown.0, &runtime_status, name)?)
+            let (found, runtime_status) = self.find(&name.pod).await?;
+            Ok(lookup::container(&found.0, &runtime_status, name)?)
         };
         let refuse = |refusal| Box::new(refused("checkpoint", &refusal));
         found.await.map_err(refuse)
     }
 
-    /// The runtime that has them.
     pub(super) fn runtime(&self) -> &RuntimeClient {
         &self.parts.runtime
     }
 
-    async fn find(&self, name: &PodName) -> Result<(Shown, Arc<PodStatus>), Refusal> {
+    async fn find(&self, name: &PodName) -> Result<(KnownPod, Arc<PodStatus>), Refusal> {
         (self.parts.known)().await;
-        let shown = lookup::pod((self.parts.pods)(), name)?;
-        let runtime_status = self.parts.cache.latest(&shown.0.uid());
-        Ok((shown, runtime_status))
+        let found = lookup::pod((self.parts.pods)(), name)?;
+        let runtime_status = self.parts.cache.latest(&found.0.uid());
+        Ok((found, runtime_status))
     }
 
-    /// A place for a stream, if the request can become one.
+    /// A place for a stream, if the request is an upgrade.
     fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, Refusal> {
-        match upgrade::is_upgrade(request.headers()) {
-            true => self.free_slot(),
-            false => Err(Refusal::NoUpgrade),
+        if upgrade::is_upgrade(request.headers()) {
+            self.free_slot()
+        } else {
+            Err(Refusal::NoUpgrade)
         }
     }
 
@@ -279,7 +277,7 @@ impl Streams {
         free.map_err(|_| Refusal::TooMany)
     }
 
-    /// Makes the client's upgrade at the runtime's URL and the runtime's answer the client's.
+    /// Makes the client's upgrade at the runtime's URL and forwards the response.
     async fn answer(
         &self,
         what: &'static str,
@@ -298,7 +296,7 @@ impl Streams {
         let mut response = Response::new(Body::default());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         *response.headers_mut() = std::mem::take(&mut switched.headers);
-        // Neither has a meaning here; both would confuse.
+        // They have no meaning in this response and confuse clients.
         for framing in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
             response.headers_mut().remove(framing);
         }
@@ -307,9 +305,9 @@ impl Streams {
         let (idle, shutdown) = (self.parts.idle, self.shutdown.clone());
         self.open.spawn(async move {
             match stream(client, switched, idle, shutdown).await {
-                Ok(end) => tracing::info!(what, path, end = %end, "A stream has ended"),
+                Ok(end) => tracing::info!(what, path, end = %end, "Streaming connection closed"),
                 Err(error) => {
-                    tracing::info!(what, path, err = %chain(&*error), "A stream has not come about");
+                    tracing::info!(what, path, err = %chain(&*error), "Streaming request failed");
                 }
             }
             drop(slot);
@@ -318,31 +316,25 @@ impl Streams {
     }
 }
 
-/// A stream from the moment at which both sides switch protocols, to its end.
+/// Connects both sides once they have switched protocols, to the end of the stream.
 async fn stream(
     client: OnUpgrade,
     switched: Switched,
     idle: Duration,
     shutdown: CancellationToken,
 ) -> anyhow::Result<End> {
-    let Switched {
-        stream: runtime,
-        connection: _connection,
-        ..
-    } = switched;
-    let both = async { tokio::try_join!(client, runtime) };
-    let (client, runtime) = timeout(SWITCH, both).await??;
-    let (client, runtime) = (TokioIo::new(client), TokioIo::new(runtime));
+    let client = timeout(SWITCH, client).await??;
+    let (client, runtime) = (TokioIo::new(client), TokioIo::new(switched.stream));
     Ok(splice(client, runtime, idle, shutdown).await)
 }
 
-/// The command that a form has.
+/// The command in a form.
 async fn of_form(request: BodyRequest, most: usize) -> Result<Vec<String>, Box<Response<Body>>> {
     let body = read_body(request, most).await?;
     let form = String::from_utf8_lossy(&body);
     let command = pairs(form.trim()).and_then(|form| params::cmd(&form));
     let command = command.and_then(|command| command.ok_or_else(params::no_cmd));
-    command.map_err(|bad| Box::new(refuse(&RouteError::from(bad))))
+    command.map_err(|bad| Box::new(RouteError::from(bad).response()))
 }
 
 fn refused(what: &'static str, refusal: &Refusal) -> Response<Body> {
@@ -361,7 +353,7 @@ fn refused(what: &'static str, refusal: &Refusal) -> Response<Body> {
         Refusal::Target(_) | Refusal::Upgrade(_) => StatusCode::BAD_GATEWAY,
     };
     if matches!(refusal, Refusal::Target(_) | Refusal::Upgrade(_)) {
-        tracing::warn!(what, err = %chain(refusal), "The runtime's streaming server is of no use");
+        tracing::warn!(what, err = %chain(refusal), "Proxying to the runtime's streaming server failed");
     }
     let mut response = text(status, format!("{refusal}\n"));
     if status == StatusCode::TOO_MANY_REQUESTS {

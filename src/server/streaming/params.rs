@@ -1,23 +1,35 @@
-//! What is asked for in the queries of exec, attach, run and port-forward. Pure.
+//! Parameters of exec, attach, run and port-forward. Pure.
 //!
 //! The names are upstream's: the kubelet's own (`input`, `output`, `error`) and those of the API server
-//! (`stdin`, `stdout`, `stderr`). A flag counts as set with `1` or `true`.
+//! (`stdin`, `stdout`, `stderr`). A flag is set with `1` or `true`.
 
-use crate::{cri::StdStreams, server::routes::BadQuery};
+use crate::{
+    cri::StdStreams,
+    server::routes::{BadQuery, Parts, RouteError},
+};
 
 /// Decoded parameters in their order.
 pub(in crate::server) type Pairs = [(String, String)];
 
-/// A container of a pod, as the path of a request names it.
+/// A container, as in the path of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerName {
     /// The pod.
     pub pod: PodName,
-    /// Name of the container; of any kind.
+    /// Name of a container of any kind.
     pub container: String,
 }
 
-/// A pod, as the path of a request names it.
+impl ContainerName {
+    pub(in crate::server) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+        Ok(Self {
+            pod: PodName::parse(parts)?,
+            container: parts.name("container")?,
+        })
+    }
+}
+
+/// A pod, as in the path of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodName {
     /// Namespace.
@@ -28,11 +40,35 @@ pub struct PodName {
     pub uid: Option<String>,
 }
 
-/// The streams that exec and attach are asked for. A terminal has no standard error of its own: it is
-/// left out then, as upstream does.
+impl PodName {
+    pub(in crate::server) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+        let uid = parts.name("uid")?;
+        Ok(Self {
+            namespace: parts.name("namespace")?,
+            name: parts.name("pod")?,
+            uid: (!uid.is_empty()).then_some(uid),
+        })
+    }
+}
+
+/// The pod in the query of `/podInfo`.
+pub(in crate::server) fn legacy_pod_name(parts: &Parts) -> Result<PodName, BadQuery> {
+    let needed = |parameter: &str| {
+        let value = parts.last(parameter)?.filter(|value| !value.is_empty());
+        value.ok_or_else(|| bad(parameter, "is missing"))
+    };
+    Ok(PodName {
+        name: needed("podID")?,
+        namespace: needed("podNamespace")?,
+        uid: parts.last("UUID")?.filter(|uid| !uid.is_empty()),
+    })
+}
+
+/// The streams of exec and attach. A terminal has no standard error of its own, so it is left out then, as
+/// upstream.
 ///
 /// # Errors
-/// A flag is neither set nor unset, or there is nothing to stream.
+/// A flag has another value, or no stream is requested.
 pub(in crate::server) fn std_streams(query: &Pairs) -> Result<StdStreams, BadQuery> {
     let tty = flag(query, &["tty"])?;
     let streams = StdStreams {
@@ -53,7 +89,7 @@ pub(in crate::server) fn std_streams(query: &Pairs) -> Result<StdStreams, BadQue
 /// The command of exec: every `command`, in order.
 ///
 /// # Errors
-/// There is none.
+/// There is no command.
 pub(in crate::server) fn command(query: &Pairs) -> Result<Vec<String>, BadQuery> {
     let command: Vec<String> = all(query, "command").map(ToOwned::to_owned).collect();
     match command.first() {
@@ -62,7 +98,7 @@ pub(in crate::server) fn command(query: &Pairs) -> Result<Vec<String>, BadQuery>
     }
 }
 
-/// The command of run: `cmd`, split at spaces; `None` when it is not here.
+/// The command of run: `cmd`, split at spaces; `None` when it is not in the query.
 ///
 /// # Errors
 /// It is empty.
@@ -70,22 +106,23 @@ pub(in crate::server) fn cmd(query: &Pairs) -> Result<Option<Vec<String>>, BadQu
     let Some(cmd) = all(query, "cmd").next() else {
         return Ok(None);
     };
-    match cmd.trim().is_empty() {
-        true => Err(no_cmd()),
-        false => Ok(Some(cmd.split(' ').map(ToOwned::to_owned).collect())),
+    if cmd.trim().is_empty() {
+        Err(no_cmd())
+    } else {
+        Ok(Some(cmd.split(' ').map(ToOwned::to_owned).collect()))
     }
 }
 
-/// There is no `cmd`.
+/// The error of a missing `cmd`.
 pub(in crate::server) fn no_cmd() -> BadQuery {
     bad("cmd", "a command is required")
 }
 
-/// The ports of a port-forward: every `port`, each one or several with commas between. None is no error
-/// here: over SPDY they are named later.
+/// The ports of a port-forward: every `port`, each one or several with commas between. None is valid: over SPDY
+/// the stream names them.
 ///
 /// # Errors
-/// One is no number from 1 to 65535.
+/// One is not a number from 1 to 65535.
 pub(in crate::server) fn ports(query: &Pairs) -> Result<Vec<u16>, BadQuery> {
     let one = |text: &str| match text.parse::<u16>() {
         Ok(port) if port > 0 && text.bytes().all(|b| b.is_ascii_digit()) => Ok(port),
@@ -108,10 +145,7 @@ pub(in crate::server) fn all<'q>(
 }
 
 pub(in crate::server) fn bad(parameter: &str, detail: &str) -> BadQuery {
-    BadQuery {
-        parameter: parameter.to_owned(),
-        detail: detail.to_owned(),
-    }
+    BadQuery::new(parameter, detail)
 }
 
 /// Whether a flag is set under one of its names.

@@ -1,4 +1,4 @@
-//! Copies bytes both ways until both sides have said all, or nobody says anything any more.
+//! Copies bytes both ways until both sides have closed or neither sends anything.
 
 use crate::server::observed::{Observed, Observer};
 use std::{
@@ -16,31 +16,29 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Bytes on their way, in each direction.
+/// Buffer of each direction, bytes.
 const BUFFER: usize = 32 * 1024;
-/// How long a stream may go on once the kubelet stops, so that what has been said arrives.
+/// How long a stream may last at shutdown, so that what has been sent arrives.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
-    /// Both sides closed. So many bytes went to the runtime and came from it.
+    /// Both sides closed, after so many bytes to the runtime and from it.
     #[error("closed after {0} bytes to the runtime and {1} from it")]
     Closed(u64, u64),
-    /// A side broke off.
-    #[error("broken off: {0}")]
+    #[error("connection failed: {0}")]
     Broken(io::Error),
-    /// Nothing came from either side for so long.
-    #[error("nothing was said for {0:?}")]
+    /// Neither side sent anything for so long.
+    #[error("idle for {0:?}")]
     Idle(Duration),
-    /// The kubelet stops.
-    #[error("the kubelet stops")]
+    #[error("the kubelet is stopping")]
     Stopped,
 }
 
-/// Copies until both sides have closed. The end of one side is passed on to the other, which may still
-/// talk. Each byte is read once and written once; what a side does not take is not read from the other.
-/// `idle` of zero is no limit.
+/// Copies until both sides have closed. The end of one side is forwarded to the other, which may go on sending.
+/// Each byte is read once and written once; what a side does not take is not read from the other. `idle` of
+/// zero is no limit.
 pub(super) async fn splice<C, R>(
     client: C,
     mut runtime: R,
@@ -52,7 +50,7 @@ where
     R: AsyncRead + AsyncWrite + Unpin,
 {
     let activity = Activity::now();
-    // Whatever crosses, in either direction, crosses here.
+    // Every byte of either direction passes here.
     let mut client = Observed::new(client, activity.clone());
     let copied = copy_bidirectional_with_sizes(&mut client, &mut runtime, BUFFER, BUFFER);
     let stopped = async {
@@ -69,7 +67,7 @@ where
     }
 }
 
-/// When something last happened.
+/// The time of the last activity.
 #[derive(Clone)]
 struct Activity {
     start: Instant,
@@ -90,7 +88,7 @@ impl Activity {
         self.last.store(since, Ordering::Relaxed);
     }
 
-    /// Ends once nothing has happened for so long; never when that is zero.
+    /// Ends after so long without activity; never when that is zero.
     async fn quiet_for(&self, idle: Duration) {
         if idle.is_zero() {
             std::future::pending().await
@@ -141,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_side_gets_every_byte_and_the_end_of_the_other_and_may_still_talk() {
+    async fn each_side_gets_every_byte_and_the_end_of_the_other_and_may_still_send() {
         let (mut client, mut runtime, task) = spliced(HOUR, &CancellationToken::new());
         let question: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
         let asked = question.clone();
@@ -163,10 +161,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_taken_is_not_read() {
+    async fn bytes_are_read_only_as_the_other_side_takes_them() {
         let (mut client, runtime, _task) = spliced(HOUR, &CancellationToken::new());
         let mut taken = 0;
-        // Far more than fits into all the buffers on the way.
+        // Far more than fits into all buffers in between.
         while let Ok(written) = timeout(Duration::from_secs(60), client.write(&[0; 1024])).await {
             taken += written.unwrap();
             assert!(taken < 100_000, "it is held somewhere");
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_ends_when_neither_side_has_talked_for_so_long() {
+    async fn an_idle_stream_is_closed() {
         let idle = Duration::from_secs(100);
         let (mut client, mut runtime, task) = spliced(idle, &CancellationToken::new());
         let begun = Instant::now();
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_of_zero_is_none() {
+    async fn an_idle_limit_of_zero_is_no_limit() {
         let (mut client, mut runtime, task) = spliced(Duration::ZERO, &CancellationToken::new());
         sleep(HOUR * 24 * 365).await;
         client.write_all(b"still").await.unwrap();
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_shutdown_what_was_said_still_arrives() {
+    async fn at_shutdown_bytes_in_flight_still_arrive() {
         let shutdown = CancellationToken::new();
         let (mut client, mut runtime, task) = spliced(HOUR, &shutdown);
         shutdown.cancel();

@@ -1,7 +1,7 @@
 //! The runtime's streaming URL, and whether the kubelet may connect to it. Pure.
 //!
-//! Whatever answers at that URL gets what a client sends to a container, so it has to be on this node: a
-//! runtime that is broken or lied to must not make the kubelet a proxy into the network.
+//! The server at that URL gets the client's input, so it must be on this node: a broken or deceived runtime
+//! must not make the kubelet a proxy into the network.
 
 use crate::base::percent_decoded;
 use http::Uri;
@@ -10,8 +10,8 @@ use std::{
     path::PathBuf,
 };
 
-/// Longest URL that is looked at, bytes.
-const LONGEST: usize = 8 * 1024;
+/// Longest URL, bytes.
+const MAX_URL: usize = 8 * 1024;
 
 /// Where to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,20 +28,20 @@ pub(super) struct Target {
     pub(super) address: Address,
     /// For the `Host` header.
     pub(super) host: String,
-    /// Path and query. It has a token in it, which is a secret until it is used.
+    /// Path and query. They contain a token, which is a secret until it is used.
     pub(super) path: String,
 }
 
-/// A URL that nothing is connected to. Its text does not repeat the token.
+/// A URL that must not be used. Its text does not repeat the token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the runtime's streaming URL cannot be used: {0}")]
 pub(super) struct Refused(String);
 
-/// Reads a URL: `http` with a loopback address, or `unix` (also spelled `http+unix`) with a socket, as
-/// `unix://%2Frun%2Fstreams.sock/exec/token` or, without a path to ask for, `unix:///run/streams.sock`.
+/// Reads a URL: `http` with a loopback address, or `unix` (also `http+unix`) with a socket, as
+/// `unix://%2Frun%2Fstreams.sock/exec/token` or, without a path, `unix:///run/streams.sock`.
 pub(super) fn parse(url: &str) -> Result<Target, Refused> {
     let refuse = |why: &str| Err(Refused(why.to_owned()));
-    if url.len() > LONGEST {
+    if url.len() > MAX_URL {
         return refuse("it is too long");
     }
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -81,7 +81,7 @@ fn unix(socket: &str, path: &str) -> Result<Target, Refused> {
     })
 }
 
-/// An address of this node and a port. Names are not looked up, except for the one that everybody knows.
+/// A loopback address and port. Names are not resolved, except `localhost`.
 fn loopback(authority: &str) -> Result<SocketAddr, Refused> {
     let refuse = |why: &str| Refused(format!("{authority:?} {why}"));
     let (host, port) = match authority.rsplit_once(':') {
@@ -104,12 +104,13 @@ fn loopback(authority: &str) -> Result<SocketAddr, Refused> {
     }
 }
 
-/// What is to be asked for, as it may stand in a request.
+/// The path for the request line.
 fn request_path(path: &str) -> Result<String, Refused> {
     let path = path.split('#').next().unwrap_or_default();
-    let path = match path.starts_with('/') {
-        true => path.to_owned(),
-        false => format!("/{path}"),
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
     };
     match path.parse::<Uri>() {
         Ok(uri) if uri.host().is_none() && uri.path().starts_with('/') => Ok(path),
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_of_this_node_are_connected_to() {
+    fn urls_of_this_node_are_accepted() {
         let rows = [
             (
                 "http://127.0.0.1:34567/exec/t0k3n",
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn nothing_else_is() {
-        let long = format!("http://127.0.0.1:1/{}", "x".repeat(LONGEST));
+        let long = format!("http://127.0.0.1:1/{}", "x".repeat(MAX_URL));
         for url in [
             "",
             "127.0.0.1:80/exec/x",
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_tell_the_token() {
+    fn a_refusal_does_not_contain_the_token() {
         for url in [
             "http://10.0.0.1:80/exec/t0k3n",
             "https://127.0.0.1:80/exec/t0k3n",

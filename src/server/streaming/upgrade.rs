@@ -1,37 +1,36 @@
-//! Asks the runtime's streaming server for what the client wants, in the client's protocol.
+//! Makes the client's upgrade at the runtime's streaming server.
 
 use super::{
     super::bearer_protocol,
     target::{Address, Target},
 };
+use crate::base::Http1;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{
     HeaderMap, Request, Response, StatusCode,
     body::Incoming,
-    client::conn::http1,
     header::{self, HeaderName, HeaderValue},
-    upgrade::OnUpgrade,
+    upgrade::Upgraded,
 };
-use hyper_util::rt::TokioIo;
 use std::{io, time::Duration};
 use tokio::{
     net::{TcpStream, UnixStream},
     time::timeout,
 };
-use tokio_util::{either::Either, task::AbortOnDropHandle};
+use tokio_util::either::Either;
 
-/// It is on this node.
-const CONNECT: Duration = Duration::from_secs(10);
-/// What it answers to an upgrade needs no waiting for.
-const ANSWER: Duration = Duration::from_secs(30);
-/// Largest head of an answer, bytes.
+/// The server is on this node.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The server must respond to the upgrade within this time.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest head of a response, bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// Most of a refusal's text that is passed on, bytes.
+/// Longest text of a refusal that is forwarded, bytes.
 const MAX_TEXT: usize = 16 * 1024;
 
-/// Headers of the request that the protocols are negotiated by. Others, credentials above all, are not
-/// the runtime's business; nor are subprotocols that are a token.
+/// Headers that negotiate the protocol. Others are not forwarded, credentials above all; nor are subprotocols
+/// that contain a token.
 const PASSED: [&str; 4] = [
     "upgrade",
     "origin",
@@ -40,37 +39,33 @@ const PASSED: [&str; 4] = [
 ];
 const WEBSOCKET: &str = "sec-websocket-";
 
-/// The runtime speaks the client's protocol now.
+/// A connection to the runtime that speaks the client's protocol.
 pub(super) struct Switched {
-    /// The answer that the client has to get.
+    /// The headers of the response that the client must get.
     pub(super) headers: HeaderMap,
-    /// Yields the stream.
-    pub(super) stream: OnUpgrade,
-    /// Brings the connection to the point where the stream is there.
-    pub(super) connection: AbortOnDropHandle<()>,
+    /// What follows the response.
+    pub(super) stream: Upgraded,
 }
 
 /// Why there is no stream.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// Nobody is there.
     #[error("cannot connect to the runtime's streaming server: {0}")]
     Connect(io::Error),
-    /// Somebody is there and says nothing.
-    #[error("the runtime's streaming server does not answer")]
+    #[error("the runtime's streaming server does not respond")]
     Late,
-    /// What it says is not HTTP, or it closed.
+    /// The response is not HTTP, or the connection was closed.
     #[error("the runtime's streaming server does not speak HTTP: {0}")]
-    Garbage(hyper::Error),
-    /// It refuses, with this text.
+    Garbage(#[from] hyper::Error),
+    /// 4xx or 5xx, with its text.
     #[error("the runtime's streaming server refuses: {1}")]
     Refused(StatusCode, String),
-    /// It answers with something that is neither.
+    /// Any other status.
     #[error("invalid upgrade response: status code {}", .0.as_u16())]
     NotSwitched(StatusCode),
 }
 
-/// Whether a request asks for another protocol, as upstream tells it.
+/// Whether a request is an upgrade, by upstream's rule.
 pub(in crate::server) fn is_upgrade(headers: &HeaderMap) -> bool {
     let mut connection = headers.get_all(header::CONNECTION).iter();
     let says_upgrade = |value: &HeaderValue| {
@@ -80,20 +75,20 @@ pub(in crate::server) fn is_upgrade(headers: &HeaderMap) -> bool {
     connection.any(says_upgrade) && headers.contains_key(header::UPGRADE)
 }
 
-/// Whether that protocol is WebSocket.
+/// Whether it is an upgrade to WebSocket.
 pub(in crate::server) fn is_websocket(headers: &HeaderMap) -> bool {
     let protocol = headers.get(header::UPGRADE).and_then(|v| v.to_str().ok());
     is_upgrade(headers) && protocol.is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
 }
 
-/// Whether that protocol carries SPDY in WebSocket messages, as API servers offer for port-forward.
+/// Whether it carries SPDY in WebSocket messages, as API servers offer for port-forward.
 pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let mut offered = offered.filter_map(|value| value.to_str().ok());
     is_websocket(headers) && offered.any(|list| list.contains("SPDY/3.1+portforward.k8s.io"))
 }
 
-/// Whether it is WebSocket in the version that closes single streams, as `kubectl exec` speaks it.
+/// Whether it is WebSocket in the version that closes single streams, which `kubectl exec` uses.
 pub(super) fn closes_streams(headers: &HeaderMap) -> bool {
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let mut offered = offered.filter_map(|value| value.to_str().ok());
@@ -101,14 +96,14 @@ pub(super) fn closes_streams(headers: &HeaderMap) -> bool {
     is_websocket(headers) && offered.any(closes)
 }
 
-/// Connects and asks.
+/// Connects and makes the upgrade.
 pub(super) async fn switch<B>(target: Target, request: &Request<B>) -> Result<Switched, Failure> {
-    let asked = question(&target, request);
-    let stream = match timeout(CONNECT, connect(&target.address)).await {
+    let outgoing = outgoing_request(&target, request);
+    let stream = match timeout(CONNECT_TIMEOUT, connect(&target.address)).await {
         Ok(stream) => stream.map_err(Failure::Connect)?,
         Err(_) => return Err(Failure::Late),
     };
-    match timeout(ANSWER, ask(stream, asked)).await {
+    match timeout(RESPONSE_TIMEOUT, send(stream, outgoing)).await {
         Ok(answer) => answer,
         Err(_) => Err(Failure::Late),
     }
@@ -127,13 +122,13 @@ async fn connect(address: &Address) -> io::Result<Stream> {
     })
 }
 
-/// The client's request, as far as it is the runtime's business.
-fn question<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
-    let mut asked = Request::new(Empty::new());
-    *asked.method_mut() = request.method().clone();
-    // Both were read as what they have to be here.
-    *asked.uri_mut() = target.path.parse().unwrap_or_default();
-    let headers = asked.headers_mut();
+/// The request for the runtime, with the headers it needs.
+fn outgoing_request<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
+    let mut outgoing = Request::new(Empty::new());
+    *outgoing.method_mut() = request.method().clone();
+    // Path and host have been parsed before.
+    *outgoing.uri_mut() = target.path.parse().unwrap_or_default();
+    let headers = outgoing.headers_mut();
     if let Ok(host) = HeaderValue::from_str(&target.host) {
         headers.insert(header::HOST, host);
     }
@@ -149,45 +144,40 @@ fn question<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
     if let Some(protocols) = bearer_protocol::without_tokens(request.headers()) {
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocols);
     }
-    asked
+    outgoing
 }
 
-async fn ask(stream: Stream, asked: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
-    let handshake = http1::Builder::new()
-        .max_buf_size(MAX_HEAD)
-        .handshake(TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.map_err(Failure::Garbage)?;
-    let connection = tokio::spawn(async move {
-        // What goes wrong is told to who asked.
-        let _ = connection.with_upgrades().await;
-    });
-    let connection = AbortOnDropHandle::new(connection);
-    let answer = sender.send_request(asked).await.map_err(Failure::Garbage)?;
-    match answer.status() {
+async fn send(stream: Stream, request: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
+    let client = Http1 {
+        max_head: Some(MAX_HEAD),
+        ..Http1::default()
+    };
+    client.exchange(stream, request, switched).await
+}
+
+/// The stream, once the connection has switched protocols.
+async fn switched(mut response: Response<Incoming>) -> Result<Switched, Failure> {
+    match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
-            let (head, _) = answer.into_parts();
-            let mut answer = Response::from_parts(head, ());
-            Ok(Switched {
-                stream: hyper::upgrade::on(&mut answer),
-                headers: std::mem::take(answer.headers_mut()),
-                connection,
-            })
+            let headers = std::mem::take(response.headers_mut());
+            let stream = hyper::upgrade::on(response).await?;
+            Ok(Switched { headers, stream })
         }
         status if status.is_client_error() || status.is_server_error() => {
-            Err(Failure::Refused(status, text_of(answer).await))
+            Err(Failure::Refused(status, text_of(response).await))
         }
         status => Err(Failure::NotSwitched(status)),
     }
 }
 
-/// The text of a refusal, as much of it as is sent at once and is not too much.
+/// The text of a refusal, as far as it arrives soon and is not too long.
 async fn text_of(answer: Response<Incoming>) -> String {
     let body = Limited::new(answer.into_body(), MAX_TEXT).collect();
     let body = timeout(Duration::from_secs(5), body).await;
     let bytes = body.ok().and_then(Result::ok).map(|body| body.to_bytes());
     let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
     match text.trim_end() {
-        "" => "it does not say why".into(),
+        "" => "no reason given".into(),
         text => text.to_owned(),
     }
 }
@@ -207,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_what_says_so_in_both_headers() {
+    fn an_upgrade_needs_both_headers() {
         let rows: &[(&[(&str, &str)], _, _)] = &[
             (&[], false, false),
             (&[("upgrade", "SPDY/3.1")], false, false),
@@ -251,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_says_nothing_is_waited_for_half_a_minute() {
+    async fn a_silent_server_times_out_after_half_a_minute() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let _nobody_accepts = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -294,10 +284,10 @@ mod tests {
             host: "127.0.0.1:5".into(),
             path: "/exec/token".into(),
         };
-        let asked = question(&target, &request);
-        assert_eq!(asked.method(), "POST");
-        assert_eq!(asked.uri(), "/exec/token");
-        let mut lines: Vec<String> = asked
+        let outgoing = outgoing_request(&target, &request);
+        assert_eq!(outgoing.method(), "POST");
+        assert_eq!(outgoing.uri(), "/exec/token");
+        let mut lines: Vec<String> = outgoing
             .headers()
             .iter()
             .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
@@ -315,7 +305,7 @@ mod tests {
                 "x-stream-protocol-version: v4.channel.k8s.io",
             ]
         );
-        let versions = asked.headers().get_all("x-stream-protocol-version");
+        let versions = outgoing.headers().get_all("x-stream-protocol-version");
         let in_order: Vec<_> = versions.iter().collect();
         assert_eq!(in_order, ["v4.channel.k8s.io", "v3.channel.k8s.io"]);
     }

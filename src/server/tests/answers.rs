@@ -12,7 +12,7 @@ struct Answer {
 async fn ask(handlers: &Handlers, target: &str) -> Answer {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(handlers, request, &CancellationToken::new()).await;
     let content_type = response.headers()[header::CONTENT_TYPE]
         .to_str()
         .unwrap()
@@ -43,7 +43,7 @@ async fn json(target: &str) -> Value {
 }
 
 #[tokio::test]
-async fn pods_are_a_v1_list_with_the_boards_statuses() {
+async fn pods_are_a_v1_list_with_current_statuses() {
     let list = json("/pods").await;
     assert_eq!(
         (&list["kind"], &list["apiVersion"]),
@@ -92,22 +92,20 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
 /// Whose version is what the channel holds.
 fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
     let version = version.clone();
-    let views = Views {
-        news: Arc::new(move || {
-            let mut changes = version.subscribe();
-            let now = changes.borrow_and_update().to_string();
-            let changed = async move {
-                let _ = changes.changed().await;
-            };
-            (now, Box::pin(changed))
-        }),
-        ..views(vec![])
-    };
+    let mut views = views(vec![]);
+    views.explanations.news = Arc::new(move || {
+        let mut changes = version.subscribe();
+        let now = changes.borrow_and_update().to_string();
+        let changed = async move {
+            let _ = changes.changed().await;
+        };
+        (now, Box::pin(changed))
+    });
     Handlers::read_only(HealthChecks::ping(), views, Vec::new())
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_knows_the_present_version_waits_for_the_next_one() {
+async fn a_client_with_the_current_version_waits_for_the_next_one() {
     let version = tokio::sync::watch::Sender::new(7);
     let handlers = handlers_with_news(&version);
     let wait = async |target: &str| {
@@ -140,8 +138,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
         .uri("/pods")
         .body(Empty::<bytes::Bytes>::new())
         .unwrap();
-    let mut body = handlers
-        .answer(request, &CancellationToken::new())
+    let mut body = answer(&handlers, request, &CancellationToken::new())
         .await
         .into_body();
     let (mut text, mut chunks, mut largest) = (Vec::new(), 0, 0);
@@ -160,7 +157,7 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 }
 
 #[tokio::test]
-async fn an_answer_of_known_length_says_so_also_while_it_is_counted() {
+async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = Views {
         http: Some(HttpMetrics::new(&metrics)),
@@ -168,8 +165,8 @@ async fn an_answer_of_known_length_says_so_also_while_it_is_counted() {
     };
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
     let request = Request::get("/healthz").body(Empty::<bytes::Bytes>::new());
-    let answer = handlers.answer(request.unwrap(), &CancellationToken::new());
-    let body = answer.await.into_body();
+    let answer = super::answer(&handlers, request.unwrap(), &CancellationToken::new()).await;
+    let body = answer.into_body();
     assert_eq!(hyper::body::Body::size_hint(&body).exact(), Some(2));
 }
 
@@ -295,13 +292,16 @@ async fn health_reads_as_upstreams_does() {
 }
 
 #[tokio::test]
-async fn a_check_is_asked_at_each_request() {
+async fn a_check_runs_at_each_request() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let well = Arc::new(AtomicBool::new(true));
     let seen = well.clone();
-    let check = move || match seen.load(Ordering::Relaxed) {
-        true => Ok(()),
-        false => Err("no".to_owned()),
+    let check = move || {
+        if seen.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err("no".to_owned())
+        }
     };
     let handlers = Handlers::health(HealthChecks::new().with("flag", check));
     assert_eq!(ask(&handlers, "/healthz").await.status, StatusCode::OK);
@@ -313,7 +313,7 @@ async fn a_check_is_asked_at_each_request() {
 }
 
 #[tokio::test]
-async fn the_pages_for_prometheus_are_compressed_for_who_accepts_it_and_no_others() {
+async fn only_metrics_are_compressed_and_only_for_clients_that_accept_it() {
     use std::io::Read as _;
     let handlers = read_only();
     let rows = [
@@ -327,7 +327,7 @@ async fn the_pages_for_prometheus_are_compressed_for_who_accepts_it_and_no_other
     for (target, expected) in rows {
         let request = Request::get(target).header(header::ACCEPT_ENCODING, "gzip");
         let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-        let response = handlers.answer(request, &CancellationToken::new()).await;
+        let response = answer(&handlers, request, &CancellationToken::new()).await;
         assert_eq!(response.status(), StatusCode::OK, "{target}");
         let encoding = response.headers().get(header::CONTENT_ENCODING).cloned();
         assert_eq!(encoding.is_some(), expected.is_some(), "{target}");

@@ -10,7 +10,7 @@ async fn ask(handlers: &Handlers, method: &str, target: &str, body: &str) -> (St
     let request = request
         .body(Full::new(bytes::Bytes::from(body.to_owned())))
         .unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(handlers, request, &CancellationToken::new()).await;
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -84,13 +84,13 @@ async fn a_page_of_another_site_changes_nothing() {
     let request = request
         .body(Full::new(bytes::Bytes::from_static(b"9")))
         .unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(&handlers, request, &CancellationToken::new()).await;
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(verbosity(), 0);
 }
 
 #[tokio::test]
-async fn what_is_switched_off_is_refused_or_gone_as_upstream() {
+async fn switched_off_routes_are_refused_or_gone_as_upstream() {
     let debugging = Some("Debug endpoints are disabled.\n");
     let rows: &[(_, &[(_, _, Option<&str>)])] = &[
         (
@@ -169,7 +169,7 @@ async fn node_logs_are_those_below_their_directory() {
 }
 
 #[tokio::test]
-async fn usage_is_told_in_whole_and_in_pieces() {
+async fn usage_is_summed_and_broken_down() {
     let handlers = local(views(vec![]), vec![]);
     let (status, body) = ask(&handlers, "GET", "/stats/summary", "").await;
     let told: Value = serde_json::from_str(&body).unwrap();
@@ -192,7 +192,7 @@ async fn usage_is_told_in_whole_and_in_pieces() {
 }
 
 #[tokio::test]
-async fn the_first_kubelets_usage_is_told_of_machine_cgroups_and_containers() {
+async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
     let pods = vec![(pod("a"), None), (pod("b"), None)];
     let handlers = local(views(pods), vec![]);
     let table: &[(&str, &str, &str, u16, &str)] = &[
@@ -293,7 +293,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 }
 
 #[tokio::test]
-async fn requests_are_counted_by_paths_of_the_table_until_the_answer_is_sent() {
+async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent() {
     let metrics = crate::base::metrics::Metrics::new();
     let views = Views {
         http: Some(HttpMetrics::new(&metrics)),
@@ -302,7 +302,7 @@ async fn requests_are_counted_by_paths_of_the_table_until_the_answer_is_sent() {
     let handlers = local(views, vec![]);
     let request = hyper::Request::builder().uri("/metrics/cadvisor");
     let request = request.body(Full::new(bytes::Bytes::new())).unwrap();
-    let response = handlers.answer(request, &CancellationToken::new()).await;
+    let response = answer(&handlers, request, &CancellationToken::new()).await;
     let labels =
         r#"{method="GET",path="metrics/cadvisor",server_type="readwrite",long_running="false"}"#;
     let shows = |line: String| {

@@ -18,7 +18,7 @@ const HOSTILE: &str = "</main><script>document.body.dataset.owned=1</script>\
 async fn get(handlers: &Handlers, target: &str) -> Response<response::Body> {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
-    handlers.answer(request, &CancellationToken::new()).await
+    answer(handlers, request, &CancellationToken::new()).await
 }
 
 fn row(name: &str, status: &str) -> PodRow {
@@ -102,7 +102,7 @@ async fn each_page_forbids_a_browser_whatever_it_does_not_need() {
 }
 
 #[tokio::test]
-async fn a_page_of_five_hundred_pods_comes_in_chunks_and_asks_why_of_those_that_are_not_well() {
+async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that_need_attention() {
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
     let pods = |ready| {
@@ -115,18 +115,16 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_asks_why_of_those_that_
         .map(pods(1))
         .chain((400..500).map(pods(0)))
         .collect();
-    let views = Views {
-        overview: Arc::new(move || Overview {
-            pods: pods.clone(),
-            ..Overview::default()
-        }),
-        explain: Arc::new(move |query| {
-            assert_eq!(query.uid, Some(format!("uid-{}", query.name)));
-            counted.fetch_add(1, Ordering::Relaxed);
-            None
-        }),
-        ..views(vec![])
-    };
+    let mut views = views(vec![]);
+    views.explanations.overview = Arc::new(move || Overview {
+        pods: pods.clone(),
+        ..Overview::default()
+    });
+    views.explanations.explain = Arc::new(move |query| {
+        assert_eq!(query.uid, Some(format!("uid-{}", query.name)));
+        counted.fetch_add(1, Ordering::Relaxed);
+        None
+    });
     let mut body = get(&local(views), "/").await.into_body();
     let (mut text, mut chunks) = (String::new(), 0);
     while let Some(frame) = body.frame().await {
@@ -152,7 +150,7 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_asks_why_of_those_that_
 fn changing() -> Views {
     let state = Arc::new(AtomicU64::new(1));
     let (shown, told) = (state.clone(), state.clone());
-    Views {
+    let explanations = Explanations {
         overview: Arc::new(move || {
             let state = shown.load(Ordering::Relaxed);
             Overview {
@@ -199,6 +197,10 @@ fn changing() -> Views {
             };
             (version.to_string(), Box::pin(changed))
         }),
+        ..views(vec![]).explanations
+    };
+    Views {
+        explanations,
         ..views(vec![])
     }
 }
@@ -258,7 +260,7 @@ fn state(document: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_browser_shows_hostile_text_as_text_and_follows_what_changes() {
+async fn a_browser_shows_hostile_text_as_text_and_follows_changes() {
     if !browser_is_here() {
         return;
     }

@@ -93,7 +93,7 @@ fn unknown_paths_are_not_found() {
 }
 
 #[test]
-fn the_health_port_answers_health_alone() {
+fn the_health_port_serves_health_alone() {
     for path in [
         "/pods",
         "/runningpods/",
@@ -225,7 +225,7 @@ fn each_row_of_the_table_is_found_by_its_own_path_and_by_no_other_row() {
 }
 
 #[test]
-fn what_tells_or_changes_more_than_pods_and_metrics_needs_credentials() {
+fn routes_beyond_pods_and_metrics_need_credentials() {
     for target in ["/configz", "/flagz", "/statusz", "/logs/", "/logs/syslog"] {
         assert_eq!(
             get(Port::ReadOnly, target),

@@ -15,8 +15,8 @@ use crate::{
     model::ContainerId,
     runtime::logs::ContainerLogs,
     server::{
-        auth::{AuthSettings, Authorization, Gate},
-        tls::{ClientAuthorities, ServingCertificate, Terms, Tls, TlsSettings},
+        auth::{AuthSettings, Authorization, KubeletAuth},
+        tls::{ClientAuthorities, ServingCertificate, Tls, TlsOptions, TlsSettings},
     },
     state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
 };
@@ -36,7 +36,7 @@ struct Setting {
     dir: tempfile::TempDir,
     limits: Limits,
     auth: AuthSettings,
-    terms: Terms,
+    terms: TlsOptions,
     api: Option<ApiServer>,
     metrics: Metrics,
     cluster: Authority,
@@ -58,7 +58,7 @@ impl Setting {
                 review_burst: 0,
                 authorization: Authorization::AlwaysAllow,
             },
-            terms: Terms::default(),
+            terms: TlsOptions::default(),
             api: None,
             metrics: Metrics::new(),
             cluster,
@@ -112,7 +112,7 @@ impl Setting {
     async fn serve_with(&self, handlers: Handlers) -> Served {
         let ca = self.auth.client_ca_file.as_deref();
         let authorities = ca.map(|path| Arc::new(ClientAuthorities::open(path).unwrap()));
-        let gate = Gate::new(
+        let auth = KubeletAuth::new(
             self.auth.clone(),
             "n1",
             authorities.clone(),
@@ -131,7 +131,7 @@ impl Setting {
         let listener = listener.limits(self.limits).tls(tls);
         let address = listener.address().unwrap();
         let shutdown = CancellationToken::new();
-        let handlers = handlers.guarded(gate.unwrap().measured(&self.metrics));
+        let handlers = handlers.secured(auth.unwrap().measured(&self.metrics));
         let task = tokio::spawn(listener.serve(handlers, shutdown.clone()));
         Served {
             address,
@@ -261,7 +261,7 @@ fn cluster(kind: &str, spec: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn who_is_known_and_allowed_is_let_in_and_nobody_else() {
+async fn only_authenticated_and_authorized_requests_are_served() {
     let api = Scripted::start(cluster).await;
     let setting = Setting::asking(&api).await;
     let served = setting.serve().await;
@@ -337,7 +337,7 @@ async fn a_token_may_be_a_subprotocol_of_a_websocket() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_is_asked_is_counted_as_upstream_counts_it() {
+async fn requests_to_the_api_server_have_upstreams_metrics() {
     let api = Scripted::start(cluster).await;
     let setting = Setting::asking(&api).await;
     let served = setting.serve().await;
@@ -381,7 +381,7 @@ async fn what_the_api_server_is_asked_is_counted_as_upstream_counts_it() {
 }
 
 #[tokio::test]
-async fn a_certificates_holder_loses_no_place_to_strangers_and_shares_those_of_the_known() {
+async fn a_client_with_a_certificate_loses_no_place_to_unauthenticated_ones() {
     let mut setting = Setting::alone().patient();
     (setting.limits.unauthenticated, setting.limits.authenticated) = (2, 2);
     let served = setting.serve().await;
@@ -403,7 +403,7 @@ async fn a_certificates_holder_loses_no_place_to_strangers_and_shares_those_of_t
 }
 
 #[tokio::test]
-async fn a_certificate_without_an_end_is_shown_and_counts() {
+async fn a_certificate_without_expiry_is_served_and_used() {
     let setting = Setting::alone();
     setting.show(&setting.cluster.endless("n1"));
     let served = setting.serve().await;
@@ -492,7 +492,7 @@ async fn anonymous_requests_are_judged_where_they_are_let_in() {
 }
 
 #[tokio::test]
-async fn without_an_api_server_whoever_is_known_may_do_everything() {
+async fn without_an_api_server_every_authenticated_user_may_do_everything() {
     let setting = Setting::alone();
     let served = setting.serve().await;
     let (known, plain) = (setting.clients.client("ops", &[]), setting.client(None));
@@ -507,7 +507,7 @@ async fn without_an_api_server_whoever_is_known_may_do_everything() {
 }
 
 #[tokio::test]
-async fn the_route_says_which_rights_are_asked_for_and_in_which_order() {
+async fn the_route_determines_the_subresources_and_their_order() {
     let api = Scripted::start(cluster).await;
     let setting = Setting::asking(&api).await;
     let served = setting.serve().await;
@@ -551,7 +551,7 @@ async fn the_route_says_which_rights_are_asked_for_and_in_which_order() {
 }
 
 #[tokio::test]
-async fn the_api_server_is_asked_once_about_the_same() {
+async fn equal_reviews_are_made_once() {
     let api = Scripted::start(cluster).await;
     let setting = Setting::asking(&api).await;
     let served = Arc::new(setting.serve().await);
@@ -578,12 +578,15 @@ async fn the_api_server_is_asked_once_about_the_same() {
 }
 
 #[tokio::test]
-async fn answers_end_and_are_asked_for_again() {
+async fn cached_reviews_expire_and_are_repeated() {
     let revoked = Arc::new(AtomicBool::new(false));
     let seen = revoked.clone();
-    let api = Scripted::start(move |kind, spec| match seen.load(Ordering::SeqCst) {
-        true => Answer::Json(201, json!({"authenticated": false, "allowed": false})),
-        false => cluster(kind, spec),
+    let api = Scripted::start(move |kind, spec| {
+        if seen.load(Ordering::SeqCst) {
+            Answer::Json(201, json!({"authenticated": false, "allowed": false}))
+        } else {
+            cluster(kind, spec)
+        }
     })
     .await;
     let mut setting = Setting::asking(&api).await;
@@ -604,7 +607,7 @@ async fn answers_end_and_are_asked_for_again() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_does_not_answer_lets_nobody_in_and_it_is_said_why() {
+async fn without_a_response_of_the_api_server_requests_are_refused_with_the_reason() {
     let api = Scripted::start(cluster).await;
     let setting = Setting::asking(&api).await;
     let served = setting.serve().await;
@@ -612,7 +615,7 @@ async fn an_api_server_that_does_not_answer_lets_nobody_in_and_it_is_said_why() 
     let (status, text) = get(&served, &plain, "/pods", &bearer("broken-1")).await;
     assert_eq!(status, 401);
     assert!(
-        text.starts_with("Unauthorized: the API server answered 403"),
+        text.starts_with("Unauthorized: the API server returned 403"),
         "{text}"
     );
     for (name, why) in [
@@ -640,7 +643,7 @@ async fn an_api_server_that_does_not_answer_lets_nobody_in_and_it_is_said_why() 
 }
 
 #[tokio::test]
-async fn a_new_serving_certificate_is_shown_to_new_connections_and_old_ones_stay() {
+async fn a_new_serving_certificate_is_used_for_new_connections_and_old_ones_stay() {
     let setting = Setting::alone().patient();
     let served = setting.serve().await;
     let known = setting.clients.client("ops", &[]);
@@ -740,9 +743,9 @@ async fn heads_that_never_end_or_are_too_large_are_cut_off() {
 }
 
 #[tokio::test]
-async fn who_speaks_no_tls_or_another_protocol_is_turned_away() {
+async fn clients_without_tls_or_with_another_protocol_are_refused() {
     let mut setting = Setting::alone();
-    setting.terms = Terms::of("VersionTLS13", &[], &[]).unwrap();
+    setting.terms = TlsOptions::of("VersionTLS13", &[], &[]).unwrap();
     let served = setting.serve().await;
     let text = served.get("/pods").await;
     assert!(!text.contains("200"), "{text}");
@@ -808,8 +811,8 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     let log = log.to_owned();
     views.logs = LogReaders::new(LogParts {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
-        pods: views.pods.clone(),
-        known: views.known.clone(),
+        pods: views.pods.pods.clone(),
+        known: views.pods.known.clone(),
         split_streams: false,
         stall: TIMEOUT,
     });

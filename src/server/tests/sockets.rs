@@ -61,7 +61,7 @@ async fn head_has_the_headers_of_get_and_no_body() {
 }
 
 #[tokio::test]
-async fn refusals_say_what_is_wrong() {
+async fn refusals_name_the_error() {
     let served = serve(read_only(), Limits::default()).await;
     let rows = [
         ("GET /nowhere", "404 Not Found", "404 page not found"),
@@ -94,7 +94,7 @@ async fn refusals_say_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn garbage_is_refused_and_harms_nobody() {
+async fn garbage_is_refused_without_harm() {
     let served = serve(read_only(), Limits::default()).await;
     let long_path = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
     let long_header = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "a".repeat(100_000));
@@ -141,7 +141,7 @@ async fn a_head_that_never_ends_is_cut_off() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_after_its_answer() {
+async fn an_idle_connection_is_closed_after_its_response() {
     let served = serve(read_only(), brief()).await;
     let text = served
         .send(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n")
@@ -151,7 +151,7 @@ async fn an_idle_connection_is_closed_after_its_answer() {
 }
 
 #[tokio::test]
-async fn a_silent_client_makes_room_for_one_that_asks() {
+async fn an_idle_connection_is_closed_for_one_with_a_request() {
     let limits = Limits {
         unauthenticated: 2,
         ..Limits::default()
@@ -169,7 +169,7 @@ async fn a_silent_client_makes_room_for_one_that_asks() {
 }
 
 #[tokio::test]
-async fn clients_that_wait_for_news_make_room_for_another_address() {
+async fn connections_that_wait_for_changes_are_closed_for_another_address() {
     let limits = Limits {
         unauthenticated: 4,
         ..Limits::default()
@@ -192,7 +192,7 @@ async fn clients_that_wait_for_news_make_room_for_another_address() {
 }
 
 #[tokio::test]
-async fn many_clients_at_once_are_all_answered() {
+async fn many_simultaneous_clients_are_all_served() {
     let served = Arc::new(serve(read_only(), Limits::default()).await);
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..400 {
@@ -215,7 +215,7 @@ fn large() -> Handlers {
 }
 
 #[tokio::test]
-async fn shutdown_lets_a_running_answer_end() {
+async fn shutdown_lets_a_response_in_progress_end() {
     let limits = Limits {
         drain: TIMEOUT,
         ..Limits::default()
@@ -317,7 +317,7 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
 }
 
 #[tokio::test]
-async fn shutdown_does_not_wait_for_a_client_that_waits_for_news() {
+async fn shutdown_does_not_wait_for_a_client_that_waits_for_changes() {
     let limits = Limits {
         drain: Duration::from_secs(60),
         ..Limits::default()
@@ -368,7 +368,7 @@ async fn a_local_socket_answers_as_the_read_only_port_does() {
 }
 
 #[tokio::test]
-async fn an_answer_may_be_waited_for_longer_than_a_client_may_be_silent() {
+async fn a_response_may_take_longer_than_a_client_may_be_idle() {
     let limits = Limits {
         idle: Duration::from_millis(50),
         stall: Duration::from_millis(50),
@@ -376,7 +376,7 @@ async fn an_answer_may_be_waited_for_longer_than_a_client_may_be_silent() {
     };
     let (changed, news) = tokio::sync::watch::channel(1);
     let mut views = views(vec![]);
-    views.news = Arc::new(move || {
+    views.explanations.news = Arc::new(move || {
         let mut news = news.clone();
         let version = news.borrow_and_update().to_string();
         let changed = async move {
@@ -397,11 +397,9 @@ async fn an_answer_may_be_waited_for_longer_than_a_client_may_be_silent() {
 }
 
 #[tokio::test]
-async fn a_request_that_panics_is_answered_with_500_and_its_connection_goes_on() {
-    let views = Views {
-        overview: Arc::new(|| panic!("as scripted")),
-        ..views(vec![])
-    };
+async fn a_request_that_panics_gets_a_500_and_its_connection_stays() {
+    let mut views = views(vec![]);
+    views.explanations.overview = Arc::new(|| panic!("as scripted"));
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
     let served = serve(handlers, Limits::default()).await;
     let requests = "GET /explain HTTP/1.1\r\nHost: n\r\n\r\n".repeat(2)

@@ -6,7 +6,7 @@ use crate::{
         collector::{TestCollector, attribute, ids},
         tracer,
     },
-    server::auth::{AuthSettings, Authorization, Gate},
+    server::auth::{AuthSettings, Authorization, KubeletAuth},
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
@@ -19,14 +19,14 @@ async fn ask(handlers: &Handlers, target: &str) -> u16 {
         .uri(target)
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
     let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-    let answer = handlers.answer(request, &CancellationToken::new()).await;
+    let answer = super::answer(handlers, request, &CancellationToken::new()).await;
     let status = answer.status().as_u16();
     answer.into_body().collect().await.unwrap();
     status
 }
 
-/// A gate for those without a name, or for nobody.
-fn gate(anonymous: bool) -> Gate {
+/// A auth for those without a name, or for nobody.
+fn auth(anonymous: bool) -> KubeletAuth {
     let settings = AuthSettings {
         client_ca_file: Some("/nonexistent".into()),
         anonymous,
@@ -42,16 +42,16 @@ fn gate(anonymous: bool) -> Gate {
     )
     .unwrap();
     let authorities = crate::server::tls::ClientAuthorities::open(nobody.path()).unwrap();
-    Gate::new(settings, "n1", Some(Arc::new(authorities)), None).unwrap()
+    KubeletAuth::new(settings, "n1", Some(Arc::new(authorities)), None).unwrap()
 }
 
 #[tokio::test]
-async fn who_is_refused_at_the_gate_begins_no_span_and_who_passes_it_is_part_of_his_trace() {
+async fn an_unauthorized_request_has_no_span_and_an_authorized_one_joins_its_trace() {
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 1_000_000);
     let open = read_only().traced(tracer.clone());
-    assert_eq!(ask(&open.guarded(gate(false)), "/pods").await, 401);
-    assert_eq!(ask(&open.guarded(gate(true)), "/pods").await, 200);
+    assert_eq!(ask(&open.secured(auth(false)), "/pods").await, 401);
+    assert_eq!(ask(&open.secured(auth(true)), "/pods").await, 200);
     let health = Handlers::health(HealthChecks::ping()).traced(tracer.clone());
     assert_eq!(ask(&health, "/healthz").await, 200);
     tracer.flush().await;
@@ -71,7 +71,7 @@ async fn who_is_refused_at_the_gate_begins_no_span_and_who_passes_it_is_part_of_
 }
 
 #[tokio::test]
-async fn an_answer_that_fails_is_a_failed_span_and_lasts_until_it_is_sent() {
+async fn a_failed_response_is_a_failed_span_that_lasts_until_it_is_sent() {
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 0);
     let checks = HealthChecks::ping().with("flag", || Err("down".to_owned()));
@@ -81,7 +81,7 @@ async fn an_answer_that_fails_is_a_failed_span_and_lasts_until_it_is_sent() {
         .uri("/healthz")
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
     let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-    let answer = handlers.answer(request, &CancellationToken::new()).await;
+    let answer = super::answer(&handlers, request, &CancellationToken::new()).await;
     assert_eq!(answer.status().as_u16(), 500);
     tracer.flush().await;
     assert_eq!(collector.spans().len(), 0, "it is being sent");

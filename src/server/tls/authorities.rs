@@ -21,7 +21,7 @@ pub struct Authorities {
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// `clientCAFile`, whose present version counts.
+/// `clientCAFile`, in its current version.
 #[derive(Debug)]
 pub struct ClientAuthorities {
     file: Arc<Reloaded<Authorities>>,
@@ -31,7 +31,7 @@ impl ClientAuthorities {
     /// Reads the file. Blocking.
     ///
     /// # Errors
-    /// It cannot be read, or there is no certificate in it that can be used.
+    /// It cannot be read, or contains no usable certificate.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let own = path.to_path_buf();
         let read = move || Authorities::read(&own);
@@ -48,12 +48,12 @@ impl ClientAuthorities {
         })
     }
 
-    /// Those in the file now, or at most a second ago.
+    /// The current ones; the file is checked once a second at most.
     pub(in crate::server) async fn current(&self) -> Arc<Authorities> {
         self.file.current().await
     }
 
-    /// Those that were read last.
+    /// The ones that were read last.
     pub(super) fn first(&self) -> Arc<Authorities> {
         self.file.latest()
     }
@@ -73,10 +73,10 @@ impl Authorities {
         })
     }
 
-    /// Whether these authorities vouch for a certificate at this time, and for its use by clients.
+    /// Whether these authorities have signed a certificate that is valid at this time, for clients.
     ///
     /// # Errors
-    /// Why they do not.
+    /// Why they have not.
     pub(in crate::server) fn verify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -88,21 +88,21 @@ impl Authorities {
     }
 }
 
-/// Asks clients for a certificate and takes whichever they show, or none; that they hold its key is checked,
-/// and all else at their requests. So upstream does it (`tls.RequestClientCert`): a client with an expired
-/// certificate gets a 401 instead of a broken connection, and may have a token besides.
+/// Requests a client certificate and accepts any or none; the handshake verifies only that the client holds its
+/// key, and each request the rest. So upstream does (`tls.RequestClientCert`): a client with an expired
+/// certificate gets a 401 instead of a broken connection, and may have a token as well.
 #[derive(Debug)]
-pub(super) struct AskForCertificate {
+pub(super) struct RequestCertificate {
     authorities: Arc<Authorities>,
 }
 
-impl AskForCertificate {
+impl RequestCertificate {
     pub(super) fn of(authorities: Arc<Authorities>) -> Arc<Self> {
         Arc::new(Self { authorities })
     }
 }
 
-impl ClientCertVerifier for AskForCertificate {
+impl ClientCertVerifier for RequestCertificate {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -9,7 +9,7 @@ use rustls::{
 };
 use std::{fmt, fs, path::Path, sync::Arc};
 
-/// A certificate, those between it and its authority, and its key.
+/// A certificate chain with its key.
 pub(super) struct Pair {
     certified: Arc<CertifiedKey>,
     facts: Facts,
@@ -27,7 +27,7 @@ impl Pair {
     /// Reads both files. Blocking.
     ///
     /// # Errors
-    /// One cannot be read or has nothing of use in it, or they do not belong together.
+    /// One cannot be read or has no usable content, or they do not match.
     pub(super) fn read(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
         let (shown, shown_key) = (certificate.display(), key.display());
         let pem = fs::read(certificate).with_context(|| format!("cannot read {shown}"))?;
@@ -52,7 +52,7 @@ impl Pair {
         })
     }
 
-    /// What the certificate says.
+    /// Its subject and validity.
     pub(super) fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -62,13 +62,13 @@ impl Pair {
         self.certified.cert.first()
     }
 
-    /// Shows it to every client.
+    /// Presents it to every client.
     pub(super) fn resolver(&self) -> Arc<SingleCertAndKey> {
         Arc::new(SingleCertAndKey::from(CertifiedKey::clone(&self.certified)))
     }
 }
 
-/// All certificates of a PEM file; what else is in it is passed over.
+/// All certificates of a PEM file; other content is ignored.
 ///
 /// # Errors
 /// There is none, or one cannot be decoded.

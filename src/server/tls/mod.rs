@@ -1,10 +1,11 @@
 //! The TLS of the secured port.
 //!
-//! * Owns: the serving certificate, the authorities of client certificates, and the settings made of both.
-//! * Woken by a connection or a request; files are looked at then, once a second at most.
-//! * Publishes: settings for the next handshake, and the authorities that count now.
-//! * Must never end a connection because a file has changed, take a file that cannot be used in place of one
-//!   that can, or show a key.
+//! * Owns: the serving certificate, the authorities of client certificates, and the rustls configuration of
+//!   both.
+//! * Woken by a connection or a request; files are checked then, once a second at most.
+//! * Publishes: the configuration of the next handshake, and the current authorities.
+//! * Must never end a connection because a file has changed, replace a usable file by an unusable one, or
+//!   reveal a key.
 //! * Answers to upstream's `InitializeTLS` in `cmd/kubelet/app/server.go`, `pkg/kubelet/certificate` and
 //!   `k8s.io/client-go/util/cert`.
 
@@ -16,9 +17,9 @@ mod tls_options;
 mod tests;
 
 pub use authorities::{Authorities, ClientAuthorities};
-pub use tls_options::{Terms, TermsError, without_effect};
+pub use tls_options::{TlsOptionError, TlsOptions, without_effect};
 
-use self::{authorities::AskForCertificate, key_pair::Pair, self_signed::Names};
+use self::{authorities::RequestCertificate, key_pair::Pair, self_signed::Names};
 use crate::base::{Reloaded, chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -28,26 +29,26 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc};
 /// HTTP/1.1 alone, which can be upgraded to a stream.
 const PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
 
-/// What the secured port shows and asks for.
+/// The settings of the secured port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// Where its certificate is.
+    /// The serving certificate.
     pub certificate: ServingCertificate,
     /// Versions, cipher suites and curves.
-    pub terms: Terms,
+    pub terms: TlsOptions,
 }
 
 /// Where the serving certificate is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServingCertificate {
-    /// In files that somebody else looks after.
+    /// In files that another program maintains.
     Files {
-        /// Certificate and intermediate ones, PEM.
+        /// Certificate chain, PEM.
         certificate: PathBuf,
-        /// Its key, PEM.
+        /// Key, PEM.
         key: PathBuf,
     },
-    /// `kubelet.crt` and `kubelet.key` in this directory, made here unless there is a pair of use.
+    /// `kubelet.crt` and `kubelet.key` in this directory, generated unless there is a usable pair.
     Own {
         /// The directory.
         directory: PathBuf,
@@ -57,13 +58,13 @@ pub enum ServingCertificate {
 /// The TLS of one port.
 #[derive(Debug)]
 pub struct Tls {
-    terms: Terms,
+    terms: TlsOptions,
     pair: Arc<Reloaded<Pair>>,
     authorities: Option<Arc<ClientAuthorities>>,
     made: Mutex<Made>,
 }
 
-/// Settings, and what they are made of.
+/// The configuration, and its inputs.
 #[derive(Debug)]
 struct Made {
     config: Arc<ServerConfig>,
@@ -72,7 +73,7 @@ struct Made {
 }
 
 impl Tls {
-    /// Reads the certificate, or makes one for this name and these addresses. Blocking.
+    /// Reads the certificate, or generates one for this name and these addresses. Blocking.
     ///
     /// # Errors
     /// What cannot be read or used, with its path.
@@ -116,7 +117,7 @@ impl Tls {
         })
     }
 
-    /// Settings for a handshake that begins now.
+    /// The configuration for the next handshake.
     pub async fn config(&self) -> Arc<ServerConfig> {
         let pair = self.pair.current().await;
         let authorities = match &self.authorities {
@@ -131,8 +132,12 @@ impl Tls {
         if !same || !Arc::ptr_eq(&made.pair, &pair) {
             match config(&self.terms, &pair, authorities.as_ref()) {
                 Ok(config) => made.config = config,
-                // What is read has been tried, so this does not happen; the old ones are good.
-                Err(error) => tracing::error!(err = chain(error.as_ref()), "cannot renew TLS"),
+                // Everything that is read has been checked, so this does not happen; the old configuration is
+                // valid.
+                Err(error) => tracing::error!(
+                    err = chain(error.as_ref()),
+                    "Reloading the TLS configuration failed"
+                ),
             }
             (made.pair, made.authorities) = (pair, authorities);
         }
@@ -141,7 +146,7 @@ impl Tls {
 }
 
 fn config(
-    terms: &Terms,
+    terms: &TlsOptions,
     pair: &Pair,
     authorities: Option<&Arc<Authorities>>,
 ) -> anyhow::Result<Arc<ServerConfig>> {
@@ -150,7 +155,7 @@ fn config(
         .context("TLS versions and cipher suites do not go together")?;
     let builder = match authorities {
         Some(authorities) => {
-            builder.with_client_cert_verifier(AskForCertificate::of(authorities.clone()))
+            builder.with_client_cert_verifier(RequestCertificate::of(authorities.clone()))
         }
         None => builder.with_no_client_auth(),
     };

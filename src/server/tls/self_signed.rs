@@ -1,4 +1,4 @@
-//! A certificate that nobody vouches for, for a node that was given none.
+//! A self-signed serving certificate, for a node that has no other.
 //!
 //! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, with the node's name alone.
 
@@ -24,12 +24,12 @@ use std::{
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long it is good for.
+/// Validity of a new certificate.
 const LIFE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// It is made anew when no more than this is left.
+/// It is replaced when no more than this remains.
 const REST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What the node is called by those who connect to it.
+/// The names of the node in the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Names {
     node: String,
@@ -37,7 +37,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The node's name, where it can be one in a certificate, and its addresses.
+    /// The node's name, where it can be in a certificate, and its addresses.
     pub(super) fn of(node: &str, addresses: &[IpAddr]) -> Self {
         let name = ServerName::try_from(node.to_owned()).ok();
         let addresses = addresses.iter().map(|address| ServerName::from(*address));
@@ -53,18 +53,18 @@ pub(super) fn files(directory: &Path) -> [PathBuf; 2] {
     [directory.join("kubelet.crt"), directory.join("kubelet.key")]
 }
 
-/// Whether it has to be made anew by its age.
+/// Whether it must be replaced because of its age.
 pub(super) fn is_due(pair: &Pair) -> bool {
     is_ours(&pair.facts().common_name) && !lasts(pair, SystemTime::now())
 }
 
-/// Whether a kubelet made it: the holder is called by a name and the second of the making.
+/// Whether a kubelet generated it: its subject is a name and the time of the generation.
 fn is_ours(common_name: &str) -> bool {
     let made = common_name.rsplit_once('@').map(|(_, second)| second);
     made.is_some_and(|second| !second.is_empty() && second.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Whether it is good now and for a while.
+/// Whether it is valid now and for a while.
 fn lasts(pair: &Pair, now: SystemTime) -> bool {
     let facts = pair.facts();
     let (from, until) = (
@@ -74,8 +74,8 @@ fn lasts(pair: &Pair, now: SystemTime) -> bool {
     from <= now && now + REST < until
 }
 
-/// Why a certificate that is there has to make room, if so. One that no kubelet made was put there by
-/// somebody, who knows what for.
+/// Why the existing certificate must be replaced, if so. One that no kubelet generated was put there on purpose
+/// and stays.
 fn objection(pair: &Pair, names: &Names, now: SystemTime) -> Option<String> {
     let facts = pair.facts();
     if !is_ours(&facts.common_name) {
@@ -94,11 +94,11 @@ fn objection(pair: &Pair, names: &Names, now: SystemTime) -> Option<String> {
     Some(format!("it is not for {}", other.to_str()))
 }
 
-/// The pair of the directory, as long as it is of use; else a new one, which is written there. For the start;
+/// The pair of the directory while it is usable, else a new one, which is written there. For the start;
 /// blocking.
 ///
 /// # Errors
-/// A new one cannot be made or written.
+/// A new one cannot be generated or written.
 pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     let why = match Pair::read(&certificate, &key) {
@@ -112,17 +112,18 @@ pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pa
     make_because(&why, directory, names)
 }
 
-/// The pair of the directory once more, after it has changed or come to its end. What cannot be read is left
-/// alone, for somebody may be putting another one there. Blocking.
+/// The pair of the directory again, after a change or at its expiry. An unreadable file stays, because it may
+/// be in the middle of a replacement. Blocking.
 ///
 /// # Errors
-/// It cannot be read, or a new one cannot be made or written.
+/// It cannot be read, or a new one cannot be generated or written.
 pub(super) fn read_again(directory: &Path, names: &Names) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     let pair = Pair::read(&certificate, &key)?;
-    match is_due(&pair) {
-        true => make_because("its end is near", directory, names),
-        false => Ok(pair),
+    if is_due(&pair) {
+        make_because("its end is near", directory, names)
+    } else {
+        Ok(pair)
     }
 }
 
@@ -131,7 +132,7 @@ fn make_because(why: &str, directory: &Path, names: &Names) -> anyhow::Result<Pa
     tracing::info!(
         path = %certificate.display(),
         why,
-        "Making a serving certificate that nobody vouches for"
+        "Generating a self-signed serving certificate"
     );
     let write = || {
         fs::DirBuilder::new()

@@ -18,7 +18,7 @@ fn own(directory: &Path) -> TlsSettings {
         certificate: ServingCertificate::Own {
             directory: directory.to_owned(),
         },
-        terms: Terms::default(),
+        terms: TlsOptions::default(),
     }
 }
 
@@ -38,7 +38,7 @@ fn names(name: &str, address: &str) -> Names {
 }
 
 #[test]
-fn a_certificate_is_made_once_and_its_key_is_the_owners_alone() {
+fn a_certificate_is_generated_once_and_only_its_owner_can_read_the_key() {
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path().join("a/pki");
     let names = names("node-1", "10.0.0.7");
@@ -58,7 +58,7 @@ fn a_certificate_is_made_once_and_its_key_is_the_owners_alone() {
 }
 
 #[test]
-fn a_certificate_that_is_of_no_use_is_made_anew() {
+fn an_unusable_certificate_is_generated_again() {
     let dir = tempfile::tempdir().unwrap();
     let names = names("node-1", "127.0.0.1");
     let anew = |what: &str| {
@@ -129,7 +129,7 @@ fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
 }
 
 #[test]
-fn a_node_whose_name_no_certificate_can_have_gets_one_for_its_address() {
+fn a_node_whose_name_is_invalid_in_certificates_gets_one_for_its_address() {
     let dir = tempfile::tempdir().unwrap();
     let names = Names::of("knoten ä", &["::1".parse().unwrap()]);
     let made = self_signed::read_or_make(dir.path(), &names).unwrap();
@@ -148,7 +148,7 @@ fn files_that_are_given_must_be_good_at_the_start() {
             certificate: certificate.clone(),
             key: key.clone(),
         },
-        terms: Terms::default(),
+        terms: TlsOptions::default(),
     };
     assert!(Tls::open(&settings, ("n", &[]), None).is_ok());
     let fails = |path: &Path| {
@@ -192,7 +192,7 @@ async fn wait<T: Send + Sync + 'static>(
 }
 
 #[tokio::test]
-async fn what_changes_is_read_again_and_what_is_broken_is_not_taken() {
+async fn changed_files_are_read_again_and_broken_ones_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("number");
     fs::write(&path, "1").unwrap();
@@ -227,7 +227,7 @@ async fn what_changes_is_read_again_and_what_is_broken_is_not_taken() {
 }
 
 #[tokio::test]
-async fn what_is_stale_is_made_anew_though_no_file_has_changed() {
+async fn an_expiring_certificate_is_replaced_though_no_file_has_changed() {
     let reads = Arc::new(AtomicUsize::new(0));
     let counted = reads.clone();
     let read = move || Ok(counted.fetch_add(1, Ordering::SeqCst));

@@ -1,4 +1,4 @@
-//! Versions, cipher suites and curves by the names that Go has for them. Pure.
+//! TLS versions, cipher suites and curves by Go's names. Pure.
 //!
 //! Upstream: `k8s.io/component-base/cli/flag` (`ciphersuites_flag.go`) and Go's `crypto/tls`.
 
@@ -9,33 +9,33 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// What a client and this server may agree on.
+/// The TLS options of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct TlsOptions {
     only_tls13: bool,
-    /// Suites of TLS 1.2; `None` for all that there are.
+    /// Suites of TLS 1.2; `None` for all.
     suites: Option<Vec<CipherSuite>>,
-    /// Groups of key exchange; `None` for all that there are.
+    /// Groups of key exchange; `None` for all.
     groups: Option<Vec<NamedGroup>>,
 }
 
-/// What cannot be agreed on: the field of the configuration, and what is wrong with it.
+/// An invalid option: the field of the configuration, and its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
-pub struct TermsError {
-    /// With its index, where one entry is wrong.
+pub struct TlsOptionError {
+    /// With the index of the entry, if one entry is wrong.
     pub field: String,
-    /// What is wrong.
+    /// The error.
     pub message: String,
 }
 
-/// Whether something that Go knows by this name can be had here.
+/// Whether something with a name in Go is supported here.
 enum Known<T> {
     Here(T),
     NotHere,
 }
 
-/// What Go knows by this name.
+/// The version of a name in Go.
 fn cipher_suite(name: &str) -> Option<Known<SupportedCipherSuite>> {
     let here = match name {
         "TLS_AES_128_GCM_SHA256" => suite::TLS13_AES_128_GCM_SHA256,
@@ -57,7 +57,7 @@ fn cipher_suite(name: &str) -> Option<Known<SupportedCipherSuite>> {
     Some(Known::Here(here))
 }
 
-/// Suites without forward secrecy or with CBC, RC4 or 3DES: Go has them, rustls never will.
+/// Suites without forward secrecy or with CBC, RC4 or 3DES: Go has them, rustls does not.
 const NOT_HERE: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -77,31 +77,32 @@ const NOT_HERE: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// What Go knows by this number (`tls.CurveID`).
+/// The group of Go's number (`tls.CurveID`).
 fn curve(number: i32) -> Option<Known<NamedGroup>> {
     Some(match number {
         23 => Known::Here(NamedGroup::secp256r1),
         24 => Known::Here(NamedGroup::secp384r1),
         29 => Known::Here(NamedGroup::X25519),
-        // P-521 and those with ML-KEM.
+        // P-521, and the groups with ML-KEM.
         25 | 4587 | 4588 | 4589 => Known::NotHere,
         _ => return None,
     })
 }
 
-impl Terms {
-    /// Of `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones leave the choice here.
-    /// What Go has and rustls has not is left out, if something remains.
+impl TlsOptions {
+    /// From `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones mean the defaults. Entries
+    /// that Go has and rustls has not are left out, if something remains.
     ///
     /// # Errors
-    /// Every entry that nobody knows, and a list of which nothing remains.
+    /// Every unknown entry, and a list of which nothing remains.
     pub fn of(
         min_version: &str,
         suites: &[String],
         curves: &[i32],
-    ) -> Result<Self, Vec<TermsError>> {
+    ) -> Result<Self, Vec<TlsOptionError>> {
         let mut errors = Vec::new();
-        let mut error = |field: String, message: String| errors.push(TermsError { field, message });
+        let mut error =
+            |field: String, message: String| errors.push(TlsOptionError { field, message });
         let only_tls13 = match min_version {
             "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => false,
             "VersionTLS13" => true,
@@ -136,7 +137,7 @@ impl Terms {
             }
         }
         if errors.is_empty() {
-            let nothing = |field: &str| TermsError {
+            let nothing = |field: &str| TlsOptionError {
                 field: field.into(),
                 message: "none of these can be had here".into(),
             };
@@ -147,26 +148,24 @@ impl Terms {
                 errors.push(nothing("tlsCurvePreferences"));
             }
         }
-        match errors.is_empty() {
-            true => Ok(Self {
+        if errors.is_empty() {
+            Ok(Self {
                 only_tls13,
                 suites: (!suites.is_empty()).then_some(chosen_suites),
                 groups: (!curves.is_empty()).then_some(groups),
-            }),
-            false => Err(errors),
+            })
+        } else {
+            Err(errors)
         }
     }
 
     pub(super) fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
         static ONLY: [&SupportedProtocolVersion; 1] = [&TLS13];
         static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
-        match self.only_tls13 {
-            true => &ONLY,
-            false => &BOTH,
-        }
+        if self.only_tls13 { &ONLY } else { &BOTH }
     }
 
-    /// As in Go, a list of suites is about TLS 1.2; those of 1.3 are always there.
+    /// As in Go, a list of suites is about TLS 1.2; those of 1.3 are always enabled.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = ring::default_provider();
         if let Some(suites) = &self.suites {
@@ -184,7 +183,7 @@ impl Terms {
     }
 }
 
-/// Entries that are left out because they cannot be had here, and a version that means 1.2; for a warning.
+/// Entries that are left out because rustls does not have them, and a version that means 1.2; for a warning.
 pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> Vec<String> {
     let version = match min_version {
         "VersionTLS10" | "VersionTLS11" => Some(format!("tlsMinVersion {min_version}")),
@@ -205,13 +204,13 @@ pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> V
 mod tests {
     use super::*;
 
-    fn of(version: &str, suites: &[&str], curves: &[i32]) -> Result<Terms, Vec<String>> {
+    fn of(version: &str, suites: &[&str], curves: &[i32]) -> Result<TlsOptions, Vec<String>> {
         let suites: Vec<String> = suites.iter().map(|name| (*name).to_owned()).collect();
-        let text = |errors: Vec<TermsError>| errors.iter().map(ToString::to_string).collect();
-        Terms::of(version, &suites, curves).map_err(text)
+        let text = |errors: Vec<TlsOptionError>| errors.iter().map(ToString::to_string).collect();
+        TlsOptions::of(version, &suites, curves).map_err(text)
     }
 
-    fn suites(terms: &Terms) -> Vec<String> {
+    fn suites(terms: &TlsOptions) -> Vec<String> {
         let provider = terms.provider();
         let suites = provider.cipher_suites.iter();
         suites.map(|suite| format!("{:?}", suite.suite())).collect()
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_has_and_rustls_has_not_is_left_out_and_named() {
+    fn options_that_rustls_lacks_are_left_out_and_named() {
         let given = [
             "TLS_RSA_WITH_AES_128_GCM_SHA256",
             "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_an_error_that_names_it() {
+    fn unknown_options_are_errors_that_name_them() {
         assert_eq!(
             of(
                 "TLS1.2",

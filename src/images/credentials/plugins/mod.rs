@@ -33,8 +33,8 @@ use self::exec::Program;
 use self::metrics::PluginMetrics;
 use super::auths::Auths;
 use super::matching::covers;
+use crate::base::SingleFlight;
 use crate::base::metrics::Metrics;
-use crate::images::flight::Flights;
 
 /// Programs that run at once.
 const MAX_CONCURRENT: usize = 8;
@@ -49,7 +49,7 @@ type Answer = Result<Arc<Auths>, String>;
 
 struct Provider {
     inner: Arc<Inner>,
-    flights: Flights<String, Answer>,
+    flights: SingleFlight<String, Answer>,
 }
 
 struct Inner {
@@ -87,7 +87,7 @@ impl Plugins {
             };
             Ok(Provider {
                 inner: Arc::new(inner),
-                flights: Flights::new(),
+                flights: SingleFlight::default(),
             })
         };
         let providers = settings.into_iter().map(provider);
@@ -122,7 +122,7 @@ impl Provider {
             let (inner, image) = (self.inner.clone(), image.to_owned());
             async move { inner.ask(&image).await }
         };
-        match self.flights.run(image.to_owned(), begin).await {
+        match self.flights.join(image.to_owned(), begin).await {
             Ok(auths) => Some(auths),
             Err(problem) => {
                 tracing::error!(

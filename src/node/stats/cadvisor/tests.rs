@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     host::cgroup::{CpuUsage, DeviceIo, Limits, MemoryUsage, Throttling, Usage},
+    host::proc::NetworkInterface,
     node::stats::running_pods::{ContainerSubject, PodSubject},
 };
 use std::collections::{HashMap, HashSet};
@@ -159,7 +160,7 @@ fn the_text_comes_in_pieces_whatever_its_length() {
 }
 
 #[test]
-fn the_table_is_in_order_and_its_names_say_what_the_families_are() {
+fn the_table_is_sorted_and_names_match_types() {
     let names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
     assert!(names.is_sorted(), "{names:?}");
     for family in FAMILIES {

@@ -107,7 +107,7 @@ fn as_json(summary: &Summary) -> Value {
 }
 
 #[test]
-fn only_cpu_and_memory_says_nothing_of_disks_and_networks() {
+fn only_cpu_and_memory_leaves_out_disks_and_networks() {
     let told = as_json(&told(&one_pod(), None));
     let pod = &told["pods"][0];
     let expected = json!({
@@ -186,7 +186,7 @@ fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
 }
 
 #[test]
-fn without_a_cgroup_the_runtime_is_believed_and_without_either_nothing_is_said() {
+fn without_a_cgroup_the_runtimes_values_are_used_and_without_both_none() {
     let mut snapshot = one_pod();
     snapshot.pods[0].containers = vec![None, None];
     snapshot.pods[0].sandbox = None;
@@ -227,7 +227,7 @@ fn without_a_cgroup_the_runtime_is_believed_and_without_either_nothing_is_said()
 }
 
 #[test]
-fn what_a_pod_takes_of_the_disk_is_layers_logs_and_volumes_on_it() {
+fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     let snapshot = one_pod();
     let number = |value| Some(UInt64Value { value });
     let said = v1::ContainerStats {
@@ -312,7 +312,7 @@ fn what_a_pod_takes_of_the_disk_is_layers_logs_and_volumes_on_it() {
 }
 
 #[test]
-fn an_empty_node_and_a_pod_without_anything_are_told_too() {
+fn an_empty_node_and_an_empty_pod_have_metrics() {
     let mut snapshot = Snapshot::default();
     assert!(
         as_json(&told(&snapshot, None))["pods"]

@@ -117,7 +117,7 @@ fn container(uid: &str, name: &str) -> InfoOf {
 }
 
 #[test]
-fn a_container_is_told_with_its_names_its_limits_and_one_sample() {
+fn a_container_has_its_names_its_limits_and_one_sample() {
     let told = ask(&container("u1", "main"));
     let [(path, info)] = told.as_slice() else {
         panic!("{told:?}");
@@ -153,7 +153,7 @@ fn a_container_is_told_with_its_names_its_limits_and_one_sample() {
 }
 
 #[test]
-fn what_does_not_run_has_no_cgroup_or_is_another_pods_is_not_told() {
+fn entities_without_a_running_cgroup_are_left_out() {
     for (uid, name) in [
         ("u1", "lost"),
         ("u1", "none"),
@@ -165,7 +165,7 @@ fn what_does_not_run_has_no_cgroup_or_is_another_pods_is_not_told() {
 }
 
 #[test]
-fn a_cgroup_is_told_alone_or_with_those_below_it() {
+fn a_cgroup_is_returned_alone_or_with_those_below_it() {
     let table: &[(&str, bool, &[&str])] = &[
         ("/", false, &["/"]),
         (

@@ -37,34 +37,34 @@ fn faults(snapshot: &Snapshot) -> Option<u64> {
 }
 
 #[test]
-fn what_has_not_run_is_not_read_again_and_what_has_is() {
+fn only_cgroups_that_have_run_are_read_again() {
     let root = tempfile::tempdir().unwrap();
     let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
     let pods = || vec![pod("u", &["one"])];
     cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
     assert_eq!(
-        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
         Some(1)
     );
     // The second look is a whole one too: only then is it known that nothing happens.
     cgroup(root.path(), "/k8s.io/one", 5, 7, 2);
     assert_eq!(
-        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
         Some(2)
     );
     cgroup(root.path(), "/k8s.io/one", 5, 7, 3);
     assert_eq!(
-        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
         Some(2)
     );
     cgroup(root.path(), "/k8s.io/one", 5, 8, 4);
     assert_eq!(
-        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
         Some(4)
     );
     cgroup(root.path(), "/k8s.io/one", 6, 8, 5);
     assert_eq!(
-        faults(&sampler.look(pods(), &[], Depth::Everything)),
+        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
         Some(5)
     );
 }
@@ -75,18 +75,21 @@ fn a_cgroup_that_goes_comes_back_elsewhere_or_never_is_no_error() {
     let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
     let pods = || vec![pod("u", &["one", "none"])];
     cgroup(root.path(), "/k8s.io/one", 5, 7, 1);
-    let first = sampler.look(pods(), &[], Depth::Everything);
+    let first = sampler.snapshot(pods(), &[], Depth::Everything);
     assert_eq!(first.pods[0].containers[1], None);
     fs::remove_dir_all(root.path().join("k8s.io")).unwrap();
-    assert_eq!(faults(&sampler.look(pods(), &[], Depth::Everything)), None);
+    assert_eq!(
+        faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
+        None
+    );
     cgroup(root.path(), "/other/cri-containerd-one.scope", 5, 7, 9);
-    let again = sampler.look(pods(), &[], Depth::Everything);
+    let again = sampler.snapshot(pods(), &[], Depth::Everything);
     assert_eq!(faults(&again), Some(9));
     assert_eq!(
         again.pods[0].containers[0].as_ref().unwrap().nano_cores,
         None
     );
-    sampler.look(Vec::new(), &[], Depth::Everything);
+    sampler.snapshot(Vec::new(), &[], Depth::Everything);
     // The machine itself stays.
     assert!(sampler.len() <= 1, "{}", sampler.len());
 }
@@ -104,7 +107,7 @@ fn a_pod_in_a_cgroup_of_its_own_has_it_read_and_those_above_once() {
     ] {
         cgroup(root.path(), path, 5, 7, 1);
     }
-    let seen = sampler.look(
+    let seen = sampler.snapshot(
         vec![pod("a", &["one"]), pod("b", &["two"])],
         &[],
         Depth::Everything,
@@ -120,10 +123,10 @@ fn a_pod_in_a_cgroup_of_its_own_has_it_read_and_those_above_once() {
 }
 
 #[test]
-fn this_machine_can_be_looked_at() {
+fn this_machine_can_be_sampled() {
     let v2 = crate::host::Machine::read().unwrap().cgroup_v2;
     let mut sampler = Sampler::new(CgroupFs::new("/sys/fs/cgroup", v2));
-    let seen = sampler.look(
+    let seen = sampler.snapshot(
         Vec::new(),
         &[("kubelet", std::process::id())],
         Depth::Everything,
@@ -138,7 +141,7 @@ fn this_machine_can_be_looked_at() {
 }
 
 #[test]
-fn a_look_for_more_reads_what_one_for_less_left_out() {
+fn a_deeper_sample_reads_what_a_shallow_one_left_out() {
     let root = tempfile::tempdir().unwrap();
     let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
     let pods = || vec![pod("u", &["one"])];
@@ -161,13 +164,13 @@ fn a_look_for_more_reads_what_one_for_less_left_out() {
         (Depth::Everything, (1, true)),
     ] {
         assert_eq!(
-            tasks(&sampler.look(pods(), &[], depth)),
+            tasks(&sampler.snapshot(pods(), &[], depth)),
             expected,
             "{depth:?}"
         );
     }
     cgroup(root.path(), "/k8s.io/one", 6, 7, 2);
-    let look = sampler.look(pods(), &[], Depth::Core);
+    let look = sampler.snapshot(pods(), &[], Depth::Core);
     assert_eq!(tasks(&look), (2, false), "half of it would be old");
     assert_eq!(look.pods[0].network, None);
 }
@@ -183,13 +186,13 @@ fn those_believed_longest_have_their_turn_and_not_all_at_once() {
     }
     let pods = || vec![pod("u", &names)];
     for _ in 0..2 {
-        sampler.look(pods(), &[], Depth::Everything);
+        sampler.snapshot(pods(), &[], Depth::Everything);
     }
     for id in &names {
         cgroup(root.path(), &format!("/{id}"), 5, 7, 2);
     }
     let read_anew = |sampler: &mut Sampler| {
-        let seen = sampler.look(pods(), &[], Depth::Everything);
+        let seen = sampler.snapshot(pods(), &[], Depth::Everything);
         let faults = seen.pods[0].containers.iter().flatten();
         faults
             .filter(|sample| sample.usage.memory.unwrap().page_faults == 2)

@@ -1,14 +1,13 @@
 //! One GET: connect, ask, follow redirects, read a bounded body. The caller sets the deadline.
 
 use super::request::{Endpoint, Target};
+use crate::base::Http1;
 use crate::model::validation::MAX_MANIFEST_BYTES;
 use anyhow::{Context as _, bail};
 use http::header::LOCATION;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
@@ -42,34 +41,25 @@ impl Fetcher {
     pub(super) async fn fetch(&mut self) -> anyhow::Result<Bytes> {
         let mut target = self.target.clone();
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.ask(&target).await?;
-            let status = response.status();
-            if status == StatusCode::OK {
-                return body(response.into_body()).await;
+            match self.request(&target).await? {
+                Fetched::Body(body) => return Ok(body),
+                Fetched::Redirect(location) => target = target.redirected(&location)?,
             }
-            if !is_redirect(status) {
-                bail!("the server answered {status}");
-            }
-            let location = response.headers().get(LOCATION);
-            let location = location.context("a redirect without a location")?;
-            target = target.redirected(location.to_str().context("location of a redirect")?)?;
         }
         bail!("more than {MAX_REDIRECTS} redirects");
     }
 
-    async fn ask(&mut self, target: &Target) -> anyhow::Result<Response<Incoming>> {
+    async fn request(&mut self, target: &Target) -> anyhow::Result<Fetched> {
         let endpoint = target.endpoint()?;
         let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
             .await
             .with_context(|| format!("connecting to {}:{}", endpoint.host, endpoint.port))?;
-        match endpoint.tls {
-            false => exchange(stream, target).await,
-            true => {
-                let connector = self.connector().await?;
-                let stream = handshake(&connector, &endpoint, stream).await?;
-                exchange(stream, target).await
-            }
+        if !endpoint.tls {
+            return exchange(stream, target).await;
         }
+        let connector = self.connector().await?;
+        let stream = handshake(&connector, &endpoint, stream).await?;
+        exchange(stream, target).await
     }
 
     async fn connector(&mut self) -> anyhow::Result<TlsConnector> {
@@ -82,6 +72,12 @@ impl Fetcher {
         self.tls = Some(connector.clone());
         Ok(connector)
     }
+}
+
+/// What a response comes to.
+enum Fetched {
+    Body(Bytes),
+    Redirect(String),
 }
 
 fn is_redirect(status: StatusCode) -> bool {
@@ -98,15 +94,28 @@ async fn handshake(
     stream.with_context(|| format!("TLS with {}:{}", endpoint.host, endpoint.port))
 }
 
-async fn exchange<S>(stream: S, target: &Target) -> anyhow::Result<Response<Incoming>>
+async fn exchange<S>(stream: S, target: &Target) -> anyhow::Result<Fetched>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the response's body, or when sender and response are dropped.
-    tokio::spawn(connection);
-    let response = sender.send_request(target.request()?).await;
-    response.context("sending the request")
+    let request = target.request()?;
+    let read = async |response| Ok::<_, hyper::Error>(fetched(response).await);
+    let fetched = Http1::default().exchange(stream, request, read).await;
+    fetched.context("sending the request")?
+}
+
+async fn fetched(response: Response<Incoming>) -> anyhow::Result<Fetched> {
+    let status = response.status();
+    if status == StatusCode::OK {
+        return body(response.into_body()).await.map(Fetched::Body);
+    }
+    if !is_redirect(status) {
+        bail!("the server answered {status}");
+    }
+    let location = response.headers().get(LOCATION);
+    let location = location.context("a redirect without a location")?;
+    let location = location.to_str().context("location of a redirect")?;
+    Ok(Fetched::Redirect(location.to_owned()))
 }
 
 async fn body(incoming: Incoming) -> anyhow::Result<Bytes> {

@@ -114,11 +114,11 @@ async fn beside_a_crowd(size: usize, addresses: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_silent_clients_of_one_address_keep_nobody_out() {
+async fn a_thousand_idle_clients_of_one_address_lock_no_client_out() {
     beside_a_crowd(1_000, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_silent_clients_of_a_hundred_addresses_keep_nobody_out() {
+async fn ten_thousand_idle_clients_of_a_hundred_addresses_lock_no_client_out() {
     beside_a_crowd(10_000, 100).await;
 }

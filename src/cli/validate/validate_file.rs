@@ -1,4 +1,4 @@
-//! From a manifest's bytes to everything that is wrong with it, with places. Pure.
+//! Finds everything that is wrong with the bytes of a manifest, with positions. Pure.
 
 use super::{
     FileReport, PodName, Problem, Severity,
@@ -13,46 +13,46 @@ use crate::{
 use jiff::Timestamp;
 use std::sync::Arc;
 
-/// How many wrong values are taken out to see what is behind them.
+/// How many wrong values are removed to find further errors.
 const MAX_BLANKS: usize = 50;
 
-/// As whom to judge.
-pub(in crate::cli) struct Judge {
+/// The source whose rules apply.
+pub(in crate::cli) struct Validator {
     pub(in crate::cli) node_name: String,
     pub(in crate::cli) source: PodSource,
     pub(in crate::cli) objects: LocalObjects,
     pub(in crate::cli) now: Timestamp,
 }
 
-/// A file that was judged, and the pods that would run.
-pub(in crate::cli) struct Judged {
+/// A validated file, and the pods that would run.
+pub(in crate::cli) struct ValidatedFile {
     pub(in crate::cli) report: FileReport,
     pub(in crate::cli) pods: Vec<Arc<Pod>>,
 }
 
-/// A file under judgement.
+/// A file during its validation.
 struct Case<'a> {
-    judge: &'a Judge,
+    validator: &'a Validator,
     file: &'a str,
-    /// Where things are, if the document can be read at all.
+    /// Positions, if the document can be read at all.
     tree: Option<Node>,
     problems: Vec<Problem>,
-    /// Paths of values that were taken out.
+    /// Paths of removed values.
     blanked: Vec<String>,
 }
 
-impl Judge {
-    /// Judges the bytes of a file of this name.
-    pub(super) fn judge(&self, file: &str, bytes: &[u8]) -> Judged {
+impl Validator {
+    /// Validates the bytes of a file of this name.
+    pub(super) fn validate(&self, file: &str, bytes: &[u8]) -> ValidatedFile {
         let text = std::str::from_utf8(bytes).ok();
         let mut case = Case {
-            judge: self,
+            validator: self,
             file,
             tree: text.and_then(|text| document::parse(&file.into(), text).ok()),
             problems: Vec::new(),
             blanked: Vec::new(),
         };
-        // The URL source takes an empty answer for an empty list.
+        // For the URL source an empty response is an empty list.
         let read = match (self.source, bytes.is_empty()) {
             (PodSource::Http, true) => Ok(Manifest::default()),
             (source, _) => case.read(bytes, source),
@@ -62,7 +62,7 @@ impl Judge {
             Err(bad) => case.bad_outcome(bad, bytes),
         };
         let pods = case.take(read, bytes);
-        Judged {
+        ValidatedFile {
             report: FileReport {
                 file: file.into(),
                 outcome,
@@ -85,27 +85,28 @@ fn name_of(pod: &Pod) -> PodName {
 fn outcome(manifest: &Manifest) -> String {
     let name = |pod: &Arc<Pod>| format!("{}/{}", pod.namespace(), pod.name());
     let names: Vec<_> = manifest.pods.iter().map(name).collect();
-    match names.is_empty() {
-        true => "nothing runs of it".into(),
-        false => format!("runs as {}", names.join(", ")),
+    if names.is_empty() {
+        "nothing runs of it".into()
+    } else {
+        format!("runs as {}", names.join(", "))
     }
 }
 
 impl Case<'_> {
     fn read(&self, bytes: &[u8], source: PodSource) -> Result<Manifest, BadManifest> {
         let origin = Origin {
-            node_name: &self.judge.node_name,
+            node_name: &self.validator.node_name,
             source,
             location: self.file,
-            objects: self.judge.objects,
+            objects: self.validator.objects,
         };
         match source {
-            PodSource::Http => read_url(bytes, origin, self.judge.now),
-            _ => read_file(bytes, origin, self.judge.now),
+            PodSource::Http => read_url(bytes, origin, self.validator.now),
+            _ => read_file(bytes, origin, self.validator.now),
         }
     }
 
-    /// Takes in what a reading came to; returns the pods that would run.
+    /// Adds the problems of one reading; returns the pods that would run.
     fn take(&mut self, read: Result<Manifest, BadManifest>, bytes: &[u8]) -> Vec<Arc<Pod>> {
         match read {
             Ok(manifest) => {
@@ -115,7 +116,7 @@ impl Case<'_> {
             }
             Err(BadManifest::Unreadable(error)) => {
                 self.unreadable(&error);
-                self.look_behind(error);
+                self.find_further(error);
                 Vec::new()
             }
             Err(bad) => {
@@ -126,9 +127,9 @@ impl Case<'_> {
         }
     }
 
-    /// What a kubelet makes of it, and what else is to be said about that.
+    /// What a kubelet would do with it, and other remarks.
     fn bad_outcome(&mut self, bad: &BadManifest, bytes: &[u8]) -> String {
-        if self.judge.source == PodSource::Http {
+        if self.validator.source == PodSource::Http {
             return "the whole answer is refused; what came before runs on".into();
         }
         let is_list = matches!(bad, BadManifest::Unreadable(error) if error.field == "kind");
@@ -170,8 +171,8 @@ impl Case<'_> {
         }
     }
 
-    /// Fields that the API does not have. The kubelet ignores them; here they are errors, as they are to
-    /// `kubectl apply --validate=strict`.
+    /// Unknown fields. The kubelet ignores them; here they are errors, as with `kubectl apply
+    /// --validate=strict`.
     fn unknown(&mut self, bytes: &[u8]) {
         let decoded = decode_pod_or_list(bytes).map(|decoded| decoded.unknown_fields);
         for field in decoded.unwrap_or_default() {
@@ -184,9 +185,10 @@ impl Case<'_> {
         for error in bad.fields() {
             if !self.is_blanked(&error.path) {
                 let FieldError { path, kind, detail } = error;
-                let message = match detail.is_empty() {
-                    true => kind.to_string(),
-                    false => format!("{kind}: {detail}"),
+                let message = if detail.is_empty() {
+                    kind.to_string()
+                } else {
+                    format!("{kind}: {detail}")
                 };
                 self.push(Severity::Error, &path, message);
             }
@@ -214,9 +216,9 @@ impl Case<'_> {
         })
     }
 
-    /// A reader stops at the first value of the wrong form. What is wrong behind it is found by taking
-    /// that value out and reading again. Of a list in a file, it is judged as the pods that it holds.
-    fn look_behind(&mut self, first: DecodeError) {
+    /// A decoder stops at the first value of the wrong form. Further errors are found by removing that value
+    /// and decoding again. A list in a file is validated as the pods in it.
+    fn find_further(&mut self, first: DecodeError) {
         let Some(mut tree) = self.tree.clone() else {
             return;
         };
@@ -224,12 +226,12 @@ impl Case<'_> {
         let source = if is_list {
             PodSource::Http
         } else {
-            self.judge.source
+            self.validator.source
         };
         let mut error = first;
-        let mut judge_list = is_list && error.field == "kind";
+        let mut validate_list = is_list && error.field == "kind";
         for _ in 0..MAX_BLANKS {
-            if !std::mem::take(&mut judge_list) && !blank(&mut tree, &error.field) {
+            if !std::mem::take(&mut validate_list) && !blank(&mut tree, &error.field) {
                 return;
             }
             self.blanked.push(error.field.clone());

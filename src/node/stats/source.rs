@@ -1,124 +1,110 @@
-//! One answer for all who ask at about the same time, and none of them waits for ever.
+//! Readings that may be slow or hang: one at a time, shared by all callers, and none of them waits for ever.
 
-use crate::base::panics::{Place, contain};
-use futures::{
-    FutureExt as _,
-    future::{BoxFuture, Shared},
+use crate::base::{
+    Flight, SingleFlight,
+    panics::{Place, contain},
 };
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// What a source gives; nothing, where it failed.
-type Answer<T> = Option<Arc<T>>;
+/// When a reading ended, and what it returned; nothing, where it failed.
+type Reading<T> = Option<(Instant, Arc<T>)>;
 
-/// How a source is asked.
+/// How old a reading may be, and how long one waits for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// For so long an answer serves whoever asks.
+    /// For so long a reading is not repeated.
     pub(super) fresh: Duration,
-    /// For so long one waits for an answer before an older one has to do.
-    pub(super) patience: Duration,
-    /// So old that may be.
+    /// After so long an older reading is returned instead.
+    pub(super) timeout: Duration,
+    /// The greatest age of that one.
     pub(super) stale: Duration,
 }
 
-/// Something that can be slow or hang: at most one question is under way.
+/// Something to read.
 pub(super) struct Source<T> {
     pace: Pace,
-    state: Mutex<State<T>>,
+    in_flight: SingleFlight<(), Reading<T>>,
+    state: Mutex<SourceState<T>>,
 }
 
-struct State<T> {
-    last: Option<(Instant, Arc<T>)>,
-    flight: Option<(u64, Shared<BoxFuture<'static, Answer<T>>>)>,
-    flights: u64,
+struct SourceState<T> {
+    last: Reading<T>,
+    /// Keeps a reading alive whose callers have all timed out, so that a source that hangs is read only once.
+    flight: Option<Flight<Reading<T>>>,
 }
 
 impl<T: Send + Sync + 'static> Source<T> {
     pub(super) fn new(pace: Pace) -> Self {
-        let state = State {
+        let state = SourceState {
             last: None,
             flight: None,
-            flights: 0,
         };
         Self {
             pace,
+            in_flight: SingleFlight::default(),
             state: Mutex::new(state),
         }
     }
 
-    /// The last answer, where it is fresh.
+    /// The last reading, if it is fresh.
     pub(super) fn fresh(&self) -> Option<Arc<T>> {
-        let state = self.state.lock();
-        let (at, last) = state.last.as_ref()?;
-        (at.elapsed() < self.pace.fresh).then(|| last.clone())
+        self.last(self.pace.fresh)
     }
 
-    /// The answer that is fresh, or that of the question under way, or of `ask`, which is asked then. When
-    /// that takes too long or fails, the last answer, unless it is too old.
+    /// The last reading if it is fresh, else that of the flight that this joins or begins. When that takes too
+    /// long or fails: the last one, unless it is stale.
     pub(super) async fn get(
         &self,
-        ask: impl FnOnce() -> BoxFuture<'static, Option<T>>,
-    ) -> Answer<T> {
-        let begun = Instant::now();
-        let (number, flight) = {
-            let mut state = self.state.lock();
-            if let Some((at, last)) = &state.last
-                && begun.duration_since(*at) < self.pace.fresh
-            {
-                return Some(last.clone());
-            }
-            match &state.flight {
-                Some((number, flight)) => (*number, flight.clone()),
-                None => {
-                    // Those who share a future that panicked would all panic.
-                    let asked = contain(Place::Stats, ask());
-                    let answer = asked.map(|answer| answer.ok().flatten().map(Arc::new));
-                    let flight = answer.boxed().shared();
-                    state.flights += 1;
-                    state.flight = Some((state.flights, flight.clone()));
-                    (state.flights, flight)
-                }
-            }
-        };
-        let answer = tokio::time::timeout(self.pace.patience, flight).await;
-        let now = Instant::now();
-        let mut state = self.state.lock();
-        if let Ok(answer) = answer {
-            // Whoever sees the end first makes room for the next question.
-            if state
-                .flight
-                .as_ref()
-                .is_some_and(|(under_way, _)| *under_way == number)
-            {
-                state.flight = None;
-                if let Some(answer) = &answer {
-                    state.last = Some((now, answer.clone()));
-                }
-            }
-            if answer.is_some() {
-                return answer;
-            }
+        read: impl FnOnce() -> BoxFuture<'static, Option<T>>,
+    ) -> Option<Arc<T>> {
+        if let Some(fresh) = self.fresh() {
+            return Some(fresh);
         }
+        let flight = self.in_flight.join((), || {
+            // Callers that share a future that panicked would all panic.
+            let read = contain(Place::Stats, read());
+            async {
+                let value = read.await.ok().flatten()?;
+                Some((Instant::now(), Arc::new(value)))
+            }
+        });
+        self.state.lock().flight = Some(flight.clone());
+        let ended = tokio::time::timeout(self.pace.timeout, flight).await;
+        let Ok(Some((at, value))) = ended else {
+            return self.last(self.pace.stale);
+        };
+        let mut state = self.state.lock();
+        if state.last.as_ref().is_none_or(|(last, _)| *last <= at) {
+            state.last = Some((at, value.clone()));
+        }
+        Some(value)
+    }
+
+    /// The last reading, if it is younger than `age`.
+    fn last(&self, age: Duration) -> Option<Arc<T>> {
+        let state = self.state.lock();
         let (at, last) = state.last.as_ref()?;
-        (now.duration_since(*at) < self.pace.stale).then(|| last.clone())
+        (at.elapsed() < age).then(|| last.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt as _;
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::sync::Notify;
 
     const PACE: Pace = Pace {
         fresh: Duration::from_secs(1),
-        patience: Duration::from_secs(5),
+        timeout: Duration::from_secs(5),
         stale: Duration::from_secs(60),
     };
 
-    /// Answers with how often it was asked, once it is allowed to.
+    /// Returns how often it was read, once it is allowed to.
     #[derive(Clone, Default)]
     struct Slow {
         asked: Arc<AtomicU32>,
@@ -141,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_together_shares_one_question_and_who_asks_soon_its_answer() {
+    async fn simultaneous_callers_share_a_reading_and_it_stays_fresh_for_a_while() {
         let (source, slow) = (Source::new(PACE), Slow::default());
         let both = async { tokio::join!(source.get(|| slow.ask()), source.get(|| slow.ask())) };
         slow.go.notify_one();
@@ -154,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_a_source_hangs_the_last_answer_does_until_it_is_too_old() {
+    async fn while_a_source_hangs_the_last_reading_is_returned_until_it_is_stale() {
         let (source, slow) = (Source::new(PACE), Slow::default());
         assert_eq!(source.get(|| at_once(Some(7))).await.as_deref(), Some(&7));
         tokio::time::advance(PACE.fresh).await;
@@ -173,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_no_answer_and_the_next_one_asks_again() {
+    async fn a_reading_that_fails_is_repeated_by_the_next_caller() {
         let source = Source::new(PACE);
         assert_eq!(source.get(|| at_once(None)).await, None);
         assert_eq!(source.get(|| at_once(Some(1))).await.as_deref(), Some(&1));
@@ -182,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_and_leaves_does_not_block_those_who_come_later() {
+    async fn a_caller_that_leaves_does_not_block_later_ones() {
         let (source, slow) = (Source::new(PACE), Slow::default());
         assert!(source.get(|| slow.ask()).now_or_never().is_none());
         slow.go.notify_one();
@@ -190,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_source_that_panics_is_no_answer_and_is_asked_again() {
+    async fn a_reading_that_panics_is_repeated_by_the_next_caller() {
         let source = Source::new(PACE);
         let panics =
             || -> BoxFuture<'static, Option<u32>> { Box::pin(async { panic!("as scripted") }) };

@@ -1,4 +1,4 @@
-//! What lasts as long as an answer is being sent.
+//! Values that live until a response has been sent.
 
 use super::response::{Body, BodyError};
 use bytes::Bytes;
@@ -12,23 +12,26 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Drops `held` when the answer has been sent, or nobody takes it any more.
+/// Drops the value when the response has been sent or the client is gone.
 pub(super) fn until_sent<T: Unpin + Send + 'static>(
     response: Response<Body>,
-    held: T,
+    value: T,
 ) -> Response<Body> {
-    let held = |body| Held { body, _held: held };
-    response.map(|body| held(body).boxed_unsync())
+    let value = |body| GuardedBody {
+        body,
+        _value: value,
+    };
+    response.map(|body| value(body).boxed_unsync())
 }
 
-/// A body that holds something until it is gone. It says as much of its length as the one within, by
-/// which answers are framed.
-struct Held<T> {
+/// A body with a value that lives as long. It has the size hint of the body within, from which responses are
+/// framed.
+struct GuardedBody<T> {
     body: Body,
-    _held: T,
+    _value: T,
 }
 
-impl<T: Unpin> hyper::body::Body for Held<T> {
+impl<T: Unpin> hyper::body::Body for GuardedBody<T> {
     type Data = Bytes;
     type Error = BodyError;
 

@@ -1,0 +1,54 @@
+//! The pods that `/pods` lists.
+
+use super::statuses::remembered;
+use crate::{
+    model::{Pod, PodExt, PodUid},
+    pods::status::Statuses,
+    state::pod_manager::PodManager,
+    state::pod_state_store::PodStateStore,
+};
+use k8s_openapi::api::core::v1 as api;
+use std::{collections::HashSet, sync::Arc};
+
+/// A pod with its current status, unless that is the one in its manifest.
+pub type KnownPod = (Arc<Pod>, Option<Arc<api::PodStatus>>);
+
+/// Reads the pods of this node; cheap to clone.
+#[derive(Clone)]
+pub struct KnownPods {
+    manager: PodManager,
+    statuses: Statuses,
+    state_store: PodStateStore,
+}
+
+impl KnownPods {
+    /// Of the desired pods and the statuses of all pods.
+    pub fn new(manager: PodManager, statuses: Statuses, state_store: PodStateStore) -> Self {
+        Self {
+            manager,
+            statuses,
+            state_store,
+        }
+    }
+
+    /// The desired pods, then those that have no source any more and have not terminated yet, as upstream lists
+    /// them. Until the runtime answers, the status of a pod is the one that the kubelet before this one stored.
+    pub fn list(&self) -> Vec<KnownPod> {
+        let with_status = |pod: Arc<Pod>| {
+            let uid = pod.uid();
+            let stored = || self.state_store.read(&uid, remembered).map(Arc::new);
+            let status = self.statuses.get(&uid).or_else(stored);
+            (pod, status)
+        };
+        let desired = self.manager.pods().into_iter();
+        let mut list = desired.map(with_status).collect::<Vec<_>>();
+        let uids = list
+            .iter()
+            .map(|(pod, _)| pod.uid())
+            .collect::<HashSet<PodUid>>();
+        let entries = self.statuses.all().into_iter();
+        let terminating = entries.filter(|entry| !uids.contains(&entry.pod.uid()));
+        list.extend(terminating.map(|entry| (entry.pod, Some(entry.status))));
+        list
+    }
+}

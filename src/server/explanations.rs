@@ -1,0 +1,150 @@
+//! `/explain` and `/explain/<namespace>/<pod>`, and the same as pages for browsers.
+
+use super::{
+    page,
+    response::{Body, not_found, one},
+    routes::{BadQuery, Parts, RouteError},
+    views::{Recorded, flushed, unless_stopping},
+};
+use crate::server::explain::{Explanation, Overview};
+use futures::future::BoxFuture;
+use hyper::Response;
+use jiff::Timestamp;
+use std::{sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+/// How long a request waits for a change at most.
+const NEWS_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Every known pod, a row each.
+pub type OverviewView = Arc<dyn Fn() -> Overview + Send + Sync>;
+/// Why one pod is in its state; `None` when it is not known.
+pub type ExplainView = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send + Sync>;
+/// The version of what the overview shows, and a future that ends when it changes after this call.
+pub type NewsView = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
+
+/// Parameters of `/explain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverviewQuery {
+    /// `after=<version>`: respond once the version is another one, or after a while.
+    pub after: Option<String>,
+}
+
+impl OverviewQuery {
+    pub(super) fn parse(parts: &Parts) -> Result<Self, BadQuery> {
+        Ok(Self {
+            after: parts.last("after")?,
+        })
+    }
+}
+
+/// The pod to explain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExplainQuery {
+    /// Namespace.
+    pub namespace: String,
+    /// Name, with the node's suffix.
+    pub name: String,
+    /// `uid=<uid>`: this one of several of the name.
+    pub uid: Option<String>,
+}
+
+impl ExplainQuery {
+    pub(super) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+        Ok(Self {
+            namespace: parts.name("namespace")?,
+            name: parts.name("pod")?,
+            uid: parts.last("uid")?,
+        })
+    }
+}
+
+/// Explains pods.
+#[derive(Clone)]
+pub struct Explanations {
+    /// For the list of pods.
+    pub overview: OverviewView,
+    /// For one pod.
+    pub explain: ExplainView,
+    /// For requests that wait for a change.
+    pub news: NewsView,
+    /// Ends when the state behind both is on disk.
+    pub recorded: Recorded,
+    /// This program's version, for the pages.
+    pub version: &'static str,
+}
+
+impl Explanations {
+    /// `/explain`.
+    pub(super) async fn overview(
+        &self,
+        query: &OverviewQuery,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        self.wait(query, stopping).await;
+        flushed(&self.recorded, one(&(self.overview)())).await
+    }
+
+    /// `/explain/<namespace>/<pod>`.
+    pub(super) async fn explain(&self, query: &ExplainQuery) -> Response<Body> {
+        let response = (self.explain)(query).map_or_else(
+            || {
+                let (namespace, name) = (&query.namespace, &query.name);
+                not_found(&format!("no pod {namespace}/{name} is known here"))
+            },
+            |explanation| one(&explanation),
+        );
+        flushed(&self.recorded, response).await
+    }
+
+    /// `/`: the list as a page.
+    pub(super) async fn node_page(
+        &self,
+        query: &OverviewQuery,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        self.wait(query, stopping).await;
+        let explain = self.explain.clone();
+        let why = move |namespace: &str, name: &str, uid: &str| {
+            explain(&ExplainQuery {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                uid: Some(uid.to_owned()),
+            })
+        };
+        let page = page::node((self.overview)(), why, self.version, Timestamp::now());
+        flushed(&self.recorded, page).await
+    }
+
+    /// `/pod/<namespace>/<pod>`: one pod as a page.
+    pub(super) async fn pod_page(
+        &self,
+        pod: &ExplainQuery,
+        query: &OverviewQuery,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        self.wait(query, stopping).await;
+        // Read before the pod, so that a change in between is not missed by the next request.
+        let (news, _) = (self.news)();
+        let explanation = (self.explain)(pod);
+        let name = (pod.namespace.as_str(), pod.name.as_str());
+        let page = page::pod(name, explanation.as_ref(), &news, self.version);
+        flushed(&self.recorded, page).await
+    }
+
+    /// Waits until the version is another one than the client has, or for a while.
+    async fn wait(&self, query: &OverviewQuery, stopping: &CancellationToken) {
+        let Some(after) = &query.after else { return };
+        let changed = async {
+            loop {
+                let (version, changed) = (self.news)();
+                if version != *after {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let changed = async { drop(tokio::time::timeout(NEWS_TIMEOUT, changed).await) };
+        unless_stopping(stopping, changed).await;
+    }
+}

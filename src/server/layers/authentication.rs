@@ -1,0 +1,86 @@
+//! Finds the user of a request.
+
+use super::{Next, ResponseFuture, RoutedRequest};
+use crate::server::{
+    auth::{KubeletAuth, Peer, Refusal},
+    response::{Body, closing, text},
+};
+use hyper::{
+    Response, StatusCode,
+    header::{self, HeaderValue},
+};
+use std::{
+    convert::Infallible,
+    future::ready,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tower::Service;
+
+/// Which clients a port answers.
+#[derive(Clone)]
+pub(in crate::server) enum Access {
+    /// All.
+    Open,
+    /// Those that authenticate and are authorized.
+    Secured(KubeletAuth),
+    /// None, with this text.
+    Refused(&'static str),
+}
+
+/// Authenticates the client, and strips its credentials from the request.
+#[derive(Clone)]
+pub(in crate::server) struct Authentication<S> {
+    access: Access,
+    inner: S,
+}
+
+impl<S> Authentication<S> {
+    pub(in crate::server) fn new(access: Access, inner: S) -> Self {
+        Self { access, inner }
+    }
+}
+
+impl<S: Next> Service<RoutedRequest> for Authentication<S> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut routed: RoutedRequest) -> ResponseFuture {
+        let auth = match &self.access {
+            Access::Open => return self.inner.call(routed),
+            Access::Refused(why) => {
+                let refused = closing(text(StatusCode::FORBIDDEN, (*why).into()));
+                return Box::pin(ready(Ok(refused)));
+            }
+            Access::Secured(auth) => auth.clone(),
+        };
+        let mut inner = self.inner.clone();
+        Box::pin(async move {
+            let request = &mut routed.request;
+            let peer = request.extensions().get::<Arc<Peer>>().cloned();
+            let user = auth.authenticate(request.headers(), peer.as_deref()).await;
+            match user {
+                Ok(user) => routed.user = Some(user),
+                Err(refusal) => return Ok(refused(&refusal)),
+            }
+            // Requests are forwarded to runtimes, which must not see it.
+            request.headers_mut().remove(header::AUTHORIZATION);
+            inner.call(routed).await
+        })
+    }
+}
+
+/// The response to a request that is not authenticated or not authorized.
+pub(super) fn refused(refusal: &Refusal) -> Response<Body> {
+    let mut response = text(refusal.status(), refusal.text() + "\n");
+    if *refusal == Refusal::TooMany {
+        let seconds = HeaderValue::from_static("1");
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+    closing(response)
+}

@@ -1,0 +1,85 @@
+//! Checks that the user of a request has the right to it.
+
+use super::{Access, Next, ResponseFuture, RoutedRequest, authentication::refused};
+use crate::server::{
+    auth::{KubeletAuth, Refusal, Subresources, User},
+    connections::Place,
+    response::{Body, closing, text},
+    routes::subresources,
+};
+use hyper::{Method, Response, StatusCode};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tower::Service;
+
+/// Authorizes the user that the authentication has found.
+#[derive(Clone)]
+pub(in crate::server) struct Authorization<S> {
+    auth: Option<KubeletAuth>,
+    inner: S,
+}
+
+impl<S> Authorization<S> {
+    pub(in crate::server) fn new(access: &Access, inner: S) -> Self {
+        let auth = match access {
+            Access::Secured(auth) => Some(auth.clone()),
+            Access::Open | Access::Refused(_) => None,
+        };
+        Self { auth, inner }
+    }
+}
+
+impl<S: Next> Service<RoutedRequest> for Authorization<S> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
+        let Some(auth) = self.auth.clone() else {
+            return self.inner.call(routed);
+        };
+        let mut inner = self.inner.clone();
+        Box::pin(async move {
+            let request = &routed.request;
+            let needed = subresources(routed.port, request.uri().path());
+            let place = request.extensions().get::<Arc<Place>>().cloned();
+            let (user, method) = (routed.user.as_ref(), request.method());
+            match authorize(&auth, user, method, needed, place).await {
+                Ok(()) => inner.call(routed).await,
+                Err(response) => Ok(*response),
+            }
+        })
+    }
+}
+
+async fn authorize(
+    auth: &KubeletAuth,
+    user: Option<&User>,
+    method: &Method,
+    needed: Subresources,
+    place: Option<Arc<Place>>,
+) -> Result<(), Box<Response<Body>>> {
+    let refuse = |refusal| Box::new(refused(&refusal));
+    let user = user.ok_or_else(|| refuse(Refusal::Unauthenticated(None)))?;
+    let authorized = auth.authorize(user, method, needed).await;
+    authorized.map_err(refuse)?;
+    // Anonymous clients share the places of unauthenticated connections.
+    if !user.is_anonymous()
+        && let Some(place) = place
+    {
+        place.authenticated().map_err(|_| Box::new(busy()))?;
+    }
+    Ok(())
+}
+
+fn busy() -> Response<Body> {
+    let why = "too many requests are in progress; try again later\n";
+    closing(text(StatusCode::TOO_MANY_REQUESTS, why.into()))
+}

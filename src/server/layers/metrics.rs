@@ -1,0 +1,42 @@
+//! Counts requests and measures them until their response has been sent.
+
+use super::{Next, ResponseFuture, RoutedRequest};
+use crate::server::{guarded_body::until_sent, metrics::HttpMetrics, response::Body};
+use hyper::Response;
+use std::{
+    convert::Infallible,
+    task::{Context, Poll},
+};
+use tower::Service;
+
+/// The outermost layer: refused requests count too.
+#[derive(Clone)]
+pub(in crate::server) struct RequestMetrics<S> {
+    metrics: Option<HttpMetrics>,
+    inner: S,
+}
+
+impl<S> RequestMetrics<S> {
+    pub(in crate::server) fn new(metrics: Option<HttpMetrics>, inner: S) -> Self {
+        Self { metrics, inner }
+    }
+}
+
+impl<S: Next> Service<RoutedRequest> for RequestMetrics<S> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
+        let Some(metrics) = &self.metrics else {
+            return self.inner.call(routed);
+        };
+        let in_flight = metrics.begin(routed.port, routed.request.method(), routed.entry());
+        let response = self.inner.call(routed);
+        Box::pin(async move { Ok(until_sent(response.await?, in_flight)) })
+    }
+}

@@ -1,0 +1,77 @@
+//! The layers of the request path, from the outermost in: metrics, panics, authentication, authorization,
+//! trace. Each one is a `tower` service around the next; the router is the innermost.
+
+mod authentication;
+mod authorization;
+mod metrics;
+mod panics;
+mod trace;
+
+pub(super) use authentication::{Access, Authentication};
+pub(super) use authorization::Authorization;
+pub(super) use metrics::RequestMetrics;
+pub(super) use panics::ContainPanics;
+pub(super) use trace::Trace;
+
+use super::{
+    auth::User,
+    response::{Body, Request},
+    routes::{Entry, Port, Route, RouteError, route},
+};
+use futures::future::BoxFuture;
+use hyper::Response;
+use std::convert::Infallible;
+
+/// A request with its row of the table of routes, as it passes through the layers.
+pub(super) struct RoutedRequest {
+    pub(super) request: Request,
+    pub(super) port: Port,
+    pub(super) found: Result<(&'static Entry, Route), RouteError>,
+    /// Set by the authentication, on ports that have one.
+    pub(super) user: Option<User>,
+}
+
+impl RoutedRequest {
+    pub(super) fn new(port: Port, request: Request) -> Self {
+        let (method, uri) = (request.method(), request.uri());
+        Self {
+            found: route(port, method, uri.path(), uri.query()),
+            port,
+            user: None,
+            request,
+        }
+    }
+
+    /// The row of the table, if the request has one.
+    pub(super) fn entry(&self) -> Option<&'static Entry> {
+        self.found.as_ref().ok().map(|(entry, _)| *entry)
+    }
+}
+
+/// What every layer returns. A refusal is a response too.
+pub(super) type ResponseFuture = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+/// A service of routed requests that is always ready.
+pub(super) trait Next:
+    tower::Service<
+        RoutedRequest,
+        Response = Response<Body>,
+        Error = Infallible,
+        Future = ResponseFuture,
+    > + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> Next for S where
+    S: tower::Service<
+            RoutedRequest,
+            Response = Response<Body>,
+            Error = Infallible,
+            Future = ResponseFuture,
+        > + Clone
+        + Send
+        + 'static
+{
+}

@@ -1,0 +1,47 @@
+//! Answers a request whose handling panicked.
+
+use super::{Next, ResponseFuture, RoutedRequest};
+use crate::{
+    base::panics::{Place, contain},
+    server::response::{Body, text},
+};
+use hyper::{Response, StatusCode};
+use std::{
+    convert::Infallible,
+    task::{Context, Poll},
+};
+use tower::Service;
+
+/// Contains panics of the layers within: the client gets a 500, and the connection stays.
+#[derive(Clone)]
+pub(in crate::server) struct ContainPanics<S> {
+    inner: S,
+}
+
+impl<S> ContainPanics<S> {
+    pub(in crate::server) fn new(inner: S) -> Self {
+        Self { inner }
+    }
+}
+
+impl<S: Next> Service<RoutedRequest> for ContainPanics<S> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
+        let mut inner = self.inner.clone();
+        Box::pin(async move {
+            // Within the future, so that a panic of the call itself is contained as well.
+            let response = contain(Place::HttpRequest, async { inner.call(routed).await });
+            response.await.unwrap_or_else(|_| {
+                let body = "internal error, see the log\n".to_owned();
+                Ok(text(StatusCode::INTERNAL_SERVER_ERROR, body))
+            })
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! Spans of requests, with the attributes of upstream's `otelrestful`, except those that the client chooses:
+//! the path is that of the table of routes, and there is no query and no user agent.
+
+use super::{Next, ResponseFuture, RoutedRequest};
+use crate::{
+    base::otel::{Kind, Parent, Span, SpanContext, Tracer},
+    server::{guarded_body::until_sent, response::Body, routes::Port},
+};
+use hyper::{Method, Response};
+use std::{
+    convert::Infallible,
+    task::{Context, Poll},
+};
+use tower::Service;
+
+/// Makes each request a span that lasts until its response has been sent.
+#[derive(Clone)]
+pub(in crate::server) struct Trace<S> {
+    tracer: Tracer,
+    inner: S,
+}
+
+impl<S> Trace<S> {
+    pub(in crate::server) fn new(tracer: Tracer, inner: S) -> Self {
+        Self { tracer, inner }
+    }
+}
+
+impl<S: Next> Service<RoutedRequest> for Trace<S> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
+        let span = begin(&self.tracer, &routed);
+        let response = self.inner.call(routed);
+        match span {
+            Some(span) => Box::pin(within(span, response)),
+            None => response,
+        }
+    }
+}
+
+/// The span of a request. Clients of the read-only port are not authenticated, so they do not decide what is
+/// recorded: the trace context of their requests is a link and no parent, as upstream.
+fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
+    let port = routed.port;
+    // The health port is polled every few seconds; upstream traces none of it.
+    if !tracer.is_on() || port == Port::Health {
+        return None;
+    }
+    let pattern = routed.entry().map(|entry| entry.pattern);
+    let remote = SpanContext::of_headers(routed.request.headers());
+    let parent = match port {
+        Port::Main | Port::Local => Parent::Remote(remote),
+        Port::ReadOnly | Port::Health => Parent::Linked(remote),
+    };
+    let method = method_name(routed.request.method());
+    // OpenTelemetry's conventions name a span without a route by its method.
+    let name = || pattern.unwrap_or(method).into();
+    let mut span = tracer.start(Kind::Server, parent, name)?;
+    span.note(|| {
+        let scheme = if port == Port::Main { "https" } else { "http" };
+        let route = pattern.map(|pattern| ("http.route", pattern.into()));
+        let others = [
+            ("http.request.method", method.into()),
+            ("url.scheme", scheme.into()),
+        ];
+        others.into_iter().chain(route)
+    });
+    Some(span)
+}
+
+async fn within(mut span: Span, response: ResponseFuture) -> Result<Response<Body>, Infallible> {
+    let response = span.around(response).await?;
+    let status = response.status();
+    span.note(|| {
+        let code = i64::from(status.as_u16());
+        [("http.response.status_code", code.into())]
+    });
+    if status.is_server_error() {
+        span.fail(String::new);
+    }
+    Ok(until_sent(response, span))
+}
+
+/// The name of a standard method; OpenTelemetry's name for any other.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        Method::TRACE => "TRACE",
+        Method::CONNECT => "CONNECT",
+        _ => "_OTHER",
+    }
+}

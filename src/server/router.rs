@@ -1,0 +1,262 @@
+//! Passes each request to the handler of its route.
+
+use super::{
+    checkpoint::Checkpoints,
+    container_logs::LogReaders,
+    cross_site, events,
+    explanations::Explanations,
+    files, gzip,
+    health::HealthChecks,
+    layers::{ResponseFuture, RoutedRequest},
+    legacy_stats,
+    metrics::HttpMetrics,
+    pods::{PodLists, machine},
+    posted,
+    process::Process,
+    profile,
+    response::{Body, Request, closing, read_body, text},
+    routes::{Entry, Port, Route, RouteError, Switch},
+    scrapes::Scrapes,
+    stats::{self, StatsViews},
+    streaming::Streams,
+};
+use crate::{host::Machine, pods::pod_config::PostedPods, state::events::EventRecorder};
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+use std::{
+    convert::Infallible,
+    future::ready,
+    path::PathBuf,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+use tower::Service;
+
+/// Where no body is expected, one up to this many bytes is ignored.
+const MAX_BODY: u64 = 8 * 1024;
+
+/// The handlers of the routes, and what they read.
+#[derive(Clone)]
+pub struct Views {
+    /// `/pods`, `/runningpods/` and `/podInfo`.
+    pub pods: PodLists,
+    /// `/explain` and the pages.
+    pub explanations: Explanations,
+    /// `/metrics` and `/metrics/slis`.
+    pub scrapes: Scrapes,
+    /// Counts requests, if they are counted.
+    pub http: Option<HttpMetrics>,
+    /// `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.
+    pub stats: StatsViews,
+    /// `/events`.
+    pub events: EventRecorder,
+    /// The node's name, which reports the events.
+    pub node_name: Arc<str>,
+    /// `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
+    pub process: Process,
+    /// `/exec`, `/attach`, `/run` and `/portForward`.
+    pub streams: Streams,
+    /// `/containerLogs`.
+    pub logs: LogReaders,
+    /// `/container` and `/containers`; `None` when pods cannot be posted.
+    pub posted: Option<PostedPods>,
+    /// `/checkpoint`.
+    pub checkpoints: Checkpoints,
+    /// `/spec/`.
+    pub machine: Arc<Machine>,
+    /// The directory of `/logs/`.
+    pub node_logs: PathBuf,
+}
+
+/// What the routers of all ports share.
+pub(super) struct RouterState {
+    pub(super) checks: HealthChecks,
+    /// `None` on the health port.
+    pub(super) views: Option<Views>,
+    pub(super) off: Vec<Switch>,
+}
+
+/// Passes each request to the handler of its route; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Router {
+    state: Arc<RouterState>,
+    stopping: CancellationToken,
+}
+
+impl Service<RoutedRequest> for Router {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
+        let RoutedRequest {
+            request,
+            port,
+            found,
+            ..
+        } = routed;
+        let (entry, route) = match self.check(&request, found) {
+            Ok(found) => found,
+            Err(refused) => return Box::pin(ready(Ok(*refused))),
+        };
+        let gzip = route.is_for_prometheus() && gzip::is_accepted(request.headers());
+        let router = self.clone();
+        Box::pin(async move {
+            let response = router.serve(port, entry, route, request).await;
+            Ok(if gzip {
+                gzip::compressed(response).await
+            } else {
+                response
+            })
+        })
+    }
+}
+
+impl Router {
+    pub(super) fn new(state: Arc<RouterState>, stopping: CancellationToken) -> Self {
+        Self { state, stopping }
+    }
+
+    /// The route of a request that may be served.
+    fn check(
+        &self,
+        request: &Request,
+        found: Result<(&'static Entry, Route), RouteError>,
+    ) -> Result<(&'static Entry, Route), Box<Response<Body>>> {
+        if cross_site::is_abuse(request.method(), request.headers()) {
+            let body = "403 a page of another site may not ask for this\n".to_owned();
+            return Err(Box::new(closing(text(StatusCode::FORBIDDEN, body))));
+        }
+        let (entry, route) = found.map_err(|error| Box::new(error.response()))?;
+        let refusal = entry
+            .switch
+            .and_then(|switch| switch.refusal(&self.state.off));
+        if let Some(text) = refusal {
+            return Err(Box::new(disabled(text)));
+        }
+        if entry.body.is_none() && has_body(request.body()) {
+            return Err(Box::new(unexpected_body()));
+        }
+        Ok((entry, route))
+    }
+
+    async fn serve(
+        &self,
+        port: Port,
+        entry: &Entry,
+        route: Route,
+        request: Request,
+    ) -> Response<Body> {
+        let checks = &self.state.checks;
+        match (route, &self.state.views) {
+            (Route::Health(query), _) => checks.answer(&query),
+            (Route::HealthCheck(name), _) => checks.answer_one(&name),
+            (_, None) => RouteError::NotFound.response(),
+            (route, Some(views)) => {
+                let stopping = &self.stopping;
+                Box::pin(views.serve(port, entry, route, request, stopping)).await
+            }
+        }
+    }
+}
+
+impl Views {
+    async fn serve(
+        &self,
+        port: Port,
+        entry: &Entry,
+        route: Route,
+        request: Request,
+        stopping: &CancellationToken,
+    ) -> Response<Body> {
+        let limit = entry.body.unwrap_or(0);
+        match route {
+            Route::Health(_) | Route::HealthCheck(_) => RouteError::NotFound.response(),
+            Route::Pods => self.pods.pods(stopping).await,
+            Route::RunningPods => self.pods.running(stopping).await,
+            Route::PodInfo(name) => self.pods.info(&name, stopping).await,
+            Route::Overview(query) => self.explanations.overview(&query, stopping).await,
+            Route::Explain(query) => self.explanations.explain(&query).await,
+            Route::NodePage(query) => self.explanations.node_page(&query, stopping).await,
+            Route::PodPage(pod, query) => {
+                let explanations = &self.explanations;
+                explanations.pod_page(&pod, &query, stopping).await
+            }
+            Route::Events(query) => events::answer(&self.events, &self.node_name, &query),
+            Route::Metrics => self.scrapes.metrics().await,
+            Route::SliMetrics => self.scrapes.slis(),
+            Route::CadvisorMetrics => stats::cadvisor(&self.stats).await,
+            Route::ResourceMetrics => stats::resource(&self.stats).await,
+            Route::ProbeMetrics => stats::probes(&self.stats),
+            Route::Summary(only) => stats::summary(&self.stats, only).await,
+            Route::ContainerInfo(target, query) => {
+                let pods = self.pods.known(stopping);
+                legacy_stats::answer(&self.stats, pods, request, &target, query).await
+            }
+            Route::Machine => machine(&self.machine),
+            Route::Configz => self.process.configz(),
+            Route::Flagz => self.process.flagz(),
+            Route::Statusz => self.process.statusz(port, Timestamp::now()),
+            Route::PutVerbosity => match read_body(request, limit).await {
+                Ok(body) => self.process.put_verbosity(&body),
+                Err(refused) => *refused,
+            },
+            Route::Profile(seconds) => {
+                let only_head = request.method() == hyper::Method::HEAD;
+                profile::cpu((!only_head).then_some(seconds), stopping).await
+            }
+            Route::NodeLogs(path) => {
+                files::serve(self.node_logs.clone(), path, request.headers()).await
+            }
+            Route::ContainerLogs(name, query) => self.logs.answer(&name, &query, stopping).await,
+            Route::Exec(name, command, streams) => {
+                let request = request.map(drop);
+                self.streams.exec(request, &name, command, streams).await
+            }
+            Route::Attach(name, streams) => {
+                let request = request.map(drop);
+                self.streams.attach(request, &name, streams).await
+            }
+            Route::PortForward(name, ports) => {
+                let request = request.map(drop);
+                self.streams.port_forward(request, &name, &ports).await
+            }
+            Route::Run(name, command) => self.streams.run(request, &name, command, limit).await,
+            Route::Checkpoint(name, seconds) => {
+                let timeout = seconds.map(Duration::from_secs);
+                self.checkpoints.make(&self.streams, &name, timeout).await
+            }
+            Route::PostPods(how) => match self.posted.clone() {
+                Some(store) => match read_body(request, limit).await {
+                    Ok(body) => posted::take(store, how, body).await,
+                    Err(refused) => *refused,
+                },
+                None => disabled(Switch::PostedPods.refusal(&[Switch::PostedPods]).flatten()),
+            },
+        }
+    }
+}
+
+/// Whether the body is longer than what is ignored.
+fn has_body(body: &impl hyper::body::Body) -> bool {
+    !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_BODY)
+}
+
+fn unexpected_body() -> Response<Body> {
+    let body = "413 no body is expected here\n".to_owned();
+    closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
+}
+
+/// The response of a route that is switched off. Without a text it does not exist.
+fn disabled(why: Option<&str>) -> Response<Body> {
+    match why {
+        Some(why) => text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")),
+        None => RouteError::NotFound.response(),
+    }
+}

@@ -1,0 +1,72 @@
+//! `/metrics` and `/metrics/slis`: the kubelet's own metrics.
+
+use super::response::{Body, full, full_bytes, text};
+use crate::base::{SingleFlight, metrics::CONTENT_TYPE};
+use bytes::Bytes;
+use hyper::{Response, StatusCode, header::HeaderValue};
+use std::sync::Arc;
+use tokio::task::spawn_blocking;
+
+pub(super) const METRICS: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
+
+/// Metrics as text in Prometheus' exposition format 0.0.4.
+pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Serves metrics to Prometheus.
+#[derive(Clone)]
+pub struct Scrapes {
+    metrics: MetricsView,
+    sli_metrics: MetricsView,
+    in_flight: Arc<SingleFlight<(), Result<Bytes, String>>>,
+}
+
+impl Scrapes {
+    /// Of the kubelet's metrics and of the results of its health checks.
+    pub fn new(metrics: MetricsView, sli_metrics: MetricsView) -> Self {
+        Self {
+            metrics,
+            sli_metrics,
+            in_flight: Arc::default(),
+        }
+    }
+
+    /// `/metrics`.
+    pub(super) async fn metrics(&self) -> Response<Body> {
+        let metrics = self.metrics.clone();
+        let begin = move || async {
+            let written = spawn_blocking(move || metrics()).await;
+            written.map(Bytes::from).map_err(|error| error.to_string())
+        };
+        // A scrape must not get values from before it began.
+        match self.in_flight.next((), begin).await {
+            Ok(body) => full_bytes(StatusCode::OK, METRICS, body),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),
+        }
+    }
+
+    /// `/metrics/slis`.
+    pub(super) fn slis(&self) -> Response<Body> {
+        full(StatusCode::OK, METRICS, (self.sli_metrics)())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test]
+    async fn a_failed_scrape_is_repeated_for_the_next_client() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counted = made.clone();
+        let metrics = move || {
+            assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "as scripted");
+            "up 1\n".to_owned()
+        };
+        let scrapes = Scrapes::new(Arc::new(metrics), Arc::new(String::new));
+        let failed = scrapes.metrics().await.status();
+        assert_eq!(failed, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(scrapes.metrics().await.status(), StatusCode::OK);
+        assert_eq!(made.load(Ordering::SeqCst), 2);
+    }
+}

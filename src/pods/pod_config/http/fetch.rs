@@ -1,4 +1,4 @@
-//! One GET: connect, ask, follow redirects, read a bounded body. The caller sets the deadline.
+//! One GET: connect, send, follow redirects, read a bounded body. The caller sets the deadline.
 
 use super::request::{Endpoint, Target};
 use crate::model::validation::MAX_MANIFEST_BYTES;
@@ -42,7 +42,7 @@ impl Fetcher {
     pub(super) async fn fetch(&mut self) -> anyhow::Result<Bytes> {
         let mut target = self.target.clone();
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.ask(&target).await?;
+            let response = self.send(&target).await?;
             let status = response.status();
             if status == StatusCode::OK {
                 return body(response.into_body()).await;
@@ -57,7 +57,7 @@ impl Fetcher {
         bail!("more than {MAX_REDIRECTS} redirects");
     }
 
-    async fn ask(&mut self, target: &Target) -> anyhow::Result<Response<Incoming>> {
+    async fn send(&mut self, target: &Target) -> anyhow::Result<Response<Incoming>> {
         let endpoint = target.endpoint()?;
         let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
             .await
@@ -124,7 +124,7 @@ fn system_roots() -> anyhow::Result<TlsConnector> {
     trusting(rustls_native_certs::load_native_certs().certs)
 }
 
-/// Trusts whom these certificates vouch for; what cannot be read among them is passed over.
+/// Trusts these certificates; those that cannot be read are skipped.
 fn trusting(
     certificates: impl IntoIterator<Item = CertificateDer<'static>>,
 ) -> anyhow::Result<TlsConnector> {

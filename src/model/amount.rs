@@ -127,7 +127,7 @@ pub fn canonical(quantity: &ApiQuantity) -> ApiQuantity {
     Amount::parse(&quantity.0).map_or_else(|_| quantity.clone(), |amount| amount.to_api())
 }
 
-/// Whether upstream shows a number just as it was written, which it does where a quick look says that
+/// Whether upstream prints a number just as it was written, which it does where a quick check finds that
 /// it is canonical.
 fn is_kept(number: &str, suffix: &str, family: Family) -> bool {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -178,7 +178,7 @@ fn binary(value: Quantity) -> String {
     format!("{units}{suffix}")
 }
 
-/// The shortest spelling with a power of 1000; `suffix` is told the power of 10.
+/// The shortest spelling with a power of 1000; `suffix` takes the power of 10.
 fn decimal(value: Quantity, suffix: impl Fn(i32) -> String) -> String {
     let mut nanos = value.nanos();
     let mut power = -9;

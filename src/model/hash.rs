@@ -81,7 +81,7 @@ pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Cont
     )
 }
 
-/// Whether the digests of two manifests ([`super::keys::SPEC_DIGEST`]) tell them apart. Only digests of
+/// Whether the digests of two manifests ([`super::keys::SPEC_DIGEST`]) differ. Only digests of
 /// one version can be compared; what has none, or one of another version, is taken for the same.
 pub fn is_other_manifest(one: Option<&str>, other: Option<&str>) -> bool {
     let one = one.and_then(|digest| digest.split_once(':'));

@@ -1,4 +1,4 @@
-//! Questions one asks a pod.
+//! What the kubelet reads from a pod object.
 
 use super::{PodFullName, PodSource, PodUid, RestartPolicy, keys};
 use crate::base::GoDuration;
@@ -8,7 +8,7 @@ use std::{ops::RangeInclusive, time::Duration};
 /// The API's pod. Shared as `Arc<Pod>` and never changed once a source has delivered it.
 pub type Pod = k8s_openapi::api::core::v1::Pod;
 
-/// What a pod may ask for as its longest restart delay: what the node's configuration may say, too.
+/// The bounds of a pod's longest restart delay, and of the node's.
 pub const RESTART_PERIODS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(300);
 
@@ -46,7 +46,7 @@ pub trait PodExt {
     fn container(&self, name: &str) -> Option<&Container>;
     /// Pod-level policy; `Always` when absent.
     fn restart_policy(&self) -> RestartPolicy;
-    /// The pod's own longest restart delay ([`keys::MAX_RESTART_PERIOD`]), if it asks for one.
+    /// The pod's own longest restart delay ([`keys::MAX_RESTART_PERIOD`]), if it has one.
     fn max_restart_period(&self) -> Option<Duration>;
     /// `hostNetwork: true`.
     fn host_network(&self) -> bool;

@@ -1,4 +1,4 @@
-//! What probes say.
+//! Probe results.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// The settled verdict of one probe on one container instance, after thresholds.
+/// The settled result of one probe on one container instance, after thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProbeResult {
     /// Enough successes in a row.

@@ -372,12 +372,12 @@ mod tests {
             ("1.5", true, false, false),
             ("-2", false, true, true),
         ] {
-            let told = (
+            let parsed = (
                 q(text).is_positive(),
                 q(text).is_negative(),
                 q(text).is_whole(),
             );
-            assert_eq!(told, (positive, negative, whole), "{text}");
+            assert_eq!(parsed, (positive, negative, whole), "{text}");
         }
     }
 

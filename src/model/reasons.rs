@@ -36,7 +36,7 @@ pub const KILL_POD_SANDBOX_ERROR: &str = "KillPodSandboxError";
 
 /// The image reference cannot be parsed.
 pub const INVALID_IMAGE_NAME: &str = "InvalidImageName";
-/// The runtime could not say whether it has the image.
+/// Whether the runtime has the image could not be read.
 pub const IMAGE_INSPECT_ERROR: &str = "ImageInspectError";
 /// The image is absent and the policy forbids pulling.
 pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
@@ -44,9 +44,9 @@ pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
 pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
 /// A pull waits for its back-off.
 pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
-/// The registry could not be reached, by the runtime's word.
+/// The registry could not be reached, by the runtime.
 pub const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
-/// The image's signature was refused, by the runtime's word.
+/// The image's signature was rejected, by the runtime.
 pub const SIGNATURE_VALIDATION_FAILED: &str = "SignatureValidationFailed";
 
 /// Events, `reason` field.
@@ -65,7 +65,7 @@ pub mod event {
     pub const PULLING: &str = "Pulling";
     /// An image is there.
     pub const PULLED: &str = "Pulled";
-    /// An image could not be looked at.
+    /// An image could not be inspected.
     pub const INSPECT_FAILED: &str = "InspectFailed";
     /// The policy forbids a pull that is needed.
     pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";

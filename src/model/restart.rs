@@ -26,7 +26,7 @@ impl RestartPolicy {
     }
 
     /// The policy that holds for one container: its own, else the pod's. It alone decides where there
-    /// is no exit code to judge by, as for a container that failed its probe.
+    /// is no exit code to decide by, as for a container that failed its probe.
     pub fn of(pod: &Pod, container: &Container) -> Self {
         let own = container.restart_policy.as_deref();
         own.and_then(Self::parse)
@@ -52,7 +52,7 @@ pub enum RestartAction {
     RestartAllContainers,
 }
 
-/// What the first of a container's rules says that matches an exit code. A rule that is not understood
+/// The action of the first of a container's rules that matches an exit code. A rule that is not understood
 /// matches nothing; upstream's `FindMatchingContainerRestartRule`.
 pub fn restart_action(container: &Container, exit_code: i32) -> Option<RestartAction> {
     let rules = container.restart_policy_rules.as_deref()?;
@@ -163,9 +163,9 @@ mod tests {
                 "spec": {"restartPolicy": of_pod, "containers": []}
             }))
             .unwrap();
-            let says = [0, 1, 42].map(|code| runs_again(&pod, &container, code));
+            let decisions = [0, 1, 42].map(|code| runs_again(&pod, &container, code));
             let case = (of_pod, own, with_rule);
-            assert_eq!(says, [after_0, after_1, after_42], "{case:?}");
+            assert_eq!(decisions, [after_0, after_1, after_42], "{case:?}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The runtime's picture of a pod, free of CRI types.
+//! The runtime status of a pod, free of CRI types.
 
 use super::{ContainerId, PodSource, PodUid, SandboxId};
 use std::sync::Arc;
 
 /// Position of a read in the kubelet's own order of reads of the runtime. It is taken *before* the
-/// read begins, so of two pictures the one with the larger number is the newer (never compare the
+/// read begins, so of two statuses the one with the larger number is the newer (never compare the
 /// runtime's clock with ours).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
@@ -52,7 +52,7 @@ pub struct SandboxStatus {
     pub has_network_status: bool,
     /// Primary address first; empty for host network or when the network was lost.
     pub ips: Vec<String>,
-    /// `kubernetes.io/config.source` of the pod it was made for, if it says so.
+    /// `kubernetes.io/config.source` of the pod it was made for, if it has one.
     pub source: Option<PodSource>,
     /// Digest annotation of the manifest it was made from, if it has one.
     pub spec_digest: Option<Arc<str>>,
@@ -103,17 +103,17 @@ pub struct ContainerStatus {
     pub reason: Arc<str>,
     /// The runtime's message, plus the termination message once exited.
     pub message: Arc<str>,
-    /// Who it runs as, by a runtime that tells.
+    /// Who it runs as, if the runtime reports that.
     pub user: Option<Arc<ContainerUser>>,
-    /// The signal that ends it, by its API name, by a runtime that tells.
+    /// The signal that ends it, by its API name, if the runtime reports that.
     pub stop_signal: Option<&'static str>,
     /// Its pod's `terminationGracePeriodSeconds` when it was created, from the annotation.
     pub grace_seconds: Option<u32>,
-    /// What it may use, by a runtime that tells.
+    /// What it may use, if the runtime reports that.
     pub resources: Option<Arc<ContainerResources>>,
 }
 
-/// What a container may use, as its runtime says; at least one of them is known.
+/// What a container may use, as the runtime reports; at least one of them is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerResources {
     /// Thousandths of a CPU that its shares stand for.
@@ -177,8 +177,8 @@ impl PodStatus {
     }
 
     /// Where the pod came from. Every kubelet notes it in the sandbox, so a pod that has no such note, or
-    /// no sandbox that could tell, counts as one of the API server: nothing of it is this kubelet's to
-    /// stop or to remove. The same if only an older sandbox says so.
+    /// no sandbox with a source, counts as one of the API server: nothing of it is this kubelet's to
+    /// stop or to remove. The same if only an older sandbox has a source.
     pub fn source(&self) -> PodSource {
         let of_api = |s: &SandboxStatus| matches!(s.source, None | Some(PodSource::Api));
         match self.newest_sandbox().and_then(|newest| newest.source) {
@@ -187,7 +187,7 @@ impl PodStatus {
         }
     }
 
-    /// The longest grace in seconds that containers which run were created with, if one of them says.
+    /// The longest grace in seconds that containers which run were created with, if one of them has it.
     pub fn grace_seconds(&self) -> Option<u32> {
         self.maybe_running().filter_map(|c| c.grace_seconds).max()
     }

@@ -1,4 +1,4 @@
-//! What sources ask for.
+//! Updates from sources.
 
 use super::{Pod, keys};
 use std::{collections::BTreeSet, fmt, sync::Arc};
@@ -67,7 +67,7 @@ pub enum PodOp {
     Reconcile,
 }
 
-/// One message from a source to the sync loop. An [`PodOp::Add`] without pods only says that the
+/// One update from a source to the sync loop. An [`PodOp::Add`] without pods only means that the
 /// source has delivered, or whether its list is complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUpdate {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use tracing::dispatcher::{self, DefaultGuard};
 use tracing::field::{Field, Visit};
-use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Dispatch, Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 struct Printer<W> {
@@ -18,16 +18,17 @@ struct Printer<W> {
 /// Lines of one or several kubelets, one after the other.
 #[derive(Clone)]
 pub(crate) struct Log {
-    since: Instant,
     lines: Arc<Mutex<Vec<String>>>,
+    /// One for all threads: a span may be closed on another thread than it was opened on.
+    dispatch: Dispatch,
 }
 
 impl Log {
     pub(crate) fn new() -> Log {
-        Log {
-            since: Instant::now(),
-            lines: Arc::default(),
-        }
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let kept = lines.clone();
+        let dispatch = printer(move |line| kept.lock().push(line));
+        Log { lines, dispatch }
     }
 
     /// Shows it.
@@ -65,16 +66,15 @@ impl<S: Subscriber, W: Fn(String) + 'static> Layer<S> for Printer<W> {
 
 /// Until dropped, what happens on this thread is printed.
 pub(crate) fn print_on_this_thread() -> DefaultGuard {
-    until_dropped(Instant::now(), |line| println!("{line}"))
+    dispatcher::set_default(&printer(|line| println!("{line}")))
 }
 
 /// Until dropped, what happens on this thread is kept.
 pub(crate) fn keep(log: &Log) -> DefaultGuard {
-    let log = log.clone();
-    until_dropped(log.since, move |line| log.lines.lock().push(line))
+    dispatcher::set_default(&log.dispatch)
 }
 
-fn until_dropped(start: Instant, write: impl Fn(String) + Send + Sync + 'static) -> DefaultGuard {
-    let printer = Printer { start, write };
-    tracing::subscriber::set_default(tracing_subscriber::registry().with(printer))
+fn printer(write: impl Fn(String) + Send + Sync + 'static) -> Dispatch {
+    let start = Instant::now();
+    Dispatch::new(tracing_subscriber::registry().with(Printer { start, write }))
 }

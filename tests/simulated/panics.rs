@@ -10,7 +10,7 @@ use crate::node::Node;
 #[tokio::test]
 #[ignore = "the test below runs it, in a process of its own"]
 async fn panicking_process() {
-    logging::init(&LoggingConfig::default()).expect("a log");
+    let _log = logging::init(&LoggingConfig::default()).expect("a log");
     panics::install_hook();
     let secret = "hunter2".to_owned();
     let work = async { assert!(secret.is_empty(), "cannot read {secret:?}") };

@@ -257,7 +257,7 @@ fn decode_error(error: &serde_yaml::Error, field: &str) -> DecodeError {
     }
 }
 
-/// The error in words, without the reader's advice to programmers and without values: a value may
+/// The error's text, without the reader's advice to programmers and without values: a value may
 /// be a secret.
 fn message(error: &serde_yaml::Error) -> String {
     use serde_yaml::Error as E;

@@ -86,7 +86,7 @@ fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
     );
 }
 
-/// Resources are asked for in thousandths, and shown in their canonical spelling.
+/// Resources are requested in thousandths, and printed in their canonical spelling.
 fn round(quantity: &mut Quantity) {
     if let Ok(amount) = Amount::parse(&quantity.0) {
         *quantity = amount.round_up_to_milli().to_api();

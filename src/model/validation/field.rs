@@ -44,7 +44,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// One thing wrong with one field. Displays as the API server would say it.
+/// One error of one field. Displays as the API server writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// Where, e.g. `spec.containers[0].image`.

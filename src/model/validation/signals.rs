@@ -1,4 +1,4 @@
-//! Names of the signals that `lifecycle.stopSignal` may ask for.
+//! Names of the signals that `lifecycle.stopSignal` may have.
 
 /// Those of Linux, in the order in which the API's errors list them.
 pub const LINUX: [&str; 65] = [

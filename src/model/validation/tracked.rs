@@ -1,9 +1,9 @@
 //! A deserializer around another one that knows where it is and reads scalars as Kubernetes does.
 //!
 //! It remembers the field path of the first error, lists fields that no type knows, bounds how much
-//! text the aliases of a small file may turn into, and settles the differences between a serde
+//! text the aliases of a small file may expand to, and settles the differences between a serde
 //! reader and upstream's YAML-to-JSON-to-Go way: a null where a string belongs is "", a whole
-//! number may be written as a float, a quoted number is not a number, a map key may look like a
+//! number may be written as a float, a quoted number is not a number, a map key may be like a
 //! number.
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
@@ -13,7 +13,7 @@ use std::fmt::{self, Write as _};
 /// Most unknown fields that are listed.
 const MAX_UNKNOWN: usize = 20;
 
-/// Most text a manifest may turn into once aliases are followed, in bytes.
+/// The longest text that a manifest may expand to once aliases are followed, in bytes.
 const MAX_DECODED_TEXT: usize = 64 << 20;
 
 /// Largest integer that a float can stand for exactly.
@@ -90,7 +90,7 @@ enum Mode {
     AsIs,
     /// An integer; a whole float will do.
     Integer,
-    /// A map key: numbers and booleans turn into text.
+    /// A map key: numbers and booleans become text.
     Key,
 }
 

@@ -1,4 +1,4 @@
-//! Turns hints of the event stream into inspections and relists.
+//! Converts hints of the event stream to inspections and relists.
 
 use super::{RelistTrigger, Watch};
 use crate::{
@@ -10,13 +10,13 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// How long an id that nobody knows may stay unknown before a relist looks for its owner. What the
+/// How long an unknown id may stay unknown before a relist looks for its owner. What the
 /// kubelet creates itself is known well before that.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// An id of the stream that was not known when its hint came.
 struct Unknown {
-    /// The pod it belongs to, where the event told that.
+    /// The pod it belongs to, where the event has it.
     pod: Option<PodUid>,
     /// When the last hint about it came.
     hinted: Seq,
@@ -41,21 +41,21 @@ impl HintTask {
     /// Follows hints until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut unknown = HashMap::new();
-        let mut look_at = Instant::now();
+        let mut check_at = Instant::now();
         loop {
             let hints = tokio::select! {
                 // First, so that a stream of hints without a pause cannot put it off.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                () = sleep_until(look_at), if !unknown.is_empty() => {
-                    unknown = self.look_for(unknown);
-                    look_at = Instant::now() + UNKNOWN_GRACE;
+                () = sleep_until(check_at), if !unknown.is_empty() => {
+                    unknown = self.resolve(unknown);
+                    check_at = Instant::now() + UNKNOWN_GRACE;
                     continue;
                 }
                 hints = self.hints.take() => hints,
             };
             if unknown.is_empty() {
-                look_at = Instant::now() + UNKNOWN_GRACE;
+                check_at = Instant::now() + UNKNOWN_GRACE;
             }
             self.follow(hints, &mut unknown);
         }
@@ -79,19 +79,19 @@ impl HintTask {
     }
 
     /// The ids are known by now, or only a list can tell whose they are. What was read since the last
-    /// hint about it, as the kubelet reads what it creates itself, needs no other look, and neither does
+    /// hint about it, as the kubelet reads what it creates itself, needs no other read, and neither does
     /// what it removed itself. Gives back those of pods of which the kubelet is making something: a busy
     /// runtime takes longer than the grace, and a list would be one more thing for it to do.
-    fn look_for(&self, mut unknown: HashMap<String, Unknown>) -> HashMap<String, Unknown> {
+    fn resolve(&self, mut unknown: HashMap<String, Unknown>) -> HashMap<String, Unknown> {
         let cache = &self.watch.cache;
         let mut missing = false;
         unknown.retain(|id, of_it| {
-            // Asked first: what is made is known by the time that it is not in the making any more.
-            let in_the_making = of_it.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
+            // Checked first: what was created is known by the time that its creation ends.
+            let creating = of_it.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
             match self.known(id) {
                 Some(item) if cache.was_read_since(&item, of_it.hinted) => {}
                 Some(item) => cache.inspect(item),
-                None if in_the_making => return true,
+                None if creating => return true,
                 None => missing |= !self.gone(id),
             }
             false

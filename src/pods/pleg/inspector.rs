@@ -31,7 +31,7 @@ pub struct InspectTask {
     watch: Watch,
     places: Arc<Semaphore>,
     queue: VecDeque<ItemId>,
-    /// Items being read; true when another read was asked for meanwhile.
+    /// Items being read; true when another read was requested meanwhile.
     reading: HashMap<ItemId, bool>,
     reads: JoinSet<(ItemId, Outcome)>,
     retries: Backoff<ItemId, Instant>,
@@ -163,7 +163,7 @@ async fn inspect(watch: Watch, item: ItemId, place: tokio::sync::OwnedSemaphoreP
     outcome
 }
 
-/// Says why the item could not be read. A list may still say what state the container is in.
+/// Records why the item could not be read. A list may still have the state of the container.
 async fn note_failure(watch: &Watch, item: &ItemId, outcome: &Outcome) {
     let failure = match outcome {
         Outcome::Failed(error) => error.grpc_text(),

@@ -47,7 +47,7 @@ pub struct Config {
     pub relist_period: Duration,
     /// Relist period where it has: an audit.
     pub audit_period: Duration,
-    /// How often the runtime's `Status` is asked.
+    /// How often the runtime's `Status` is called.
     pub status_period: Duration,
 }
 
@@ -84,14 +84,14 @@ pub struct Pleg {
     pub returned: Arc<Notify>,
 }
 
-/// Builds the tasks; nothing runs yet. `said` is what the runtime has just said of itself: pods need
-/// not wait until it is asked again. What it can do is kept up to date on `features`.
+/// Builds the tasks; nothing runs yet. `first` is the runtime's first status, so that pods need not wait
+/// for the next. `features` is kept up to date.
 pub fn build(
     runtime: RuntimeClient,
     cache: PodCacheWriter,
     hints: crate::cri::events::HintReader,
     config: Config,
-    said: &StatusResponse,
+    first: &StatusResponse,
     features: FeaturesWriter,
     metrics: PlegMetrics,
 ) -> (Pleg, RuntimeStateReader) {
@@ -101,7 +101,7 @@ pub fn build(
         config,
         metrics,
     };
-    let (state, state_reader) = state::board(status_poll::read(said));
+    let (state, state_reader) = state::runtime_state(status_poll::read(first));
     let returned = Arc::<Notify>::default();
     let (relist, request_relist) = RelistTask::new(watch.clone(), returned.clone());
     let pleg = Pleg {

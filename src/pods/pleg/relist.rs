@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 const RETRY_BASE: Duration = Duration::from_millis(200);
 const RETRY_CAP: Duration = Duration::from_secs(5);
 
-/// Asks for a relist now.
+/// Triggers a relist.
 #[derive(Clone, Debug)]
 pub struct RelistTrigger {
     notify: Arc<Notify>,
@@ -36,7 +36,7 @@ pub struct RelistTrigger {
 }
 
 impl RelistTrigger {
-    /// List as soon as possible.
+    /// Lists as soon as possible.
     pub fn request_relist(&self) {
         self.notify.notify_one();
     }
@@ -159,7 +159,7 @@ impl RelistTask {
         Ok(())
     }
 
-    /// Only one of the lists changed, or something was learnt since the last one: both are needed.
+    /// Only one of the lists changed, or something was read since the last one: both are needed.
     async fn list_in_full(&mut self) -> Result<(), CriError> {
         self.sandboxes.forget();
         self.containers.forget();

@@ -1,4 +1,4 @@
-//! The runtime's own health, as a board.
+//! The runtime's own health.
 
 use jiff::Timestamp;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::{sync::watch, time::Instant};
 /// How long the runtime may be silent before it counts as down (upstream: 30 s).
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What the runtime last said of itself.
+/// The runtime's last status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeState {
     /// When `Status` last succeeded.
@@ -16,7 +16,7 @@ pub struct RuntimeState {
     pub runtime_ready: bool,
     /// The condition NetworkReady.
     pub network_ready: bool,
-    /// Why the network is not ready, in the runtime's words.
+    /// Why the network is not ready, from the runtime.
     pub network_message: String,
     /// Why the runtime is not ready, or the last error of the call.
     pub runtime_message: String,
@@ -41,7 +41,7 @@ impl RuntimeState {
         }
     }
 
-    /// An error text when pods with a network of their own cannot be started; upstream's words.
+    /// An error text when pods with a network of their own cannot be started; upstream's text.
     pub fn network_error(&self) -> Option<String> {
         match (self.answered.is_some(), self.network_ready) {
             (true, true) => None,
@@ -50,15 +50,17 @@ impl RuntimeState {
                  {}",
                 self.network_message
             )),
-            (false, _) => Some("network is not ready: the runtime has not said so yet".into()),
+            (false, _) => Some("network is not ready: the runtime has not reported it yet".into()),
         }
     }
 }
 
-/// Reads the board; cheap to clone.
+/// Reads the state; cheap to clone.
 pub type RuntimeStateReader = watch::Receiver<RuntimeState>;
 
-pub(super) fn board(first: RuntimeState) -> (watch::Sender<RuntimeState>, RuntimeStateReader) {
+pub(super) fn runtime_state(
+    first: RuntimeState,
+) -> (watch::Sender<RuntimeState>, RuntimeStateReader) {
     watch::channel(first)
 }
 

@@ -1,4 +1,4 @@
-//! Asks the runtime how it is, every few seconds.
+//! Polls the runtime's `Status`.
 
 use super::{RuntimeState, Watch};
 use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures, v1::StatusResponse};
@@ -9,19 +9,19 @@ use tokio_util::sync::CancellationToken;
 /// Task `pleg.status`.
 pub struct StatusTask {
     watch: Watch,
-    board: watch::Sender<RuntimeState>,
+    state: watch::Sender<RuntimeState>,
     features: FeaturesWriter,
 }
 
 impl StatusTask {
     pub(super) fn new(
         watch: Watch,
-        board: watch::Sender<RuntimeState>,
+        state: watch::Sender<RuntimeState>,
         features: FeaturesWriter,
     ) -> Self {
         Self {
             watch,
-            board,
+            state,
             features,
         }
     }
@@ -45,7 +45,7 @@ impl StatusTask {
         if let Ok(reply) = &reply {
             self.publish_features(RuntimeFeatures::of(reply));
         }
-        self.board.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             let now = Instant::now();
             let was_well = state.runtime_error(now).is_none();
             let mut next = match reply {
@@ -64,7 +64,7 @@ impl StatusTask {
                 state.network_ready,
                 &state.runtime_message,
             );
-            // Whoever waits for the runtime has to hear that it answers again, whatever it answers.
+            // Pods that wait for the runtime are woken when it answers again, whatever it answers.
             let notable = notable || was_well != next.runtime_error(now).is_none();
             next.changed = if notable {
                 Some(Timestamp::now())
@@ -85,19 +85,19 @@ impl StatusTask {
         });
     }
 
-    fn publish_features(&self, said: RuntimeFeatures) {
+    fn publish_features(&self, features: RuntimeFeatures) {
         self.features.send_if_modified(|known| {
-            let changed = *known != said;
+            let changed = *known != features;
             if changed {
-                tracing::info!(?said, "The container runtime's features changed");
-                *known = said;
+                tracing::info!(?features, "The container runtime's features changed");
+                *known = features;
             }
             changed
         });
     }
 }
 
-/// What a reply that has just come says.
+/// The state in a reply that has just come.
 pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
     let conditions = reply
         .status
@@ -137,7 +137,7 @@ mod tests {
             reason: "Why".into(),
             message: "because".into(),
         };
-        let told = |conditions| {
+        let state = |conditions| {
             let status = Some(RuntimeStatus { conditions });
             read(&StatusResponse {
                 status,
@@ -145,7 +145,7 @@ mod tests {
             })
         };
         let now = Instant::now();
-        let good = told(vec![
+        let good = state(vec![
             condition("RuntimeReady", true),
             condition("NetworkReady", true),
         ]);
@@ -153,7 +153,7 @@ mod tests {
             (good.runtime_error(now), good.network_error()),
             (None, None)
         );
-        let half = told(vec![
+        let half = state(vec![
             condition("RuntimeReady", true),
             condition("NetworkReady", false),
         ]);
@@ -163,6 +163,6 @@ mod tests {
                 .unwrap()
                 .contains("reason:Why message:because")
         );
-        assert!(told(vec![]).runtime_error(now).is_some());
+        assert!(state(vec![]).runtime_error(now).is_some());
     }
 }

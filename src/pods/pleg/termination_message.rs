@@ -8,20 +8,25 @@ use crate::{
     },
     runtime::logs::tail,
 };
-/// The container's message; `None` when it has none to look for.
+/// The container's message; `None` when it has none.
 pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
-    let words = termination_message(status)?;
+    let message_config = termination_message(status)?;
     let runtime_message = status.message.clone();
     let read = move || {
-        let file = read_termination_message(&words);
-        let log_tail = match needs_log(&words, &file) {
-            true => words
+        let file = read_termination_message(&message_config);
+        let log_tail = match needs_log(&message_config, &file) {
+            true => message_config
                 .log
                 .as_deref()
                 .and_then(|log| tail::of_log(log, tail::TERMINATION).ok()),
             false => None,
         };
-        compose_message(&runtime_message, &words, &file, log_tail.as_deref())
+        compose_message(
+            &runtime_message,
+            &message_config,
+            &file,
+            log_tail.as_deref(),
+        )
     };
     tokio::task::spawn_blocking(read).await.ok()
 }

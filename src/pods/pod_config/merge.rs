@@ -10,7 +10,7 @@ use std::{ops::Range, sync::Arc};
 /// A part of a list with more pods than this is not a small one.
 const FEW: usize = 8;
 
-/// Annotations that say nothing about what the user wants.
+/// Annotations that are not part of the desired pod.
 const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
 
 /// What one list led to.
@@ -22,7 +22,7 @@ pub struct Merged {
     pub duplicates: Vec<Arc<Pod>>,
 }
 
-/// The pods of one source as last told to the sync loop.
+/// The pods of one source as last sent to the sync loop.
 #[derive(Debug)]
 pub struct SourcePods {
     source: PodSource,
@@ -47,7 +47,7 @@ impl SourcePods {
     }
 
     /// Takes the complete list of the source's pods. The first list leads to a message even when
-    /// there is nothing in it: an ADD without pods says that the source has delivered.
+    /// there is nothing in it: an ADD without pods means that the source has delivered.
     pub fn merge(&mut self, list: Vec<Arc<Pod>>, now: Timestamp) -> Merged {
         let mut merged = Merged::default();
         let mut changes = Changes::default();
@@ -152,7 +152,7 @@ fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
     }
 }
 
-/// The messages of one list with how complete the list is. Only the last one may say so: before it has
+/// The updates of one list, with the completeness of the list. Only the last one has it: before it has
 /// been taken in, there are pods that are wanted and not known to be. A list that changes nothing else
 /// leads to a message without pods, unless its completeness is the `last` one that was sent.
 pub(super) fn with_completeness(

@@ -6,7 +6,7 @@
 //!  source.posted --/
 //! ```
 //!
-//! * Owns: the sources and what each has told; the identity of static pods ([`static_pod`]).
+//! * Owns: the sources and what each has delivered; the identity of static pods ([`static_pod`]).
 //! * Woken by: inotify and the re-list timer (`source.file`, and `source.posted`, which
 //!   are the files that [`PostedPods`] keeps), a timer (`source.http`), their lists
 //!   (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.
@@ -157,7 +157,7 @@ async fn merge_all(
                 updates
                     .send(update)
                     .await
-                    .context("nobody takes pod updates")?;
+                    .context("the sync loop has ended")?;
             }
         }
         Ok(())

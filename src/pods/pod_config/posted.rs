@@ -55,7 +55,7 @@ struct Inner {
     node_name: String,
     objects: LocalObjects,
     /// One post at a time: each sees what the one before left.
-    turn: Mutex<()>,
+    writing: Mutex<()>,
 }
 
 impl PostedPods {
@@ -79,7 +79,7 @@ impl PostedPods {
             directory: directory.to_path_buf(),
             node_name: node_name.to_owned(),
             objects,
-            turn: Mutex::new(()),
+            writing: Mutex::new(()),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -92,8 +92,8 @@ impl PostedPods {
     /// # Errors
     /// See [`PostError`].
     pub fn add(&self, bytes: &[u8], now: Timestamp) -> Result<Vec<Arc<Pod>>, PostError> {
-        let (wanted, pods) = self.judge(bytes, now)?;
-        let _turn = self.inner.turn.lock();
+        let (wanted, pods) = self.validate(bytes, now)?;
+        let _writing = self.inner.writing.lock();
         let kept: HashSet<PathBuf> = self.kept()?.into_iter().collect();
         let new = wanted.keys().filter(|path| !kept.contains(*path)).count();
         self.write(&wanted, kept.len() + new)?;
@@ -105,8 +105,8 @@ impl PostedPods {
     /// # Errors
     /// See [`PostError`].
     pub fn replace(&self, bytes: &[u8], now: Timestamp) -> Result<Vec<Arc<Pod>>, PostError> {
-        let (wanted, pods) = self.judge(bytes, now)?;
-        let _turn = self.inner.turn.lock();
+        let (wanted, pods) = self.validate(bytes, now)?;
+        let _writing = self.inner.writing.lock();
         self.write(&wanted, wanted.len())?;
         for path in self.kept()? {
             if !wanted.contains_key(&path) {
@@ -118,7 +118,7 @@ impl PostedPods {
 
     /// The manifests by the files that they belong in, and the pods that they become.
     #[allow(clippy::type_complexity)]
-    fn judge(
+    fn validate(
         &self,
         bytes: &[u8],
         now: Timestamp,
@@ -153,7 +153,7 @@ impl PostedPods {
             return Err(PostError::TooMany(then));
         }
         for (path, manifest) in wanted {
-            // The same again is no news to anybody.
+            // Nothing changes.
             if !fs::read(path).is_ok_and(|kept| kept == *manifest) {
                 atomic_file::write(path, manifest)?;
             }
@@ -169,7 +169,7 @@ impl PostedPods {
 }
 
 /// A file name for a pod. Names of pods and namespaces may be longer together than one of a file. The rest
-/// is judged when the manifest is; a name that is none must not lead anywhere until then.
+/// is validated with the manifest; a name that is none must not lead anywhere until then.
 fn file_name(full_name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if full_name.len() <= LONGEST && full_name.chars().all(plain) {

@@ -5,12 +5,12 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
 /// Proof that every configured source has delivered its list and that the sync loop has taken it
-/// in: only a manifest that cannot be read may want what nobody claims now. Only
+/// in: only a manifest that cannot be read may have what is not claimed now. Only
 /// [`SourcesReady::all_ready`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub struct AllReady(());
 
-/// Writing end of the board, for the sync loop alone. It marks a source *after* it has dealt with
+/// The writing end, for the sync loop only. It marks a source *after* it has dealt with
 /// a message of it.
 #[derive(Debug)]
 pub struct SourcesReady {
@@ -25,7 +25,7 @@ pub struct SourcesReadyReader {
 }
 
 impl SourcesReady {
-    /// A board on which no source has delivered.
+    /// No source has delivered.
     pub fn new(configured: SourceSet) -> Self {
         let reader = SourcesReadyReader {
             configured,
@@ -63,8 +63,8 @@ impl SourcesReady {
 
 impl SourcesReadyReader {
     /// Whether a pod of this source, made from this manifest if that is known, is gone when it is in no
-    /// list. Pods of the API server are never gone before the API server has said so. Any other source
-    /// that is not configured delivers nothing: its pods are judged when all others have delivered
+    /// list. Pods of the API server are never gone before the API server has delivered. Any other source
+    /// that is not configured delivers nothing: its pods are gone when all others have delivered
     /// everything.
     pub fn ready(&self, source: PodSource, manifest: Option<&str>) -> bool {
         if self.configured.contains(source) {
@@ -101,36 +101,36 @@ mod tests {
     use super::*;
     use Completeness::{Complete, Partial};
 
-    fn board(sources: &[PodSource]) -> SourcesReady {
+    fn ready(sources: &[PodSource]) -> SourcesReady {
         SourcesReady::new(sources.iter().copied().collect())
     }
 
     #[test]
     fn all_are_ready_only_when_each_configured_source_was_seen() {
-        let board = board(&[PodSource::File, PodSource::Http]);
-        let reader = board.reader();
+        let sources = ready(&[PodSource::File, PodSource::Http]);
+        let reader = sources.reader();
         assert!(reader.all_ready().is_none());
-        board.mark_seen(PodSource::File, Complete);
+        sources.mark_seen(PodSource::File, Complete);
         assert!(reader.ready(PodSource::File, None));
         assert!(!reader.ready(PodSource::Http, None));
         assert!(
             !reader.ready(PodSource::Posted, None),
-            "not configured: judged when all have delivered"
+            "not configured: gone when all have delivered"
         );
-        assert!(board.all_ready().is_none());
-        board.mark_seen(PodSource::Http, Complete);
+        assert!(sources.all_ready().is_none());
+        sources.mark_seen(PodSource::Http, Complete);
         assert!(reader.all_ready().is_some());
-        assert!(board.ready(PodSource::Posted, None));
+        assert!(sources.ready(PodSource::Posted, None));
     }
 
     #[test]
     fn pods_of_the_api_server_are_judged_by_nobody_else() {
-        let alone = board(&[PodSource::File]);
+        let alone = ready(&[PodSource::File]);
         alone.mark_seen(PodSource::File, Complete);
         assert!(alone.all_ready().is_some());
         assert!(!alone.ready(PodSource::Api, None));
-        assert!(!board(&[]).ready(PodSource::Api, None));
-        let joined = board(&[PodSource::File, PodSource::Api]);
+        assert!(!ready(&[]).ready(PodSource::Api, None));
+        let joined = ready(&[PodSource::File, PodSource::Api]);
         joined.mark_seen(PodSource::File, Complete);
         assert!(!joined.ready(PodSource::Api, None));
         joined.mark_seen(PodSource::Api, Complete);
@@ -139,21 +139,21 @@ mod tests {
 
     #[test]
     fn a_list_that_is_still_being_delivered_is_no_reason_to_judge_anything() {
-        let board = board(&[PodSource::File]);
-        board.mark_seen(PodSource::File, Partial);
-        assert!(board.all_seen() && !board.ready(PodSource::File, Some("/m/a")));
-        assert!(board.all_ready().is_none());
-        board.mark_seen(PodSource::File, Complete);
-        assert!(board.ready(PodSource::File, None));
-        assert!(board.all_ready().is_some());
+        let sources = ready(&[PodSource::File]);
+        sources.mark_seen(PodSource::File, Partial);
+        assert!(sources.all_seen() && !sources.ready(PodSource::File, Some("/m/a")));
+        assert!(sources.all_ready().is_none());
+        sources.mark_seen(PodSource::File, Complete);
+        assert!(sources.ready(PodSource::File, None));
+        assert!(sources.all_ready().is_some());
     }
 
     #[test]
     fn a_manifest_that_cannot_be_read_holds_back_only_what_it_may_have_made() {
-        let board = board(&[PodSource::File, PodSource::Http]);
+        let sources = ready(&[PodSource::File, PodSource::Http]);
         let unread = std::collections::BTreeSet::from(["/m/bad".to_string()]);
-        board.mark_seen(PodSource::File, unread.into());
-        board.mark_seen(PodSource::Http, Complete);
+        sources.mark_seen(PodSource::File, unread.into());
+        sources.mark_seen(PodSource::Http, Complete);
         for (source, manifest, expected) in [
             (PodSource::File, Some("/m/gone"), true),
             (PodSource::File, Some("/m/bad"), false),
@@ -161,15 +161,15 @@ mod tests {
             (PodSource::Http, None, true),
             (PodSource::Posted, Some("/p/gone"), false),
         ] {
-            let ready = board.ready(source, manifest);
+            let ready = sources.ready(source, manifest);
             assert_eq!(ready, expected, "{source} {manifest:?}");
         }
-        assert!(board.all_ready().is_some(), "clean-ups go on");
-        assert!(!board.reader().everything_known());
+        assert!(sources.all_ready().is_some(), "clean-ups go on");
+        assert!(!sources.reader().everything_known());
     }
 
     #[test]
     fn without_sources_everything_is_ready() {
-        assert!(board(&[]).all_ready().is_some());
+        assert!(ready(&[]).all_ready().is_some());
     }
 }

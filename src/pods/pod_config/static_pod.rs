@@ -47,10 +47,10 @@ impl fmt::Display for InvalidPod {
 impl std::error::Error for InvalidPod {}
 
 /// Makes a static pod of what the user wrote: name with the node's suffix, namespace, UID,
-/// annotations, the API's defaults; and judges it. `seen` is when this kubelet first read it.
+/// annotations, the API's defaults; and validates it. `seen` is when this kubelet first read it.
 ///
 /// # Errors
-/// Every field that breaks a rule of the API, names an API object, or asks for what this kubelet
+/// Every field that breaks a rule of the API, names an API object, or needs what this kubelet
 /// does not do yet.
 pub fn static_pod(written: Pod, origin: Origin<'_>, seen: Timestamp) -> Result<Pod, InvalidPod> {
     let mut pod = written;
@@ -163,14 +163,14 @@ fn hex128(parts: &[&str]) -> String {
 
 /// What the user wrote, as JSON with sorted keys: metadata and spec before any defaulting, without
 /// nulls and empty lists, so that a field which a later version of the API adds changes nothing for
-/// those who do not use it. The status says nothing about what is wanted.
+/// those who do not use it. The status is not part of what is desired.
 fn canonical_json(pod: &Pod) -> String {
     let mut out = String::with_capacity(1024);
     for part in [
         serde_json::to_value(&pod.metadata),
         serde_json::to_value(&pod.spec),
     ] {
-        // The API's types have string keys and no NaN, so they always turn into JSON.
+        // The API's types have string keys and no NaN, so they always convert to JSON.
         write_canonical(&part.unwrap_or_default(), &mut out);
         out.push('\n');
     }

@@ -4,8 +4,8 @@ use super::{
     KnownPod, Shared, WorkerStatus, delay,
     gate::StartGate,
     phase::{Phase, Subject},
-    state::{Effect, Input, Outcome, PodState, PodSyncCall},
-    task,
+    state::{Effect, Input, Outcome, PodState},
+    task::{self, Job},
     update::UpdateOptions,
 };
 use crate::{
@@ -61,13 +61,6 @@ struct Link {
     running_since: Option<Instant>,
     /// When the next call begins if nothing happens before.
     due: Option<Instant>,
-}
-
-/// A call of the syncer, and what changes it while it runs.
-pub(super) struct Job {
-    pub(super) call: PodSyncCall,
-    pub(super) cancel: CancellationToken,
-    pub(super) grace: watch::Receiver<GraceDeadline>,
 }
 
 impl Map {

@@ -2,7 +2,6 @@
 
 use super::{
     Shared,
-    registry::Job,
     state::{Outcome, PodSyncCall},
 };
 use crate::{
@@ -10,15 +9,23 @@ use crate::{
         chain,
         panics::{Place, contain, contain_blocking},
     },
-    model::PodUid,
+    model::{GraceDeadline, PodUid},
     pods::pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, UpdateKind},
 };
 use std::sync::Arc;
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
+
+/// A call of the syncer, and what changes it while it runs.
+pub(super) struct Job {
+    pub(super) call: PodSyncCall,
+    pub(super) cancel: CancellationToken,
+    pub(super) grace: watch::Receiver<GraceDeadline>,
+}
 
 pub(super) async fn run(
     shared: Arc<Shared>,

@@ -1,17 +1,17 @@
 //! Probes: one light task per container and kind of probe.
 //!
-//! * **Owns** the schedule, counters and verdicts of every liveness, readiness and startup probe. All
-//!   rules are in `state`; `task` looks, waits and runs.
-//! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the picture of a
+//! * **Owns** the schedule, counters and results of every liveness, readiness and startup probe. All
+//!   rules are in `state`; `task` reads, waits and runs.
+//! * **Woken by** each probe's own period, and by [`ProbeManager::pod_changed`] when the runtime status of a
 //!   pod changed. Where only a change can matter (no container yet, held, not started) nothing ticks.
-//! * **Publishes** verdicts on the board of [`crate::state::probe_results`], remembers them in the journal so
-//!   that a restart resumes where it stopped, and tells of failures as events.
+//! * **Publishes** results to [`crate::state::probe_results`], and records them in the pod state store so
+//!   that a restart resumes where it stopped, and failures as events.
 //! * **Must never** run two probes of one kind on a container at once, hold a failure of this process
 //!   against a container, or wait for a reader.
 //! * **Answers to** upstream's `pkg/kubelet/prober`.
 //!
 //! ```text
-//!  pod_changed --> watch per pod --> probe.<container> --> probe_results (board), journal, events
+//!  pod_changed --> watch per pod --> probe.<container> --> probe_results, pod state store, events
 //!  period, delay ---------------------^      |
 //!                                            '--> lifecycle::run_handler
 //! ```
@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::{sync::watch, time::Instant};
 
-/// How much of what a probe said is kept, in bytes.
+/// How much of a probe's output is kept, in bytes.
 const SHOWN_OUTPUT: usize = 240;
 
 /// What is known of a container and its pod at this moment.
@@ -68,9 +68,9 @@ pub struct Parts {
     pub exec: ExecFn,
     /// Shows containers.
     pub view: ContainerView,
-    /// The board of verdicts.
+    /// The store of results.
     pub results: ProbeResultsWriter,
-    /// Remembers verdicts over restarts.
+    /// Keeps results over restarts.
     pub state_store: PodStateStore,
     /// Takes events.
     pub events: EventRecorder,
@@ -99,7 +99,7 @@ struct PodProbes {
     slots: Mutex<Vec<Slot>>,
 }
 
-/// What the tasks of a pod are told; a repeated value says that the pod changed.
+/// What is sent to the tasks of a pod; a repeated value means that the pod changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
     Run,
@@ -132,7 +132,7 @@ pub struct LastRun {
     pub result: ProbeResult,
     /// How many in a row were so, this one included.
     pub in_a_row: u32,
-    /// What it said, unless it succeeded; cut to a sane length.
+    /// Its output, unless it succeeded; cut to a sane length.
     pub message: Box<str>,
 }
 
@@ -201,7 +201,7 @@ impl ProbeManager {
         pods.insert(uid, probes);
     }
 
-    /// Ends all probes of a pod and forgets their verdicts.
+    /// Ends all probes of a pod and forgets their results.
     pub fn remove_pod(&self, uid: &PodUid) {
         self.drop_restored(uid, &[]);
         if let Some(probes) = self.pods.lock().remove(uid) {
@@ -236,7 +236,7 @@ impl ProbeManager {
         }
     }
 
-    /// Says that the picture of a pod changed: its probes look at once.
+    /// The runtime status of a pod changed: its probes read it at once.
     pub fn pod_changed(&self, uid: &PodUid) {
         if let Some(probes) = self.pods.lock().get(uid) {
             probes.wake();

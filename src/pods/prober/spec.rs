@@ -1,4 +1,4 @@
-//! What a pod's spec says about its probes. Pure.
+//! The probes in a pod's spec. Pure.
 
 use super::{Seen, Slot, SlotTask, state::Rules};
 use crate::{

@@ -45,7 +45,7 @@ pub(super) struct Instance {
     pub(super) before_us: bool,
 }
 
-/// Everything that is looked at.
+/// All inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     /// The pod is Failed or Succeeded.
@@ -56,7 +56,7 @@ pub(super) struct Facts {
     pub(super) container: Option<Instance>,
     /// The instance counts as started: its startup probe succeeded, or it has none.
     pub(super) started: bool,
-    /// The verdict that was remembered of this very instance, needed when it is seen first.
+    /// The recorded result of this instance, needed when it is seen first.
     pub(super) remembered: Option<ProbeResult>,
 }
 
@@ -73,20 +73,20 @@ impl Facts {
 pub(super) enum Next {
     /// Probe this instance now and report with [`State::probed`].
     Run(ContainerId),
-    /// Look again at that time, or when something changed.
+    /// Decide again at that time, or when something changed.
     Until(Instant),
-    /// Look again when something changed.
+    /// Decide again when something changed.
     Idle,
     /// Nothing will ever have to be done again.
     Exit,
 }
 
-/// The answer to a look.
+/// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
-    /// An instance whose verdict is to be forgotten; comes before `set`.
+pub(super) struct Decision {
+    /// An instance whose result is to be forgotten; comes before `set`.
     pub(super) forget: Option<ContainerId>,
-    /// A verdict to write.
+    /// A result to write.
     pub(super) set: Option<(ContainerId, ProbeResult)>,
     pub(super) next: Next,
 }
@@ -104,7 +104,7 @@ pub(super) struct State {
 #[derive(Clone, Debug)]
 struct Current {
     id: ContainerId,
-    /// As it stands on the board.
+    /// As published.
     probe_result: Option<ProbeResult>,
     /// How it came under our eyes.
     origin: Origin,
@@ -117,7 +117,7 @@ struct Current {
 enum Origin {
     /// Started under this kubelet.
     Fresh,
-    /// Older than this kubelet, with a verdict from before.
+    /// Older than this process, with a recorded result.
     Resumed,
     /// Older than this kubelet; nothing is remembered.
     TakenOver,
@@ -159,7 +159,7 @@ impl State {
         self.current.as_ref().map(|current| &current.id)
     }
 
-    /// The verdict of the instance last seen.
+    /// The result of the instance last seen.
     pub(super) fn probe_result(&self) -> Option<ProbeResult> {
         self.current
             .as_ref()
@@ -167,40 +167,40 @@ impl State {
     }
 
     /// Decides what to do now. A returned [`Next::Run`] counts as begun.
-    pub(super) fn look(&mut self, facts: &Facts, now: Instant) -> Turn {
-        let mut turn = Turn {
+    pub(super) fn decide(&mut self, facts: &Facts, now: Instant) -> Decision {
+        let mut decision = Decision {
             forget: None,
             set: None,
             next: Next::Exit,
         };
         let before = self.probe_result();
         let seen = match (&facts.container, facts.pod_terminal) {
-            (_, true) => return turn,
+            (_, true) => return decision,
             (None, false) => {
-                turn.next = Next::Idle;
-                return turn;
+                decision.next = Next::Idle;
+                return decision;
             }
             (Some(seen), false) => seen,
         };
         let known = self.current.take_if(|current| current.id == seen.id);
         let is_new = known.is_none();
-        turn.forget = self.current.take().map(|replaced| replaced.id);
+        decision.forget = self.current.take().map(|replaced| replaced.id);
         let rules = self.rules;
         let current = self
             .current
             .insert(known.unwrap_or_else(|| Current::first_seen(seen, facts.remembered, &rules)));
-        turn.next = current.step(&rules, self.spread, seen, facts, now);
+        decision.next = current.step(&rules, self.spread, seen, facts, now);
         let before = if is_new { None } else { before };
         if current.probe_result != before {
-            turn.set = current
+            decision.set = current
                 .probe_result
                 .map(|probe_result| (seen.id.clone(), probe_result));
         }
-        turn
+        decision
     }
 
     /// Takes the outcome of a run. `facts` are those of after the run: what became of an instance that
-    /// is no longer there, or no longer runs, is not held against it. Returns a verdict to write.
+    /// is no longer there, or no longer runs, is not held against it. Returns a result to write.
     pub(super) fn probed(
         &mut self,
         facts: &Facts,
@@ -246,7 +246,7 @@ impl Current {
             (None, false) => Origin::Fresh,
         };
         let probe_result = match (origin, rules.kind) {
-            // Nothing is said before the first result: whoever reads the board decides on what else
+            // Nothing is published before the first result: readers decide on what else
             // is known.
             (Origin::TakenOver, _) => None,
             (Origin::Resumed, _) => remembered,
@@ -294,12 +294,12 @@ impl Current {
             return Next::Exit;
         }
         if self.stage == Stage::Waiting {
-            // The runtime's clock is asked once; it may jump later.
+            // The runtime's clock is read once; it may jump later.
             self.stage = Stage::Delayed(now + rules.initial_delay.saturating_sub(age));
         }
         let due = match self.stage {
             Stage::Delayed(not_before) if now < not_before => return Next::Until(not_before),
-            // The startup probe alone looks at what has not started, and at nothing else.
+            // Only the startup probe runs before the start, and not after it.
             _ if facts.started == (rules.kind == ProbeKind::Startup) => return Next::Idle,
             Stage::Probing(due) => due,
             _ => now + self.first_wait(rules, spread),
@@ -334,7 +334,7 @@ fn next_due(due: Instant, period: Duration, now: Instant) -> Instant {
     due + period.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
 }
 
-/// Whether a verdict ends the probing of an instance: it will be replaced, or has started.
+/// Whether a result ends the probing of an instance: it will be replaced, or has started.
 fn settles_for_good(kind: ProbeKind, probe_result: ProbeResult) -> bool {
     match (kind, probe_result) {
         (_, ProbeResult::Unknown) | (ProbeKind::Readiness, _) => false,

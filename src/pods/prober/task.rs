@@ -1,4 +1,4 @@
-//! The loop of one probe: look, do what [`super::state`] says, wait.
+//! The loop of one probe: decide with [`super::state`], act, wait.
 
 use super::{
     PodProbes, Seen, Shared, Signal, Slot, SlotTask, View,
@@ -105,20 +105,20 @@ impl ProbeTask {
             return ControlFlow::Break(());
         }
         let facts = self.facts();
-        let turn = self.state.look(&facts, Instant::now());
-        if let Some(old) = &turn.forget {
+        let decision = self.state.decide(&facts, Instant::now());
+        if let Some(old) = &decision.forget {
             self.overdue = None;
             self.forget(old);
         }
-        if let Some((id, probe_result)) = turn.set {
+        if let Some((id, probe_result)) = decision.set {
             self.settle(&id, probe_result);
         }
-        let due = match turn.next {
+        let due = match decision.next {
             Next::Until(at) => Some(at),
             Next::Run(_) | Next::Idle | Next::Exit => None,
         };
         self.show(|seen| seen.due = due);
-        match turn.next {
+        match decision.next {
             Next::Exit => return ControlFlow::Break(()),
             Next::Run(id) if self.overdue.is_none() => self.probe(id).await,
             Next::Run(_) | Next::Idle => self.wait(None).await,
@@ -224,8 +224,8 @@ impl ProbeTask {
         if !facts.runs(id) {
             return;
         }
-        let (result, said) = said(outcome);
-        self.show(|seen| seen.ran(result, said, Timestamp::now()));
+        let (result, output) = result_of(outcome);
+        self.show(|seen| seen.ran(result, output, Timestamp::now()));
         self.series
             .count(&self.probes, &self.container, self.kind, outcome, took);
         if let Some((reason, message)) = event(self.kind, outcome) {
@@ -332,8 +332,8 @@ fn stops(signal: Signal, kind: ProbeKind) -> bool {
     }
 }
 
-/// How an outcome counts, and what there is to say about it.
-fn said(outcome: &ProbeOutcome) -> (ProbeResult, &str) {
+/// How an outcome counts, and its output.
+fn result_of(outcome: &ProbeOutcome) -> (ProbeResult, &str) {
     match outcome {
         ProbeOutcome::Success { .. } => (ProbeResult::Success, ""),
         ProbeOutcome::Warning { output } => (ProbeResult::Success, output),
@@ -342,7 +342,7 @@ fn said(outcome: &ProbeOutcome) -> (ProbeResult, &str) {
     }
 }
 
-/// What users are told of an outcome, and under which reason.
+/// The event of an outcome: its reason and text.
 fn event(kind: ProbeKind, outcome: &ProbeOutcome) -> Option<(&'static str, String)> {
     match outcome {
         ProbeOutcome::Success { .. } => None,

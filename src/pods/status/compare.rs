@@ -1,8 +1,8 @@
-//! When two statuses say the same.
+//! When two statuses are equal.
 
 use k8s_openapi::api::core::v1::PodStatus;
 
-/// Whether two statuses say the same: the order of conditions does not matter, nor does the
+/// Whether two statuses are equal: the order of conditions does not matter, nor does the
 /// difference between an empty list and none. Both must have been normalised.
 pub(super) fn same(a: &PodStatus, b: &PodStatus) -> bool {
     a == b || canonical(a) == canonical(b)

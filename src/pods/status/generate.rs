@@ -1,7 +1,7 @@
 //! The API status of a pod, as a pure function of what is known about it.
 //!
 //! Everything a person sees with `kubectl get pod -o yaml` or in `/pods` is decided here, from the
-//! runtime's picture, the probe verdicts and the status shown before. Answers to upstream's
+//! runtime status, the probe results and the old status. Answers to upstream's
 //! `generateAPIPodStatus` and `pkg/kubelet/status/generate.go`.
 
 mod conditions;
@@ -11,6 +11,7 @@ mod phase;
 mod resources;
 mod restart;
 mod restart_all;
+mod states;
 #[cfg(test)]
 mod tests;
 mod transition;
@@ -56,16 +57,16 @@ pub struct Inputs<'a> {
     pub runtime_name: &'a str,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: &'a str,
-    /// Settled probe verdicts of a container instance.
+    /// Settled probe results of a container instance.
     pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
     /// Reason and message of a container's last start if that failed; a start that went well must
     /// clear it.
     pub start_failure: &'a dyn Fn(&str) -> Option<(String, String)>,
     /// Message of a container's restart back-off if it holds the container back at `now`.
     pub back_off: &'a dyn Fn(&str) -> Option<String>,
-    /// The status shown before: by this process, or by an earlier one and remembered since.
+    /// The old status: published by this process, or recorded by an earlier one.
     pub old: Option<&'a PodStatus>,
-    /// The sandbox check's verdict: the pod has no sandbox fit for use.
+    /// The pod has no usable sandbox.
     pub needs_new_sandbox: bool,
     /// How far the pod is with restarting all of its containers.
     pub restart_all: RestartAllStage,
@@ -82,7 +83,7 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Inputs about a pod of which nothing but the runtime's picture is known; the caller sets what
+    /// Inputs about a pod of which only the runtime status is known; the caller sets what
     /// else it knows.
     pub fn new(pod: &'a Pod, runtime: &'a model::PodStatus, now: Timestamp) -> Self {
         Self {
@@ -104,7 +105,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The status to build on: the one shown before, else what the pod object itself carries.
+    /// The status to build on: the old one, else that of the pod object.
     fn baseline(&self) -> Cow<'a, PodStatus> {
         match self.old.or(self.pod.status.as_ref()) {
             Some(status) => Cow::Borrowed(status),
@@ -113,7 +114,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Makes the status. An error means that the picture contradicts what was shown before (a container
+/// Generates the status. An error means that the runtime status contradicts the old status (a container
 /// that had ended for good runs again); the caller keeps the old status.
 pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, IllegalTransition> {
     let old = inputs.baseline();

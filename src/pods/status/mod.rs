@@ -1,4 +1,4 @@
-//! What each pod looks like to those who ask: API statuses, generated and kept.
+//! API statuses of pods: generated and kept.
 //!
 //! * Owns: the current API status of every pod, with the version at which it last changed.
 //! * Woken by: pod workers, which set the status of their own pod; nothing else writes.
@@ -23,33 +23,33 @@ use parking_lot::RwLock;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
-/// One pod's entry on the board.
+/// The status of one pod.
 #[derive(Clone, Debug)]
 pub struct PodEntry {
     /// The pod that the status was made for.
     pub pod: Arc<Pod>,
     /// Its status.
     pub status: Arc<PodStatus>,
-    /// The board's version when the status last changed.
+    /// The store's version when the status last changed.
     pub version: u64,
 }
 
 #[derive(Debug)]
-struct Board {
+struct StatusStore {
     entries: RwLock<HashMap<PodUid, PodEntry>>,
     version: watch::Sender<u64>,
 }
 
-/// The writing end of the board. Pod workers share it; each writes only about its own pod.
+/// The writing end. Pod workers share it; each writes only about its own pod.
 #[derive(Debug)]
 pub struct StatusManager {
-    board: Arc<Board>,
+    store: Arc<StatusStore>,
 }
 
 /// The reading end; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Statuses {
-    board: Arc<Board>,
+    store: Arc<StatusStore>,
 }
 
 impl Default for StatusManager {
@@ -59,20 +59,20 @@ impl Default for StatusManager {
 }
 
 impl StatusManager {
-    /// An empty board.
+    /// No statuses.
     pub fn new() -> Self {
         Self {
-            board: Arc::new(Board {
+            store: Arc::new(StatusStore {
                 entries: RwLock::default(),
                 version: watch::Sender::new(0),
             }),
         }
     }
 
-    /// A reader of the board.
+    /// A reader.
     pub fn reader(&self) -> Statuses {
         Statuses {
-            board: self.board.clone(),
+            store: self.store.clone(),
         }
     }
 
@@ -86,36 +86,36 @@ impl StatusManager {
     /// Settles the status of a pod that has ended: no container is left without an end, and a pod
     /// that is not static has a terminal phase. Returns whether anything changed.
     pub fn terminate_pod(&self, pod: &Arc<Pod>) -> bool {
-        let shown = self.reader().get(&pod.uid());
-        let base = shown.as_deref().or(pod.status.as_ref());
+        let published = self.reader().get(&pod.uid());
+        let base = published.as_deref().or(pod.status.as_ref());
         let ended = terminate::ended(pod, base.cloned().unwrap_or_default());
         self.set_pod_status(pod, ended)
     }
 
     /// Forgets a pod; returns whether it was known.
     pub fn remove(&self, uid: &PodUid) -> bool {
-        let known = self.board.entries.write().remove(uid).is_some();
+        let known = self.store.entries.write().remove(uid).is_some();
         if known {
-            self.board.version.send_modify(|version| *version += 1);
+            self.store.version.send_modify(|version| *version += 1);
         }
         known
     }
 
     /// Forgets the pods that `keep` does not want; returns how many those were.
     pub fn remove_orphans(&self, keep: impl Fn(&PodUid) -> bool) -> usize {
-        let mut entries = self.board.entries.write();
+        let mut entries = self.store.entries.write();
         let before = entries.len();
         entries.retain(|uid, _| keep(uid));
         let removed = before - entries.len();
         drop(entries);
         if removed > 0 {
-            self.board.version.send_modify(|version| *version += 1);
+            self.store.version.send_modify(|version| *version += 1);
         }
         removed
     }
 
     fn set_at(&self, pod: &Arc<Pod>, mut status: PodStatus, now: Timestamp) -> bool {
-        let mut entries = self.board.entries.write();
+        let mut entries = self.store.entries.write();
         let known = entries.get_mut(&pod.uid());
         normalise(
             &mut status,
@@ -144,38 +144,38 @@ impl StatusManager {
         true
     }
 
-    /// Taken under the entries' lock, so that versions on the board only grow.
+    /// Taken under the entries' lock, so that versions only grow.
     fn next_version(&self) -> u64 {
-        self.board.version.send_modify(|version| *version += 1);
-        *self.board.version.borrow()
+        self.store.version.send_modify(|version| *version += 1);
+        *self.store.version.borrow()
     }
 }
 
 impl Statuses {
     /// The status of a pod.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
-        let entries = self.board.entries.read();
+        let entries = self.store.entries.read();
         entries.get(uid).map(|entry| entry.status.clone())
     }
 
     /// Everything known of a pod.
     pub fn entry(&self, uid: &PodUid) -> Option<PodEntry> {
-        self.board.entries.read().get(uid).cloned()
+        self.store.entries.read().get(uid).cloned()
     }
 
     /// All entries, in no order.
     pub fn all(&self) -> Vec<PodEntry> {
-        self.board.entries.read().values().cloned().collect()
+        self.store.entries.read().values().cloned().collect()
     }
 
     /// A counter that moves whenever a status changes or a pod is forgotten.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.board.version.subscribe()
+        self.store.version.subscribe()
     }
 
     /// How many pods have a status.
     pub fn len(&self) -> usize {
-        self.board.entries.read().len()
+        self.store.entries.read().len()
     }
 
     /// Whether no pod has one.
@@ -201,7 +201,7 @@ fn normalise(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
         status.message.clone_from(&old.message);
     }
     let conditions = status.conditions.as_deref_mut().unwrap_or_default();
-    // What this process has not shown yet keeps the times that it was made with.
+    // A status that this process has not published before keeps the times that it was generated with.
     let made_with = conditions.to_vec();
     let before = old.map_or(Some(&made_with), |old| old.conditions.as_ref());
     carry_transition_times(conditions, before.map_or(&[], Vec::as_slice), now);

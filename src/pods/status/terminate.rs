@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 
 const MESSAGE: &str = "The container could not be located when the pod was terminated";
 
-/// Gives an end to every container that may have run and has none: nobody knows whether it
+/// Gives an end to every container that may have run and has none: it is unknown whether it
 /// succeeded, so it did not. A pod still Pending or Running becomes Failed, unless it is static.
 pub(super) fn ended(pod: &Pod, mut status: PodStatus) -> PodStatus {
     let initialized = was_initialized(pod, &status);

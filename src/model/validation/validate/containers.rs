@@ -1,7 +1,7 @@
 //! Rules for containers of every kind.
 
-use super::pod::unique;
 use super::probes::{Role, port_number, validate_hook, validate_probe};
+use super::rules::{pull_policy, unique};
 use super::volumes::validate_mounts;
 use super::{Errors, Path, env, names, resources, security, text};
 use crate::model::validation::signals;
@@ -15,7 +15,7 @@ const MAX_RESTART_RULES: usize = 20;
 /// Most exit codes of one rule.
 const MAX_EXIT_CODES: usize = 255;
 
-/// Judges regular and init containers; `volumes` are the names of the pod's volumes.
+/// Validates regular and init containers; `volumes` are the names of the pod's volumes.
 pub(super) fn validate(
     spec: &PodSpec,
     volumes: &HashSet<&str>,
@@ -122,14 +122,6 @@ fn restart_rules(rules: &[ContainerRestartRule], path: &Path<'_>, errors: &mut E
         if count > MAX_EXIT_CODES {
             errors.too_many(&at.child("values"), count, MAX_EXIT_CODES);
         }
-    }
-}
-
-/// Whether images may be pulled; filled in by defaults.
-pub(super) fn pull_policy(policy: &str, path: &Path<'_>, errors: &mut Errors) {
-    match policy {
-        "" => errors.required(path, ""),
-        _ => errors.one_of(path, Some(policy), &["Always", "IfNotPresent", "Never"]),
     }
 }
 

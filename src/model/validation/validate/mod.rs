@@ -9,6 +9,7 @@ mod pod;
 mod probes;
 mod references;
 mod resources;
+mod rules;
 mod security;
 mod unsupported;
 mod volumes;

@@ -6,7 +6,7 @@ use crate::model::validation::FieldError;
 use crate::model::{PodExt, RESTART_PERIODS, keys, parse_restart_period};
 use k8s_openapi::api::core::v1::Pod;
 
-/// Judges the values of annotations that this kubelet acts on. A wrong one is refused and not passed
+/// Validates the values of annotations that this kubelet acts on. A wrong one is refused and not passed
 /// over: who writes it counts on it.
 pub fn own_annotations(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
@@ -26,7 +26,7 @@ pub fn own_annotations(pod: &Pod) -> Vec<FieldError> {
 mod tests {
     use super::*;
 
-    fn judged(value: &str) -> Vec<String> {
+    fn validated(value: &str) -> Vec<String> {
         let mut pod = Pod::default();
         let key = keys::MAX_RESTART_PERIOD.to_string();
         pod.metadata.annotations = Some([(key, value.to_string())].into());
@@ -39,14 +39,14 @@ mod tests {
     #[test]
     fn a_restart_period_is_a_duration_from_a_second_to_five_minutes() {
         for good in ["1s", "1.5s", "30s", "5m", "300s"] {
-            assert!(judged(good).is_empty(), "{good}");
+            assert!(validated(good).is_empty(), "{good}");
         }
         for bad in ["", "0", "999ms", "5m1s", "-1s", "10", "fast", "10000000h"] {
             let expected = format!(
                 "metadata.annotations[kubelet.rs/max-container-restart-period]: Invalid value: \
                  \"{bad}\": must be a duration from 1s to 5m0s, such as 30s"
             );
-            assert_eq!(judged(bad), [expected]);
+            assert_eq!(validated(bad), [expected]);
         }
     }
 

@@ -3,13 +3,12 @@
 use super::{Errors, Path, containers, dns, metadata, names, security, text, volumes};
 use crate::model::validation::FieldError;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
-use std::collections::HashSet;
 use std::net::IpAddr;
 
 /// Longest host name of the kernel, bytes.
 const MAX_HOSTNAME: usize = 64;
 
-/// Judges a defaulted pod by the API's rules for creation. An empty list means the pod is good.
+/// Validates a defaulted pod by the API's rules for creation. An empty list means the pod is good.
 pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::validate(&pod.metadata, &mut errors);
@@ -188,17 +187,5 @@ fn validate_toleration(toleration: &Toleration, path: &Path<'_>, errors: &mut Er
     let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
     if !effect.is_empty() {
         errors.one_of(&path.child("effect"), Some(effect), &effects);
-    }
-}
-
-/// Reports the second and later uses of a name.
-pub(super) fn unique<'a>(
-    seen: &mut HashSet<&'a str>,
-    name: &'a str,
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
-    if !name.is_empty() && !seen.insert(name) {
-        errors.duplicate(path, name);
     }
 }

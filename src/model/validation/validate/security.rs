@@ -1,6 +1,6 @@
 //! Rules for security contexts and shared namespaces.
 
-use super::volumes::local_path;
+use super::rules::local_path;
 use super::{Errors, Path, text};
 use crate::model::keys;
 use crate::model::validation::sysctl::{self, Namespace};
@@ -176,7 +176,7 @@ fn local_profile(
     }
 }
 
-/// The former way to name profiles may stand beside the fields if it says the same.
+/// The annotations of profiles may stand beside the fields if they have the same value.
 pub(super) fn app_armor_agrees(
     meta: &ObjectMeta,
     spec: &PodSpec,
@@ -264,7 +264,7 @@ fn validate_sysctls(spec: &PodSpec, sysctls: &[Sysctl], path: &Path<'_>, errors:
 }
 
 /// `path` is the container's `securityContext`.
-/// A pod that says that it is one of Linux has nothing of Windows.
+/// A pod with `os: linux` has no fields of Windows.
 fn for_windows(spec: &PodSpec, given: bool, path: &Path<'_>, errors: &mut Errors) {
     if given && spec.os.as_ref().is_some_and(|os| os.name == "linux") {
         let detail = "windows options cannot be set for a linux pod";

@@ -1,6 +1,6 @@
 //! What this kubelet does not do yet. Such a field is refused by name, never passed over in
 //! silence: a pod that starts without its limits, its user namespace or its volume is worse than
-//! one that does not start. Whoever teaches the kubelet one of these removes the row.
+//! one that does not start. A row is removed when the kubelet supports it.
 
 use super::resources::is_extended;
 use super::volumes::volume_sources;
@@ -21,7 +21,7 @@ const VOLUME_KINDS: [&str; 7] = [
     "secret",
 ];
 
-/// Fields that ask for something this kubelet cannot give.
+/// Fields without effect in this kubelet.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {
@@ -131,7 +131,7 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Where the pod says which system it is for, it is judged by that; else nobody would heed these.
+/// With `os` set, the rules of that system apply; else these fields would have no effect.
 fn windows_options(spec: &PodSpec, given: bool, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("securityContext");
     refuse(

@@ -2,7 +2,7 @@
 
 mod sources;
 
-use super::pod::unique;
+use super::rules::{local_path, pull_policy, unique};
 use super::{Errors, Path, names, text};
 use crate::model::Quantity;
 use k8s_openapi::api::core::v1::{
@@ -69,7 +69,7 @@ pub(in crate::model::validation) fn volume_sources(volume: &Volume) -> Vec<&'sta
     )
 }
 
-/// Judges the volumes and returns their names.
+/// Validates the volumes and returns their names.
 pub(super) fn validate<'a>(
     spec: &'a PodSpec,
     path: &Path<'_>,
@@ -150,14 +150,14 @@ fn image(source: &ImageVolumeSource, path: &Path<'_>, errors: &mut Errors) {
     if text(source.reference.as_ref()).is_empty() {
         errors.required(&path.child("reference"), "");
     }
-    super::containers::pull_policy(
+    pull_policy(
         text(source.pull_policy.as_ref()),
         &path.child("pullPolicy"),
         errors,
     );
 }
 
-/// Judges a container's mounts; `volumes` are the names of the pod's volumes.
+/// Validates a container's mounts; `volumes` are the names of the pod's volumes.
 pub(super) fn validate_mounts(
     container: &Container,
     volumes: &HashSet<&str>,
@@ -206,16 +206,6 @@ fn validate_mount(
     }
     propagation(container, mount, path, errors);
     recursive_read_only(mount, path, errors);
-}
-
-/// A path below the volume's root.
-pub(super) fn local_path(value: &str, path: &Path<'_>, errors: &mut Errors) {
-    if value.starts_with('/') {
-        errors.invalid(path, value, "must be a relative path");
-    }
-    if names::has_backstep(value) {
-        errors.invalid(path, value, "must not contain '..'");
-    }
 }
 
 fn propagation(container: &Container, mount: &VolumeMount, path: &Path<'_>, errors: &mut Errors) {

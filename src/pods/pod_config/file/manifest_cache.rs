@@ -1,7 +1,7 @@
-//! What is known of every manifest file. Pure: the scanner tells what it read, the book says what
-//! should run and what people must hear, each thing once.
+//! What is known of every manifest file, from what the scanner read: the pods that should run, and what to
+//! report, each thing once. Pure.
 
-use super::scan::Scope;
+use super::watch::Scope;
 use crate::model::{Pod, PodExt, PodFullName};
 use crate::pods::pod_config::manifest::Manifest;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry};
@@ -36,7 +36,7 @@ pub(super) enum Freshness {
     Unreadable,
 }
 
-/// What the scanner found out about a file that it looked into.
+/// What the scanner found in a file that it read.
 #[derive(Debug)]
 pub(super) enum Reading {
     /// The bytes are those of the last reading.
@@ -72,10 +72,10 @@ struct Record {
 
 struct Fault {
     why: String,
-    telling: ReportState,
+    report: ReportState,
 }
 
-/// A file that someone is writing is bad for a moment, which is not worth a word: a fault is told
+/// A file that is being written is bad for a moment, which is not reported: a fault is reported
 /// when the next scan still finds it.
 #[derive(Clone, Copy, PartialEq)]
 enum ReportState {
@@ -91,15 +91,15 @@ pub(super) struct ManifestCache {
     files: BTreeMap<OsString, Record>,
     /// How many files have a pod of a name.
     names: HashMap<PodFullName, usize>,
-    /// The pods as last told, unless a file has another one since.
+    /// The pods as last delivered, unless a file has another one since.
     pods: Option<Vec<Arc<Pod>>>,
     notices: Vec<Notice>,
-    /// Files left out because an earlier file has a pod of the same name, as told to people.
-    told_clashes: HashSet<(PathBuf, PathBuf)>,
+    /// Files left out because an earlier file has a pod of the same name, as reported.
+    reported_clashes: HashSet<(PathBuf, PathBuf)>,
 }
 
 impl ManifestCache {
-    /// Whether the file must be looked into: it is new, changed, or could not be relied on.
+    /// Whether the file must be read: it is new, changed, or may have changed.
     pub(super) fn must_read(&self, path: &Path, stamp: Stamp) -> bool {
         let record = self.files.get(path.as_os_str());
         record.is_none_or(|record| record.freshness != Freshness::Until(stamp))
@@ -110,7 +110,7 @@ impl ManifestCache {
         self.files.get(path.as_os_str())?.digest
     }
 
-    /// Notes what a look into a file showed.
+    /// Records what was read from a file.
     pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: Reading) {
         let record = match self.files.get_mut(path.as_os_str()) {
             Some(record) => record,
@@ -132,8 +132,8 @@ impl ManifestCache {
                 let good = manifest.pods.into_iter().next();
                 let before = std::mem::replace(&mut record.good, good.clone());
                 replaced(&mut self.names, &mut self.pods, before, good);
-                let shown = path.display();
-                let notice = |remark| Notice::Remark(format!("{shown}: {remark}"));
+                let path = path.display();
+                let notice = |remark| Notice::Remark(format!("{path}: {remark}"));
                 self.notices
                     .extend(manifest.remarks.into_iter().map(notice));
             }
@@ -170,12 +170,12 @@ impl ManifestCache {
         }
     }
 
-    /// Names of files that must be looked at again soon: those that were changing, and those with a
+    /// Names of files that must be read again soon: those that were changing, and those with a
     /// fault that may have been a half-written file.
     pub(super) fn unsettled(&self) -> BTreeSet<OsString> {
-        let untold = |fault: &Fault| fault.telling != ReportState::Done;
+        let unreported = |fault: &Fault| fault.report != ReportState::Done;
         let unsettled = self.files.iter().filter(|(_, record)| {
-            record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(untold)
+            record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(unreported)
         });
         let names = unsettled.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
         names.collect()
@@ -190,13 +190,13 @@ impl ManifestCache {
             .collect()
     }
 
-    /// The pods that should run, in order of their files' names, and what to tell people.
+    /// The pods that should run, in order of their files' names, and what to report.
     pub(super) fn outcome(&mut self, looked_at: &Scope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
         self.tell_faults(looked_at);
         let pods = match self.pods.take() {
             Some(pods) => pods,
             None if self.names.values().all(|count| *count == 1) => {
-                self.told_clashes.clear();
+                self.reported_clashes.clear();
                 let good = self.files.values().filter_map(|record| record.good.clone());
                 good.collect()
             }
@@ -216,10 +216,10 @@ impl ManifestCache {
             {
                 continue;
             }
-            match fault.telling {
-                ReportState::Fresh => fault.telling = ReportState::Due,
+            match fault.report {
+                ReportState::Fresh => fault.report = ReportState::Due,
                 ReportState::Due => {
-                    fault.telling = ReportState::Done;
+                    fault.report = ReportState::Done;
                     let kept = match record.good {
                         Some(_) => "; the last good version runs on",
                         None => "",
@@ -239,15 +239,15 @@ impl ManifestCache {
         let good =
             files.filter_map(|(path, record)| Some((Path::new(path), record.good.as_ref()?)));
         let (pods, clashes) = one_of_each_name(good);
-        let told = std::mem::take(&mut self.told_clashes);
+        let reported = std::mem::take(&mut self.reported_clashes);
         for clash in clashes {
             let file = clash.file.display();
             let files = (clash.file.clone(), clash.owner.clone());
-            if !told.contains(&files) {
+            if !reported.contains(&files) {
                 self.notices
                     .push(Notice::Refused(format!("{file}: {clash}")));
             }
-            self.told_clashes.insert(files);
+            self.reported_clashes.insert(files);
         }
         pods
     }
@@ -256,11 +256,11 @@ impl ManifestCache {
 /// A file's pod is another one now.
 fn replaced(
     names: &mut HashMap<PodFullName, usize>,
-    told: &mut Option<Vec<Arc<Pod>>>,
+    delivered: &mut Option<Vec<Arc<Pod>>>,
     before: Option<Arc<Pod>>,
     now: Option<Arc<Pod>>,
 ) {
-    *told = None;
+    *delivered = None;
     if let Some(name) = before.map(|pod| pod.full_name())
         && let Some(count) = names.get_mut(&name)
     {
@@ -333,8 +333,8 @@ impl Record {
     fn find_fault(&mut self, why: String, same_bytes: bool) {
         let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
         if !(known && same_bytes) {
-            let telling = ReportState::Fresh;
-            self.fault = Some(Fault { why, telling });
+            let report = ReportState::Fresh;
+            self.fault = Some(Fault { why, report });
         }
     }
 }

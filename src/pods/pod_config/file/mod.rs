@@ -1,9 +1,9 @@
 //! The file source: one manifest, or a flat directory of them.
 //!
-//! An event never says what changed, only "look again": at once, then while events go on with a
-//! pause that grows with what a look costs ([`EVENT_PAUSE`]). A look reads what changed; after events
-//! about entries of the directory it looks at those entries only, else at every file. The periodic
-//! re-list catches what no event tells (network file systems, too few watches).
+//! An event only triggers a scan: at once, then while events go on with a pause that grows with the cost
+//! of a scan ([`EVENT_PAUSE`]). A scan reads what changed: after events about entries of the directory
+//! only those entries are checked, else every file. The periodic re-list finds what has no event (network
+//! file systems, too few watches).
 
 mod manifest_cache;
 mod scan;
@@ -21,26 +21,26 @@ use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
 use futures::{FutureExt as _, StreamExt as _};
 use manifest_cache::Notice;
-use scan::{Scan, Scanner, Scope};
+use scan::{Scan, Scanner};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
-use watch::{Events, Hint, Watcher};
+use watch::{Events, Hint, Scope, Watcher};
 
-/// Shortest and longest time between the beginnings of two looks while events go on.
+/// Shortest and longest time between the beginnings of two scans while events go on.
 const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// In between, so many times what a look took: looking never takes more than a quarter of a core.
-const PAUSE_PER_LOOK: u32 = 4;
+/// In between, so many times the duration of a scan: scans never take more than a quarter of a core.
+const PAUSE_PER_SCAN: u32 = 4;
 
-/// When to look again after something was in motion.
+/// When to scan again after a file was being written.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// So many events together call for a look at everything.
+/// So many events together cause a scan of everything.
 const MANY_HINTS: usize = 4096;
 
-/// How often one look may be repeated because watches were new.
-const FRESH_WATCH_LOOKS: usize = 3;
+/// How often one scan may be repeated because watches were new.
+const FRESH_WATCH_SCANS: usize = 3;
 
 /// What the file source is to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct FileConfig {
     pub source: PodSource,
     /// `staticPodPath`: a file or a directory; it may be missing.
     pub path: PathBuf,
-    /// `fileCheckFrequency`: how often to look without any event.
+    /// `fileCheckFrequency`: how often to scan without any event.
     pub check_period: Duration,
     /// Which objects its pods may refer to.
     pub objects: LocalObjects,
@@ -71,7 +71,7 @@ pub(super) async fn run(
         };
         let node = ObjectRef::node(&node_name);
         let mut events = None;
-        let mut told: Option<(Vec<Arc<Pod>>, Completeness)> = None;
+        let mut delivered: Option<(Vec<Arc<Pod>>, Completeness)> = None;
         let mut scope = Scope::Everything;
         let mut relist = Instant::now() + config.check_period;
         loop {
@@ -82,24 +82,27 @@ pub(super) async fn run(
             if scope == Scope::Everything {
                 relist = started + config.check_period;
             }
-            let (returned, scan) = tokio::task::spawn_blocking(move || source.look(&scope))
+            let (returned, scan) = tokio::task::spawn_blocking(move || source.scan(&scope))
                 .await
-                .context("looking at the static pod path")?;
+                .context("scanning the static pod path")?;
             source = returned;
             let event_pause = started + event_pause(started.elapsed());
-            tell(&scan.notices, &recorder, &node);
+            report(&scan.notices, &recorder, &node);
             if let Some(pods) = scan.pods
-                && !told
-                    .as_ref()
-                    .is_some_and(|(told, known)| same(told, &pods) && *known == scan.completeness)
+                && !delivered.as_ref().is_some_and(|(known, completeness)| {
+                    same(known, &pods) && *completeness == scan.completeness
+                })
             {
-                told = Some((pods.clone(), scan.completeness.clone()));
+                delivered = Some((pods.clone(), scan.completeness.clone()));
                 let list = SourceList {
                     source: config.source,
                     pods,
                     completeness: scan.completeness,
                 };
-                lists.send(list).await.context("nobody takes static pods")?;
+                lists
+                    .send(list)
+                    .await
+                    .context("the merge of sources has ended")?;
             }
             let again = match scan.unsettled.is_empty() {
                 true => relist,
@@ -125,9 +128,9 @@ pub(super) async fn run(
     }
 }
 
-fn event_pause(look: Duration) -> Duration {
+fn event_pause(scan: Duration) -> Duration {
     let (shortest, longest) = EVENT_PAUSE;
-    look.saturating_mul(PAUSE_PER_LOOK).clamp(shortest, longest)
+    scan.saturating_mul(PAUSE_PER_SCAN).clamp(shortest, longest)
 }
 
 struct FileSource {
@@ -156,23 +159,23 @@ impl FileSource {
         }
     }
 
-    /// One look. Blocking.
-    fn look(mut self, scope: &Scope) -> (Self, Scan) {
+    /// One scan. Blocking.
+    fn scan(mut self, scope: &Scope) -> (Self, Scan) {
         let entries = match scope {
             Scope::Entries(names) => self.scanner.scan_entries(names),
             Scope::Everything => None,
         };
         match entries {
             Some(scan) => (self, scan),
-            None => self.look_at_everything(),
+            None => self.scan_everything(),
         }
     }
 
-    /// Watches, looks, and looks again as long as watches are new. Blocking.
-    fn look_at_everything(mut self) -> (Self, Scan) {
+    /// Watches, scans, and scans again as long as watches are new. Blocking.
+    fn scan_everything(mut self) -> (Self, Scan) {
         self.watch(&[]);
         let mut scan = self.scanner.scan();
-        for _ in 0..FRESH_WATCH_LOOKS {
+        for _ in 0..FRESH_WATCH_SCANS {
             if !self.watch(&scan.links) {
                 break;
             }
@@ -203,7 +206,7 @@ impl FileSource {
         if self.watch_fault.as_ref() != Some(&text) {
             tracing::warn!(
                 error = %text,
-                "Cannot watch static pod manifests; changes are seen by the periodic look only"
+                "Cannot watch static pod manifests; changes are found by the periodic scan only"
             );
             self.watch_fault = Some(text);
         }
@@ -214,7 +217,7 @@ fn same(one: &[Arc<Pod>], other: &[Arc<Pod>]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
-fn tell(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
+fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
     for notice in notices {
         match notice {
             Notice::Refused(text) => {
@@ -225,7 +228,7 @@ fn tell(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
     }
 }
 
-/// Waits for an event that calls for a look. A broken stream is dropped and counts as one; without
+/// Waits for an event that causes a scan. A broken stream is dropped and counts as one; without
 /// a watcher there is none.
 async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Hint {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
@@ -251,7 +254,7 @@ async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) -> H
     }
 }
 
-/// Takes the events that one look answers all together.
+/// Takes the events that one scan handles together.
 fn drain(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Vec<Hint> {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! One look at the manifest path. Blocking.
+//! One scan of the manifest path. Blocking.
 
 use super::manifest_cache::{Digest, Freshness, ManifestCache, Notice, Reading, Stamp};
-use super::watch::Hint;
+use super::watch::Scope;
 use crate::host::files::{TO_REOPEN, reopen};
 use crate::model::validation::{LocalObjects, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
@@ -21,32 +21,10 @@ use std::sync::Arc;
 /// clock, so its stamp proves nothing yet. In nanoseconds.
 const RACY: i128 = 50_000_000;
 
-/// What is said of a path at which nothing is.
+/// The text for a path at which nothing is.
 const NO_FILE: &str = "leads to no file";
 
-/// How much of the path is looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// The list of the directory and every file in it.
-    Everything,
-    /// Entries of these names; the others are as they were.
-    Entries(BTreeSet<OsString>),
-}
-
-impl Scope {
-    /// These entries and what events say.
-    pub(super) fn of(mut names: BTreeSet<OsString>, hints: impl Iterator<Item = Hint>) -> Self {
-        for hint in hints {
-            match hint {
-                Hint::Entry(name) => names.insert(name),
-                Hint::Anything => return Self::Everything,
-            };
-        }
-        Self::Entries(names)
-    }
-}
-
-/// Looks at the path again and again, reading only what changed.
+/// Scans the path again and again, reading only what changed.
 pub(super) struct Scanner {
     root: PathBuf,
     node_name: String,
@@ -65,11 +43,11 @@ pub(super) struct Scanner {
 pub(super) struct Scan {
     /// All good pods, or `None` when the path could not be listed: nothing is known then.
     pub(super) pods: Option<Vec<Arc<Pod>>>,
-    /// What to tell people.
+    /// What to report.
     pub(super) notices: Vec<Notice>,
     /// Whether the pods are all there are.
     pub(super) completeness: Completeness,
-    /// Names of files to look at again soon, event or not.
+    /// Names of files to read again soon, event or not.
     pub(super) unsettled: BTreeSet<OsString>,
     /// Manifests that are symbolic links.
     pub(super) links: Vec<PathBuf>,
@@ -99,7 +77,7 @@ impl Scanner {
         &self.root
     }
 
-    /// Looks at everything.
+    /// Scans everything.
     pub(super) fn scan(&mut self) -> Scan {
         match self.list() {
             Ok(paths) => {
@@ -121,7 +99,7 @@ impl Scanner {
         }
     }
 
-    /// Looks at entries of these names, which costs nothing for the others. `None` when that does not
+    /// Scans entries of these names, which costs nothing for the others. `None` when that does not
     /// do: the path is no directory, or there are links, which may lead to any of them.
     pub(super) fn scan_entries(&mut self, names: &BTreeSet<OsString>) -> Option<Scan> {
         if !self.is_directory || !self.links.is_empty() {
@@ -178,7 +156,7 @@ impl Scanner {
             return;
         }
         let (freshness, reading) = match open(path) {
-            Ok(Opened::File(file, meta)) => self.look_into(path, file, &meta),
+            Ok(Opened::File(file, meta)) => self.read_manifest_file(path, file, &meta),
             Ok(Opened::Other(what)) => (Freshness::Unreadable, Reading::NotAFile(what)),
             // Gone since the listing, or a link that leads nowhere.
             Err(error) if is_missing(&error) => {
@@ -189,7 +167,7 @@ impl Scanner {
         self.cache.note(path, freshness, reading);
     }
 
-    fn look_into(&self, path: &Path, file: File, meta: &Metadata) -> (Freshness, Reading) {
+    fn read_manifest_file(&self, path: &Path, file: File, meta: &Metadata) -> (Freshness, Reading) {
         let before = stamp(meta);
         let bytes = match read(&file) {
             Ok(bytes) => bytes,
@@ -202,10 +180,10 @@ impl Scanner {
             true => Freshness::Until(before),
             false => Freshness::Changing,
         };
-        (freshness, self.judge(path, &bytes, now))
+        (freshness, self.parse(path, &bytes, now))
     }
 
-    fn judge(&self, path: &Path, bytes: &[u8], now: Timestamp) -> Reading {
+    fn parse(&self, path: &Path, bytes: &[u8], now: Timestamp) -> Reading {
         let digest = digest(bytes);
         if self.cache.digest(path) == Some(digest) {
             return Reading::SameBytes;
@@ -223,7 +201,7 @@ impl Scanner {
     }
 }
 
-/// The manifests that a source with this path looks at; none when nothing is there. A directory is
+/// The manifests that a source with this path reads; none when nothing is there. A directory is
 /// read one level deep, without the names that begin with a dot. Blocking.
 ///
 /// # Errors
@@ -234,7 +212,7 @@ pub fn manifests_at(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Why there are no bytes to judge.
+/// Why there are no bytes to parse.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is no file, and passed over as such: what it is instead.

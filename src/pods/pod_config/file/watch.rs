@@ -1,10 +1,10 @@
 //! What to watch, so that any change of a manifest leads to an event. Blocking.
 //!
-//! An event only says "look again", so a watch too many costs one scan and a watch too few is
+//! An event only triggers a scan, so a watch too many costs one scan and a watch too few is
 //! caught by the re-list.
 
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) enum Interest {
 }
 
 impl Interest {
-    /// What to ask the kernel for. Who else writes into a directory on the way is nobody's business.
+    /// The events to watch for. Writes of others into a directory on the way do not matter.
     fn mask(&self) -> WatchMask {
         let steps = WatchMask::CREATE
             | WatchMask::MOVE
@@ -115,7 +115,29 @@ fn want(wanted: &mut Wanted, directory: &Path, name: &OsStr, may_be_manifest: bo
     wanted.insert(directory.to_path_buf(), both);
 }
 
-/// What an event says about where to look.
+/// How much of the path is scanned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The list of the directory and every file in it.
+    Everything,
+    /// Entries of these names; the others are as they were.
+    Entries(BTreeSet<OsString>),
+}
+
+impl Scope {
+    /// These entries and those of the events.
+    pub(super) fn of(mut names: BTreeSet<OsString>, hints: impl Iterator<Item = Hint>) -> Self {
+        for hint in hints {
+            match hint {
+                Hint::Entry(name) => names.insert(name),
+                Hint::Anything => return Self::Everything,
+            };
+        }
+        Self::Entries(names)
+    }
+}
+
+/// What an event means for the next scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     /// At this entry of the directory of manifests.
@@ -146,7 +168,7 @@ impl Watcher {
         let mut interests: HashMap<WatchDescriptor, Interest> = HashMap::new();
         let mut failed = None;
         for (directory, interest) in wanted {
-            // Two paths may lead to one directory: what either asks for is watched.
+            // Two paths may lead to one directory: the events of both are watched.
             let mask = interest.mask() | WatchMask::MASK_ADD;
             match self.watches.add(directory, mask) {
                 Ok(watch) => {
@@ -172,7 +194,7 @@ impl Watcher {
         (fresh, failed)
     }
 
-    /// Where an event says to look, if it calls for a look at all.
+    /// What an event means for the next scan, if anything.
     pub(super) fn hint(&self, event: &EventOwned) -> Option<Hint> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             return Some(Hint::Anything);

@@ -1,4 +1,4 @@
-//! One GET: connect, ask, follow redirects, read a bounded body. The caller sets the deadline.
+//! One GET: connect, send, follow redirects, read a bounded body. The caller sets the deadline.
 
 use super::request::{Endpoint, Target};
 use crate::base::Http1;
@@ -41,7 +41,7 @@ impl Fetcher {
     pub(super) async fn fetch(&mut self) -> anyhow::Result<Bytes> {
         let mut target = self.target.clone();
         for _ in 0..=MAX_REDIRECTS {
-            match self.request(&target).await? {
+            match self.send(&target).await? {
                 Fetched::Body(body) => return Ok(body),
                 Fetched::Redirect(location) => target = target.redirected(&location)?,
             }
@@ -49,7 +49,7 @@ impl Fetcher {
         bail!("more than {MAX_REDIRECTS} redirects");
     }
 
-    async fn request(&mut self, target: &Target) -> anyhow::Result<Fetched> {
+    async fn send(&mut self, target: &Target) -> anyhow::Result<Fetched> {
         let endpoint = target.endpoint()?;
         let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
             .await
@@ -133,7 +133,7 @@ fn system_roots() -> anyhow::Result<TlsConnector> {
     trusting(rustls_native_certs::load_native_certs().certs)
 }
 
-/// Trusts whom these certificates vouch for; what cannot be read among them is passed over.
+/// Trusts these certificates; those that cannot be read are skipped.
 fn trusting(
     certificates: impl IntoIterator<Item = CertificateDer<'static>>,
 ) -> anyhow::Result<TlsConnector> {

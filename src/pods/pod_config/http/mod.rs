@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 /// Deadline of one fetch, redirects and body included.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many failures in a row are told at once.
+/// How many failures in a row are logged as warnings.
 const LOUD_FAILURES: u32 = 3;
 
 /// What the URL source is to fetch.
@@ -90,7 +90,7 @@ pub(super) async fn run(
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            source.turn().await?;
+            source.poll().await?;
         }
     };
     tokio::select! {
@@ -102,7 +102,7 @@ pub(super) async fn run(
 struct HttpSource {
     fetcher: Fetcher,
     url: SecretUrl,
-    /// The bytes last judged.
+    /// The bytes last parsed.
     last: Option<Bytes>,
     /// Failures in a row.
     failures: u32,
@@ -113,7 +113,7 @@ struct HttpSource {
 }
 
 impl HttpSource {
-    async fn turn(&mut self) -> anyhow::Result<()> {
+    async fn poll(&mut self) -> anyhow::Result<()> {
         let result = match tokio::time::timeout(FETCH_TIMEOUT, self.fetcher.fetch()).await {
             Ok(result) => result,
             Err(_) => Err(anyhow::anyhow!("no answer within {FETCH_TIMEOUT:?}")),
@@ -157,8 +157,8 @@ impl HttpSource {
         }
     }
 
-    /// Judges new bytes and hands on the pods. Bytes that are no pods are remembered, too, so that
-    /// they are told of once.
+    /// Parses new bytes and delivers the pods. Bytes that are no pods are remembered, too, so that they are
+    /// reported once.
     async fn take(&mut self, bytes: Bytes) -> anyhow::Result<()> {
         if self.last.as_ref() == Some(&bytes) {
             return Ok(());
@@ -170,7 +170,7 @@ impl HttpSource {
         let url = self.url.to_string();
         let (location, node_name) = (self.url.clone(), self.node_name.clone());
         let objects = self.objects;
-        let judged = tokio::task::spawn_blocking(move || {
+        let parsed = tokio::task::spawn_blocking(move || {
             let origin = Origin {
                 node_name: &node_name,
                 source: PodSource::Http,
@@ -179,7 +179,7 @@ impl HttpSource {
             };
             read_contained(read_url, &bytes, origin, Timestamp::now())
         });
-        match judged.await.context("reading pods from a URL")? {
+        match parsed.await.context("reading pods from a URL")? {
             Ok(manifest) => {
                 for remark in &manifest.remarks {
                     tracing::warn!(url, %remark, "Static pod manifest");
@@ -206,6 +206,6 @@ impl HttpSource {
         self.lists
             .send(list)
             .await
-            .context("nobody takes static pods")
+            .context("the merge of sources has ended")
     }
 }

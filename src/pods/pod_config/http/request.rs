@@ -18,7 +18,7 @@ pub(super) struct Endpoint {
     pub(super) port: u16,
 }
 
-/// What to ask for: the URL and the headers that go with it.
+/// The URL and the headers of the request.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     uri: Uri,

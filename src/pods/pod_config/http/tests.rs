@@ -299,7 +299,7 @@ async fn a_server_that_never_answers_costs_ten_seconds() {
         recorder: EventRecorder::new(),
     };
     let started = tokio::time::Instant::now();
-    source.turn().await.unwrap();
+    source.poll().await.unwrap();
     assert_eq!(source.failures, 1);
     assert_eq!(started.elapsed().as_secs(), 10);
 }

@@ -1,8 +1,8 @@
 //! Manifests of everything that the documentation of Kubernetes shows of pods, in `tests/manifests`.
-//! The remarks at the head of each say what becomes of it:
+//! The remarks at the head of each have the expected outcome:
 //!
 //! * `# refused: FIELD: WHY` for each field that is refused, in order; without one the pod is good;
-//! * `# remark: TEXT` for each thing that a person is told about a good one;
+//! * `# remark: TEXT` for each remark about a good one;
 //! * `# unreadable: TEXT` when it is no pod, with a part of the reason;
 //! * `# objects: files` when the node has config maps and secrets as files.
 
@@ -13,28 +13,28 @@ use crate::resources::NodeFacts;
 use crate::volumes::plan;
 use std::{fs, path::Path};
 
-/// What becomes of a manifest, or what its head says of that.
+/// The outcome of a manifest, or the expected one at its head.
 #[derive(Debug, Default, PartialEq)]
-struct Verdict {
+struct Outcome {
     refused: Vec<String>,
     remarks: Vec<String>,
     unreadable: Option<String>,
 }
 
-impl Verdict {
+impl Outcome {
     fn of_head(text: &str) -> (Self, LocalObjects) {
-        let mut said = Self::default();
+        let mut expected = Self::default();
         let mut objects = LocalObjects::None;
         for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
             match line.split_once(": ") {
-                Some(("refused", what)) => said.refused.push(what.into()),
-                Some(("remark", what)) => said.remarks.push(what.into()),
-                Some(("unreadable", what)) => said.unreadable = Some(what.into()),
+                Some(("refused", what)) => expected.refused.push(what.into()),
+                Some(("remark", what)) => expected.remarks.push(what.into()),
+                Some(("unreadable", what)) => expected.unreadable = Some(what.into()),
                 Some(("objects", "files")) => objects = LocalObjects::Files,
                 _ => {}
             }
         }
-        (said, objects)
+        (expected, objects)
     }
 
     fn of(text: &str, objects: LocalObjects) -> Self {
@@ -74,20 +74,20 @@ fn each_documented_manifest_becomes_what_its_head_says() {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        let (said, objects) = Verdict::of_head(&text);
-        let mut found = Verdict::of(&text, objects);
-        if let (Some(part), Some(whole)) = (&said.unreadable, &mut found.unreadable)
+        let (expected, objects) = Outcome::of_head(&text);
+        let mut found = Outcome::of(&text, objects);
+        if let (Some(part), Some(whole)) = (&expected.unreadable, &mut found.unreadable)
             && whole.contains(part.as_str())
         {
             whole.clone_from(part);
         }
-        if found != said {
+        if found != expected {
             wrong.push(format!(
-                "{}\nsaid {said:#?}\nfound {found:#?}",
+                "{}\nexpected {expected:#?}\nfound {found:#?}",
                 path.display()
             ));
         }
-        assert!(text.starts_with("# "), "{} says nothing", path.display());
+        assert!(text.starts_with("# "), "{} has no remark", path.display());
         names.push(path);
     }
     assert!(names.len() >= 100, "{} manifests", names.len());

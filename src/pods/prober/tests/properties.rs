@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 #[derive(Clone, Debug)]
 enum Input {
-    Look {
+    Decide {
         id: u8,
         life: u8,
         started: bool,
@@ -27,7 +27,7 @@ enum Input {
 
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let look = (0..3u8, 0..8u8, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
-        |(id, life, started, deleting)| Input::Look {
+        |(id, life, started, deleting)| Input::Decide {
             id,
             life,
             started,
@@ -77,7 +77,7 @@ proptest! {
         for input in inputs {
             match input {
                 Input::Pass(millis) => now += Duration::from_millis(millis.into()),
-                Input::Look { id, life, started, deleting } => {
+                Input::Decide { id, life, started, deleting } => {
                     facts = facts_of(id, life, started, deleting);
                     if under_way.is_some() {
                         // The task looks again only after the run.
@@ -88,14 +88,14 @@ proptest! {
                         row = (None, 0);
                         last_run = None;
                     }
-                    let turn = state.look(&facts, now);
-                    // A verdict is only ever written about the instance that is there.
-                    if let Some((id, _)) = &turn.set {
+                    let decision = state.decide(&facts, now);
+                    // A result is only ever written about the instance that is there.
+                    if let Some((id, _)) = &decision.set {
                         prop_assert_eq!(Some(id), seen.as_ref().map(|seen| &seen.id));
                     }
                     // An instance is forgotten only for another one.
-                    prop_assert!(turn.forget.is_none() || turn.forget != seen.as_ref().map(|s| s.id.clone()));
-                    match turn.next {
+                    prop_assert!(decision.forget.is_none() || decision.forget != seen.as_ref().map(|s| s.id.clone()));
+                    match decision.next {
                         Next::Run(id) => {
                             prop_assert!(facts.runs(&id));
                             prop_assert_eq!(facts.started, kind != Startup);

@@ -6,7 +6,7 @@ use crate::{
         ProbeKind::{self, Liveness, Readiness, Startup},
         ProbeResult::{self, Failure, Success, Unknown},
     },
-    pods::prober::state::{Facts, Instance, Life, Next, Rules, State, Turn},
+    pods::prober::state::{Decision, Facts, Instance, Life, Next, Rules, State},
     runtime::handlers::ProbeOutcome,
 };
 use std::time::Duration;
@@ -87,9 +87,9 @@ fn probing(kind: ProbeKind) -> (State, Facts, Instant) {
     let mut now = Instant::now();
     let facts = open(kind, "c1");
     let mut state = State::new(rules(kind), 0.5);
-    if let Next::Until(at) = state.look(&facts, now).next {
+    if let Next::Until(at) = state.decide(&facts, now).next {
         now = at;
-        assert_eq!(state.look(&facts, now).next, run("c1"));
+        assert_eq!(state.decide(&facts, now).next, run("c1"));
     }
     (state, facts, now)
 }
@@ -101,9 +101,9 @@ fn a_new_instance_gets_the_initial_verdict_of_its_kind() {
         (Liveness, Success),
         (Startup, Unknown),
     ] {
-        let turn = State::new(rules(kind), 0.0).look(&running("c1"), Instant::now());
-        assert_eq!(turn.set, set("c1", probe_result), "{kind}");
-        assert_eq!(turn.forget, None);
+        let decision = State::new(rules(kind), 0.0).decide(&running("c1"), Instant::now());
+        assert_eq!(decision.set, set("c1", probe_result), "{kind}");
+        assert_eq!(decision.forget, None);
     }
 }
 
@@ -112,9 +112,9 @@ fn nothing_is_said_of_an_instance_older_than_the_kubelet_until_it_was_probed() {
     for kind in KINDS {
         let mut facts = open(kind, "c1");
         facts.container.as_mut().unwrap().before_us = true;
-        let turn = State::new(rules(kind), 0.5).look(&facts, Instant::now());
-        assert_eq!(turn.set, None, "{kind}");
-        assert!(matches!(turn.next, Next::Until(_)), "{kind}");
+        let decision = State::new(rules(kind), 0.5).decide(&facts, Instant::now());
+        assert_eq!(decision.set, None, "{kind}");
+        assert!(matches!(decision.next, Next::Until(_)), "{kind}");
     }
 }
 
@@ -122,10 +122,10 @@ fn nothing_is_said_of_an_instance_older_than_the_kubelet_until_it_was_probed() {
 fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
     let (mut state, facts, now) = probing(Readiness);
     assert_eq!(state.probed(&facts, &"c1".into(), &ok()), None);
-    let turn = state.look(&started("c2"), now);
+    let decision = state.decide(&started("c2"), now);
     assert_eq!(
-        turn,
-        Turn {
+        decision,
+        Decision {
             forget: Some("c1".into()),
             set: set("c2", Failure),
             next: run("c2"),
@@ -142,9 +142,9 @@ fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
 #[test]
 fn without_a_container_there_is_nothing_to_do_until_something_changes() {
     for kind in KINDS {
-        let turn = State::new(rules(kind), 0.0).look(&Facts::default(), Instant::now());
-        assert_eq!(turn.next, Next::Idle);
-        assert_eq!((turn.set, turn.forget), (None, None));
+        let decision = State::new(rules(kind), 0.0).decide(&Facts::default(), Instant::now());
+        assert_eq!(decision.next, Next::Idle);
+        assert_eq!((decision.set, decision.forget), (None, None));
     }
 }
 
@@ -155,8 +155,8 @@ fn a_terminal_pod_ends_every_probe() {
             pod_terminal: true,
             ..open(kind, "c1")
         };
-        let turn = State::new(rules(kind), 0.0).look(&facts, Instant::now());
-        assert_eq!(turn.next, Next::Exit);
+        let decision = State::new(rules(kind), 0.0).decide(&facts, Instant::now());
+        assert_eq!(decision.next, Next::Exit);
     }
 }
 
@@ -165,10 +165,14 @@ fn an_exited_instance_has_failed_and_ends_the_probe_if_none_follows() {
     for kind in KINDS {
         for (restarts, next) in [(true, Next::Idle), (false, Next::Exit)] {
             let (mut state, _, now) = probing(kind);
-            let turn = state.look(&with_life("c1", Life::Exited { restarts }), now);
+            let decision = state.decide(&with_life("c1", Life::Exited { restarts }), now);
             // Liveness begins at Success and the others below it; all end at Failure.
             let changed = (kind != Readiness).then(|| ("c1".into(), Failure));
-            assert_eq!((turn.set, turn.next), (changed, next), "{kind} {restarts}");
+            assert_eq!(
+                (decision.set, decision.next),
+                (changed, next),
+                "{kind} {restarts}"
+            );
         }
     }
 }
@@ -180,10 +184,10 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
         (Liveness, Success),
         (Startup, Unknown),
     ] {
-        let turn =
-            State::new(rules(kind), 0.0).look(&with_life("c1", Life::Unclear), Instant::now());
+        let decision =
+            State::new(rules(kind), 0.0).decide(&with_life("c1", Life::Unclear), Instant::now());
         assert_eq!(
-            (turn.set, turn.next),
+            (decision.set, decision.next),
             (set("c1", probe_result), Next::Idle),
             "{kind}"
         );
@@ -198,8 +202,8 @@ fn a_pod_on_its_way_out_keeps_only_its_readiness_probes() {
             deleting: true,
             ..facts
         };
-        let turn = state.look(&facts, now + PERIOD);
-        assert_eq!(turn.next, Next::Exit, "{kind}");
+        let decision = state.decide(&facts, now + PERIOD);
+        assert_eq!(decision.next, Next::Exit, "{kind}");
         assert_eq!(state.probe_result(), Some(Success), "{kind}");
     }
     let (mut state, facts, now) = probing(Readiness);
@@ -207,7 +211,7 @@ fn a_pod_on_its_way_out_keeps_only_its_readiness_probes() {
         deleting: true,
         ..facts
     };
-    assert_eq!(state.look(&facts, now + PERIOD).next, run("c1"));
+    assert_eq!(state.decide(&facts, now + PERIOD).next, run("c1"));
 }
 
 #[test]
@@ -223,14 +227,14 @@ fn no_probe_runs_before_the_initial_delay_is_over() {
         ..with_life("c1", Life::Running(age))
     };
     assert_eq!(
-        state.look(&facts(2 * S), now).next,
+        state.decide(&facts(2 * S), now).next,
         Next::Until(now + 3 * S)
     );
     assert_eq!(
-        state.look(&facts(4 * S), now + 2 * S).next,
+        state.decide(&facts(4 * S), now + 2 * S).next,
         Next::Until(now + 3 * S)
     );
-    assert_eq!(state.look(&facts(5 * S), now + 3 * S).next, run("c1"));
+    assert_eq!(state.decide(&facts(5 * S), now + 3 * S).next, run("c1"));
 }
 
 #[test]
@@ -242,11 +246,11 @@ fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
     let mut state = State::new(delayed, 0.0);
     let now = Instant::now();
     assert_eq!(
-        state.look(&started("c1"), now).next,
+        state.decide(&started("c1"), now).next,
         Next::Until(now + 5 * S)
     );
     // The clock went back: the container seems to be younger than ever.
-    assert_eq!(state.look(&started("c1"), now + 5 * S).next, run("c1"));
+    assert_eq!(state.decide(&started("c1"), now + 5 * S).next, run("c1"));
 }
 
 #[test]
@@ -258,8 +262,8 @@ fn only_the_startup_probe_looks_at_what_has_not_started_and_at_nothing_else() {
             Startup => (started("c1"), running("c1")),
             _ => (running("c1"), started("c1")),
         };
-        assert_eq!(state.look(&closed, now).next, Next::Idle, "{kind}");
-        assert_eq!(state.look(&next, now).next, run("c1"), "{kind}");
+        assert_eq!(state.decide(&closed, now).next, Next::Idle, "{kind}");
+        assert_eq!(state.decide(&next, now).next, run("c1"), "{kind}");
     }
 }
 
@@ -271,8 +275,8 @@ fn readiness_and_startup_are_probed_at_once_and_liveness_within_its_first_period
         (Startup, run("c1")),
         (Liveness, Next::Until(now + PERIOD / 2)),
     ] {
-        let turn = State::new(rules(kind), 0.5).look(&open(kind, "c1"), now);
-        assert_eq!(turn.next, next, "{kind}");
+        let decision = State::new(rules(kind), 0.5).decide(&open(kind, "c1"), now);
+        assert_eq!(decision.next, next, "{kind}");
     }
 }
 
@@ -291,7 +295,7 @@ fn probes_tick_on_a_grid_and_skip_what_a_slow_one_missed() {
         (9 * PERIOD + 2 * S, Next::Until(begun + 10 * PERIOD)),
     ];
     for (at, next) in table {
-        assert_eq!(state.look(&facts, begun + at).next, next, "{at:?}");
+        assert_eq!(state.decide(&facts, begun + at).next, next, "{at:?}");
     }
 }
 
@@ -353,12 +357,12 @@ fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
         let id = ContainerId::from("c1");
         let settled = (0..3).find_map(|_| state.probed(&facts, &id, &outcome));
         assert_eq!(settled, set("c1", probe_result), "{kind}");
-        let turn = state.look(&facts, now + 5 * PERIOD);
-        assert_eq!((turn.set, turn.next), (None, Next::Idle), "{kind}");
-        let turn = state.look(&with_life("c1", Life::Exited { restarts: true }), now);
-        assert_eq!((turn.set, turn.next), (None, Next::Idle), "{kind}");
+        let decision = state.decide(&facts, now + 5 * PERIOD);
+        assert_eq!((decision.set, decision.next), (None, Next::Idle), "{kind}");
+        let decision = state.decide(&with_life("c1", Life::Exited { restarts: true }), now);
+        assert_eq!((decision.set, decision.next), (None, Next::Idle), "{kind}");
         assert_eq!(
-            state.look(&open(kind, "c2"), now).forget,
+            state.decide(&open(kind, "c2"), now).forget,
             Some(id),
             "{kind}"
         );
@@ -390,15 +394,15 @@ fn a_remembered_verdict_stands_until_results_say_otherwise() {
     };
     for kind in [Readiness, Liveness] {
         let mut state = State::new(rules(kind), 0.5);
-        let turn = state.look(&facts, now);
-        assert_eq!(turn.set, set("c1", Success), "{kind}");
-        assert_eq!(turn.next, Next::Until(now + PERIOD / 2), "{kind}");
+        let decision = state.decide(&facts, now);
+        assert_eq!(decision.set, set("c1", Success), "{kind}");
+        assert_eq!(decision.next, Next::Until(now + PERIOD / 2), "{kind}");
         let again = Facts {
             remembered: None,
             ..facts.clone()
         };
         assert_eq!(
-            state.look(&again, now + PERIOD / 2).next,
+            state.decide(&again, now + PERIOD / 2).next,
             run("c1"),
             "{kind}"
         );
@@ -415,9 +419,9 @@ fn a_remembered_end_of_probing_is_remembered_too() {
             remembered: Some(probe_result),
             ..open(kind, "c1")
         };
-        let turn = State::new(rules(kind), 0.5).look(&facts, Instant::now());
+        let decision = State::new(rules(kind), 0.5).decide(&facts, Instant::now());
         assert_eq!(
-            (turn.set, turn.next),
+            (decision.set, decision.next),
             (set("c1", probe_result), Next::Idle),
             "{kind}"
         );

@@ -12,7 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-/// Condition types that the kubelet writes; every other type belongs to somebody else and is kept
+/// Condition types that the kubelet writes; every other type belongs to another writer and is kept
 /// as it is.
 const OWNED: [&str; 6] = [
     "PodReadyToStartContainers",
@@ -186,7 +186,7 @@ fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> Finding {
     }
 }
 
-/// Names of containers without a status, and of those whose status lacks what was asked for.
+/// Names of containers without a status, and of those that do not meet the condition.
 struct Sorted<'a> {
     unknown: Vec<&'a str>,
     lacking: Vec<&'a str>,
@@ -226,7 +226,7 @@ fn sort<'a>(
 }
 
 /// Gives each condition the time at which its status last changed: the old one's where the status is
-/// the same, else `now`. Conditions that nobody here owns keep the time they came with.
+/// the same, else `now`. Conditions of other writers keep their time.
 pub fn carry_transition_times(
     conditions: &mut [PodCondition],
     old: &[PodCondition],

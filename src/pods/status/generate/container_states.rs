@@ -1,22 +1,22 @@
-//! One container's status: the runtime's instances laid over what was shown before.
+//! One container's status: the runtime's instances over the old status.
 
 use super::{
     Inputs, mounts, resources,
     restart::{restarts_after, starts_next},
-    restart_all, whole_seconds,
+    restart_all,
+    states::{UNKNOWN_EXIT_CODE, terminated, waiting},
+    whole_seconds,
 };
 use crate::model::{self, Pod, PodExt, ProbeResult, is_sidecar, reasons};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-        ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser,
+        ContainerStatus, ContainerUser, LinuxContainerUser,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-/// Exit code shown when nobody knows the real one.
-pub(super) const UNKNOWN_EXIT_CODE: i32 = 137;
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Which of a pod's two container lists.
@@ -94,7 +94,7 @@ fn one(
     status
 }
 
-/// The last state that was shown: of the very same instance, or of one that vanished and has this
+/// The last published state: of the same instance, or of one that vanished and has this
 /// one for a successor.
 fn last_state_before(
     status: &ContainerStatus,
@@ -114,8 +114,8 @@ fn ended_state(
     old: Option<&ContainerStatus>,
 ) -> Option<ContainerState> {
     let id = container_id(inputs.runtime_name, &earlier.id);
-    let shown = old.filter(|old| old.container_id.as_deref() == Some(&*id));
-    Some(state_of(inputs, earlier, shown)).filter(|state| state.terminated.is_some())
+    let known = old.filter(|old| old.container_id.as_deref() == Some(&*id));
+    Some(state_of(inputs, earlier, known)).filter(|state| state.terminated.is_some())
 }
 
 fn from_instance(
@@ -128,11 +128,11 @@ fn from_instance(
     let restarts = i32::try_from(instance.restart_count).unwrap_or(i32::MAX);
     let invented = is_status_unknown(&state) && instance.state != model::ContainerState::Exited;
     let id = container_id(inputs.runtime_name, &instance.id);
-    let shown = old.filter(|old| old.container_id.as_deref() == Some(&*id));
+    let known = old.filter(|old| old.container_id.as_deref() == Some(&*id));
     let lifecycle = container.lifecycle.as_ref();
     let asks_for_signal = lifecycle.is_some_and(|hooks| hooks.stop_signal.is_some());
     ContainerStatus {
-        resources: Some(resources::of_container(container, instance, shown)),
+        resources: Some(resources::of_container(container, instance, known)),
         allocated_resources: resources::allocated_requests(container),
         name: instance.name.to_string(),
         restart_count: match old.filter(|_| invented) {
@@ -153,19 +153,19 @@ fn from_instance(
     }
 }
 
-fn user(told: &model::ContainerUser) -> ContainerUser {
-    let groups = &told.supplemental_groups;
+fn user(reported: &model::ContainerUser) -> ContainerUser {
+    let groups = &reported.supplemental_groups;
     ContainerUser {
         linux: Some(LinuxContainerUser {
-            uid: told.uid,
-            gid: told.gid,
+            uid: reported.uid,
+            gid: reported.gid,
             supplemental_groups: (!groups.is_empty()).then(|| groups.clone()),
         }),
     }
 }
 
-/// The state of one instance. One of unknown state that was shown running has ended somehow, and is
-/// shown so from then on: "ran and failed" must not turn into "never ran".
+/// The state of one instance. One of unknown state that was running has ended somehow, and stays ended:
+/// "ran and failed" must not become "never ran".
 fn state_of(
     inputs: &Inputs<'_>,
     instance: &model::ContainerStatus,
@@ -337,20 +337,6 @@ pub(super) fn time(nanos: i64) -> Option<Time> {
 
 fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
-}
-
-pub(super) fn waiting(reason: Option<String>, message: Option<String>) -> ContainerState {
-    ContainerState {
-        waiting: Some(ContainerStateWaiting { reason, message }),
-        ..ContainerState::default()
-    }
-}
-
-pub(super) fn terminated(end: ContainerStateTerminated) -> ContainerState {
-    ContainerState {
-        terminated: Some(end),
-        ..ContainerState::default()
-    }
 }
 
 /// The end of a container of which only is known that it does not run any more.

@@ -1,10 +1,10 @@
-//! What a container's status says of its mounts.
+//! The mounts in a container's status.
 
 use super::none_if_empty;
 use crate::runtime::kuberuntime::generate::mounts::recursive_read_only;
 use k8s_openapi::api::core::v1::{Container, VolumeMountStatus};
 
-/// The container's mounts as asked for, and whether read-only ones are so with everything below them:
+/// The container's mounts as requested, and whether read-only ones are so with everything below them:
 /// the one thing that depends on the runtime.
 pub(super) fn of(container: &Container, supported: bool) -> Option<Vec<VolumeMountStatus>> {
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The phase: one word about the whole pod.
+//! The phase of the pod.
 
 use super::{container_states::termination, restart::restarts_after};
 use crate::model::{Pod, PodExt, is_sidecar, reasons};
@@ -157,7 +157,7 @@ impl Count {
         }
     }
 
-    /// A sidecar that ended says nothing about the pod.
+    /// A sidecar that ended does not count.
     fn sidecar(&mut self, status: Option<&ContainerStatus>) {
         match stand(status) {
             Stand::Running => {

@@ -1,4 +1,4 @@
-//! What a status says of resources: what was allocated, and where the runtime tells, what is in force.
+//! The resources in a status: those allocated, and where the runtime reports them, those in force.
 
 use crate::{
     model::{self, Amount, ContainerState, Pod, PodExt, canonical},
@@ -10,8 +10,8 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-/// Thousandths of a CPU that the least shares stand for. At or below them what is in force says
-/// nothing about what was asked for.
+/// Thousandths of a CPU that the least shares stand for. At or below them what is in force does
+/// not tell what was requested.
 const LEAST_REQUEST: i64 = 2;
 /// The same of the least quota.
 const LEAST_LIMIT: i64 = 10;
@@ -19,31 +19,31 @@ const LEAST_LIMIT: i64 = 10;
 type List = BTreeMap<String, Quantity>;
 
 /// `resources` of a container that the runtime has an instance of (upstream's
-/// `convertContainerStatusResources`): as allocated, with the runtime's word on what may differ in a
-/// running one. What it said of this instance before holds until it is asked again.
+/// `convertContainerStatusResources`): as allocated, with what the runtime reports of a running
+/// one. The last report about this instance holds until the next.
 pub(super) fn of_container(
     container: &Container,
     instance: &model::ContainerStatus,
-    shown: Option<&ContainerStatus>,
+    old: Option<&ContainerStatus>,
 ) -> ResourceRequirements {
     let mut resources = allocated(container);
     if instance.state != ContainerState::Running {
         return resources;
     }
-    let Some(told) = instance.resources.as_deref() else {
-        let before = shown.filter(|shown| matches!(&shown.state, Some(s) if s.running.is_some()));
+    let Some(reported) = instance.resources.as_deref() else {
+        let before = old.filter(|old| matches!(&old.state, Some(s) if s.running.is_some()));
         return before
-            .and_then(|shown| shown.resources.clone())
+            .and_then(|old| old.resources.clone())
             .unwrap_or(resources);
     };
     if let Some(limits) = &mut resources.limits {
-        put_cpu(limits, told.cpu_limit, LEAST_LIMIT);
-        if let Some(bytes) = told.memory_limit {
+        put_cpu(limits, reported.cpu_limit, LEAST_LIMIT);
+        if let Some(bytes) = reported.memory_limit {
             limits.insert(MEMORY.into(), Amount::of_bytes(bytes).to_api());
         }
     }
     if let Some(requests) = &mut resources.requests {
-        put_cpu(requests, told.cpu_request, LEAST_REQUEST);
+        put_cpu(requests, reported.cpu_request, LEAST_REQUEST);
     }
     resources
 }
@@ -53,7 +53,7 @@ pub(super) fn allocated_requests(container: &Container) -> Option<List> {
     allocated(container).requests
 }
 
-/// `resources` of the pod as a whole: what its containers ask for together, its own level first.
+/// `resources` of the pod as a whole: what its containers request together, its own level first.
 pub(super) fn of_pod(pod: &Pod) -> ResourceRequirements {
     let total = requests::of_pod_and_overhead::<Amount>(pod).unwrap_or_default();
     let own = pod.spec().and_then(|spec| spec.resources.as_ref());
@@ -74,19 +74,19 @@ fn allocated(container: &Container) -> ResourceRequirements {
     resources
 }
 
-fn put_cpu(list: &mut List, told: Option<i64>, least: i64) {
-    let asked = list.get(CPU).and_then(|q| Amount::parse(&q.0).ok());
-    let asked = asked.map_or(0, |amount| amount.value().milli_value());
-    if let Some(milli) = told
-        && (milli > least || asked > least)
+fn put_cpu(list: &mut List, reported: Option<i64>, least: i64) {
+    let requested = list.get(CPU).and_then(|q| Amount::parse(&q.0).ok());
+    let requested = requested.map_or(0, |amount| amount.value().milli_value());
+    if let Some(milli) = reported
+        && (milli > least || requested > least)
     {
         list.insert(CPU.into(), Amount::of_milli(milli).to_api());
     }
 }
 
 fn list(amounts: &Amounts<Amount>) -> Option<List> {
-    let shown = amounts
+    let list = amounts
         .iter()
         .map(|(name, amount)| (name.clone(), amount.to_api()));
-    (!amounts.is_empty()).then(|| shown.collect())
+    (!amounts.is_empty()).then(|| list.collect())
 }

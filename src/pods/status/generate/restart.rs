@@ -3,7 +3,7 @@
 use crate::model::{ContainerState, ContainerStatus, Pod, PodExt, is_sidecar, runs_again};
 use k8s_openapi::api::core::v1::Container;
 
-/// What the container's own rules and policy, else the pod's, say after an exit with this code. An
+/// What the container's own rules and policy, else the pod's, mean after an exit with this code. An
 /// init container that is not a sidecar is done once it succeeded.
 pub(super) fn restarts_after(pod: &Pod, container: &Container, init: bool, exit_code: i32) -> bool {
     let done = init && !is_sidecar(container) && exit_code == 0;

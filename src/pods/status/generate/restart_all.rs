@@ -1,6 +1,9 @@
-//! What a status says while all containers of a pod are restarted.
+//! The status while all containers of a pod are restarted.
 
-use super::{Inputs, Phase, container_states::terminated, container_states::waiting};
+use super::{
+    Inputs, Phase,
+    states::{UNKNOWN_EXIT_CODE, terminated, waiting},
+};
 use crate::{
     model::{may_restart_all, reasons::RESTARTING_ALL_CONTAINERS},
     runtime::kuberuntime::RestartAllStage,
@@ -17,8 +20,9 @@ pub(super) fn removed(inputs: &Inputs<'_>, old: Option<&ContainerStatus>) -> Opt
     }
     let old = old?;
     let is_waiting = |state: &ContainerState| state.waiting.is_some();
-    let says_so = |state: &Option<ContainerState>| state.as_ref().is_some_and(says_so);
-    let known = says_so(&old.state) || (old.container_id.is_none() && says_so(&old.last_state));
+    let is_restarting = |state: &Option<ContainerState>| state.as_ref().is_some_and(is_restarting);
+    let known =
+        is_restarting(&old.state) || (old.container_id.is_none() && is_restarting(&old.last_state));
     let restarts = match old.state.as_ref().is_none_or(is_waiting) {
         true if known => old.restart_count,
         true => return None,
@@ -28,7 +32,7 @@ pub(super) fn removed(inputs: &Inputs<'_>, old: Option<&ContainerStatus>) -> Opt
         restarts,
         state: waiting(Some(RESTARTING_ALL_CONTAINERS.into()), Some(MESSAGE.into())),
         last_state: terminated(ContainerStateTerminated {
-            exit_code: super::container_states::UNKNOWN_EXIT_CODE,
+            exit_code: UNKNOWN_EXIT_CODE,
             reason: Some(RESTARTING_ALL_CONTAINERS.into()),
             message: Some(MESSAGE.into()),
             ..ContainerStateTerminated::default()
@@ -36,7 +40,7 @@ pub(super) fn removed(inputs: &Inputs<'_>, old: Option<&ContainerStatus>) -> Opt
     })
 }
 
-/// How a removed container is shown.
+/// The status of a removed container.
 pub(super) struct Removed {
     pub(super) restarts: i32,
     pub(super) state: ContainerState,
@@ -44,7 +48,7 @@ pub(super) struct Removed {
 }
 
 /// Whether a state, waiting or ended, is due to a restart of all.
-fn says_so(state: &ContainerState) -> bool {
+fn is_restarting(state: &ContainerState) -> bool {
     let waits = state.waiting.as_ref().and_then(|w| w.reason.as_deref());
     let ended = state.terminated.as_ref().and_then(|t| t.reason.as_deref());
     [waits, ended].contains(&Some(RESTARTING_ALL_CONTAINERS))

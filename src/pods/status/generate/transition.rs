@@ -1,4 +1,4 @@
-//! What a status may never show after what it has shown.
+//! Changes of a status that are never legal.
 
 use super::{
     container_states::{exit_code, termination},

@@ -85,7 +85,7 @@ impl Allowlist {
         Ok(Self(patterns.map(Entry::of).collect::<Result<_, _>>()?))
     }
 
-    fn judge(&self, name: &str, host_network: bool, host_ipc: bool) -> Result<(), String> {
+    fn check(&self, name: &str, host_network: bool, host_ipc: bool) -> Result<(), String> {
         let name = sysctl::dotted(name);
         // An entry for this very name comes before those for many.
         let exact = self.0.iter().find(|e| !e.prefix && e.covers(&name));
@@ -127,12 +127,12 @@ pub(super) fn admit(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
     let context = spec.security_context.as_ref();
     let wanted = context.and_then(|context| context.sysctls.as_deref());
     for sysctl in wanted.unwrap_or_default() {
-        let judged = allowed.judge(
+        let checked = allowed.check(
             &sysctl.name,
             pod.host_network(),
             spec.host_ipc == Some(true),
         );
-        if let Err(text) = judged {
+        if let Err(text) = checked {
             let message = format!("forbidden sysctl: {text}");
             return Err(Rejection::new("SysctlForbidden", message));
         }
@@ -164,8 +164,8 @@ mod tests {
             ("6.1", "net.ipv4.tcp_fin_timeout", true),
             ("6.1", "net.core.somaxconn", false),
         ] {
-            let judged = allowed(kernel, &[]).judge(name, false, false);
-            assert_eq!(judged.is_ok(), expected, "{kernel} {name}: {judged:?}");
+            let checked = allowed(kernel, &[]).check(name, false, false);
+            assert_eq!(checked.is_ok(), expected, "{kernel} {name}: {checked:?}");
         }
     }
 
@@ -182,11 +182,11 @@ mod tests {
             ("net.ipv6.conf.all.xy", false),
             ("vm.swappiness", false),
         ] {
-            let judged = list.judge(name, false, false);
-            assert_eq!(judged.is_ok(), expected, "{name}: {judged:?}");
+            let checked = list.check(name, false, false);
+            assert_eq!(checked.is_ok(), expected, "{name}: {checked:?}");
         }
         assert_eq!(
-            list.judge("vm/swappiness", false, false),
+            list.check("vm/swappiness", false, false),
             Err(r#""vm.swappiness" not allowlisted"#.to_string())
         );
     }
@@ -200,10 +200,10 @@ mod tests {
             ("kernel.shm_rmid_forced", false, true, "IPC"),
         ] {
             assert_eq!(
-                list.judge(name, host_network, host_ipc),
+                list.check(name, host_network, host_ipc),
                 Err(format!("{name:?} not allowed with host {expected} enabled"))
             );
-            assert_eq!(list.judge(name, !host_network, !host_ipc), Ok(()));
+            assert_eq!(list.check(name, !host_network, !host_ipc), Ok(()));
         }
     }
 

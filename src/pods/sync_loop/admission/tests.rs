@@ -5,7 +5,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
-fn judged(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'static str, String)> {
+fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'static str, String)> {
     let node = NodeView {
         sysctls: &Allowlist::new("6.1", &[]).unwrap(),
         app_armor,
@@ -56,17 +56,17 @@ fn the_reasons_and_texts_are_upstreams() {
         ),
     ] {
         assert_eq!(
-            judged(&pod(json!({}), spec.clone()), false, false),
+            admitted(&pod(json!({}), spec.clone()), false, false),
             expected,
             "{spec}"
         );
     }
     let strict = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
-    assert_eq!(judged(&pod(json!({}), strict), false, true), Ok(()));
+    assert_eq!(admitted(&pod(json!({}), strict), false, true), Ok(()));
     let label = |os: &str| pod(json!({"labels": {"kubernetes.io/os": os}}), json!({}));
-    assert_eq!(judged(&label("linux"), false, false), Ok(()));
+    assert_eq!(admitted(&label("linux"), false, false), Ok(()));
     assert_eq!(
-        judged(&label("windows"), false, false).unwrap_err().0,
+        admitted(&label("windows"), false, false).unwrap_err().0,
         "PodOSSelectorNodeLabelDoesNotMatch"
     );
 }
@@ -103,7 +103,7 @@ fn a_profile_needs_a_kernel_that_enforces_it() {
             ),
             false => Ok(()),
         };
-        assert_eq!(judged(&pod, false, false), expected, "{pod:?}");
-        assert_eq!(judged(&pod, true, false), Ok(()), "{pod:?}");
+        assert_eq!(admitted(&pod, false, false), expected, "{pod:?}");
+        assert_eq!(admitted(&pod, true, false), Ok(()), "{pod:?}");
     }
 }

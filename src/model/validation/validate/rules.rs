@@ -1,0 +1,34 @@
+//! Rules that several fields share.
+
+use super::{Errors, Path, names};
+use std::collections::HashSet;
+
+/// Reports the second and later uses of a name.
+pub(super) fn unique<'a>(
+    seen: &mut HashSet<&'a str>,
+    name: &'a str,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    if !name.is_empty() && !seen.insert(name) {
+        errors.duplicate(path, name);
+    }
+}
+
+/// Whether images may be pulled; filled in by defaults.
+pub(super) fn pull_policy(policy: &str, path: &Path<'_>, errors: &mut Errors) {
+    match policy {
+        "" => errors.required(path, ""),
+        _ => errors.one_of(path, Some(policy), &["Always", "IfNotPresent", "Never"]),
+    }
+}
+
+/// A path below the volume's root.
+pub(super) fn local_path(value: &str, path: &Path<'_>, errors: &mut Errors) {
+    if value.starts_with('/') {
+        errors.invalid(path, value, "must be a relative path");
+    }
+    if names::has_backstep(value) {
+        errors.invalid(path, value, "must not contain '..'");
+    }
+}

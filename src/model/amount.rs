@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_shown_as_the_api_shows_them() {
+    fn amounts_are_printed_as_the_api_prints_them() {
         for (written, expected) in [
             ("0", "0"),
             ("0m", "0"),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_shown_in_the_family_of_its_first_part() {
+    fn a_sum_is_printed_in_the_family_of_its_first_part() {
         for (first, second, expected) in [
             ("100m", "200m", "300m"),
             ("500m", "1.5", "2"),

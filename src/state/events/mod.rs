@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_somebody_holds_is_no_copy_and_does_not_change() {
+    fn a_list_in_use_is_no_copy_and_does_not_change() {
         let recorder = EventRecorder::new();
         let node = ObjectRef::node("n");
         recorder.warning(&node, "A", "same");

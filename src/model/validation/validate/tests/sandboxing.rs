@@ -7,7 +7,7 @@ fn own(context: Value) -> Value {
 }
 
 #[test]
-fn profiles_are_checked_with_upstreams_words() {
+fn profiles_are_checked_with_upstreams_texts() {
     let seccomp = |profile: Value| own(json!({"seccompProfile": profile}));
     let app_armor = |profile: Value| own(json!({"appArmorProfile": profile}));
     let path = "spec.containers[0].securityContext";

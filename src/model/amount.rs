@@ -80,9 +80,10 @@ impl Amount {
 
     /// The sum, in this one's family of suffixes unless it is nothing.
     pub fn plus(&self, other: &Self) -> Self {
-        let family = match self.value.is_zero() {
-            true => other.family,
-            false => self.family,
+        let family = if self.value.is_zero() {
+            other.family
+        } else {
+            self.family
         };
         Self::made(self.value.plus(other.value), family)
     }

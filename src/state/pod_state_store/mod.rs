@@ -76,9 +76,10 @@ impl PodStateStore {
     /// Reads what is there, without creating or removing anything; empty when nothing is. Changes are not
     /// written unless the store is run. Blocking.
     pub fn read_only(directory: PathBuf) -> anyhow::Result<Self> {
-        let records = match directory.is_dir() {
-            true => read_records(&directory, |_| ())?,
-            false => HashMap::new(),
+        let records = if directory.is_dir() {
+            read_records(&directory, |_| ())?
+        } else {
+            HashMap::new()
         };
         Ok(Self::of(directory, records))
     }

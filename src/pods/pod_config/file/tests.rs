@@ -398,8 +398,8 @@ fn a_scan_of_entries_reads_those_and_no_others() {
     assert!(scanner.scan_entries(&names(&["c.yaml"])).is_none());
 }
 
-#[test]
-fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
+#[tokio::test]
+async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("bad.yaml"), manifest("bad", "panics")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("good", "1")).unwrap();
@@ -413,7 +413,7 @@ fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     scanner.scan();
     assert!(panics() > before, "it is counted");
     // What is wrong with a file is reported once the file is not changed any more.
-    std::thread::sleep(Duration::from_millis(100));
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let scan = scanner.scan();
     let names: Vec<_> = scan
         .pods

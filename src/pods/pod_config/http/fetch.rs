@@ -62,13 +62,12 @@ impl Fetcher {
         let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
             .await
             .with_context(|| format!("connecting to {}:{}", endpoint.host, endpoint.port))?;
-        match endpoint.tls {
-            false => exchange(stream, target).await,
-            true => {
-                let connector = self.connector().await?;
-                let stream = handshake(&connector, &endpoint, stream).await?;
-                exchange(stream, target).await
-            }
+        if endpoint.tls {
+            let connector = self.connector().await?;
+            let stream = handshake(&connector, &endpoint, stream).await?;
+            exchange(stream, target).await
+        } else {
+            exchange(stream, target).await
         }
     }
 

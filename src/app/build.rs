@@ -81,8 +81,8 @@ pub struct Stores {
     pub(super) records: PullRecords,
     /// Where posted pods are kept, if they are taken.
     pub(super) posted: Option<PostedPods>,
-    /// Whether every source has delivered and was heard.
-    pub(super) heard: watch::Sender<bool>,
+    /// Whether every source has delivered.
+    pub(super) all_delivered: watch::Sender<bool>,
 }
 
 impl Stores {
@@ -129,7 +129,7 @@ impl Stores {
             started_at: Timestamp::now(),
             machine,
             live: Arc::default(),
-            heard: watch::Sender::new(false),
+            all_delivered: watch::Sender::new(false),
         })
     }
 
@@ -310,7 +310,7 @@ pub(super) async fn start(
         cleaned: Arc::default(),
         orphaned_logs: Arc::default(),
         audits: Audits::every(periods.audit),
-        heard: stores.heard,
+        all_delivered: stores.all_delivered,
         runtime_returned: pleg.returned.clone(),
     };
     let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());

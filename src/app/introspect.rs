@@ -83,12 +83,12 @@ impl Live {
         let restarts: Vec<(String, Duration, Timestamp)> = containers
             .filter_map(|container| restart(&container.name))
             .collect();
-        let probe = |look: ProbeView| {
-            let newest = runtime_status.newest(&look.container);
-            let probe_result = newest.and_then(|seen| self.results.get(&seen.id).get(look.kind));
-            probe_report(look, probe_result, now)
+        let probe = |view: ProbeView| {
+            let newest = runtime_status.newest(&view.container);
+            let probe_result = newest.and_then(|seen| self.results.get(&seen.id).get(view.kind));
+            probe_report(view, probe_result, now)
         };
-        let probes = self.probes.look(&uid).into_iter().map(probe).collect();
+        let probes = self.probes.views(&uid).into_iter().map(probe).collect();
         let mut events = self.events.recent();
         events.retain(|event| event.object.uid == uid);
         explain(Inputs {
@@ -105,7 +105,7 @@ impl Live {
 }
 
 fn probe_report(
-    look: ProbeView,
+    view: ProbeView,
     probe_result: Option<ProbeResult>,
     (wall, here): (Timestamp, Instant),
 ) -> ProbeReport {
@@ -117,15 +117,15 @@ fn probe_report(
         }
         .to_string()
     };
-    let due = look.due.map(|due| due.saturating_duration_since(here));
+    let due = view.due.map(|due| due.saturating_duration_since(here));
     let mut report = ProbeReport {
-        container: look.container.to_string(),
-        kind: look.kind.to_string(),
+        container: view.container.to_string(),
+        kind: view.kind.to_string(),
         probe_result: word(probe_result.unwrap_or(ProbeResult::Unknown)),
         next: due.and_then(|due| wall.checked_add(due).ok()),
         ..ProbeReport::default()
     };
-    if let Some(last) = look.last {
+    if let Some(last) = view.last {
         report.last_result = Some(word(last.result));
         report.last_at = Some(last.at);
         report.in_a_row = last.in_a_row;

@@ -6,7 +6,7 @@
 //! * Must never decide anything about pods, and never stop a container because the kubelet stops.
 //! * Answers to upstream's `cmd/kubelet/app/server.go` and `NewMainKubelet`.
 //!
-//! Start: sockets bound, runtime reachable, tasks spawned, first complete list, sources heard. Stop: no
+//! Start: sockets bound, runtime reachable, tasks spawned, first complete list, sources delivered. Stop: no
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;

@@ -125,14 +125,14 @@ fn process(stores: &Stores, config: &KubeletConfig, log: &LogControl) -> Process
     }
 }
 
-/// Until the runtime has been looked at and the sources have been heard, an answer would be that there
+/// Until the runtime has been looked at and the sources have delivered, an answer would be that there
 /// are no pods. Both may be away for long, so nobody waits for ever.
 fn known_by(stores: &Stores) -> Known {
-    let (heard, deadline) = (stores.heard.clone(), Instant::now() + BEGINNING);
+    let (all_delivered, deadline) = (stores.all_delivered.clone(), Instant::now() + BEGINNING);
     Arc::new(move || -> BoxFuture<'static, ()> {
-        let mut heard = heard.subscribe();
+        let mut all_delivered = all_delivered.subscribe();
         Box::pin(async move {
-            let known = heard.wait_for(|heard| *heard);
+            let known = all_delivered.wait_for(|all_delivered| *all_delivered);
             let _ = tokio::time::timeout_at(deadline, known).await;
         })
     })

@@ -80,9 +80,10 @@ impl Amount {
 
     /// The sum, in this one's family of suffixes unless it is nothing.
     pub fn plus(&self, other: &Self) -> Self {
-        let family = match self.value.is_zero() {
-            true => other.family,
-            false => self.family,
+        let family = if self.value.is_zero() {
+            other.family
+        } else {
+            self.family
         };
         Self::made(self.value.plus(other.value), family)
     }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_shown_as_the_api_shows_them() {
+    fn amounts_are_printed_as_the_api_prints_them() {
         for (written, expected) in [
             ("0", "0"),
             ("0m", "0"),
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_shown_in_the_family_of_its_first_part() {
+    fn a_sum_is_printed_in_the_family_of_its_first_part() {
         for (first, second, expected) in [
             ("100m", "200m", "300m"),
             ("500m", "1.5", "2"),

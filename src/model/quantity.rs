@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_suffix_means_what_the_api_says() {
+    fn every_suffix_means_what_it_means_in_the_api() {
         for (text, value) in [
             ("0", 0),
             ("12", 12),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_and_fractions_are_told() {
+    fn signs_and_fractions_are_recognised() {
         for (text, positive, negative, whole) in [
             ("0", false, false, true),
             ("-0", false, false, true),

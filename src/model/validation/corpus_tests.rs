@@ -177,7 +177,7 @@ fn control_plane_manifests_are_good() {
 }
 
 #[test]
-fn a_rich_manifest_is_good_and_means_what_it_says() {
+fn a_rich_manifest_is_good_and_decoded_in_full() {
     let pod = judged(RICH);
     let spec = pod.spec.unwrap();
     assert_eq!(spec.termination_grace_period_seconds, Some(30));

@@ -98,9 +98,10 @@ pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
 pub fn decode_pod_or_list(bytes: &[u8]) -> Result<Decoded<Vec<Pod>>, DecodeError> {
     let (document, unknown_fields) = read(bytes)?;
     let is_list = document.kind.as_deref() != Some("Pod");
-    let value = match is_list {
-        false => vec![document.into_pod()],
-        true => pods_of_list(document.items.unwrap_or_default())?,
+    let value = if is_list {
+        pods_of_list(document.items.unwrap_or_default())?
+    } else {
+        vec![document.into_pod()]
     };
     Ok(Decoded {
         value,

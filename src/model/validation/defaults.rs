@@ -79,9 +79,10 @@ fn default_container(container: &mut Container, host_network: bool) {
 fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
     fill(
         policy,
-        match names_latest(image.unwrap_or_default()) {
-            true => "Always",
-            false => "IfNotPresent",
+        if names_latest(image.unwrap_or_default()) {
+            "Always"
+        } else {
+            "IfNotPresent"
         },
     );
 }

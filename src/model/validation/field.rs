@@ -58,9 +58,10 @@ pub struct FieldError {
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.kind)?;
-        match self.detail.is_empty() {
-            true => Ok(()),
-            false => write!(f, ": {}", self.detail),
+        if self.detail.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ": {}", self.detail)
         }
     }
 }
@@ -221,9 +222,12 @@ fn shown(value: &str) -> String {
     let mut text: String = value
         .chars()
         .take(SHOWN_VALUE)
-        .flat_map(|c| match c.is_control() || c == '"' {
-            true => c.escape_default().collect::<Vec<_>>(),
-            false => vec![c],
+        .flat_map(|c| {
+            if c.is_control() || c == '"' {
+                c.escape_default().collect::<Vec<_>>()
+            } else {
+                vec![c]
+            }
         })
         .collect();
     if value.chars().nth(SHOWN_VALUE).is_some() {

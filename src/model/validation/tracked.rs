@@ -71,9 +71,10 @@ impl Track {
 
     fn count<E: Error>(&mut self, text: &str) -> Result<(), E> {
         self.text = self.text.saturating_add(text.len());
-        match self.text > MAX_DECODED_TEXT {
-            true => Err(E::custom("aliases expand to too much text")),
-            false => Ok(()),
+        if self.text > MAX_DECODED_TEXT {
+            Err(E::custom("aliases expand to too much text"))
+        } else {
+            Ok(())
         }
     }
 }

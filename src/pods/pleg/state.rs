@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_is_not_ready_says_why() {
+    fn a_network_that_is_not_ready_has_a_reason() {
         let state = RuntimeState {
             answered: Some(Instant::now()),
             network_message: "reason:NetworkPluginNotReady".into(),

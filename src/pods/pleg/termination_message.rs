@@ -14,12 +14,13 @@ pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
     let runtime_message = status.message.clone();
     let read = move || {
         let file = read_termination_message(&message_config);
-        let log_tail = match needs_log(&message_config, &file) {
-            true => message_config
+        let log_tail = if needs_log(&message_config, &file) {
+            message_config
                 .log
                 .as_deref()
-                .and_then(|log| tail::of_log(log, tail::TERMINATION).ok()),
-            false => None,
+                .and_then(|log| tail::of_log(log, tail::TERMINATION).ok())
+        } else {
+            None
         };
         compose_message(
             &runtime_message,

@@ -154,18 +154,20 @@ pub fn read_url(bytes: &[u8], origin: Origin<'_>, now: Timestamp) -> Result<Mani
         match static_pod(pod, origin, now) {
             Ok(pod) => manifest.take(pod),
             Err(invalid) => bad.push(InvalidItem {
-                prefix: match decoded.is_list {
-                    true => format!("items[{index}]."),
-                    false => String::new(),
+                prefix: if decoded.is_list {
+                    format!("items[{index}].")
+                } else {
+                    String::new()
                 },
                 name,
                 invalid,
             }),
         }
     }
-    match bad.is_empty() {
-        true => Ok(manifest),
-        false => Err(BadManifest::InvalidPods(bad)),
+    if bad.is_empty() {
+        Ok(manifest)
+    } else {
+        Err(BadManifest::InvalidPods(bad))
     }
 }
 

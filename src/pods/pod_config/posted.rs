@@ -246,9 +246,10 @@ mod tests {
         ];
         for (body, expected) in rows {
             for replace in [false, true] {
-                let result = match replace {
-                    true => store.replace(body.as_bytes(), now),
-                    false => store.add(body.as_bytes(), now),
+                let result = if replace {
+                    store.replace(body.as_bytes(), now)
+                } else {
+                    store.add(body.as_bytes(), now)
                 };
                 let error = result.unwrap_err().to_string();
                 assert!(error.contains(expected), "{body}: {error}");

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_the_api_server_are_judged_by_nobody_else() {
+    fn pods_of_the_api_server_are_gone_only_by_the_api_server() {
         let alone = ready(&[PodSource::File]);
         alone.mark_seen(PodSource::File, Complete);
         assert!(alone.all_ready().is_some());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_still_being_delivered_is_no_reason_to_judge_anything() {
+    fn a_list_that_is_still_being_delivered_makes_no_pod_gone() {
         let sources = ready(&[PodSource::File]);
         sources.mark_seen(PodSource::File, Partial);
         assert!(sources.all_seen() && !sources.ready(PodSource::File, Some("/m/a")));

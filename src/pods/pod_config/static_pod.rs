@@ -61,9 +61,10 @@ pub fn static_pod(written: Pod, origin: Origin<'_>, seen: Timestamp) -> Result<P
     errors.extend(static_pod_references(&pod, origin.objects));
     errors.extend(own_annotations(&pod));
     errors.extend(unsupported_fields(&pod));
-    match errors.is_empty() {
-        true => Ok(pod),
-        false => Err(InvalidPod(errors)),
+    if errors.is_empty() {
+        Ok(pod)
+    } else {
+        Err(InvalidPod(errors))
     }
 }
 

@@ -113,7 +113,7 @@ async fn a_url_that_is_none_is_refused_before_anything_starts() {
 }
 
 #[tokio::test]
-async fn pods_of_one_name_in_one_list_are_told_as_an_event() {
+async fn pods_of_one_name_in_one_list_are_reported_as_an_event() {
     let (lists, to_merge) = mpsc::channel(1);
     let (sender, mut updates) = mpsc::channel(1);
     let recorder = EventRecorder::new();

@@ -169,12 +169,11 @@ mod tests {
     use serde_json::json;
 
     fn status(phase: &str, running: &[bool]) -> api::PodStatus {
-        let container = |running: &bool| match running {
-            true => {
+        let container = |running: &bool| {
+            if running {
                 json!({"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
                 "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}})
-            }
-            false => {
+            } else {
                 json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
                 "state": {"waiting": {}}})
             }

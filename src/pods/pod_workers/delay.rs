@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_instant_is_exact_but_never_later_than_what_the_outcome_asks_for() {
+    fn an_exact_instant_is_exact_but_never_later_than_the_delay() {
         let now = Instant::now();
         for (delay, seconds, millis) in [
             (RetryDelay::Resync, 7, 7_000),

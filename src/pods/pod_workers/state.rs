@@ -276,7 +276,7 @@ impl PodState {
         if matches!(self.running, Some(PodSyncCall::Sync(..))) {
             effects.push(Effect::CancelSync);
         }
-        let seconds = self.asked_grace(within);
+        let seconds = self.explicit_grace(within);
         let grace = Grace::new(seconds.unwrap_or_else(|| pod.termination_grace_seconds()));
         effects.push(Effect::Deliver(UpdateKind::Kill));
         self.phase = Phase::Terminating { end, grace };
@@ -284,7 +284,7 @@ impl PodState {
     }
 
     /// The least of the explicit graces; `None` leaves it to the pod's own.
-    fn asked_grace(&self, within: Option<i64>) -> Option<i64> {
+    fn explicit_grace(&self, within: Option<i64>) -> Option<i64> {
         match &self.subject {
             Subject::Pod(pod) => {
                 let by_api = pod.metadata.deletion_grace_period_seconds;
@@ -297,11 +297,11 @@ impl PodState {
     /// An update of a pod that is being stopped: less grace, perhaps, and a retry of a stop that failed.
     fn shorten_grace(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
         self.note_deletion();
-        let asked = self.asked_grace(within);
+        let seconds = self.explicit_grace(within);
         let Phase::Terminating { grace, .. } = &mut self.phase else {
             return Vec::new();
         };
-        let moved = asked.and_then(|seconds| grace.shorten(seconds, now));
+        let moved = seconds.and_then(|seconds| grace.shorten(seconds, now));
         let shortened = moved.map(Effect::ShortenGrace);
         let retry = Effect::Deliver(UpdateKind::Kill);
         shortened.into_iter().chain([retry]).collect()

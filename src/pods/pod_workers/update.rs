@@ -1,4 +1,4 @@
-//! What a worker is asked to do.
+//! Updates of workers.
 
 use crate::{
     model::{Pod, PodStatus},

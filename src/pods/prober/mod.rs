@@ -253,18 +253,18 @@ impl ProbeManager {
     }
 
     /// The probes of a pod as they are.
-    pub fn look(&self, uid: &PodUid) -> Vec<ProbeView> {
+    pub fn views(&self, uid: &PodUid) -> Vec<ProbeView> {
         let Some(probes) = self.pods.lock().get(uid).cloned() else {
             return Vec::new();
         };
-        let look = |slot: &Slot| ProbeView {
+        let view = |slot: &Slot| ProbeView {
             container: slot.container.clone(),
             kind: slot.kind,
             last: slot.seen.last.clone(),
             due: slot.seen.due,
         };
         let slots = probes.slots.lock();
-        slots.iter().map(look).collect()
+        slots.iter().map(view).collect()
     }
 
     /// How many pods have probes.

@@ -182,13 +182,14 @@ impl ProbeTask {
         gauge.inc();
         self.overdue = Some(Overdue { run, gauge });
         let lag = deadline.elapsed();
-        Some(match lag > self.timeout / 4 {
-            true => ProbeOutcome::Unknown {
+        Some(if lag > self.timeout / 4 {
+            ProbeOutcome::Unknown {
                 error: format!("the node agent itself was held up for {lag:?}"),
-            },
-            false => ProbeOutcome::Failure {
+            }
+        } else {
+            ProbeOutcome::Failure {
                 output: format!("probe did not return within {:?}", self.timeout + MARGIN),
-            },
+            }
         })
     }
 

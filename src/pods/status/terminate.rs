@@ -51,9 +51,12 @@ fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
         .unwrap_or_default();
     init.iter()
         .find(|status| status.name == last.name)
-        .is_some_and(|status| match is_sidecar(last) {
-            true => is_running(&status.state) && status.started == Some(true),
-            false => exited_well(&status.state) || exited_well(&status.last_state),
+        .is_some_and(|status| {
+            if is_sidecar(last) {
+                is_running(&status.state) && status.started == Some(true)
+            } else {
+                exited_well(&status.state) || exited_well(&status.last_state)
+            }
         })
 }
 

@@ -120,7 +120,7 @@ fn a_condition_keeps_its_transition_time_until_its_status_changes() {
 }
 
 #[test]
-fn a_terminal_phase_on_the_board_stays_with_its_reason() {
+fn a_published_terminal_phase_stays_with_its_reason() {
     let manager = StatusManager::new();
     let pod = pod("u", "file", &[]);
     let evicted = PodStatus {

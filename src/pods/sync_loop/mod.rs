@@ -130,7 +130,7 @@ pub struct SyncLoop {
     /// When to look for orphans.
     pub audits: Audits,
     /// Whether every source has delivered.
-    pub heard: watch::Sender<bool>,
+    pub all_delivered: watch::Sender<bool>,
     /// Notified when the runtime returns after it may have been away.
     pub runtime_returned: Arc<Notify>,
 }
@@ -148,7 +148,7 @@ impl SyncLoop {
         }
         self.workers.observe_runtime(&self.cache.pods());
         // There may be none.
-        self.heard.send_replace(self.sources.all_seen());
+        self.all_delivered.send_replace(self.sources.all_seen());
         loop {
             self.heartbeat.beat();
             let next_beat = Instant::now() + HEARTBEAT;
@@ -167,10 +167,7 @@ impl SyncLoop {
                 }
                 uids = self.results.changed() => self.on_probe_results(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
-                uids = self.cleaned.take() => match self.on_cleaned(uids) {
-                    true => self.audits.soon(),
-                    false => self.audits.again(),
-                },
+                uids = self.cleaned.take() => if self.on_cleaned(uids) { self.audits.soon() } else { self.audits.again() },
                 uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
                 () = self.runtime_returned.notified() => self.workers.runtime_returned(),
                 () = self.audits.due() => self.audit(complete),
@@ -224,7 +221,7 @@ impl SyncLoop {
         }
         self.sources.mark_seen(update.source, update.completeness);
         if self.sources.all_seen() {
-            self.heard.send_replace(true);
+            self.all_delivered.send_replace(true);
         }
     }
 

@@ -67,9 +67,10 @@ impl ObjectRef {
 
     /// One container of the pod, regular or init.
     pub fn container(pod: &Pod, name: &str) -> Self {
-        let list = match pod.init_containers().iter().any(|c| c.name == name) {
-            true => "initContainers",
-            false => "containers",
+        let list = if pod.init_containers().iter().any(|c| c.name == name) {
+            "initContainers"
+        } else {
+            "containers"
         };
         Self {
             field_path: format!("spec.{list}{{{name}}}"),
@@ -228,9 +229,10 @@ impl EventRecorder {
 }
 
 fn display_name(object: &ObjectRef) -> String {
-    match object.namespace.is_empty() {
-        true => object.name.clone(),
-        false => format!("{}/{}", object.namespace, object.name),
+    if object.namespace.is_empty() {
+        object.name.clone()
+    } else {
+        format!("{}/{}", object.namespace, object.name)
     }
 }
 
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_somebody_holds_is_no_copy_and_does_not_change() {
+    fn a_list_in_use_is_no_copy_and_does_not_change() {
         let recorder = EventRecorder::new();
         let node = ObjectRef::node("n");
         recorder.warning(&node, "A", "same");

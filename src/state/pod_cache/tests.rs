@@ -167,7 +167,7 @@ async fn new_and_changed_entries_of_a_list_are_inspected_others_are_not() {
 }
 
 #[tokio::test]
-async fn an_equal_list_is_enough_only_when_nothing_was_learnt_since() {
+async fn an_equal_list_is_enough_only_when_nothing_was_read_since() {
     let (writer, cache) = pod_cache();
     assert!(!writer.confirm_list(writer.next_seq()));
     writer.apply_list(writer.next_seq(), vec![], vec![]);
@@ -211,7 +211,7 @@ async fn the_first_complete_list_is_a_proof() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_sleeps_through_a_pod_that_settles_and_is_touched_again_at_once() {
+async fn no_waiter_misses_a_pod_that_settles_and_is_touched_again_at_once() {
     let (writer, cache) = pod_cache();
     let (owner, item) = (owner("u"), item("c"));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -245,7 +245,7 @@ async fn nobody_sleeps_through_a_pod_that_settles_and_is_touched_again_at_once()
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_picture_is_woken_by_it_and_leaves_nothing_behind() {
+async fn a_waiter_for_a_status_is_woken_by_it_and_leaves_no_entry() {
     let (writer, cache) = pod_cache();
     let exited = |status: &PodStatus| {
         let container = status.newest("c");
@@ -277,7 +277,7 @@ async fn whoever_waits_for_a_picture_is_woken_by_it_and_leaves_nothing_behind() 
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_pod_to_go_is_woken_by_the_list_without_it() {
+async fn a_waiter_for_the_end_of_a_pod_is_woken_by_the_list_without_it() {
     let (writer, cache) = pod_cache();
     let seq = writer.next_seq();
     let status = container("a", ContainerState::Running);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_over_after_another_decision_or_a_turn_that_went_well() {
+    fn trouble_is_over_after_another_decision_or_a_sync_that_succeeds() {
         let mut record = Record::default();
         let fail = || HistoryEntry::about_pod(Action::Fail, "no network".into());
         record.note(fail(), t(0));

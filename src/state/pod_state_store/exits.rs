@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_dead_instance_has_the_last_word() {
+    fn the_newest_dead_instance_counts() {
         let (old, dead, live) = (
             instance("a", 0, Exited),
             instance("a", 1, Exited),

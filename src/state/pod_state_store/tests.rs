@@ -121,7 +121,7 @@ async fn what_changes_after_the_writer_has_ended_is_written_by_a_flush() {
 }
 
 #[tokio::test]
-async fn a_record_that_nobody_waits_for_any_more_is_written_all_the_same() {
+async fn a_record_is_written_also_when_its_caller_stops_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
     let busy = state_store.shared.writing.lock().await;
@@ -134,7 +134,7 @@ async fn a_record_that_nobody_waits_for_any_more_is_written_all_the_same() {
 }
 
 #[test]
-fn a_write_is_not_overtaken_by_a_later_one_when_nobody_waits_for_it() {
+fn a_write_is_not_overtaken_by_a_later_one_when_its_caller_stops_waiting() {
     // One thread for blocking work, and that is busy: the first write cannot end.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(1)

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_a_changed_verdict_marks_the_pod() {
+    async fn only_a_changed_result_marks_the_pod() {
         let (writer, reader) = probe_results();
         let (uid, id) = (PodUid::from("u"), ContainerId::from("c"));
         assert!(writer.set(&uid, &id, ProbeKind::Liveness, ProbeResult::Success));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_verdicts_leaves_no_entry() {
+    fn a_container_without_results_leaves_no_entry() {
         let (writer, reader) = probe_results();
         let id = ContainerId::from("c");
         writer.set(&"u".into(), &id, ProbeKind::Startup, ProbeResult::Unknown);

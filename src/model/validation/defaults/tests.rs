@@ -157,7 +157,7 @@ fn volumes_and_env_are_completed() {
 }
 
 #[test]
-fn quantities_are_shown_in_their_canonical_spelling_and_in_whole_thousandths() {
+fn quantities_are_printed_in_their_canonical_spelling_and_in_whole_thousandths() {
     let spec = json!({
         "containers": [{
             "name": "c", "image": "i:1",

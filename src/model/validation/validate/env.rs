@@ -213,12 +213,13 @@ pub(super) fn validate_resource(
         errors.one_of(&at, Some(resource), RESOURCES);
     }
     if let Some(divisor) = &field.divisor {
-        let allowed: &[&str] = match resource.ends_with(".cpu") {
-            true => &["0", "1m", "1"],
-            false => &[
+        let allowed: &[&str] = if resource.ends_with(".cpu") {
+            &["0", "1m", "1"]
+        } else {
+            &[
                 "0", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi",
                 "1Ei",
-            ],
+            ]
         };
         let value = Quantity::from_api(divisor);
         if value.is_err() || !allowed.iter().any(|text| Quantity::parse(text) == value) {

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_asks_for_nothing_is_good() {
+    fn a_pod_without_these_annotations_is_good() {
         assert!(own_annotations(&Pod::default()).is_empty());
     }
 }

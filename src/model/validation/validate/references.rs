@@ -18,10 +18,7 @@ pub enum LocalObjects {
 impl LocalObjects {
     /// Those of a node with or without a directory of objects.
     pub fn given(directory: bool) -> Self {
-        match directory {
-            true => Self::Files,
-            false => Self::None,
-        }
+        if directory { Self::Files } else { Self::None }
     }
 }
 

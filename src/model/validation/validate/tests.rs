@@ -53,12 +53,13 @@ fn errors(patch: &Value) -> Vec<String> {
 fn check(cases: &[(Value, &str)]) {
     for (patch, expected) in cases {
         let errors = errors(patch);
-        match expected.is_empty() {
-            true => assert!(errors.is_empty(), "{patch}\n{errors:#?}"),
-            false => assert!(
+        if expected.is_empty() {
+            assert!(errors.is_empty(), "{patch}\n{errors:#?}")
+        } else {
+            assert!(
                 errors.len() == 1 && errors[0].starts_with(expected),
                 "{patch}\nwanted {expected}\n{errors:#?}"
-            ),
+            )
         }
     }
 }

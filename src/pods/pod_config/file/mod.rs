@@ -104,9 +104,10 @@ pub(super) async fn run(
                     .await
                     .context("the merge of sources has ended")?;
             }
-            let again = match scan.unsettled.is_empty() {
-                true => relist,
-                false => relist.min(started + SETTLE),
+            let again = if scan.unsettled.is_empty() {
+                relist
+            } else {
+                relist.min(started + SETTLE)
             };
             let first = tokio::select! {
                 () = tokio::time::sleep_until(again.max(event_pause)) => None,
@@ -116,9 +117,10 @@ pub(super) async fn run(
                 tokio::time::sleep_until(event_pause).await;
             }
             let more = drain(&mut events, source.watcher.as_ref());
-            scope = match Instant::now() < relist {
-                true => Scope::of(scan.unsettled, first.into_iter().chain(more)),
-                false => Scope::Everything,
+            scope = if Instant::now() < relist {
+                Scope::of(scan.unsettled, first.into_iter().chain(more))
+            } else {
+                Scope::Everything
             };
         }
     };

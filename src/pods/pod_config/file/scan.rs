@@ -176,9 +176,10 @@ impl Scanner {
         let now = Timestamp::now();
         let steady = file.metadata().is_ok_and(|after| stamp(&after) == before);
         let age = now.as_nanosecond() - before.changed;
-        let freshness = match steady && !(-RACY..RACY).contains(&age) {
-            true => Freshness::Until(before),
-            false => Freshness::Changing,
+        let freshness = if steady && !(-RACY..RACY).contains(&age) {
+            Freshness::Until(before)
+        } else {
+            Freshness::Changing
         };
         (freshness, self.parse(path, &bytes, now))
     }

@@ -71,16 +71,16 @@ impl Fixture {
 
     async fn until_told(&self, text: &str) {
         let found = async {
-            while !self.told().iter().any(|message| message.contains(text)) {
+            while !self.reported().iter().any(|message| message.contains(text)) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         if timeout(TIMEOUT, found).await.is_err() {
-            panic!("wanted {text:?} in {:?}", self.told());
+            panic!("wanted {text:?} in {:?}", self.reported());
         }
     }
 
-    fn told(&self) -> Vec<String> {
+    fn reported(&self) -> Vec<String> {
         let times = |e: &std::sync::Arc<crate::state::events::Event>| {
             format!("{} ({})", e.message, e.count)
         };
@@ -148,7 +148,7 @@ async fn a_single_file_is_followed_over_replacement() {
 }
 
 #[tokio::test]
-async fn a_file_turned_bad_keeps_its_pod_and_says_so_once() {
+async fn a_file_that_turns_bad_keeps_its_pod_and_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.yaml");
     fs::write(&path, manifest("a", "1")).unwrap();
@@ -161,12 +161,12 @@ async fn a_file_turned_bad_keeps_its_pod_and_says_so_once() {
     .unwrap();
     let expected = "a.yaml: line 9, column 3: spec.hostNetwork: expected a boolean, found string; the last good version runs on (1)";
     source.until_told(expected).await;
-    // Another file's change makes further looks; the bad file is not told again.
+    // Another file's change causes further scans; the bad file is not reported again.
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
     source.until(&["a=1", "b=1"]).await;
     fs::write(&path, manifest("a", "2")).unwrap();
     source.until(&["a=2", "b=1"]).await;
-    assert_eq!(source.told().len(), 1, "{:?}", source.told());
+    assert_eq!(source.reported().len(), 1, "{:?}", source.reported());
     source.stop().await;
 }
 
@@ -296,7 +296,7 @@ async fn a_path_that_cannot_be_listed_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_periodic_look_finds_what_no_event_tells() {
+async fn the_periodic_scan_finds_changes_without_an_event() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), manifest("a", "1")).unwrap();
     let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
@@ -309,7 +309,7 @@ async fn the_periodic_look_finds_what_no_event_tells() {
 }
 
 #[test]
-fn a_look_at_many_unchanged_files_reads_none_of_them() {
+fn a_scan_of_many_unchanged_files_reads_none_of_them() {
     let dir = tempfile::tempdir().unwrap();
     for i in 0..2000 {
         fs::write(
@@ -365,7 +365,7 @@ fn a_list_lacks_the_pods_of_files_that_were_never_seen_good() {
 }
 
 #[test]
-fn a_look_at_entries_sees_those_and_no_others() {
+fn a_scan_of_entries_reads_those_and_no_others() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, image: &str| {
         fs::write(
@@ -398,8 +398,8 @@ fn a_look_at_entries_sees_those_and_no_others() {
     assert!(scanner.scan_entries(&names(&["c.yaml"])).is_none());
 }
 
-#[test]
-fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
+#[tokio::test]
+async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("bad.yaml"), manifest("bad", "panics")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("good", "1")).unwrap();
@@ -413,7 +413,7 @@ fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     scanner.scan();
     assert!(panics() > before, "it is counted");
     // What is wrong with a file is reported once the file is not changed any more.
-    std::thread::sleep(Duration::from_millis(100));
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let scan = scanner.scan();
     let names: Vec<_> = scan
         .pods

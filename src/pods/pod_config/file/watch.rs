@@ -107,9 +107,10 @@ fn steps(path: &Path) -> VecDeque<OsString> {
 
 fn want(wanted: &mut Wanted, directory: &Path, name: &OsStr, may_be_manifest: bool) {
     let names = HashSet::from([name.to_os_string()]);
-    let more = match may_be_manifest {
-        true => Interest::Names(names),
-        false => Interest::Steps(names),
+    let more = if may_be_manifest {
+        Interest::Names(names)
+    } else {
+        Interest::Steps(names)
     };
     let both = joined(wanted.remove(directory), &more);
     wanted.insert(directory.to_path_buf(), both);

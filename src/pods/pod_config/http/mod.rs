@@ -1,7 +1,7 @@
 //! The URL source: a pod or a list of pods, fetched again and again.
 //!
 //! What cannot be fetched or read changes nothing: the last state stays. The same bytes again are
-//! not looked at. An empty body is an empty list.
+//! not parsed. An empty body is an empty list.
 
 mod fetch;
 mod request;

@@ -96,9 +96,10 @@ impl Target {
         let uri = resolve(&self.uri, location)?;
         let same_place =
             uri.scheme() == self.uri.scheme() && same_host(uri.authority(), self.uri.authority());
-        let headers = match same_place {
-            true => self.headers.clone(),
-            false => HeaderMap::new(),
+        let headers = if same_place {
+            self.headers.clone()
+        } else {
+            HeaderMap::new()
         };
         let target = Self { uri, headers };
         target.endpoint()?;

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Vouches for the servers' certificates.
 const CA: &[u8] = include_bytes!("testdata/ca.pem");
-/// Vouches for nobody.
+/// Signs nothing.
 const STRANGER: &[u8] = include_bytes!("testdata/stranger.pem");
 /// For 127.0.0.1.
 const SERVER: &[u8] = include_bytes!("testdata/server.pem");
@@ -36,13 +36,13 @@ fn pod(name: &str) -> String {
 }
 
 /// Path and token of a request.
-type Asked = (String, Option<String>);
+type Received = (String, Option<String>);
 
 /// A server that gives its answers one after the other, and the last one for ever.
 #[derive(Clone, Default)]
 struct Script {
     answers: Arc<Mutex<VecDeque<(u16, String)>>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<Received>>>,
 }
 
 impl Script {
@@ -80,7 +80,7 @@ impl Script {
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                // A client that trusts nobody hangs up.
+                // A client that trusts no certificate hangs up.
                 if let Ok(stream) = acceptor.accept(stream).await {
                     tokio::spawn(served.clone().speak(stream));
                 }
@@ -102,7 +102,9 @@ impl Script {
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let token = request.headers().get("x-token");
         let token = token.map(|value| value.to_str().unwrap().to_string());
-        self.asked.lock().push((request.uri().to_string(), token));
+        self.requests
+            .lock()
+            .push((request.uri().to_string(), token));
         let mut answers = self.answers.lock();
         let (status, body) = match answers.len() {
             1 => answers[0].clone(),
@@ -118,8 +120,8 @@ impl Script {
         }
     }
 
-    fn times_asked(&self) -> usize {
-        self.asked.lock().len()
+    fn request_count(&self) -> usize {
+        self.requests.lock().len()
     }
 }
 
@@ -215,32 +217,32 @@ async fn only_what_changed_and_is_good_is_handed_on() {
     assert_eq!(source.next().await, ["a-n", "b-n"]);
     assert_eq!(source.next().await, [""; 0]);
     assert_eq!(source.next().await, ["last-n"]);
-    let asked = script.times_asked();
-    until(|| script.times_asked() > asked + 3).await;
+    let requests = script.request_count();
+    until(|| script.request_count() > requests + 3).await;
     assert!(
         source.lists.try_recv().is_err(),
         "the same bytes say nothing"
     );
-    let told: Vec<_> = source
+    let reported: Vec<_> = source
         .recorder
         .recent()
         .into_iter()
         .map(|e| (e.message.clone(), e.count))
         .collect();
-    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(reported.len(), 2, "{reported:?}");
     assert!(
-        told[0]
+        reported[0]
             .0
             .contains("line 3, column 18: metadata.name: expected a string"),
-        "{told:?}"
+        "{reported:?}"
     );
     assert!(
-        told[1]
+        reported[1]
             .0
             .contains("invalid pod \"a\": spec.containers[0].image: Required value")
     );
-    assert!(told.iter().all(|(_, count)| *count == 1));
-    let (path, token) = script.asked.lock()[0].clone();
+    assert!(reported.iter().all(|(_, count)| *count == 1));
+    let (path, token) = script.requests.lock()[0].clone();
     assert_eq!((path.as_str(), token.as_deref()), ("/pods", Some("t")));
     source.stop().await;
 }
@@ -251,15 +253,18 @@ async fn redirects_are_followed_but_not_in_circles() {
     let (script, url) = Script::serve(&[(302, "/next".into()), (302, target)]).await;
     let mut source = Source::start(&url);
     assert_eq!(source.next().await, ["there-n"]);
-    assert_eq!(script.asked.lock()[1], ("/next".into(), Some("t".into())));
-    assert_eq!(other.asked.lock()[0].1, None, "headers stay at home");
+    assert_eq!(
+        script.requests.lock()[1],
+        ("/next".into(), Some("t".into()))
+    );
+    assert_eq!(other.requests.lock()[0].1, None, "headers stay at home");
     source.stop().await;
 
     let (script, url) = Script::serve(&[(302, "/pods".into())]).await;
     let mut fetcher = Fetcher::new(Target::new(&url, &[]).unwrap());
     let error = fetcher.fetch().await.unwrap_err().to_string();
     assert_eq!(error, "more than 10 redirects");
-    assert_eq!(script.times_asked(), 11);
+    assert_eq!(script.request_count(), 11);
 }
 
 #[tokio::test]
@@ -323,16 +328,16 @@ async fn pods_come_over_https_with_the_configured_headers() {
     let headers = [("X-Token".to_string(), "t".to_string())];
     let target = Target::new(&url, &headers).unwrap();
     let mut fetcher = Fetcher::of_a_system_with(target, certificate_of(CA));
-    for asked in 1..=2 {
+    for requests in 1..=2 {
         assert_eq!(fetcher.fetch().await.unwrap(), pod("a"));
-        assert_eq!(script.times_asked(), asked);
+        assert_eq!(script.request_count(), requests);
     }
-    let (path, token) = script.asked.lock()[0].clone();
+    let (path, token) = script.requests.lock()[0].clone();
     assert_eq!((path.as_str(), token.as_deref()), ("/pods", Some("t")));
 }
 
 #[tokio::test]
-async fn a_wrong_certificate_is_told_nothing() {
+async fn a_wrong_certificate_gets_no_request() {
     for (certificate, trusted, why) in [
         (SERVER, STRANGER, "UnknownIssuer"),
         (ELSEWHERE, CA, "not valid for name"),
@@ -344,7 +349,7 @@ async fn a_wrong_certificate_is_told_nothing() {
         let error = format!("{:#}", fetcher.fetch().await.unwrap_err());
         assert!(error.starts_with("TLS with 127.0.0.1:"), "{error}");
         assert!(error.contains(why), "{error}");
-        assert_eq!(script.times_asked(), 0);
+        assert_eq!(script.request_count(), 0);
     }
 }
 

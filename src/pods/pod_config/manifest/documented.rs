@@ -67,7 +67,7 @@ impl Outcome {
 }
 
 #[test]
-fn each_documented_manifest_becomes_what_its_head_says() {
+fn each_documented_manifest_has_the_outcome_at_its_head() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests");
     let mut wrong = Vec::new();
     let mut names = Vec::new();

@@ -22,7 +22,7 @@ fn changed(pod: &Arc<Pod>, change: impl Fn(&mut Pod)) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-fn told(merged: &Merged) -> Vec<(PodOp, Vec<&str>)> {
+fn updates(merged: &Merged) -> Vec<(PodOp, Vec<&str>)> {
     let update = |u: &'_ PodUpdate| u.op;
     merged
         .updates
@@ -32,10 +32,10 @@ fn told(merged: &Merged) -> Vec<(PodOp, Vec<&str>)> {
 }
 
 #[test]
-fn the_first_list_is_told_even_when_empty_and_later_empty_ones_are_not() {
+fn the_first_list_is_delivered_even_when_empty_and_later_empty_ones_are_not() {
     let mut source = SourcePods::new(PodSource::File);
-    assert_eq!(told(&source.merge(vec![], NOW)), [(PodOp::Add, vec![])]);
-    assert_eq!(told(&source.merge(vec![], NOW)), []);
+    assert_eq!(updates(&source.merge(vec![], NOW)), [(PodOp::Add, vec![])]);
+    assert_eq!(updates(&source.merge(vec![], NOW)), []);
 }
 
 #[test]
@@ -43,10 +43,10 @@ fn removals_come_first() {
     let mut source = SourcePods::new(PodSource::Http);
     let list = vec![pod("b", "1", ""), pod("a", "2", ""), pod("k", "3", "")];
     let names = vec!["b", "a", "k"];
-    assert_eq!(told(&source.merge(list, NOW)), [(PodOp::Add, names)]);
+    assert_eq!(updates(&source.merge(list, NOW)), [(PodOp::Add, names)]);
     let list = vec![pod("n", "4", ""), pod("k", "3", "x")];
     assert_eq!(
-        told(&source.merge(list, NOW)),
+        updates(&source.merge(list, NOW)),
         [
             (PodOp::Remove, vec!["a", "b"]),
             (PodOp::Add, vec!["n"]),
@@ -60,7 +60,7 @@ fn an_edit_with_a_generated_uid_is_a_removal_and_an_addition() {
     let mut source = SourcePods::new(PodSource::File);
     source.merge(vec![pod("a", "1", "")], NOW);
     assert_eq!(
-        told(&source.merge(vec![pod("a", "2", "x")], NOW)),
+        updates(&source.merge(vec![pod("a", "2", "x")], NOW)),
         [(PodOp::Remove, vec!["a"]), (PodOp::Add, vec!["a"])]
     );
 }
@@ -70,13 +70,13 @@ fn a_given_uid_under_another_name_is_another_pod() {
     let mut source = SourcePods::new(PodSource::File);
     source.merge(vec![pod("a", "1", "")], NOW);
     assert_eq!(
-        told(&source.merge(vec![pod("b", "1", "")], NOW)),
+        updates(&source.merge(vec![pod("b", "1", "")], NOW)),
         [(PodOp::Remove, vec!["a"]), (PodOp::Add, vec!["b"])]
     );
 }
 
 #[test]
-fn an_edit_under_a_given_uid_is_another_pod_unless_an_api_server_says_so() {
+fn an_edit_under_a_given_uid_is_another_pod_unless_it_is_of_an_api_server() {
     let with = |digest: &str| {
         changed(&pod("a", "1", digest), |p| {
             p.metadata.annotations = Some([(keys::SPEC_DIGEST.into(), digest.into())].into());
@@ -140,13 +140,13 @@ fn only_what_the_user_wants_makes_an_update() {
     for (what, new, expected) in cases {
         let mut source = SourcePods::new(PodSource::Api);
         source.merge(vec![base.clone()], NOW);
-        let told: Vec<_> = source
+        let updates: Vec<_> = source
             .merge(vec![new], NOW)
             .updates
             .iter()
             .map(|u| u.op)
             .collect();
-        assert_eq!(told, Vec::from_iter(expected), "{what}");
+        assert_eq!(updates, Vec::from_iter(expected), "{what}");
     }
 }
 
@@ -180,7 +180,7 @@ fn later_pods_with_a_taken_name_or_uid_are_left_out() {
         pod("b", "2", ""),
     ];
     let merged = source.merge(list, NOW);
-    assert_eq!(told(&merged), [(PodOp::Add, vec!["a", "b"])]);
+    assert_eq!(updates(&merged), [(PodOp::Add, vec!["a", "b"])]);
     let uids: Vec<_> = merged
         .duplicates
         .iter()

@@ -114,7 +114,7 @@ fn uid_and_digest_follow_the_content_and_nothing_else() {
 }
 
 #[test]
-fn a_given_uid_is_kept_and_the_digest_still_tells_edits_apart() {
+fn a_given_uid_is_kept_and_the_digest_changes_with_edits() {
     let one = made(&with_meta("  uid: abc-1\n"));
     let two = made(&with_meta("  uid: abc-1\n").replace("i:1", "i:2"));
     assert_eq!(one.uid().as_str(), "abc-1");

@@ -96,7 +96,7 @@ async fn a_pod_is_synced_resynced_stopped_and_cleaned_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_sync_begins_when_the_last_one_said() {
+async fn the_next_sync_begins_when_the_last_one_returned() {
     let node = node();
     let pod = api_pod("u", "web");
     node.create(&pod).await;
@@ -156,7 +156,7 @@ async fn a_kill_ends_a_running_sync_and_survives_later_updates() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_stop_learns_of_a_shorter_grace() {
+async fn a_running_stop_gets_a_shorter_grace() {
     let node = node();
     let pod = api_pod("u", "web");
     node.create(&pod).await;
@@ -274,19 +274,19 @@ async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
     assert_eq!(node.running("u"), "", "its remains come first");
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
     // That something of it changed is no reason to start it.
-    let look = UpdateOptions::sync(UpdateKind::Sync, Arc::new(pod.clone()));
-    node.workers.update_known_pod(look.clone());
+    let update = UpdateOptions::sync(UpdateKind::Sync, Arc::new(pod.clone()));
+    node.workers.update_known_pod(update.clone());
     settle().await;
     assert!(!node.workers.knows(&"u".into()));
     node.create(&pod).await;
     assert_eq!(node.running("u"), "sync");
-    node.workers.update_known_pod(look);
+    node.workers.update_known_pod(update);
     node.end("u", How::Well).await;
     assert_eq!(node.running("u"), "sync");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_uid_added_again_starts_anew_after_it_finished() {
+async fn the_same_uid_added_again_restarts_after_it_finished() {
     let node = node();
     let pod = static_pod("u", "web");
     node.create(&pod).await;

@@ -222,7 +222,7 @@ fn the_first_reason_to_end_stays_and_a_deletion_is_added() {
 }
 
 #[test]
-fn grace_is_the_least_of_what_was_asked_for_and_at_least_a_second() {
+fn grace_is_the_least_of_those_given_and_at_least_a_second() {
     let own = |grace| {
         let mut pod = api_pod("u", "web");
         pod.spec.as_mut().unwrap().termination_grace_period_seconds = grace;

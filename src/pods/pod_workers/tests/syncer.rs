@@ -86,7 +86,7 @@ impl Scripted {
         seen.graces.remove(uid);
     }
 
-    /// Rules that were broken so far. Looks at running stops, too.
+    /// Rules that were broken so far, by running stops too.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut seen = self.seen.lock();
         let Seen {

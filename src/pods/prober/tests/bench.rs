@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 pub(super) const S: Duration = Duration::from_secs(1);
 pub(super) const Z: Duration = Duration::ZERO;
 
-/// What a command does, by its first word.
+/// What a command does, by its first argument.
 #[derive(Clone)]
 pub(super) enum Does {
     Exit(i32),
@@ -32,8 +32,8 @@ pub(super) struct World {
     pub(super) view: View,
     /// Timeout of the last command.
     pub(super) timeout: Duration,
-    looks: usize,
-    /// Whether looking at a container panics.
+    reads: usize,
+    /// Whether reading a container panics.
     pub(super) blind: bool,
     script: HashMap<String, Does>,
     calls: Vec<(String, Instant)>,
@@ -89,7 +89,7 @@ impl Bench {
         let world = World {
             view: View::default(),
             timeout: Duration::ZERO,
-            looks: 0,
+            reads: 0,
             blind: false,
             script: HashMap::new(),
             calls: Vec::new(),
@@ -140,7 +140,7 @@ impl Bench {
         bench
     }
 
-    /// Another kubelet, an hour later by the wall clock, with the same journal and the same containers.
+    /// Another kubelet, an hour later by the wall clock, with the same pod state store and the same containers.
     /// Commands run before do not show.
     pub(super) fn restarted(&self) -> Self {
         let (world, dir) = (self.world.clone(), self.dir.clone());
@@ -204,8 +204,8 @@ impl Bench {
             .collect()
     }
 
-    pub(super) fn looks(&self) -> usize {
-        self.world.lock().looks
+    pub(super) fn reads(&self) -> usize {
+        self.world.lock().reads
     }
 
     pub(super) fn most_at_once(&self) -> usize {
@@ -231,7 +231,7 @@ impl Bench {
 fn view(world: Arc<Mutex<World>>) -> ContainerView {
     Arc::new(move |_, _| {
         let mut world = world.lock();
-        world.looks += 1;
+        world.reads += 1;
         assert!(!world.blind, "as scripted");
         world.view.clone()
     })

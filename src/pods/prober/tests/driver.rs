@@ -1,4 +1,4 @@
-//! The tasks on a paused clock, with commands that do what a test tells them to.
+//! The tasks on a paused clock, with commands that a test controls.
 
 use super::bench::{Bench, Does, S, Z, container, pod, probe};
 use crate::{
@@ -27,9 +27,9 @@ async fn without_a_container_nothing_is_run_and_nothing_polls() {
         c.startup_probe = Some(probe("up"));
     });
     bench.pass(S).await;
-    let looked = bench.looks();
+    let read = bench.reads();
     bench.pass(3600 * S).await;
-    assert_eq!(bench.looks(), looked);
+    assert_eq!(bench.reads(), read);
     assert!(bench.calls("").is_empty());
 }
 
@@ -257,7 +257,7 @@ async fn probes_of_adopted_containers_are_spread_over_their_period() {
     let before = bench.calls("ready").len();
     bench.pass(10 * S).await;
     let calls = bench.calls("ready").split_off(before);
-    // One whose turn is at the very beginning has its next one at the very end.
+    // One that runs at the very beginning has its next run at the very end.
     let expected = PODS..PODS + PODS / 50;
     assert!(expected.contains(&calls.len()), "{}", calls.len());
     let mut per_second = [0; 16];
@@ -317,7 +317,7 @@ async fn a_pod_that_is_stopped_keeps_its_readiness_probes() {
     assert_eq!(bench.calls("live").len(), live);
     assert_eq!(bench.calls("ready").len(), ready + 2);
     assert_eq!(bench.probe_result("c1", ProbeKind::Liveness), None);
-    // Whoever syncs the pod once more does not bring them back.
+    // Another sync of the pod does not bring them back.
     bench.add();
     bench.pass(20 * S).await;
     assert_eq!(bench.calls("live").len(), live);
@@ -452,7 +452,7 @@ async fn a_probe_task_that_panics_goes_on_after_a_period() {
     bench.world.lock().blind = true;
     bench.start("c1");
     bench.pass(35 * S).await;
-    assert!((3..10).contains(&bench.looks()), "{}", bench.looks());
+    assert!((3..10).contains(&bench.reads()), "{}", bench.reads());
     bench.world.lock().blind = false;
     bench.pass(20 * S).await;
     assert!(bench.calls("ready").len() >= 2);

@@ -26,7 +26,7 @@ enum Input {
 }
 
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
-    let look = (0..3u8, 0..8u8, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+    let decide = (0..3u8, 0..8u8, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
         |(id, life, started, deleting)| Input::Decide {
             id,
             life,
@@ -35,7 +35,7 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
         },
     );
     let input = prop_oneof![
-        4 => look,
+        4 => decide,
         4 => (0..5u8).prop_map(Input::Result),
         2 => (0..40_000u32).prop_map(Input::Pass),
     ];
@@ -80,7 +80,7 @@ proptest! {
                 Input::Decide { id, life, started, deleting } => {
                     facts = facts_of(id, life, started, deleting);
                     if under_way.is_some() {
-                        // The task looks again only after the run.
+                        // The task decides again only after the run.
                         continue;
                     }
                     let seen = facts.container.clone();

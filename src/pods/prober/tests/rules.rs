@@ -95,7 +95,7 @@ fn probing(kind: ProbeKind) -> (State, Facts, Instant) {
 }
 
 #[test]
-fn a_new_instance_gets_the_initial_verdict_of_its_kind() {
+fn a_new_instance_gets_the_initial_result_of_its_kind() {
     for (kind, probe_result) in [
         (Readiness, Failure),
         (Liveness, Success),
@@ -108,7 +108,7 @@ fn a_new_instance_gets_the_initial_verdict_of_its_kind() {
 }
 
 #[test]
-fn nothing_is_said_of_an_instance_older_than_the_kubelet_until_it_was_probed() {
+fn an_instance_older_than_the_kubelet_has_no_result_until_it_was_probed() {
     for kind in KINDS {
         let mut facts = open(kind, "c1");
         facts.container.as_mut().unwrap().before_us = true;
@@ -254,7 +254,7 @@ fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
 }
 
 #[test]
-fn only_the_startup_probe_looks_at_what_has_not_started_and_at_nothing_else() {
+fn only_the_startup_probe_runs_before_the_start_and_not_after_it() {
     let now = Instant::now();
     for kind in KINDS {
         let mut state = State::new(rules(kind), 0.0);
@@ -284,7 +284,7 @@ fn readiness_and_startup_are_probed_at_once_and_liveness_within_its_first_period
 fn probes_tick_on_a_grid_and_skip_what_a_slow_one_missed() {
     let (mut state, facts, begun) = probing(Readiness);
     let table = [
-        // Looked at early, nothing runs.
+        // Decided early, nothing runs.
         (S, Next::Until(begun + PERIOD)),
         (PERIOD, run("c1")),
         // One that took a little longer than a period is followed at once, back on the grid.
@@ -300,7 +300,7 @@ fn probes_tick_on_a_grid_and_skip_what_a_slow_one_missed() {
 }
 
 #[test]
-fn verdicts_need_as_many_equal_results_in_a_row_as_the_threshold_says() {
+fn results_need_as_many_equal_outcomes_in_a_row_as_the_threshold() {
     let (mut state, facts, _) = probing(Readiness);
     let id = ContainerId::from("c1");
     let table = [
@@ -386,7 +386,7 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
 }
 
 #[test]
-fn a_remembered_verdict_stands_until_results_say_otherwise() {
+fn a_recorded_result_stands_until_outcomes_change_it() {
     let now = Instant::now();
     let facts = Facts {
         remembered: Some(Success),

@@ -83,9 +83,10 @@ pub(super) fn of(
         ..Finding::default()
     };
     let containers_ready = containers_ready(pod, init, regular, phase);
-    let ready = match containers_ready.holds {
-        true => readiness_gates(pod, &conditions),
-        false => containers_ready.clone(),
+    let ready = if containers_ready.holds {
+        readiness_gates(pod, &conditions)
+    } else {
+        containers_ready.clone()
     };
     let restarting =
         restart_all::condition(inputs, phase).map(|(holds, reason, message)| Finding {
@@ -118,9 +119,12 @@ fn initialized(
     phase: Phase,
     was_initialized: bool,
 ) -> Finding {
-    let done = |container: &Container, status: &ContainerStatus| match is_sidecar(container) {
-        true => status.started == Some(true),
-        false => status.ready,
+    let done = |container: &Container, status: &ContainerStatus| {
+        if is_sidecar(container) {
+            status.started == Some(true)
+        } else {
+            status.ready
+        }
     };
     let sorted = sort(pod.init_containers().iter(), init, done);
     if phase == Phase::Succeeded && sorted.unknown.is_empty() {
@@ -180,9 +184,10 @@ fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> Finding {
             }
         })
         .collect();
-    match complaints.is_empty() {
-        true => Finding::yes(),
-        false => Finding::no("ReadinessGatesNotReady", Some(complaints.join(", "))),
+    if complaints.is_empty() {
+        Finding::yes()
+    } else {
+        Finding::no("ReadinessGatesNotReady", Some(complaints.join(", ")))
     }
 }
 

@@ -211,9 +211,10 @@ fn without_instance(
     kind: Kind,
     old: Option<&ContainerStatus>,
 ) -> ContainerStatus {
-    let reason = match inputs.pod.init_containers().is_empty() {
-        true => reasons::CONTAINER_CREATING,
-        false => reasons::POD_INITIALIZING,
+    let reason = if inputs.pod.init_containers().is_empty() {
+        reasons::CONTAINER_CREATING
+    } else {
+        reasons::POD_INITIALIZING
     };
     let mut status = ContainerStatus {
         name: container.name.clone(),

@@ -116,9 +116,10 @@ pub(super) fn of(
     let mut count = Count::default();
     for container in pod.init_containers() {
         let status = find(init, container);
-        match is_sidecar(container) {
-            true => count.sidecar(status),
-            false => count.plain_init(pod, container, status),
+        if is_sidecar(container) {
+            count.sidecar(status)
+        } else {
+            count.plain_init(pod, container, status)
         }
     }
     for container in pod.containers() {

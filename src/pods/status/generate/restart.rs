@@ -10,7 +10,7 @@ pub(super) fn restarts_after(pod: &Pod, container: &Container, init: bool, exit_
     !done && runs_again(pod, container, exit_code)
 }
 
-/// Whether the next sync would start the container, judged by its newest instance.
+/// Whether the next sync would start the container, by its newest instance.
 pub(super) fn starts_next(
     pod: &Pod,
     container: &Container,

@@ -99,7 +99,7 @@ pub(super) fn instance(name: &str, id: &str, state: Cri, restarts: u32) -> model
     }
 }
 
-/// A runtime picture with one ready sandbox and these instances, newest first.
+/// A runtime status with one ready sandbox and these instances, newest first.
 pub(super) fn runtime_status(containers: &[model::ContainerStatus]) -> model::PodStatus {
     model::PodStatus {
         uid: "u1".into(),
@@ -143,7 +143,7 @@ pub(super) fn reason_waiting(status: &ContainerStatus) -> Option<&str> {
 }
 
 /// `running`, `waiting:<reason>` or `terminated:<reason>:<code>`.
-pub(super) fn word(state: &Option<ContainerState>) -> String {
+pub(super) fn state_text(state: &Option<ContainerState>) -> String {
     let Some(state) = state else {
         return "none".into();
     };

@@ -48,10 +48,11 @@ fn ended_with(statuses: &[ContainerStatus], name: &str) -> Option<i32> {
 
 fn still_ended(statuses: &[ContainerStatus], name: &str) -> Result<(), IllegalTransition> {
     let status = statuses.iter().find(|status| status.name == name);
-    match status.is_none_or(|status| termination(&status.state).is_some()) {
-        true => Ok(()),
-        false => Err(IllegalTransition {
+    if status.is_none_or(|status| termination(&status.state).is_some()) {
+        Ok(())
+    } else {
+        Err(IllegalTransition {
             container: name.into(),
-        }),
+        })
     }
 }

@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::AppArmorProfile;
 
 /// Refuses a pod that names a profile on a node whose kernel enforces none.
 pub(super) fn admit(pod: &Pod, enforced: bool) -> Result<(), Rejection> {
-    match enforced || !is_required(pod) {
-        true => Ok(()),
-        false => Err(Rejection::new(
+    if enforced || !is_required(pod) {
+        Ok(())
+    } else {
+        Err(Rejection::new(
             "AppArmor",
             "Cannot enforce AppArmor: AppArmor is not enabled on the host",
-        )),
+        ))
     }
 }
 

@@ -61,9 +61,10 @@ impl Entry {
     }
 
     fn covers(&self, name: &str) -> bool {
-        match self.prefix {
-            true => name.starts_with(&self.text),
-            false => name == self.text,
+        if self.prefix {
+            name.starts_with(&self.text)
+        } else {
+            name == self.text
         }
     }
 }
@@ -97,12 +98,13 @@ impl Allowlist {
             Namespace::Ipc => host_ipc,
             Namespace::Net => host_network,
         };
-        match shared {
-            true => Err(format!(
+        if shared {
+            Err(format!(
                 "{name:?} not allowed with host {} enabled",
                 entry.namespace
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

@@ -96,12 +96,13 @@ fn a_profile_needs_a_kernel_that_enforces_it() {
         (annotated("runtime/default"), true),
         (annotated("localhost/x"), true),
     ] {
-        let expected = match needs {
-            true => refused(
+        let expected = if needs {
+            refused(
                 "AppArmor",
                 "Cannot enforce AppArmor: AppArmor is not enabled on the host",
-            ),
-            false => Ok(()),
+            )
+        } else {
+            Ok(())
         };
         assert_eq!(admitted(&pod, false, false), expected, "{pod:?}");
         assert_eq!(admitted(&pod, true, false), Ok(()), "{pod:?}");

@@ -87,7 +87,11 @@ impl SandboxCreator {
         let made = self.runtime.run_pod_sandbox(config.clone(), "").await;
         self.metrics.ran_sandbox("", begun.elapsed(), made.is_err());
         let id = match made {
-            Ok(id) => SandboxId::from(id),
+            Ok(id) => {
+                // An earlier creation without an answer would have the name.
+                self.unknown_creations.lock().remove(&pod.uid());
+                SandboxId::from(id)
+            }
             Err(error) => {
                 let text = format!("Failed to create pod sandbox: {}", error.grpc_text());
                 self.events

@@ -66,12 +66,13 @@ fn metadata_is_checked() {
         pod.metadata = serde_json::from_value(meta.clone()).unwrap();
         default_pod(&mut pod);
         let errors = lines(&validate_pod(&pod));
-        match expected.is_empty() {
-            true => assert!(errors.is_empty(), "{meta} {errors:?}"),
-            false => assert!(
+        if expected.is_empty() {
+            assert!(errors.is_empty(), "{meta} {errors:?}")
+        } else {
+            assert!(
                 errors.len() == 1 && errors[0].starts_with(expected),
                 "{errors:?}"
-            ),
+            )
         }
     }
     let nothing = Pod::default();

@@ -7,7 +7,7 @@ fn own(context: Value) -> Value {
 }
 
 #[test]
-fn profiles_are_checked_with_upstreams_words() {
+fn profiles_are_checked_with_upstreams_texts() {
     let seccomp = |profile: Value| own(json!({"seccompProfile": profile}));
     let app_armor = |profile: Value| own(json!({"appArmorProfile": profile}));
     let path = "spec.containers[0].securityContext";
@@ -86,9 +86,10 @@ fn profiles_are_checked_with_upstreams_words() {
 #[test]
 fn the_former_apparmor_annotation_must_agree_with_the_fields() {
     let judged = |profile: Value, annotation: &str, at_pod: bool| {
-        let patch = match at_pod {
-            true => json!({"securityContext": {"appArmorProfile": profile}}),
-            false => own(json!({"appArmorProfile": profile})),
+        let patch = if at_pod {
+            json!({"securityContext": {"appArmorProfile": profile}})
+        } else {
+            own(json!({"appArmorProfile": profile}))
         };
         let mut pod = pod(&patch);
         let key = "container.apparmor.security.beta.kubernetes.io/c".to_string();

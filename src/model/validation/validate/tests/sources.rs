@@ -9,7 +9,7 @@ fn with(volume: Value) -> Value {
 }
 
 #[test]
-fn volumes_of_files_are_judged_by_the_apis_rules() {
+fn volumes_of_files_are_validated_by_the_apis_rules() {
     let mode = "must be a number between 0 and 0777 (octal), both inclusive";
     let config_map = |item: Value| with(json!({"configMap": {"name": "m", "items": [item]}}));
     let downward = |item: Value| with(json!({"downwardAPI": {"items": [item]}}));

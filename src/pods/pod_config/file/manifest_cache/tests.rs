@@ -31,7 +31,7 @@ fn names(cache: &mut ManifestCache) -> Vec<String> {
         .collect()
 }
 
-fn told(cache: &mut ManifestCache) -> Vec<String> {
+fn reports(cache: &mut ManifestCache) -> Vec<String> {
     let text = |notice| match notice {
         Notice::Refused(text) | Notice::Remark(text) => text,
     };
@@ -72,43 +72,43 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
 }
 
 #[test]
-fn a_file_turned_bad_keeps_its_last_good_pod_and_says_so_once() {
+fn a_file_that_turns_bad_keeps_its_last_good_pod_and_is_reported_once() {
     let mut cache = ManifestCache::default();
     note(&mut cache, "a", good("a"));
     assert_eq!(names(&mut cache), ["a"]);
     note(&mut cache, "a", Reading::Bad([2; 16], "line 1: bad".into()));
     assert!(!cache.unsettled().is_empty());
-    assert_eq!(told(&mut cache), [""; 0], "perhaps it is being written");
+    assert_eq!(reports(&mut cache), [""; 0], "perhaps it is being written");
     assert!(!cache.unsettled().is_empty());
     assert_eq!(
-        told(&mut cache),
+        reports(&mut cache),
         ["a: line 1: bad; the last good version runs on"]
     );
     assert!(cache.unsettled().is_empty());
-    assert_eq!(told(&mut cache), [""; 0]);
+    assert_eq!(reports(&mut cache), [""; 0]);
     assert_eq!(names(&mut cache), ["a"]);
     note(&mut cache, "a", Reading::Bad([3; 16], "line 1: bad".into()));
-    told(&mut cache);
-    assert_eq!(told(&mut cache).len(), 1, "other bytes, said again");
+    reports(&mut cache);
+    assert_eq!(reports(&mut cache).len(), 1, "other bytes, reported again");
 }
 
 #[test]
-fn a_half_written_file_is_not_worth_a_word() {
+fn a_half_written_file_is_not_reported() {
     let mut cache = ManifestCache::default();
     note(&mut cache, "a", Reading::Bad([2; 16], "no object".into()));
-    assert_eq!(told(&mut cache), [""; 0]);
+    assert_eq!(reports(&mut cache), [""; 0]);
     note(&mut cache, "a", good("a"));
-    assert_eq!(told(&mut cache), [""; 0]);
+    assert_eq!(reports(&mut cache), [""; 0]);
     assert_eq!(names(&mut cache), ["a"]);
 }
 
 #[test]
-fn a_file_bad_from_the_start_is_told_and_skipped() {
+fn a_file_bad_from_the_start_is_reported_and_skipped() {
     let mut cache = ManifestCache::default();
     note(&mut cache, "a", Reading::Bad([2; 16], "bad".into()));
     note(&mut cache, "b", good("b"));
     assert_eq!(names(&mut cache), ["b"]);
-    assert_eq!(told(&mut cache), ["a: bad"]);
+    assert_eq!(reports(&mut cache), ["a: bad"]);
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn what_is_gone_or_no_file_any_more_runs_no_more() {
     assert_eq!(names(&mut cache), ["a"]);
     note(&mut cache, "a", Reading::NotAFile("is a directory".into()));
     assert_eq!(names(&mut cache), [""; 0]);
-    assert_eq!(told(&mut cache), ["a: is a directory"]);
+    assert_eq!(reports(&mut cache), ["a: is a directory"]);
     note(&mut cache, "a", Reading::NotAFile("is a directory".into()));
-    told(&mut cache);
-    assert_eq!(told(&mut cache), [""; 0]);
+    reports(&mut cache);
+    assert_eq!(reports(&mut cache), [""; 0]);
 }
 
 #[test]
@@ -134,13 +134,13 @@ fn of_two_files_with_one_pod_the_first_by_name_counts() {
     assert_eq!(names(&mut cache), ["same"]);
     note(&mut cache, "c", good("same"));
     assert_eq!(
-        told(&mut cache),
+        reports(&mut cache),
         ["c: pod /same is already in a; this file is ignored"]
     );
-    assert_eq!(told(&mut cache), [""; 0]);
+    assert_eq!(reports(&mut cache), [""; 0]);
     cache.keep_only(&HashSet::from(["b".into(), "c".into()]));
     assert_eq!(
-        told(&mut cache),
+        reports(&mut cache),
         ["c: pod /same is already in b; this file is ignored"]
     );
 }
@@ -155,11 +155,11 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
         Reading::Unread("permission denied".into()),
     );
     assert_eq!(names(&mut cache), ["a"]);
-    assert_eq!(told(&mut cache).len(), 1);
+    assert_eq!(reports(&mut cache).len(), 1);
     assert_eq!(
         cache.digest(Path::new("a")),
         None,
-        "judged anew when it can be read"
+        "parsed again when it can be read"
     );
     assert!(
         cache.unsettled().is_empty(),
@@ -168,14 +168,14 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
 }
 
 #[test]
-fn a_fault_is_told_when_its_own_file_was_looked_at_again() {
+fn a_fault_is_reported_when_its_own_file_was_read_again() {
     let mut cache = ManifestCache::default();
     note(&mut cache, "dir/a", Reading::Bad([1; 16], "half".into()));
     let entries = |name: &str| Scope::Entries([name.into()].into());
     assert_eq!(cache.outcome(&entries("a")).1, []);
     assert_eq!(cache.unsettled(), ["a".into()].into());
     assert_eq!(cache.outcome(&entries("b")).1, []);
-    let told = vec![Notice::Refused("dir/a: half".into())];
-    assert_eq!(cache.outcome(&entries("a")).1, told);
+    let expected = vec![Notice::Refused("dir/a: half".into())];
+    assert_eq!(cache.outcome(&entries("a")).1, expected);
     assert!(cache.unsettled().is_empty());
 }

@@ -6,7 +6,7 @@ use crate::model::ProbeResult::{Failure, Success, Unknown};
 fn a_container_that_was_never_started_waits_as_container_creating() {
     let status = generate(&pod("Always", &[], &["a"]), &[]);
     let a = of(&status, "a");
-    assert_eq!(word(&a.state), "waiting:ContainerCreating");
+    assert_eq!(state_text(&a.state), "waiting:ContainerCreating");
     assert_eq!((a.image.as_str(), a.image_id.as_str()), ("img:1", ""));
     assert_eq!(a.container_id, None);
     assert_eq!((a.started, a.ready), (Some(false), false));
@@ -15,8 +15,14 @@ fn a_container_that_was_never_started_waits_as_container_creating() {
 #[test]
 fn with_init_containers_everything_waits_as_pod_initializing() {
     let status = generate(&pod("Always", &["i"], &["a"]), &[]);
-    assert_eq!(word(&of(&status, "i").state), "waiting:PodInitializing");
-    assert_eq!(word(&of(&status, "a").state), "waiting:PodInitializing");
+    assert_eq!(
+        state_text(&of(&status, "i").state),
+        "waiting:PodInitializing"
+    );
+    assert_eq!(
+        state_text(&of(&status, "a").state),
+        "waiting:PodInitializing"
+    );
 }
 
 #[test]
@@ -38,7 +44,7 @@ fn a_running_container_shows_the_runtimes_facts_with_whole_seconds() {
 #[test]
 fn an_exited_container_shows_code_reason_message_times_and_id() {
     let mut ended = exited("a", "c1", 3);
-    ended.message = "last words".into();
+    ended.message = "last message".into();
     let status = generate(&pod("Never", &[], &["a"]), &[ended]);
     let end = of(&status, "a")
         .state
@@ -48,7 +54,7 @@ fn an_exited_container_shows_code_reason_message_times_and_id() {
         .clone()
         .unwrap();
     assert_eq!((end.exit_code, end.reason.as_deref()), (3, Some("Error")));
-    assert_eq!(end.message.as_deref(), Some("last words"));
+    assert_eq!(end.message.as_deref(), Some("last message"));
     assert_eq!(end.started_at.unwrap().0, later(-9));
     assert_eq!(end.finished_at.unwrap().0, later(-1));
     assert_eq!(end.container_id.as_deref(), Some("containerd://c1"));
@@ -75,7 +81,7 @@ fn a_created_container_waits_without_a_reason() {
         &pod("Always", &[], &["a"]),
         &[instance("a", "c1", Cri::Created, 0)],
     );
-    assert_eq!(word(&of(&status, "a").state), "waiting:");
+    assert_eq!(state_text(&of(&status, "a").state), "waiting:");
 }
 
 #[test]
@@ -86,8 +92,11 @@ fn the_second_newest_instance_is_the_last_state() {
         exited("a", "c0", 9),
     ];
     let status = generate(&pod("Always", &[], &["a"]), &instances);
-    assert_eq!(word(&of(&status, "a").state), "running");
-    assert_eq!(word(&of(&status, "a").last_state), "terminated:Error:2");
+    assert_eq!(state_text(&of(&status, "a").state), "running");
+    assert_eq!(
+        state_text(&of(&status, "a").last_state),
+        "terminated:Error:2"
+    );
 }
 
 #[test]
@@ -96,7 +105,10 @@ fn the_last_state_stays_when_the_dead_instance_is_collected() {
     let newest = instance("a", "c2", Cri::Running, 1);
     let old = generate(&pod, &[newest.clone(), exited("a", "c1", 2)]);
     let status = after(&pod, &[newest], Some(&old));
-    assert_eq!(word(&of(&status, "a").last_state), "terminated:Error:2");
+    assert_eq!(
+        state_text(&of(&status, "a").last_state),
+        "terminated:Error:2"
+    );
 }
 
 #[test]
@@ -106,7 +118,7 @@ fn an_unknown_container_that_was_running_has_ended_with_137() {
     let unknown = [instance("a", "c1", Cri::Unknown, 4)];
     let status = after(&pod, &unknown, Some(&old));
     assert_eq!(
-        word(&of(&status, "a").state),
+        state_text(&of(&status, "a").state),
         "terminated:ContainerStatusUnknown:137"
     );
     assert_eq!(of(&status, "a").restart_count, 5);
@@ -120,7 +132,7 @@ fn an_unknown_container_that_was_not_running_waits() {
         &pod("Always", &[], &["a"]),
         &[instance("a", "c1", Cri::Unknown, 0)],
     );
-    assert_eq!(word(&of(&status, "a").state), "waiting:");
+    assert_eq!(state_text(&of(&status, "a").state), "waiting:");
 }
 
 #[test]
@@ -129,8 +141,11 @@ fn a_running_container_that_vanished_is_counted_as_restarted_with_137() {
     let old = generate(&pod, &[instance("a", "c1", Cri::Running, 4)]);
     let status = after(&pod, &[], Some(&old));
     let a = of(&status, "a");
-    assert_eq!(word(&a.state), "waiting:ContainerCreating");
-    assert_eq!(word(&a.last_state), "terminated:ContainerStatusUnknown:137");
+    assert_eq!(state_text(&a.state), "waiting:ContainerCreating");
+    assert_eq!(
+        state_text(&a.last_state),
+        "terminated:ContainerStatusUnknown:137"
+    );
     assert_eq!(a.restart_count, 5);
     let again = after(&pod, &[], Some(&status));
     assert_eq!(of(&again, "a"), a, "once only");
@@ -143,7 +158,7 @@ fn the_successor_of_a_vanished_container_shows_how_that_ended() {
     let vanished = after(&pod, &[], Some(&old));
     let successor = [instance("a", "c2", Cri::Running, 5)];
     let status = after(&pod, &successor, Some(&vanished));
-    let last = |status| word(&of(status, "a").last_state);
+    let last = |status| state_text(&of(status, "a").last_state);
     assert_eq!(last(&status), "terminated:ContainerStatusUnknown:137");
     assert_eq!(of(&status, "a").restart_count, 5);
     let again = after(&pod, &successor, Some(&status));
@@ -167,7 +182,7 @@ fn a_vanished_container_of_a_deleted_or_ending_pod_was_not_restarted() {
 }
 
 #[test]
-fn an_end_that_was_shown_stays_when_the_runtime_forgets_it() {
+fn a_published_end_stays_when_the_runtime_forgets_it() {
     let pod = pod("Never", &[], &["a"]);
     let old = generate(&pod, &[exited("a", "c1", 7)]);
     assert_eq!(
@@ -180,7 +195,10 @@ fn an_end_that_was_shown_stays_when_the_runtime_forgets_it() {
 fn a_forgotten_init_container_is_completed_once_regular_ones_exist() {
     let pod = pod("Always", &["i"], &["a"]);
     let status = generate(&pod, &[running("a", "c1")]);
-    assert_eq!(word(&of(&status, "i").state), "terminated:Completed:0");
+    assert_eq!(
+        state_text(&of(&status, "i").state),
+        "terminated:Completed:0"
+    );
     assert!(of(&status, "i").ready);
     assert_eq!(status.phase.as_deref(), Some("Running"));
 }
@@ -213,11 +231,14 @@ fn held_back(
 }
 
 #[test]
-fn a_failed_start_is_shown_as_waiting_and_the_end_moves_to_the_last_state() {
+fn after_a_failed_start_the_state_is_waiting_and_the_end_moves_to_the_last_state() {
     let pod = pod("Always", &[], &["a"]);
     let status = held_back(&pod, &[exited("a", "c1", 2)], Some("ErrImagePull"), false);
-    assert_eq!(word(&of(&status, "a").state), "waiting:ErrImagePull");
-    assert_eq!(word(&of(&status, "a").last_state), "terminated:Error:2");
+    assert_eq!(state_text(&of(&status, "a").state), "waiting:ErrImagePull");
+    assert_eq!(
+        state_text(&of(&status, "a").last_state),
+        "terminated:Error:2"
+    );
     let message = of(&status, "a")
         .state
         .clone()
@@ -229,11 +250,17 @@ fn a_failed_start_is_shown_as_waiting_and_the_end_moves_to_the_last_state() {
 }
 
 #[test]
-fn crash_loop_back_off_is_shown_at_once_also_for_a_short_delay() {
+fn crash_loop_back_off_is_published_at_once_also_for_a_short_delay() {
     let pod = pod("Always", &[], &["a"]);
     let status = held_back(&pod, &[exited("a", "c1", 1)], None, true);
-    assert_eq!(word(&of(&status, "a").state), "waiting:CrashLoopBackOff");
-    assert_eq!(word(&of(&status, "a").last_state), "terminated:Error:1");
+    assert_eq!(
+        state_text(&of(&status, "a").state),
+        "waiting:CrashLoopBackOff"
+    );
+    assert_eq!(
+        state_text(&of(&status, "a").last_state),
+        "terminated:Error:1"
+    );
     assert_eq!(status.phase.as_deref(), Some("Running"));
 }
 
@@ -256,7 +283,7 @@ fn nothing_waits_that_will_not_be_started() {
             true,
         );
         assert_eq!(
-            word(&of(&status, "a").state),
+            state_text(&of(&status, "a").state),
             shown,
             "{policy} after {code}"
         );
@@ -271,15 +298,18 @@ fn a_running_container_never_waits_for_an_older_failure() {
         Some("X"),
         true,
     );
-    assert_eq!(word(&of(&status, "a").state), "running");
+    assert_eq!(state_text(&of(&status, "a").state), "running");
 }
 
 #[test]
 fn a_finished_init_container_never_waits_again() {
     let pod = pod("Always", &["i"], &["a"]);
     let status = held_back(&pod, &[exited("i", "c", 0)], Some("X"), true);
-    assert_eq!(word(&of(&status, "i").state), "terminated:Completed:0");
-    assert_eq!(word(&of(&status, "a").state), "waiting:X");
+    assert_eq!(
+        state_text(&of(&status, "i").state),
+        "terminated:Completed:0"
+    );
+    assert_eq!(state_text(&of(&status, "a").state), "waiting:X");
 }
 
 #[test]
@@ -291,7 +321,10 @@ fn a_sidecar_in_back_off_waits_also_after_a_clean_exit() {
         None,
         true,
     );
-    assert_eq!(word(&of(&status, "s").state), "waiting:CrashLoopBackOff");
+    assert_eq!(
+        state_text(&of(&status, "s").state),
+        "waiting:CrashLoopBackOff"
+    );
 }
 
 #[test]
@@ -299,10 +332,10 @@ fn a_deleted_pods_containers_wait_for_nothing() {
     let mut pod = pod("Always", &[], &["a"]);
     pod.metadata.deletion_timestamp = Some(Time(now()));
     let status = held_back(&pod, &[exited("a", "c", 1)], Some("X"), true);
-    assert_eq!(word(&of(&status, "a").state), "terminated:Error:1");
+    assert_eq!(state_text(&of(&status, "a").state), "terminated:Error:1");
 }
 
-/// Startup and readiness verdicts of a running container whose older status is given.
+/// Startup and readiness results of a running container whose older status is given.
 fn probed(
     startup: Option<ProbeResult>,
     readiness: Option<ProbeResult>,
@@ -353,7 +386,7 @@ fn started_and_ready_follow_the_probes() {
 }
 
 #[test]
-fn what_was_shown_of_the_same_instance_holds_until_a_probe_speaks() {
+fn the_old_readiness_of_the_same_instance_holds_until_a_probe_result() {
     let shown = generate(&pod("Always", &[], &["a"]), &[running("a", "c1")]);
     assert!(of(&shown, "a").ready);
     let rows = [

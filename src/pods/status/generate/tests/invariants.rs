@@ -1,4 +1,4 @@
-//! Rules that hold for every pod, picture and history.
+//! Rules that hold for every pod, runtime status and history.
 
 use super::*;
 use crate::model::ProbeResult;
@@ -28,7 +28,7 @@ fn instances_of(name: &'static str) -> impl Strategy<Value = Vec<model::Containe
     })
 }
 
-fn pictures() -> impl Strategy<Value = model::PodStatus> {
+fn runtime_statuses() -> impl Strategy<Value = model::PodStatus> {
     (
         instances_of("i"),
         instances_of("s"),
@@ -66,7 +66,7 @@ proptest! {
     fn a_terminal_phase_never_goes_back_whatever_the_runtime_shows(
         policy in policies(),
         api in any::<bool>(),
-        steps in prop::collection::vec((pictures(), probe_results(), any::<bool>(), any::<bool>()), 1..6),
+        steps in prop::collection::vec((runtime_statuses(), probe_results(), any::<bool>(), any::<bool>()), 1..6),
     ) {
         let pod = the_pod(policy, api);
         let mut old: Option<PodStatus> = None;
@@ -93,7 +93,7 @@ proptest! {
     fn every_status_is_complete(
         policy in policies(),
         api in any::<bool>(),
-        runtime_status in pictures(),
+        runtime_status in runtime_statuses(),
         probe_result in probe_results(),
     ) {
         let pod = the_pod(policy, api);
@@ -113,7 +113,7 @@ proptest! {
             let state = container.state.as_ref().unwrap();
             let ways = [state.running.is_some(), state.waiting.is_some(), state.terminated.is_some()];
             prop_assert_eq!(ways.iter().filter(|way| **way).count(), 1);
-            let is_ready_init = name == "i" && word(&container.state).ends_with(":0");
+            let is_ready_init = name == "i" && state_text(&container.state).ends_with(":0");
             prop_assert!(!container.ready || container.started == Some(true) || is_ready_init);
         }
     }
@@ -121,8 +121,8 @@ proptest! {
     #[test]
     fn the_same_picture_gives_the_same_status_again(
         policy in policies(),
-        first in pictures(),
-        second in pictures(),
+        first in runtime_statuses(),
+        second in runtime_statuses(),
         failing in any::<bool>(),
     ) {
         let pod = the_pod(policy, false);

@@ -34,7 +34,7 @@ fn shown(supported: bool, instances: &[model::ContainerStatus]) -> Value {
 }
 
 #[test]
-fn mounts_are_shown_as_asked_for_and_recursion_as_the_runtime_can() {
+fn mounts_are_as_requested_and_recursion_as_the_runtime_supports() {
     let expected = |maybe: &str| {
         json!([
             {"name": "v", "mountPath": "/rw"},
@@ -61,7 +61,7 @@ fn user_and_stop_signal_are_those_of_the_newest_instance() {
     newest.stop_signal = Some("SIGUSR1");
     let instances = [newest, exited("a", "c1", 1)];
     let unasked = generate(&pod, &instances);
-    assert_eq!(of(&unasked, "a").stop_signal, None, "nobody chose one");
+    assert_eq!(of(&unasked, "a").stop_signal, None, "none was chosen");
     edit(&mut pod, "a", |a| {
         a.lifecycle = Some(Lifecycle {
             stop_signal: Some("SIGUSR1".into()),

@@ -162,7 +162,7 @@ fn a_terminal_phase_never_goes_back() {
 }
 
 #[test]
-fn a_pod_failed_from_outside_says_why() {
+fn a_pod_failed_from_outside_has_a_reason() {
     let pod = pod("Always", &[], &["a"]);
     let runtime_status = runtime_status(&[running("a", "c")]);
     let because = FailedBecause {

@@ -5,7 +5,7 @@ use crate::model::ContainerResources;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-fn asking(resources: &Value) -> Pod {
+fn requesting(resources: &Value) -> Pod {
     let mut pod = pod("Always", &[], &["a"]);
     edit(&mut pod, "a", |a| {
         a.resources = serde_json::from_value(resources.clone()).unwrap();
@@ -13,7 +13,7 @@ fn asking(resources: &Value) -> Pod {
     pod
 }
 
-fn told(cpu_request: i64, cpu_limit: i64, memory_limit: i64) -> model::ContainerStatus {
+fn reported(cpu_request: i64, cpu_limit: i64, memory_limit: i64) -> model::ContainerStatus {
     let known = |amount: i64| (amount > 0).then_some(amount);
     model::ContainerStatus {
         resources: Some(Arc::new(ContainerResources {
@@ -30,9 +30,9 @@ fn shown(status: &PodStatus) -> Value {
 }
 
 #[test]
-fn resources_are_told_once_there_is_an_instance() {
-    let asked = json!({"requests": {"cpu": "0.1"}, "limits": {"memory": "1024Ki"}});
-    let pod = asking(&asked);
+fn resources_are_present_once_there_is_an_instance() {
+    let requested = json!({"requests": {"cpu": "0.1"}, "limits": {"memory": "1024Ki"}});
+    let pod = requesting(&requested);
     let waiting = generate(&pod, &[]);
     let a = of(&waiting, "a");
     assert_eq!((&a.resources, &a.allocated_resources), (&None, &None));
@@ -51,7 +51,7 @@ fn resources_are_told_once_there_is_an_instance() {
 }
 
 #[test]
-fn a_runtime_that_tells_has_the_last_word_on_what_is_in_force() {
+fn resources_in_force_are_those_that_the_runtime_reports() {
     let both = json!({
         "requests": {"cpu": "100m", "memory": "64Mi"},
         "limits": {"cpu": "500m", "memory": "100M"},
@@ -59,7 +59,7 @@ fn a_runtime_that_tells_has_the_last_word_on_what_is_in_force() {
     let rows = [
         (
             &both,
-            told(102, 400, 100_000_000),
+            reported(102, 400, 100_000_000),
             json!({
                 "requests": {"cpu": "102m", "memory": "64Mi"},
                 "limits": {"cpu": "400m", "memory": "100000000"},
@@ -68,42 +68,42 @@ fn a_runtime_that_tells_has_the_last_word_on_what_is_in_force() {
         // It knows nothing of the other two.
         (
             &both,
-            told(100, 0, 0),
+            reported(100, 0, 0),
             json!({
                 "requests": {"cpu": "100m", "memory": "64Mi"},
                 "limits": {"cpu": "500m", "memory": "100M"},
             }),
         ),
         // No list is invented.
-        (&json!({}), told(100, 200, 300), json!({})),
+        (&json!({}), reported(100, 200, 300), json!({})),
         // The least that a kernel can do says nothing about less than that.
         (
             &json!({"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}),
-            told(2, 10, 0),
+            reported(2, 10, 0),
             json!({"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}),
         ),
         (
             &json!({"requests": {"memory": "1Mi"}}),
-            told(2, 0, 0),
+            reported(2, 0, 0),
             json!({"requests": {"memory": "1Mi"}}),
         ),
         // A limit that came from the pod.
         (
             &json!({"limits": {"memory": "1Mi"}}),
-            told(2, 1000, 1 << 20),
+            reported(2, 1000, 1 << 20),
             json!({"limits": {"memory": "1Mi", "cpu": "1"}}),
         ),
     ];
-    for (asked, instance, expected) in rows {
-        let status = generate(&asking(asked), &[instance]);
-        assert_eq!(shown(&status), expected, "{asked}");
+    for (requested, instance, expected) in rows {
+        let status = generate(&requesting(requested), &[instance]);
+        assert_eq!(shown(&status), expected, "{requested}");
     }
 }
 
 #[test]
-fn what_a_runtime_said_holds_for_the_same_running_instance() {
-    let pod = asking(&json!({"limits": {"cpu": "500m"}}));
-    let old = generate(&pod, &[told(0, 400, 0)]);
+fn a_report_of_the_runtime_holds_for_the_same_running_instance() {
+    let pod = requesting(&json!({"limits": {"cpu": "500m"}}));
+    let old = generate(&pod, &[reported(0, 400, 0)]);
     let cpu = |instance| {
         let status = after(&pod, &[instance], Some(&old));
         shown(&status)["limits"]["cpu"].as_str().unwrap().to_owned()
@@ -114,9 +114,9 @@ fn what_a_runtime_said_holds_for_the_same_running_instance() {
 }
 
 #[test]
-fn the_pod_shows_what_it_asks_for_as_a_whole() {
+fn the_pod_has_what_it_requests_as_a_whole() {
     let mut pod = pod("Always", &["i", "s*"], &["a", "b"]);
-    for (name, asked) in [
+    for (name, requested) in [
         ("i", json!({"requests": {"cpu": "2"}})),
         ("s", json!({"requests": {"cpu": "100m"}})),
         (
@@ -126,7 +126,7 @@ fn the_pod_shows_what_it_asks_for_as_a_whole() {
         ("b", json!({"requests": {"memory": "64Mi"}})),
     ] {
         edit(&mut pod, name, |c| {
-            c.resources = serde_json::from_value(asked).unwrap();
+            c.resources = serde_json::from_value(requested).unwrap();
         });
     }
     let status = serde_json::to_value(generate(&pod, &[])).unwrap();

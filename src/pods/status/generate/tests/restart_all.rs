@@ -5,7 +5,7 @@ use super::*;
 use RestartAllStage::{Removed, Removing};
 use serde_json::json;
 
-/// Containers `a`, which asks for a restart of all when it exits with 88, and `b`.
+/// Containers `a`, which causes a restart of all when it exits with 88, and `b`.
 fn starting_over(init: &[&str]) -> Pod {
     let mut pod = pod("Never", init, &["a", "b"]);
     let rule =
@@ -43,16 +43,19 @@ fn what_was_removed_waits_and_counts_as_restarted_once() {
         exited("i", "c0", 0),
     ];
     let removing = at(Removing, &pod, &ended, &before);
-    assert_eq!(word(&of(&removing, "a").state), "terminated:Error:88");
+    assert_eq!(state_text(&of(&removing, "a").state), "terminated:Error:88");
     let mut shown = at(Removing, &pod, &[exited("a", "c1", 88)], &removing);
     for stage in [Removing, Removed, Removed] {
         shown = at(stage, &pod, &[], &shown);
         for name in ["i", "a", "b"] {
             let status = of(&shown, name);
-            assert_eq!(word(&status.state), "waiting:RestartingAllContainers");
+            assert_eq!(state_text(&status.state), "waiting:RestartingAllContainers");
             let last = "terminated:RestartingAllContainers:137";
             assert_eq!(
-                (word(&status.last_state).as_str(), status.restart_count),
+                (
+                    state_text(&status.last_state).as_str(),
+                    status.restart_count
+                ),
                 (last, 1)
             );
         }
@@ -63,10 +66,13 @@ fn what_was_removed_waits_and_counts_as_restarted_once() {
     let shown = at(RestartAllStage::None, &pod, &[again], &shown);
     let i = of(&shown, "i");
     assert_eq!(
-        word(&i.last_state),
+        state_text(&i.last_state),
         "terminated:RestartingAllContainers:137"
     );
-    assert_eq!((word(&i.state).as_str(), i.restart_count), ("running", 1));
+    assert_eq!(
+        (state_text(&i.state).as_str(), i.restart_count),
+        ("running", 1)
+    );
 }
 
 #[test]
@@ -76,7 +82,7 @@ fn what_had_not_begun_is_not_restarted() {
     let shown = at(Removed, &pod, &[], &before);
     let b = of(&shown, "b");
     assert_eq!(
-        (word(&b.state).as_str(), b.restart_count),
+        (state_text(&b.state).as_str(), b.restart_count),
         ("waiting:ContainerCreating", 0)
     );
 }
@@ -100,8 +106,11 @@ fn the_container_whose_exit_was_the_reason_shows_the_back_off_of_all() {
         };
         shown = generate_api_pod_status(&inputs).unwrap();
         let a = of(&shown, "a");
-        assert_eq!((word(&a.state).as_str(), a.restart_count), (expected, 1));
-        let b = word(&of(&shown, "b").state);
+        assert_eq!(
+            (state_text(&a.state).as_str(), a.restart_count),
+            (expected, 1)
+        );
+        let b = state_text(&of(&shown, "b").state);
         assert_eq!(b, "waiting:RestartingAllContainers");
     }
 }
@@ -159,7 +168,7 @@ fn a_rule_that_restarts_is_no_end() {
         Some(&old),
     );
     assert_eq!(
-        word(&of(&alive, "a").state),
+        state_text(&of(&alive, "a").state),
         "running",
         "it may leave its end"
     );
@@ -170,5 +179,5 @@ fn any_container_may_leave_its_end_where_all_may_be_restarted() {
     let pod = starting_over(&[]);
     let old = generate(&pod, &[exited("b", "c2", 0), running("a", "c1")]);
     let alive = after(&pod, &[running("b", "c3"), running("a", "c4")], Some(&old));
-    assert_eq!(word(&of(&alive, "b").state), "running");
+    assert_eq!(state_text(&of(&alive, "b").state), "running");
 }

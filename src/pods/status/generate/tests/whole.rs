@@ -96,7 +96,7 @@ fn termination_messages_share_twelve_kibibytes() {
 }
 
 #[test]
-fn a_container_that_ended_for_good_may_not_be_shown_alive() {
+fn a_container_that_ended_for_good_is_never_alive_again() {
     let rows = [
         ("Never", 1, true),
         ("Never", 0, true),
@@ -169,7 +169,7 @@ fn a_restarted_kubelet_shows_a_running_pod_as_the_old_one_did() {
 }
 
 #[test]
-fn a_remembered_end_is_shown_when_the_runtime_knows_nothing_of_the_pod() {
+fn a_recorded_end_is_used_when_the_runtime_has_nothing_of_the_pod() {
     let pod = pod("Never", &[], &["a"]);
     let remembered = generate(&pod, &[exited("a", "c", 3)]);
     let nothing = model::PodStatus::default();

@@ -136,7 +136,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
     }
 }
 
-/// Streams of a runtime that nobody has started.
+/// Streams of a runtime that does not run.
 fn streams() -> Streams {
     let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let metrics = CriMetrics::new(&Metrics::new());

@@ -1,4 +1,4 @@
-//! The secured port as clients meet it: real TLS, and an API server on loopback that says what it is told to.
+//! The secured port through real TLS, with a scripted API server on loopback.
 
 mod crowd;
 mod every_route;
@@ -76,7 +76,7 @@ impl Setting {
         self
     }
 
-    /// The API server says who somebody is and what they may.
+    /// The API server reviews tokens and access.
     async fn asking(api: &Scripted) -> Self {
         let mut setting = Self::alone();
         let path = api.kubeconfig(setting.dir.path());
@@ -175,7 +175,7 @@ async fn shake(served: &Served, config: &ClientConfig) -> io::Result<TlsStream<T
         .expect("no handshake in time")
 }
 
-/// Where the server's patience is short, and the machine may be slower than that.
+/// For deadlines of the server that are short on a slow machine.
 async fn shake_at_last(served: &Served, config: &ClientConfig) -> TlsStream<TcpStream> {
     let shaken = async {
         loop {
@@ -444,7 +444,7 @@ async fn client_certificates_count_where_their_authority_does() {
         get(&served, &config, "/pods", &bearer("reader-1")).await.0,
         200
     );
-    // A good certificate is not asked about a token.
+    // A client with a valid certificate causes no TokenReview.
     let asked = api.seen("tokenreviews").len();
     let config = setting.client(Some(&rows[0].0));
     assert_eq!(
@@ -500,7 +500,7 @@ async fn without_an_api_server_every_authenticated_user_may_do_everything() {
     assert_eq!(get(&served, &known, "/pods", "").await.0, 200);
     assert_eq!(get(&served, &known, "/nowhere", "").await.0, 404);
     assert_eq!(get(&served, &plain, "/pods", "").await.0, 401);
-    // What is there and what is not is nobody's business who is not let in.
+    // Unauthorized clients must not learn which paths exist.
     assert_eq!(get(&served, &plain, "/nowhere", "").await.0, 401);
     assert_eq!(get(&served, &plain, "/pods", &bearer("any")).await.0, 401);
     served.stop().await;
@@ -541,7 +541,7 @@ async fn the_route_determines_the_subresources_and_their_order() {
             "{line}: {asked:?}"
         );
     }
-    // Those who may ask hear what is wrong with the question.
+    // Authorized clients get the error of the query.
     let root = bearer("root-1");
     assert_eq!(get(&served, &plain, "/nowhere", &root).await.0, 404);
     assert_eq!(get(&served, &plain, "/events?limit=x", &root).await.0, 400);

@@ -25,7 +25,7 @@ async fn ask(handlers: &Handlers, target: &str) -> u16 {
     status
 }
 
-/// A auth for those without a name, or for nobody.
+/// Authenticates anonymous clients, or none.
 fn auth(anonymous: bool) -> KubeletAuth {
     let settings = AuthSettings {
         client_ca_file: Some("/nonexistent".into()),

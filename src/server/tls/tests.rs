@@ -121,7 +121,7 @@ fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
         shown(&self_signed::read_again(dir.path(), &names).unwrap()),
         other.der
     );
-    // What a kubelet made itself is made anew before its end.
+    // A self-signed certificate is replaced before it expires.
     let old = Authority::new("other").expired_client("node-1@1700000000");
     write(dir.path(), &old);
     let pair = self_signed::read_again(dir.path(), &names).unwrap();

@@ -46,7 +46,7 @@ fn only_cgroups_that_have_run_are_read_again() {
         faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
         Some(1)
     );
-    // The second look is a whole one too: only then is it known that nothing happens.
+    // The second sample reads everything too: only then is it known that nothing changes.
     cgroup(root.path(), "/k8s.io/one", 5, 7, 2);
     assert_eq!(
         faults(&sampler.snapshot(pods(), &[], Depth::Everything)),

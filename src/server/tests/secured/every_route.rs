@@ -1,4 +1,5 @@
-//! Every row of the table of routes, asked by everybody. A new row fails here until it is written down.
+//! Every row of the table of routes, requested with all kinds of credentials. A new row fails here until it has
+//! an entry.
 
 use super::*;
 use crate::server::routes::{ENTRIES, Entry, Port};

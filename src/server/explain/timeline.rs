@@ -266,7 +266,7 @@ mod tests {
             (300, "sandbox creation started|it has none"),
             (0, "sandbox and network ready"),
             (350, "main|image pull started|Pulling it"),
-            (1500, "main|image there|Pulled it"),
+            (1500, "main|image present|Pulled it"),
             (1600, "main|created|Created it"),
             (1700, "main|started|Started it"),
             (1000, "ready"),

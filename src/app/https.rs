@@ -1,4 +1,4 @@
-//! The secured port: who may ask there, its certificate, its socket.
+//! The secured port: authentication, certificate and socket.
 
 use crate::{
     apiserver::ApiServer,
@@ -23,7 +23,7 @@ pub(super) struct Secured {
 /// Reads what `--kubeconfig` refers to, and opens the port unless it is switched off.
 ///
 /// # Errors
-/// A file that is of no use, settings by which nobody can be judged, a port that is taken.
+/// An unusable file, settings that need an API server, or a port in use.
 pub(super) async fn open(
     config: &KubeletConfig,
     metrics: &Metrics,

@@ -1,4 +1,4 @@
-//! What the HTTP server shows, read from the boards at the moment of the request.
+//! What the HTTP server reads from the stores.
 
 use super::{Stores, build, introspect::Live};
 use crate::{
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 /// Where the node's programs log.
 const NODE_LOGS: &str = "/var/log";
 
-/// How long after the kubelet's start those who ask for its pods wait at most until it knows them.
+/// How long after the kubelet's start requests for pods wait until these are known.
 const BEGINNING: Duration = Duration::from_secs(3);
 
 /// The views of the read-only port and the local socket.
@@ -125,8 +125,8 @@ fn process(stores: &Stores, config: &KubeletConfig, log: &LogControl) -> Process
     }
 }
 
-/// Until the runtime has been looked at and the sources have delivered, an answer would be that there
-/// are no pods. Both may be away for long, so nobody waits for ever.
+/// Until the runtime status is complete and the sources have delivered, a response would say that there are no
+/// pods. Both may take long, so there is a deadline.
 fn known_by(stores: &Stores) -> Known {
     let (all_delivered, deadline) = (stores.all_delivered.clone(), Instant::now() + BEGINNING);
     Arc::new(move || -> BoxFuture<'static, ()> {
@@ -138,8 +138,8 @@ fn known_by(stores: &Stores) -> Known {
     })
 }
 
-/// The version of what is shown changes with every status and every decision. It names this process,
-/// so that a client notices that it talks to another one.
+/// The version of the overview changes with every status and every entry of the history. It names this process,
+/// so that a client notices a restart.
 fn news(stores: &Stores) -> NewsView {
     let (statuses, pod_history) = (stores.statuses.reader(), stores.pod_history.clone());
     let started = stores.started_at.as_millisecond();
@@ -172,7 +172,7 @@ struct PodReporter {
 
 impl PodReporter {
     fn overview(&self) -> Overview {
-        // Before the boards are read, so that what changes meanwhile is news.
+        // Read before the stores, so that a change in between is not missed.
         let (version, _) = (self.news)();
         let live = self.live.get();
         let ending = live.map(Live::ending).unwrap_or_default();

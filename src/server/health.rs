@@ -11,7 +11,7 @@ use std::{fmt, sync::Arc};
 /// Returns what is wrong, if anything. Must not wait.
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// The checks of one port, in the order in which they are shown.
+/// The checks of one port, in the order of the response.
 #[derive(Clone, Default)]
 pub struct HealthChecks {
     checks: Vec<(&'static str, Check)>,

@@ -3,10 +3,9 @@
 use super::{
     auth::Peer,
     connections::{Connections, Place, Progress, Source},
-    guarded_body::until_sent,
     handlers::Handlers,
     observed::Observed,
-    response::LongRunning,
+    response::{LongRunning, until_sent},
     tls::Tls,
     unix_socket::{self, LocalPath},
 };

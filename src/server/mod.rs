@@ -1,16 +1,15 @@
-//! The HTTP surface: what the node's other programs and people read from the kubelet.
+//! The HTTP server of the kubelet.
 //!
-//! * Owns: the health port, the read-only port, the secured port with its certificate and its gate, the
-//!   local socket, and the connections on them.
+//! * Owns: the health port, the read-only port, the main port with its certificate, authentication and
+//!   authorization, the local socket, and their connections.
 //! * Woken by: requests, and by shutdown.
-//! * Publishes: what the table of routes ([`ENTRIES`]) lists, read from boards at the moment of the request;
-//!   nothing is computed for nobody.
-//! * Hands on: commands in containers, their terminals, ports of pods and checkpoints to the runtime; posted
-//!   pods to their store.
-//! * Must never decide about pods, call the runtime to answer a question that boards answer, hold a whole
-//!   list in memory as text, or let one client take what all need (connections, headers, bodies, streams and
-//!   idle time are bounded).
+//! * Publishes: the routes of the table ([`ENTRIES`]), read from stores at the time of the request.
+//! * Forwards: exec, attach, port-forward and checkpoints to the runtime; posted pods to their store.
+//! * Must never decide about pods, call the runtime for what a store has, hold a whole list in memory as text,
+//!   or let one client exhaust what all need (connections, headers, bodies, streams and idle time are bounded).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
+//!
+//! A request passes through the listener, the layers (`layers`, stacked in `handlers.rs`) and the router.
 
 pub mod explain;
 pub mod auth;
@@ -27,7 +26,6 @@ mod gzip;
 mod handlers;
 mod layers;
 mod health;
-mod guarded_body;
 mod html;
 mod list;
 mod listener;

@@ -4,10 +4,16 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode,
+    body::{Frame, SizeHint},
     header::{self, HeaderValue},
 };
 use serde::Serialize;
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 /// The error of a body.
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
@@ -126,4 +132,43 @@ pub(super) fn closing(mut response: Response<Body>) -> Response<Body> {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response
+}
+
+/// Drops the value when the response has been sent or the client is gone.
+pub(super) fn until_sent<T: Unpin + Send + 'static>(
+    response: Response<Body>,
+    value: T,
+) -> Response<Body> {
+    let value = |body| GuardedBody {
+        body,
+        _value: value,
+    };
+    response.map(|body| value(body).boxed_unsync())
+}
+
+/// A body with a value that lives as long. It has the size hint of the body within, from which responses are
+/// framed.
+struct GuardedBody<T> {
+    body: Body,
+    _value: T,
+}
+
+impl<T: Unpin> hyper::body::Body for GuardedBody<T> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -136,7 +136,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
     }
 }
 
-/// Streams of a runtime that nobody has started.
+/// Streams of a runtime that does not run.
 fn streams() -> Streams {
     let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let metrics = CriMetrics::new(&Metrics::new());
@@ -163,7 +163,7 @@ fn logs() -> LogReaders {
     })
 }
 
-/// A node with one pod, of which nothing is known but its name.
+/// A node with one pod that has only a name.
 pub(super) fn stats() -> StatsViews {
     let summary = |only: bool| {
         let pod = PodStats {
@@ -281,7 +281,7 @@ impl Served {
     }
 }
 
-/// All that comes until the connection closes, by an end or by a reset.
+/// Everything until the connection closes, by an end or by a reset.
 pub(super) async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let _ = timeout(TIMEOUT, stream.read_to_end(&mut bytes))

@@ -223,7 +223,7 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     );
     let page = node.told(&["explain", "default/web-node1"]).await;
     assert!(
-        page.contains("\nDecisions\n") && page.contains("start main"),
+        page.contains("\nHistory\n") && page.contains("start main"),
         "{page}"
     );
 }
@@ -386,7 +386,7 @@ async fn a_pod_that_is_being_stopped_is_terminating_until_a_known_instant() {
         told["pod"]["status"] == "Terminating" && told["waits"][0]["until"].is_string()
     };
     let told = node.explained("web", "it is being stopped", ending).await;
-    let summary = "Terminating: it is being stopped, because no source wants it any more";
+    let summary = "Terminating: the pod is being stopped: no source wants it any more";
     assert_eq!(told["summary"], summary);
     let until = time(&told["waits"][0]["until"]);
     let after = |begun: Timestamp| (until.as_millisecond() - begun.as_millisecond()) as f64 / 1e3;
@@ -398,7 +398,10 @@ async fn a_pod_that_is_being_stopped_is_terminating_until_a_known_instant() {
     let output = node.ask(&["explain", "web"]).await;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert_eq!(errors, "kubelet: no pod \"web\"; there are no pods here\n");
+    assert_eq!(
+        errors,
+        "kubelet: no pod \"web\"; there are no pods on this node\n"
+    );
 }
 
 #[tokio::test]
@@ -410,7 +413,7 @@ async fn what_fails_for_the_whole_pod_is_told_as_long_as_it_does() {
     let failed = |told: &Value| told["summary"].as_str().unwrap().contains("no CNI here");
     let told = node.explained("web", "it failed", failed).await;
     let next = told["next"][0]["what"].as_str().unwrap();
-    assert_eq!(next, "the pod is looked at, if nothing happens before");
+    assert_eq!(next, "next periodic sync");
     let away = time(&told["next"][0]["at"]).as_second() - time(&told["now"]).as_second();
     assert!((1..=15).contains(&away), "{away} s");
     node.fake.clear_faults();

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// An authority of its own.
+/// A certificate authority.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -48,7 +48,7 @@ impl Authority {
         self.issuer.as_ref().der().clone()
     }
 
-    /// For a server on 127.0.0.1 that is also called `name`.
+    /// For a server on 127.0.0.1 that also has this name.
     pub fn server(&self, name: &str) -> Issued {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -57,12 +57,12 @@ impl Authority {
         self.issue(params)
     }
 
-    /// For a client that is called so, in these groups.
+    /// For a client with this name and these groups.
     pub fn client(&self, name: &str, groups: &[&str]) -> Issued {
         self.issue(client(name, groups))
     }
 
-    /// For a client and a server of this name, without an end.
+    /// For a client and a server of this name, without expiry.
     pub fn endless(&self, name: &str) -> Issued {
         let mut params = client(name, &[]);
         params.subject_alt_names = vec![SanType::DnsName(name.try_into().expect("a name"))];
@@ -73,7 +73,7 @@ impl Authority {
         self.issue(params)
     }
 
-    /// The same, which was good until an hour ago.
+    /// The same, expired an hour ago.
     pub fn expired_client(&self, name: &str) -> Issued {
         let mut params = client(name, &[]);
         let now = SystemTime::now();

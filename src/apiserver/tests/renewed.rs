@@ -9,7 +9,7 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// Sooner than the minute after which a library would read the file of a token by itself.
+/// Before a library would read a token file again by itself, which takes a minute.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 async fn server() -> Scripted {
@@ -34,7 +34,7 @@ fn write_kubeconfig(directory: &Path, port: u16, user: serde_json::Value) -> Pat
     path
 }
 
-/// As certificates are renewed: by a rename, the key first.
+/// Replaces files as certificates are renewed: by renames, the key first.
 fn put(directory: &Path, issued: &Issued) {
     for (name, text) in [("client.key", &issued.key_pem), ("client.crt", &issued.pem)] {
         fs::write(directory.join("new"), text).unwrap();
@@ -42,7 +42,7 @@ fn put(directory: &Path, issued: &Issued) {
     }
 }
 
-/// Reviews until the result is as it should be.
+/// Reviews until the result is the expected one.
 async fn until(api: &ApiServer, mut good: impl FnMut(Result<(), ReviewError>) -> bool) {
     let end = Instant::now() + WAIT_LIMIT;
     while !good(api.review_token("t").await.map(drop)) {
@@ -62,7 +62,7 @@ async fn a_renewed_client_certificate_is_used_without_a_restart() {
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
     api.review_token("t").await.unwrap();
     assert_eq!(server.certificate().unwrap(), first.der.to_vec());
-    // Half of a pair is of no use, and what was read before stays.
+    // A certificate without its key is unusable, so the earlier pair stays.
     fs::write(dir.path().join("client.crt"), &second.pem).unwrap();
     let end = Instant::now() + Duration::from_millis(1500);
     while Instant::now() < end {

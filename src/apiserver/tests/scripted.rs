@@ -1,4 +1,4 @@
-//! An API server on loopback that answers reviews as a test says, over HTTPS.
+//! An API server on loopback with scripted reviews, over HTTPS.
 
 use super::pki::Authority;
 use bytes::Bytes;
@@ -19,13 +19,13 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// What it answers to one review.
+/// The response to one review.
 pub enum Answer {
     /// This status, and this as the review's `status` if it is 201, else as the whole body.
     Json(u16, Value),
-    /// Bytes that are no JSON.
+    /// Bytes that are not JSON.
     Garbage,
-    /// Nothing, ever.
+    /// No response.
     Silence,
 }
 
@@ -36,7 +36,7 @@ type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
 pub struct Scripted {
     pub port: u16,
     authority: Authority,
-    /// Whose client certificates it takes in place of the token.
+    /// The authority of client certificates, which replace the token.
     pub clients: Arc<Authority>,
     shown: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
@@ -49,7 +49,7 @@ impl Drop for Scripted {
     }
 }
 
-/// Whoever comes with this in the kubeconfig is let in.
+/// The token of the kubeconfig.
 pub const TOKEN: &str = "node-token";
 
 impl Scripted {
@@ -120,12 +120,12 @@ impl Scripted {
         kubeconfig(directory, self.port, &self.authority)
     }
 
-    /// Its own authority, PEM.
+    /// Its authority, PEM.
     pub fn authority(&self) -> String {
         self.authority.pem()
     }
 
-    /// The certificate that came with the latest request.
+    /// The client certificate of the latest request.
     pub fn certificate(&self) -> Option<Vec<u8>> {
         self.shown.lock().last().cloned().flatten()
     }

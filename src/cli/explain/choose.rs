@@ -38,7 +38,7 @@ pub(super) fn choose<'a>(
             let list: Vec<_> = several.iter().map(shown).collect();
             let list = list.join(", ");
             Err(format!(
-                "several pods are called {wanted:?}: {list}; say which by its UID"
+                "several pods are called {wanted:?}: {list}; choose one by its UID"
             ))
         }
     }
@@ -53,7 +53,7 @@ fn nobody(overview: &Overview, wanted: &str) -> String {
     let more = names.len().saturating_sub(LISTED);
     names.truncate(LISTED);
     let names = match (names.is_empty(), more) {
-        (true, _) => "there are no pods here".into(),
+        (true, _) => "there are no pods on this node".into(),
         (false, 0) => format!("there are {}", names.join(", ")),
         (false, more) => format!("there are {} and {more} more", names.join(", ")),
     };
@@ -109,14 +109,14 @@ mod tests {
         assert_eq!(
             choose(&two, "web", None).unwrap_err(),
             "several pods are called \"web\": default/web-n1 (1), shop/web-n1 (2); \
-             say which by its UID"
+             choose one by its UID"
         );
         assert_eq!(
             choose(&two, "other/web", None).unwrap_err(),
             "no pod \"other/web\"; there are default/web-n1, shop/web-n1"
         );
         let none = choose(&node(&[]), "web", None).unwrap_err();
-        assert_eq!(none, "no pod \"web\"; there are no pods here");
+        assert_eq!(none, "no pod \"web\"; there are no pods on this node");
         let many: Vec<_> = (0..20).map(|_| ("a", "b", "c")).collect();
         let error = choose(&node(&many), "web", None).unwrap_err();
         assert!(error.ends_with("a/b and 8 more"), "{error}");

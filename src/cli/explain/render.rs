@@ -98,7 +98,7 @@ impl Page<'_> {
             let since = format!("since {}", self.at(doing.since));
             rows.push(vec![one_line(&doing.step, MESSAGE), since]);
         }
-        self.section("Under way", rows);
+        self.section("In progress", rows);
         let wait = |wait: &crate::server::explain::Wait| {
             let until = wait.until.map(|until| format!("until {}", self.at(until)));
             vec![
@@ -115,7 +115,7 @@ impl Page<'_> {
         let row =
             |next: &crate::server::explain::Upcoming| vec![self.at(next.at), next.what.clone()];
         let rows = self.explanation.next.iter().map(row).collect();
-        self.section("Comes next", rows);
+        self.section("Next", rows);
     }
 
     fn containers(&mut self) {
@@ -141,7 +141,7 @@ impl Page<'_> {
             ]
         };
         let rows = ends.map(end).collect();
-        self.section("Ended before", rows);
+        self.section("Last state", rows);
     }
 
     fn state(&self, container: &ContainerView) -> String {
@@ -188,7 +188,7 @@ impl Page<'_> {
             vec![
                 probe.container.clone(),
                 probe.kind.to_lowercase(),
-                format!("verdict {}", probe.probe_result),
+                format!("result {}", probe.probe_result),
                 last,
                 next.unwrap_or_default(),
                 one_line(&probe.message, MESSAGE),
@@ -209,7 +209,7 @@ impl Page<'_> {
             ]
         };
         let rows = self.explanation.conditions.iter().map(row).collect();
-        self.section("Conditions that do not hold", rows);
+        self.section("False conditions", rows);
     }
 
     fn pod_history(&mut self) {
@@ -237,7 +237,7 @@ impl Page<'_> {
             ]
         };
         let rows = self.explanation.pod_history.iter().map(row).collect();
-        self.section("Decisions", rows);
+        self.section("History", rows);
     }
 
     fn events(&mut self) {
@@ -354,16 +354,16 @@ shop/web-n1
 Waits for
   main   its restart back-off of 40s   until 00:00:23 (in 23s)
 
-Comes next
+Next
   00:00:23 (in 23s)   main may be started again
 
 Containers
   main   container   waiting (CrashLoopBackOff)   restarts 4   busybox
 
-Ended before
+Last state
   main   ended with 2 (Error)   2025-12-31 23:59:43 (17s ago)   no luck
 
-Decisions
+History
   2025-12-31 23:59:42 (18s ago)   start main   exited with code 2   4 times in 4m50s
 
 Events
@@ -397,7 +397,7 @@ Events
         };
         let page = text(&explanation, Paint(false), &TimeZone::UTC);
         assert!(page.contains("running, not ready, since 60s ago"), "{page}");
-        let probe = "main   readiness   verdict failure   failure 3 times in a row, 4s ago   \
+        let probe = "main   readiness   result failure   failure 3 times in a row, 4s ago   \
                      next 00:00:06 (in 6s)   statuscode: 500";
         assert!(page.contains(probe), "{page}");
     }

@@ -170,7 +170,7 @@ fn nothing_read(file: &str, severity: Severity, message: String) -> ValidatedFil
     ValidatedFile {
         report: FileReport {
             file: file.into(),
-            outcome: "nothing runs of it".into(),
+            outcome: "not started".into(),
             problems: vec![Problem::whole(severity, message)],
             ..FileReport::default()
         },
@@ -214,7 +214,7 @@ fn directory(path: &Path, validator: &Validator) -> Vec<FileReport> {
         .duplicates;
     let clashes = clashes.iter().map(|clash| (&clash.pod, clash.to_string()));
     let twins = left_out.iter().map(|pod| {
-        let message = "another file has a pod of the same UID; this one is ignored";
+        let message = "another file has a pod with the same UID; this one is ignored";
         (pod, message.to_string())
     });
     let found: Vec<(Arc<Pod>, String)> = clashes
@@ -225,7 +225,7 @@ fn directory(path: &Path, validator: &Validator) -> Vec<FileReport> {
         let owner =
             |file: &&mut ValidatedFile| file.pods.iter().any(|known| Arc::ptr_eq(known, &pod));
         if let Some(file) = validated.iter_mut().find(owner) {
-            file.report.outcome = "nothing runs of it".into();
+            file.report.outcome = "not started".into();
             let problem = Problem::whole(Severity::Error, message);
             file.report.problems.push(problem);
         }

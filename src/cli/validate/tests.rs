@@ -65,7 +65,7 @@ fn every_broken_rule_has_its_line_and_column() {
         );
     }
     assert_eq!(lines.len(), starts.len() + 2, "{text}");
-    assert!(text.contains("web.yaml: nothing runs of it; if an earlier version"));
+    assert!(text.contains("web.yaml: not started; a running earlier version"));
     assert!(text.ends_with("1 file, 5 errors, 0 warnings\n"), "{text}");
 }
 
@@ -182,7 +182,7 @@ fn a_url_may_serve_a_list_or_nothing() {
     assert_eq!(report.pods.len(), 2);
     let (_, text) = validated(PodSource::Http, LIST);
     assert!(
-        text.contains("the whole answer is refused; what came before runs on"),
+        text.contains("the whole response is refused; the previous pods are kept"),
         "{text}"
     );
     assert!(validated(PodSource::Http, "").0.problems.is_empty());

@@ -86,7 +86,7 @@ fn outcome(manifest: &Manifest) -> String {
     let name = |pod: &Arc<Pod>| format!("{}/{}", pod.namespace(), pod.name());
     let names: Vec<_> = manifest.pods.iter().map(name).collect();
     if names.is_empty() {
-        "nothing runs of it".into()
+        "not started".into()
     } else {
         format!("runs as {}", names.join(", "))
     }
@@ -130,7 +130,7 @@ impl Case<'_> {
     /// What a kubelet would do with it, and other remarks.
     fn bad_outcome(&mut self, bad: &BadManifest, bytes: &[u8]) -> String {
         if self.validator.source == PodSource::Http {
-            return "the whole answer is refused; what came before runs on".into();
+            return "the whole response is refused; the previous pods are kept".into();
         }
         let is_list = matches!(bad, BadManifest::Unreadable(error) if error.field == "kind");
         if is_list && let Ok(list) = self.read(bytes, PodSource::Http) {
@@ -139,7 +139,7 @@ impl Case<'_> {
                 "the file is refused; served by a manifest URL it would be {pods} pods"
             );
         }
-        "nothing runs of it; if an earlier version of this file runs, that runs on".into()
+        "not started; a running earlier version is kept".into()
     }
 
     fn place(&self, field: &str) -> (Option<u64>, Option<u64>) {

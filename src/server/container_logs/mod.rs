@@ -8,8 +8,7 @@ pub(super) mod params;
 pub use params::LogQuery;
 
 use super::{
-    guarded_body::until_sent,
-    response::{Body, BodyError, LongRunning, TEXT, closing, respond, text},
+    response::{Body, BodyError, LongRunning, TEXT, closing, respond, text, until_sent},
     streaming::{ContainerName, lookup},
     views::{Known, PodsView},
 };

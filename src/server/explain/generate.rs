@@ -59,7 +59,7 @@ pub fn explain(inputs: Inputs<'_>) -> Explanation {
         None if all_ready => format!("{}: every container is ready", pod.status),
         None if !message(&inputs).is_empty() => format!("{}: {}", pod.status, message(&inputs)),
         None if pod.last_reason.is_empty() => pod.status.clone(),
-        None => format!("{}: the last end was {}", pod.status, pod.last_reason),
+        None => format!("{}: last state: {}", pod.status, pod.last_reason),
     };
     let next = next(&inputs);
     let timeline = timeline(inputs.pod, inputs.status, inputs.record, &inputs.events);
@@ -126,12 +126,12 @@ fn waits(inputs: &Inputs<'_>, containers: &[ContainerView], doing: Option<&Doing
         Some((Phase::Waiting { .. }, behind)) => {
             let uids: Vec<_> = behind.iter().map(ToString::to_string).collect();
             let uids = uids.join(", ");
-            let what = format!("the pod of this name that was here before ({uids}) has to be over");
+            let what = format!("waiting for the previous pod with this name ({uids}) to terminate");
             return vec![of_pod(what, None)];
         }
         Some((Phase::Terminating { end, grace }, _)) => {
             let until = grace.deadline().map(|grace| inputs.wall(grace.deadline));
-            let what = format!("it is being stopped, because {}", end.reason);
+            let what = format!("the pod is being stopped: {}", end.reason);
             return vec![of_pod(what, until)];
         }
         Some((Phase::Terminated { .. } | Phase::Finished { .. }, _)) => return waits,
@@ -247,18 +247,15 @@ fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
     }
     push(
         pod_deadline(inputs),
-        "its activeDeadlineSeconds are over and it is failed".into(),
+        "activeDeadlineSeconds exceeded; the pod fails".into(),
     );
     if let Some(worker) = inputs.worker {
         if let Phase::Terminating { grace, .. } = &worker.phase {
             let at = grace.deadline().map(|grace| inputs.wall(grace.deadline));
-            push(at, "what still runs of it is killed".into());
+            push(at, "remaining containers are killed".into());
         }
         let due = worker.next_sync.map(|due| inputs.wall(due));
-        push(
-            due,
-            "the pod is looked at, if nothing happens before".into(),
-        );
+        push(due, "next periodic sync".into());
     }
     next.sort_by_key(|upcoming| upcoming.at);
     next

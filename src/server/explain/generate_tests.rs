@@ -96,7 +96,7 @@ fn a_crash_loop_names_its_back_off_and_the_instant_of_the_restart() {
         next(&explanation),
         [
             (23, "main may be started again"),
-            (23, "the pod is looked at, if nothing happens before")
+            (23, "next periodic sync")
         ]
     );
 }
@@ -153,7 +153,7 @@ fn a_healthy_pod_has_a_short_summary() {
     let explanation = bed.explain();
     assert_eq!(explanation.summary, "Running: every container is ready");
     assert!(explanation.waits.is_empty());
-    let deadline = "its activeDeadlineSeconds are over and it is failed";
+    let deadline = "activeDeadlineSeconds exceeded; the pod fails";
     assert_eq!(next(&explanation), [(60, deadline)]);
     assert_eq!(
         (
@@ -189,7 +189,7 @@ fn a_pod_in_line_names_the_one_before_it() {
     assert!(
         explanation
             .summary
-            .ends_with("the pod of this name that was here before (old) has to be over")
+            .ends_with("waiting for the previous pod with this name (old) to terminate")
     );
 }
 
@@ -207,11 +207,11 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,
-        "Terminating: it is being stopped, because no source wants it any more"
+        "Terminating: the pod is being stopped: no source wants it any more"
     );
     assert_eq!(
         next(&explanation),
-        [(20, "what still runs of it is killed")]
+        [(20, "remaining containers are killed")]
     );
 }
 

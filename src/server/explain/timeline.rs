@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
 /// Events that are steps, in order. The first one of each container counts: later ones are about restarts.
 const EVENTS: [(&str, &str); 4] = [
-    (event::PULLING, "image pull begun"),
-    (event::PULLED, "image there"),
+    (event::PULLING, "image pull started"),
+    (event::PULLED, "image present"),
     (event::CREATED, "created"),
     (event::STARTED, "started"),
 ];
@@ -104,7 +104,7 @@ pub fn timeline(
     let mut pod_history = record.pod_history().iter();
     if let Some(noted) = pod_history.find(|noted| noted.action == Action::CreateSandbox) {
         let why = noted.why.to_string();
-        steps.push(Some(noted.first()), 3, "sandbox begun", why);
+        steps.push(Some(noted.first()), 3, "sandbox creation started", why);
     }
     for (step, (reason, what)) in EVENTS.into_iter().enumerate() {
         for known in firsts(events, reason) {
@@ -263,10 +263,10 @@ mod tests {
         let expected = [
             (100, "queued|from file"),
             (0, "accepted"),
-            (300, "sandbox begun|it has none"),
+            (300, "sandbox creation started|it has none"),
             (0, "sandbox and network ready"),
-            (350, "main|image pull begun|Pulling it"),
-            (1500, "main|image there|Pulled it"),
+            (350, "main|image pull started|Pulling it"),
+            (1500, "main|image present|Pulled it"),
             (1600, "main|created|Created it"),
             (1700, "main|started|Started it"),
             (1000, "ready"),

@@ -1,7 +1,10 @@
 //! Counts requests and measures them until their response has been sent.
 
 use super::{Next, ResponseFuture, RoutedRequest};
-use crate::server::{guarded_body::until_sent, metrics::HttpMetrics, response::Body};
+use crate::server::{
+    metrics::HttpMetrics,
+    response::{Body, until_sent},
+};
 use hyper::Response;
 use std::{
     convert::Infallible,

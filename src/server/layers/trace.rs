@@ -4,7 +4,10 @@
 use super::{Next, ResponseFuture, RoutedRequest};
 use crate::{
     base::otel::{Kind, Parent, Span, SpanContext, Tracer},
-    server::{guarded_body::until_sent, response::Body, routes::Port},
+    server::{
+        response::{Body, until_sent},
+        routes::Port,
+    },
 };
 use hyper::{Method, Response};
 use std::{

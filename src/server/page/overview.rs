@@ -56,9 +56,13 @@ fn counts(pods: &[PodRow]) -> Html {
         all => Html::new().number(all).own(noun),
     };
     let named = [
-        (Order::Well, "<b class=\"well\">", " well</b>"),
-        (Order::UnderWay, "<b class=\"underway\">", " under way</b>"),
-        (Order::Wrong, "<b class=\"wrong\">", " out of order</b>"),
+        (Order::Well, "<b class=\"well\">", " healthy</b>"),
+        (
+            Order::UnderWay,
+            "<b class=\"underway\">",
+            " starting or stopping</b>",
+        ),
+        (Order::Wrong, "<b class=\"wrong\">", " failing</b>"),
     ];
     for (order, open, close) in named {
         if count(order) > 0 {
@@ -127,7 +131,7 @@ fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
     }
     match pod.last_reason.as_str() {
         "" => Html::new(),
-        reason => Html::new().own("last end: ").inline(reason),
+        reason => Html::new().own("last state: ").inline(reason),
     }
 }
 
@@ -198,7 +202,7 @@ mod tests {
         assert!(asks_why(&crashing()));
         let mut why = Explanation::default();
         let last = |why: &Explanation| cells(&row(&crashing(), Some(why), t(0)))[7].clone();
-        assert!(last(&why).starts_with("last end: <bdi>Error (2)</bdi>"));
+        assert!(last(&why).starts_with("last state: <bdi>Error (2)</bdi>"));
         why.doing = Some(Doing {
             step: "pulls <b>".into(),
             since: t(-5),
@@ -224,7 +228,7 @@ mod tests {
             ..Overview::default()
         };
         let shown = head(&overview);
-        let counted = "<p class=\"sum\">3 pods, <b class=\"well\">2 well</b>, <b class=\"wrong\">1 out of order</b></p>";
+        let counted = "<p class=\"sum\">3 pods, <b class=\"well\">2 healthy</b>, <b class=\"wrong\">1 failing</b></p>";
         assert!(shown.as_str().contains(counted), "{shown:?}");
         assert!(shown.as_str().contains("<h1><bdi>n&lt;1</bdi></h1>"));
         assert!(shown.as_str().contains("the &lt;network&gt; is down"));

@@ -33,7 +33,7 @@ pub(super) fn content(explanation: &Explanation) -> Html {
 pub(super) fn unknown(namespace: &str, name: &str) -> Html {
     let out = Html::new().own("<h1>No such pod</h1><p>No pod ");
     let out = out.inline(namespace).own("/").inline(name);
-    let out = out.own(" is known here, or not the one that was. <a href=\"");
+    let out = out.own(" is known on this node. <a href=\"");
     out.own(ABOVE).own("\">All pods</a></p>")
 }
 
@@ -80,7 +80,11 @@ fn waits(explanation: &Explanation) -> Html {
     let mut rows = Vec::new();
     if let Some(doing) = &explanation.doing {
         let since = Html::new().own("since ").time(doing.since, explanation.now);
-        rows.push(vec![Html::new().own("under way"), long(&doing.step), since]);
+        rows.push(vec![
+            Html::new().own("in progress"),
+            long(&doing.step),
+            since,
+        ]);
     }
     for wait in &explanation.waits {
         let until = match wait.until {
@@ -97,7 +101,7 @@ fn next(explanation: &Explanation) -> Html {
         vec![Html::new().time(next.at, explanation.now), long(&next.what)]
     };
     let rows: Vec<_> = explanation.next.iter().map(row).collect();
-    section("Comes next", &["When", "What"], &rows)
+    section("Next", &["When", "What"], &rows)
 }
 
 fn timeline(moments: &[Moment], now: Timestamp) -> Html {
@@ -154,7 +158,7 @@ fn containers(explanation: &Explanation) -> Html {
         "Kind",
         "State",
         "Restarts",
-        "Ended before",
+        "Last state",
         "Image",
         "Output",
     ];
@@ -235,7 +239,7 @@ fn probes(explanation: &Explanation) -> Html {
         ]
     };
     let rows: Vec<_> = explanation.probes.iter().map(row).collect();
-    let columns = ["Container", "Probe", "Verdict", "Last", "Next", "It said"];
+    let columns = ["Container", "Probe", "Result", "Last", "Next", "Output"];
     section("Probes", &columns, &rows)
 }
 
@@ -250,7 +254,7 @@ fn conditions(explanation: &Explanation) -> Html {
     };
     let rows: Vec<_> = explanation.conditions.iter().map(row).collect();
     let columns = ["Condition", "Reason", "Since", "Message"];
-    section("Conditions that do not hold", &columns, &rows)
+    section("False conditions", &columns, &rows)
 }
 
 fn pod_history(explanation: &Explanation) -> Html {
@@ -268,7 +272,7 @@ fn pod_history(explanation: &Explanation) -> Html {
     };
     let rows: Vec<_> = explanation.pod_history.iter().rev().map(row).collect();
     let columns = ["When", "Who", "Decision", "Why", "Times", "Until"];
-    section("Decisions, newest first", &columns, &rows)
+    section("History, newest first", &columns, &rows)
 }
 
 fn events(explanation: &Explanation) -> Html {

@@ -139,12 +139,12 @@ fn a_section_without_rows_is_not_there() {
     let page = content(&everything("x"));
     for title in [
         "Waits for",
-        "Comes next",
+        "Next",
         "Timeline",
         "Containers",
         "Probes",
-        "Conditions that do not hold",
-        "Decisions, newest first",
+        "False conditions",
+        "History, newest first",
         "Events, newest first",
     ] {
         let heading = format!("<h2>{title}</h2>");

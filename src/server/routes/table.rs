@@ -165,7 +165,7 @@ pub static ENTRIES: &[Entry] = &[
         pattern: "/runningpods/",
         subresources: &["pods", "proxy"],
         switch: Some(Switch::Debugging),
-        about: "What the runtime runs, as a `v1` PodList of names and images.",
+        about: "Pods that the runtime runs, as a `v1` PodList of names and images.",
         parse: |_| Ok(route::Route::RunningPods),
         ..READ
     },
@@ -179,14 +179,14 @@ pub static ENTRIES: &[Entry] = &[
     Entry {
         pattern: "/explain/",
         subresources: &["pods", "proxy"],
-        about: "Every known pod in a line. With `after=VERSION` the answer waits for another version.",
+        about: "Every known pod, a row each. With `after=VERSION` the response waits for another version.",
         parse: route::overview,
         ..READ
     },
     Entry {
         pattern: "/explain/{namespace}/{pod}",
         subresources: &["pods", "proxy"],
-        about: "Why a pod is as it is; `uid` chooses one of several of the name.",
+        about: "Why a pod is in its state; `uid` chooses one of several of the name.",
         parse: route::explain,
         ..READ
     },
@@ -223,7 +223,7 @@ pub static ENTRIES: &[Entry] = &[
     Entry {
         pattern: "/metrics/cadvisor",
         subresources: &["metrics"],
-        about: "What containers, pods and the machine use: the series of cAdvisor, read from cgroups now.",
+        about: "Usage of containers, pods and the machine: cAdvisor's series, read from cgroups.",
         parse: |_| Ok(route::Route::CadvisorMetrics),
         ..READ
     },
@@ -237,20 +237,20 @@ pub static ENTRIES: &[Entry] = &[
     Entry {
         pattern: "/metrics/probes",
         subresources: &["metrics"],
-        about: "How often probes succeeded and failed, and how long they took.",
+        about: "Probe results and durations.",
         parse: |_| Ok(route::Route::ProbeMetrics),
         ..READ
     },
     Entry {
         pattern: "/stats/summary",
         subresources: &["stats"],
-        about: "What the node, its pods and their volumes use (`stats.k8s.io/v1alpha1`); `only_cpu_and_memory=true` leaves out the rest.",
+        about: "Usage of the node, its pods and their volumes (`stats.k8s.io/v1alpha1`); `only_cpu_and_memory=true` leaves out the rest.",
         parse: route::summary,
         ..READ
     },
     Entry {
         pattern: "/stats/",
-        about: "The machine as the first kubelets told it: cAdvisor's container information with one sample; `start`, `end`, in the query or in a JSON body.",
+        about: "Usage of the machine, as in early kubelets: cAdvisor's container information with one sample; `start`, `end`, in the query or in a JSON body.",
         parse: route::machine_info,
         ..INFO
     },
@@ -305,7 +305,7 @@ pub static ENTRIES: &[Entry] = &[
         ports: GUARDED,
         body: Some(64),
         switch: Some(Switch::DebugFlags),
-        about: "Sets the verbosity of the log to the number that is the body.",
+        about: "Sets the log verbosity to the number in the body.",
         parse: |_| Ok(route::Route::PutVerbosity),
         ..READ
     },
@@ -313,7 +313,7 @@ pub static ENTRIES: &[Entry] = &[
         pattern: "/debug/pprof/profile",
         ports: GUARDED,
         switch: Some(Switch::Profiling),
-        about: "What the kubelet uses the CPU for during `seconds` (30 unless given, at most 300), for `go tool pprof`; one at a time.",
+        about: "A CPU profile of `seconds` (30 by default, at most 300), for `go tool pprof`; one at a time.",
         parse: route::profile,
         ..READ
     },
@@ -323,7 +323,7 @@ pub static ENTRIES: &[Entry] = &[
         ports: GUARDED,
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
-        about: "Takes a pod (or several), each in place of the one of its name; answers with them as they will be known.",
+        about: "Posts one or several pods, each replacing the one of its name; the response lists them with names and UIDs.",
         parse: |_| Ok(route::Route::PostPods(Post::Add)),
         ..READ
     },
@@ -333,7 +333,7 @@ pub static ENTRIES: &[Entry] = &[
         ports: GUARDED,
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
-        about: "Takes a list of pods in place of all that were posted before.",
+        about: "Replaces all posted pods by a list.",
         parse: |_| Ok(route::Route::PostPods(Post::Replace)),
         ..READ
     },
@@ -343,14 +343,14 @@ pub static ENTRIES: &[Entry] = &[
         ports: GUARDED,
         subresources: &["checkpoint"],
         switch: Some(Switch::DebuggingPages),
-        about: "Has the runtime write the state of a running container to an archive under the root directory; `timeout` in seconds.",
+        about: "Checkpoints a running container to an archive under the root directory; `timeout` in seconds.",
         parse: route::checkpoint,
         ..READ
     },
     Entry {
         pattern: "/podInfo",
         subresources: &["pods", "proxy"],
-        about: "The status of the pod `podID` of `podNamespace`, and of `UUID` where that is given, as the first kubelets had it.",
+        about: "The status of the pod `podID` in `podNamespace`, optionally with the UID `UUID`, as in early kubelets.",
         parse: route::pod_info,
         ..READ
     },
@@ -374,7 +374,7 @@ pub static ENTRIES: &[Entry] = &[
         pattern: "/containerLogs/{namespace}/{pod}/{container}",
         ports: GUARDED,
         switch: Some(Switch::Debugging),
-        about: "What a container wrote: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`.",
+        about: "The log of a container: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`.",
         parse: route::container_logs,
         ..READ
     },
@@ -401,7 +401,7 @@ pub static ENTRIES: &[Entry] = &[
         methods: GET_OR_POST,
         ports: GUARDED,
         switch: Some(Switch::Debugging),
-        about: "The first process of a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
+        about: "Attaches to a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
         parse: route::attach,
         ..READ
     },
@@ -438,7 +438,7 @@ pub static ENTRIES: &[Entry] = &[
         ports: GUARDED,
         body: Some(FORM),
         switch: Some(Switch::Debugging),
-        about: "Runs a command, `cmd` split at spaces, in a container and answers with what it printed; `cmd` may be in a form.",
+        about: "Runs a command, `cmd` split at spaces, in a container and responds with its output; `cmd` may be in a form.",
         parse: route::run,
         ..READ
     },

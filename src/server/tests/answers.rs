@@ -89,7 +89,7 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
     }
 }
 
-/// Whose version is what the channel holds.
+/// The version is the value of the channel.
 fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
     let version = version.clone();
     let mut views = views(vec![]);

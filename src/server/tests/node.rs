@@ -1,4 +1,4 @@
-//! What the node and the process say of themselves.
+//! Routes about the node and the process.
 
 use super::*;
 use http_body_util::{BodyExt, Full};

@@ -146,7 +146,7 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that
     assert!(text.starts_with("<!doctype html>") && text.ends_with("</html>\n"));
 }
 
-/// A node that changes twenty times a second, with pods of hostile names and words.
+/// A node that changes twenty times a second, with pods of hostile names and texts.
 fn changing() -> Views {
     let state = Arc::new(AtomicU64::new(1));
     let (shown, told) = (state.clone(), state.clone());
@@ -205,7 +205,7 @@ fn changing() -> Views {
     }
 }
 
-/// Whether there is a browser; where there has to be one, there is.
+/// Whether there is a browser; in CI there must be one.
 fn browser_is_here() -> bool {
     let here = std::process::Command::new("chromium")
         .arg("--version")
@@ -219,15 +219,14 @@ fn browser_is_here() -> bool {
         "no chromium here; hack/install-deps.sh --browser installs it"
     );
     if !here {
-        // Not by a macro, whose output of a test that passes nobody sees.
+        // Not by a macro, whose output is hidden when the test passes.
         let _ = std::io::stderr()
             .write_all(b"SKIPPED: no chromium here, so no page is tried in a browser\n");
     }
     here
 }
 
-/// The document as it stands after ten seconds of the browser's own clock, which does not run while it
-/// waits for an answer.
+/// The document after ten seconds of the browser's virtual time, which stands still during a request.
 async fn document(url: &str) -> String {
     let home = tempfile::tempdir().unwrap();
     let run = Command::new("chromium")
@@ -252,7 +251,7 @@ async fn document(url: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The state that the document shows.
+/// The state in the document.
 fn state(document: &str) -> u64 {
     let (_, rest) = document.split_once("state-").unwrap();
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -272,7 +271,7 @@ async fn a_browser_shows_hostile_text_as_text_and_follows_changes() {
             document.contains("&lt;script&gt;document.body.dataset.owned=1"),
             "{document}"
         );
-        // Nothing of it became an element, and nothing of it ran.
+        // None of it became an element or ran.
         assert!(!document.contains("data-owned"), "{document}");
         assert!(!document.contains("<img"), "{document}");
         assert_eq!(document.matches("<script").count(), 1, "{document}");

@@ -213,7 +213,7 @@ fn each_row_of_the_table_is_found_by_its_own_path_and_by_no_other_row() {
             let method = Method::from_bytes(entry.methods[0].as_bytes()).unwrap();
             let found = match route(*port, &method, &example(entry.pattern), None) {
                 Ok((found, _)) => found.pattern,
-                // A row whose parameters are needed.
+                // A row with required parameters.
                 Err(RouteError::BadQuery(_)) => continue,
                 Err(other) => panic!("{}: {other}", entry.pattern),
             };

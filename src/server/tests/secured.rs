@@ -1,4 +1,4 @@
-//! The secured port as clients meet it: real TLS, and an API server on loopback that says what it is told to.
+//! The secured port through real TLS, with a scripted API server on loopback.
 
 mod crowd;
 mod every_route;
@@ -31,7 +31,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What the port is to be like.
+/// The settings of the port.
 struct Setting {
     dir: tempfile::TempDir,
     limits: Limits,
@@ -70,13 +70,13 @@ impl Setting {
         setting
     }
 
-    /// Connections may stand idle for as long as the test takes.
+    /// Connections may be idle for as long as the test takes.
     fn patient(mut self) -> Self {
         (self.limits.head, self.limits.idle) = (LONG, LONG);
         self
     }
 
-    /// The API server says who somebody is and what they may.
+    /// The API server reviews tokens and access.
     async fn asking(api: &Scripted) -> Self {
         let mut setting = Self::alone();
         let path = api.kubeconfig(setting.dir.path());
@@ -94,12 +94,12 @@ impl Setting {
         self.dir.path().join(name)
     }
 
-    /// Puts an authority into the file of those whose client certificates count.
+    /// Adds an authority to the file of client authorities.
     fn trust(&self, authority: &Authority) {
         fs::write(self.file("clients.crt"), authority.pem()).unwrap();
     }
 
-    /// Puts a certificate into the files of the serving one, the key first.
+    /// Replaces the serving certificate in its files, the key first.
     fn show(&self, issued: &Issued) {
         fs::write(self.file("serving.key"), &issued.key_pem).unwrap();
         fs::write(self.file("serving.crt"), &issued.pem).unwrap();
@@ -175,7 +175,7 @@ async fn shake(served: &Served, config: &ClientConfig) -> io::Result<TlsStream<T
         .expect("no handshake in time")
 }
 
-/// Where the server's patience is short, and the machine may be slower than that.
+/// For deadlines of the server that are short on a slow machine.
 async fn shake_at_last(served: &Served, config: &ClientConfig) -> TlsStream<TcpStream> {
     let shaken = async {
         loop {
@@ -187,7 +187,7 @@ async fn shake_at_last(served: &Served, config: &ClientConfig) -> TlsStream<TcpS
     timeout(TIMEOUT, shaken).await.expect("no handshake ends")
 }
 
-/// All that comes until the connection closes, by an end or by a reset.
+/// Everything until the connection closes, by an end or by a reset.
 async fn read_all(stream: &mut TlsStream<TcpStream>) -> String {
     let mut bytes = Vec::new();
     let read = timeout(TIMEOUT, stream.read_to_end(&mut bytes));
@@ -218,7 +218,7 @@ fn answer(text: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// On a connection that stays open.
+/// The status of a GET on a connection that stays open.
 async fn ask(stream: &mut TlsStream<TcpStream>, target: &str) -> u16 {
     let request = format!("HEAD {target} HTTP/1.1\r\nHost: n1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -237,8 +237,8 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// Tokens are names with a dash and a number before it; "bad" is nobody's. Who is called "reader" may use
-/// `pods`, "root" everything, others nothing.
+/// Tokens are names with a dash and a number; "bad" is invalid. "reader" may use `pods`, "root" everything,
+/// others nothing.
 fn cluster(kind: &str, spec: &Value) -> Answer {
     if kind == "tokenreviews" {
         let name = spec["token"].as_str().unwrap().split('-').next().unwrap();
@@ -330,7 +330,7 @@ async fn a_token_may_be_a_subprotocol_of_a_websocket() {
     assert_eq!(status("reader-1", other).await, 403);
     assert_eq!(status("bad-1", other).await, 401);
     assert_eq!(status("root-1", "").await, 401, "no protocol is left");
-    // One good credential is enough.
+    // One valid credential is enough.
     let both = format!("{other}\r\n{}", bearer("bad-1").trim_end());
     assert_eq!(status("root-1", &both).await, 404);
     served.stop().await;
@@ -424,7 +424,7 @@ async fn client_certificates_count_where_their_authority_does() {
         (setting.clients.client("", &["viewers"]), 401),
         (setting.clients.expired_client("reader"), 401),
         (foreign.client("reader", &[]), 401),
-        // One for servers is none for clients.
+        // A certificate for servers is not valid for clients.
         (setting.clients.server("reader"), 401),
     ];
     for (issued, status) in &rows {
@@ -438,13 +438,13 @@ async fn client_certificates_count_where_their_authority_does() {
         questions[0]["groups"],
         json!(["viewers", "system:authenticated"])
     );
-    // A good token makes up for a bad certificate.
+    // A valid token makes up for an invalid certificate.
     let config = setting.client(Some(&rows[4].0));
     assert_eq!(
         get(&served, &config, "/pods", &bearer("reader-1")).await.0,
         200
     );
-    // A good certificate is not asked about a token.
+    // A client with a valid certificate causes no TokenReview.
     let asked = api.seen("tokenreviews").len();
     let config = setting.client(Some(&rows[0].0));
     assert_eq!(
@@ -481,7 +481,7 @@ async fn anonymous_requests_are_judged_where_they_are_let_in() {
     );
     let asked = api.seen("subjectaccessreviews");
     assert_eq!(asked[0]["groups"], json!(["system:unauthenticated"]));
-    // Who shows bad credentials is not anonymous.
+    // A client with invalid credentials is not anonymous.
     assert_eq!(
         get(&served, &plain, "/healthz/ping", &bearer("bad-1"))
             .await
@@ -500,7 +500,7 @@ async fn without_an_api_server_every_authenticated_user_may_do_everything() {
     assert_eq!(get(&served, &known, "/pods", "").await.0, 200);
     assert_eq!(get(&served, &known, "/nowhere", "").await.0, 404);
     assert_eq!(get(&served, &plain, "/pods", "").await.0, 401);
-    // What is there and what is not is nobody's business who is not let in.
+    // Unauthorized clients must not learn which paths exist.
     assert_eq!(get(&served, &plain, "/nowhere", "").await.0, 401);
     assert_eq!(get(&served, &plain, "/pods", &bearer("any")).await.0, 401);
     served.stop().await;
@@ -541,7 +541,7 @@ async fn the_route_determines_the_subresources_and_their_order() {
             "{line}: {asked:?}"
         );
     }
-    // Those who may ask hear what is wrong with the question.
+    // Authorized clients get the error of the query.
     let root = bearer("root-1");
     assert_eq!(get(&served, &plain, "/nowhere", &root).await.0, 404);
     assert_eq!(get(&served, &plain, "/events?limit=x", &root).await.0, 400);
@@ -651,7 +651,7 @@ async fn a_new_serving_certificate_is_used_for_new_connections_and_old_ones_stay
     let mut old = shake(&served, &config).await.unwrap();
     assert_eq!(ask(&mut old, "/pods").await, 200);
     let other = Authority::new("another cluster");
-    // First the two do not belong together, then they do.
+    // First certificate and key do not match, then they do.
     let new = other.server("n1");
     fs::write(setting.file("serving.crt"), &new.pem).unwrap();
     assert_eq!(get(&served, &config, "/pods", "").await.0, 200);
@@ -675,7 +675,7 @@ async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
     let known = setting.clients.client("ops", &[]);
     let mut old = shake(&served, &setting.client(Some(&known))).await.unwrap();
     assert_eq!(ask(&mut old, "/pods").await, 200);
-    // What cannot be read takes nothing away.
+    // An unreadable file changes nothing.
     fs::write(setting.file("clients.crt"), "junk").unwrap();
     let other = Authority::new("other clients");
     let new = other.client("ops", &[]);
@@ -703,7 +703,7 @@ async fn a_handshake_that_stalls_gives_its_place_back() {
     let served = setting.serve().await;
     let mut silent = served.connect().await;
     let mut halting = served.connect().await;
-    // A handshake message is announced that never comes whole.
+    // A handshake message that never arrives completely.
     halting
         .write_all(b"\x16\x03\x01\x02\x00\x01")
         .await
@@ -783,7 +783,7 @@ async fn shutdown_waits_neither_for_handshakes_nor_for_idle_clients() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
-/// Handlers that show the log of the container `c` of pod `a`, which goes on for as long as the writer is there.
+/// Handlers for the log of container `c` of pod `a`, which is followed for as long as the writer exists.
 fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     fs::write(log, "2026-01-02T03:04:05Z stdout F first\n").unwrap();
@@ -836,7 +836,7 @@ async fn a_log_that_is_followed_outlives_all_limits_and_keeps_no_place() {
     follower.write_all(request.as_bytes()).await.unwrap();
     let mut said = Vec::new();
     wait_said(&mut follower, &mut said, "first").await;
-    // Another connection has the only place, and loses it, idle since later.
+    // Another connection has the only place, and loses it because it is idle.
     let mut other = shake(&served, &config).await.unwrap();
     assert_eq!(ask(&mut other, "/pods").await, 200);
     assert_eq!(read_all(&mut other).await, "");
@@ -847,7 +847,7 @@ async fn a_log_that_is_followed_outlives_all_limits_and_keeps_no_place() {
     served.stop().await;
 }
 
-/// Reads until a line has come.
+/// Reads until a line has arrived.
 async fn wait_said(stream: &mut TlsStream<TcpStream>, said: &mut Vec<u8>, line: &str) {
     let read = async {
         while !String::from_utf8_lossy(said).contains(&format!("{line}\n")) {

@@ -1,4 +1,4 @@
-//! Real sockets, and clients that mean no good.
+//! Real sockets, and hostile clients.
 
 use super::*;
 
@@ -306,7 +306,7 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
             0 => break,
             read => text.extend_from_slice(&part[..read]),
         }
-        // Longer in all than any limit.
+        // Longer in total than any limit.
         if begun.elapsed() < Duration::from_secs(2) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -328,7 +328,7 @@ async fn shutdown_does_not_wait_for_a_client_that_waits_for_changes() {
         .write_all(b"GET /explain?after=1 HTTP/1.0\r\n\r\n")
         .await
         .unwrap();
-    // An answer to a later request shows that the first one has been taken up.
+    // A response to a later request shows that the first one is being handled.
     assert!(served.get("/healthz/ping").await.ends_with("ok"));
     let begun = std::time::Instant::now();
     served.stop().await;

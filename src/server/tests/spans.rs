@@ -1,4 +1,4 @@
-//! Which requests become spans of whose traces.
+//! Which requests become spans, and of which traces.
 
 use super::*;
 use crate::{
@@ -13,7 +13,7 @@ use hyper::Request;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-/// Asks as part of a trace and takes the whole answer.
+/// Sends a request with a trace context and reads the whole response.
 async fn ask(handlers: &Handlers, target: &str) -> u16 {
     let request = Request::builder()
         .uri(target)
@@ -25,7 +25,7 @@ async fn ask(handlers: &Handlers, target: &str) -> u16 {
     status
 }
 
-/// A auth for those without a name, or for nobody.
+/// Authenticates anonymous clients, or none.
 fn auth(anonymous: bool) -> KubeletAuth {
     let settings = AuthSettings {
         client_ca_file: Some("/nonexistent".into()),

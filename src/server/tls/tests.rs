@@ -1,4 +1,4 @@
-//! Certificates in files: read, made, replaced while they are in use.
+//! Certificates in files: read, generated, and replaced while they are in use.
 
 use super::*;
 use crate::apiserver::tests::pki::{Authority, Issued};
@@ -95,7 +95,7 @@ fn an_unusable_certificate_is_generated_again() {
     write(dir.path(), &authority.expired_client("node-1@1700000000"));
     anew("it has expired");
     kept();
-    // Whoever puts one there knows what for.
+    // A certificate of another issuer was put there on purpose.
     for issued in [
         other,
         authority.server("node-2"),
@@ -121,7 +121,7 @@ fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
         shown(&self_signed::read_again(dir.path(), &names).unwrap()),
         other.der
     );
-    // What a kubelet made itself is made anew before its end.
+    // A self-signed certificate is replaced before it expires.
     let old = Authority::new("other").expired_client("node-1@1700000000");
     write(dir.path(), &old);
     let pair = self_signed::read_again(dir.path(), &names).unwrap();
@@ -172,7 +172,7 @@ fn files_that_are_given_must_be_good_at_the_start() {
     assert!(format!("{error:#}").contains("--cert-dir"), "{error:#}");
 }
 
-/// Looks until the value is made of what is in the files now.
+/// Polls until the value is made of the current files.
 async fn wait<T: Send + Sync + 'static>(
     reloaded: &Arc<Reloaded<T>>,
     fact: impl Fn(&T) -> bool,
@@ -210,7 +210,7 @@ async fn changed_files_are_read_again_and_broken_ones_are_ignored() {
     assert_eq!(reads.load(Ordering::SeqCst), 1);
     fs::write(&path, "2").unwrap();
     wait(&number, |number| *number == 2).await;
-    // What cannot be read is tried until it can.
+    // An unreadable file is read again until it is valid.
     fs::write(&path, "x").unwrap();
     let before = reads.load(Ordering::SeqCst);
     wait(&number, |_| reads.load(Ordering::SeqCst) > before).await;

@@ -164,7 +164,7 @@ fn the_table_is_sorted_and_names_match_types() {
     let names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
     assert!(names.is_sorted(), "{names:?}");
     for family in FAMILIES {
-        // Upstream's own exceptions.
+        // Upstream's exceptions.
         let counter = match family.name {
             "container_memory_failcnt" => true,
             "container_fs_inodes_total" => false,

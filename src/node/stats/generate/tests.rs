@@ -166,7 +166,7 @@ fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
     let pod = &told.pods[0];
     assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(500));
     assert!(pod.cpu.as_ref().unwrap().psi.is_some() && pod.io.is_some());
-    // More in use than the limit allows is nothing left, not a huge number.
+    // More in use than the limit means that zero is available.
     assert_eq!(pod.memory.as_ref().unwrap().available_bytes, Some(0));
     let system: Vec<_> = told
         .node

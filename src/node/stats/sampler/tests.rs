@@ -46,7 +46,7 @@ fn only_cgroups_that_have_run_are_read_again() {
         faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
         Some(1)
     );
-    // The second look is a whole one too: only then is it known that nothing happens.
+    // The second sample reads everything too: only then is it known that nothing changes.
     cgroup(root.path(), "/k8s.io/one", 5, 7, 2);
     assert_eq!(
         faults(&sampler.snapshot(pods(), &[], Depth::Everything)),
@@ -90,7 +90,7 @@ fn a_cgroup_that_goes_comes_back_elsewhere_or_never_is_no_error() {
         None
     );
     sampler.snapshot(Vec::new(), &[], Depth::Everything);
-    // The machine itself stays.
+    // The machine's own samples stay.
     assert!(sampler.len() <= 1, "{}", sampler.len());
 }
 
@@ -155,11 +155,11 @@ fn a_deeper_sample_reads_what_a_shallow_one_left_out() {
     };
     for (depth, expected) in [
         (Depth::Core, (1, false)),
-        // At rest from here on, and still more is wanted.
+        // Idle from here on, but a deeper sample is requested.
         (Depth::Core, (1, false)),
         (Depth::Core, (1, false)),
         (Depth::Common, (1, true)),
-        // What was read stays with what is wanted less.
+        // A shallower sample keeps the deeper values.
         (Depth::Core, (1, true)),
         (Depth::Everything, (1, true)),
     ] {

@@ -1,15 +1,15 @@
-//! Clients that connect and say nothing, many of them, beside one who has a certificate.
+//! Many idle connections beside one client with a certificate.
 
 use super::*;
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::{net::TcpSocket, task::JoinSet, time::Instant};
 
-/// What an authenticated client may wait, however many others there are.
+/// Longest response time for an authenticated client, however many others there are.
 const WITHIN: Duration = Duration::from_secs(1);
-/// How many clients that were cut off come back in a second.
+/// How many clients reconnect in a second.
 const RETURNING: f64 = 2_000.0;
 
-/// So many silent clients from so many addresses; each comes back when it is cut off.
+/// So many idle clients from so many addresses; each one reconnects when it is cut off.
 struct Crowd {
     _clients: JoinSet<()>,
 }
@@ -54,7 +54,7 @@ async fn silent(source: Ipv4Addr, target: SocketAddr) -> Option<TcpStream> {
     socket.connect(target).await.ok()
 }
 
-/// As many descriptors as this process may have.
+/// Raises the limit of file descriptors.
 fn allow_descriptors(needed: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -70,8 +70,8 @@ fn allow_descriptors(needed: u64) {
     );
 }
 
-/// How long new connections take to the answer of `/healthz/ping`, and to the first line of a log that is
-/// followed, in ascending order.
+/// Times of new connections to the response of `/healthz/ping`, and to the first line of a followed log,
+/// ascending.
 async fn measure(served: &Served, config: &ClientConfig) -> [Vec<Duration>; 2] {
     let (mut health, mut log) = (Vec::new(), Vec::new());
     for _ in 0..11 {
@@ -106,7 +106,7 @@ async fn beside_a_crowd(size: usize, addresses: usize) {
         println!(
             "{size} silent connections from {addresses} addresses: {what}: {median:?}, at most {longest:?}"
         );
-        // One that is late may be the machine's.
+        // A single late one may be due to the machine.
         assert!(all[all.len() - 2] < WITHIN, "{what}: {all:?}");
     }
     drop(crowd);

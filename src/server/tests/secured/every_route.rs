@@ -1,9 +1,10 @@
-//! Every row of the table of routes, asked by everybody. A new row fails here until it is written down.
+//! Every row of the table of routes, requested with all kinds of credentials. A new row fails here until it has
+//! an entry.
 
 use super::*;
 use crate::server::routes::{ENTRIES, Entry, Port};
 
-/// How a route is asked for, what it answers to who may, and what it says to a question it cannot read.
+/// A request for a route, its response for an authorized client, and its response to a malformed query.
 struct Row {
     pattern: &'static str,
     target: &'static str,
@@ -261,7 +262,7 @@ fn row_of(entry: &Entry) -> &'static Row {
     row.unwrap_or_else(|| panic!("{} is not in this table", entry.pattern))
 }
 
-/// Who is called `only:NAME` may use that subresource, and nothing else.
+/// The user `only:NAME` has the right to that subresource alone.
 fn by_name(kind: &str, spec: &Value) -> Answer {
     if kind == "tokenreviews" {
         let user = json!({"username": spec["token"]});
@@ -272,7 +273,7 @@ fn by_name(kind: &str, spec: &Value) -> Answer {
     Answer::Json(201, json!({"allowed": user == format!("only:{asked}")}))
 }
 
-/// Asks on one connection after another, as a client without any state.
+/// Sends each request on a connection of its own.
 struct Clients {
     served: Served,
     plain: ClientConfig,
@@ -286,7 +287,7 @@ impl Clients {
     }
 }
 
-/// What is wrong with the answers at one row of the table.
+/// Errors in the responses of one row of the table.
 async fn faults(clients: &Clients, entry: &Entry) -> Vec<String> {
     let row = row_of(entry);
     let mut faults = Vec::new();

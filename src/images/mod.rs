@@ -9,14 +9,15 @@
 //! * **Must never** remember that an image is present (someone may remove it), nor log credentials.
 //! * **Answers to** upstream's `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
 
-mod prefetch;
 mod backoff;
 pub mod credentials;
 mod error;
 mod flight;
 pub mod gc;
+mod getter;
 mod image_name;
 mod manager;
+mod prefetch;
 mod pull_metrics;
 mod puller;
 pub mod records;
@@ -27,8 +28,9 @@ mod tests;
 
 pub use error::ImageError;
 pub(crate) use gc::sandbox_image;
+pub use getter::ImageManagerParts;
 pub use image_name::{ImageName, InvalidImageName};
-pub use manager::{ImageManager, ImageManagerParts};
+pub use manager::ImageManager;
 pub use prefetch::WantedImage;
 pub use pull_metrics::PullMetrics;
 pub use puller::PullConfig;

@@ -2,8 +2,8 @@
 //!
 //! Containers see these volumes read-only, so nobody could make the directories later.
 
-use super::sources::ContentError;
 use crate::model::{Pod, PodExt};
+use crate::volumes::error::ContentError;
 use std::path::{Component, Path, PathBuf};
 
 /// The directories, relative to the volume; only the outermost of those within one another

@@ -2,6 +2,7 @@
 //! the files they refer to.
 
 use super::{
+    config_error::ConfigError,
     container_config::{ContainerInputs, generate_container_config},
     container_files::{
         FilesRequest, make_container_files, make_pod_log_dir, read_env_files, read_resolv_conf,
@@ -12,7 +13,7 @@ use super::{
     network::dns::{DnsWarning, ResolvConf},
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
     security_context::ImageUser,
-    settings::{ConfigError, SpecSettings},
+    settings::SpecSettings,
     user_namespaces::{UserNamespaceError, UserNamespaces, ranges::IdRange},
 };
 use crate::runtime::kuberuntime::log_paths;

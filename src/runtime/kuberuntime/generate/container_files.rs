@@ -3,7 +3,7 @@
 
 use super::mounts::{self, ContainerFiles, ImageVolumes};
 use super::network::dns::{self, ResolvConf};
-use super::settings::{ConfigError, SpecSettings};
+use super::{config_error::ConfigError, settings::SpecSettings};
 use super::{
     env::{
         EnvFile, EnvFiles, Environment,

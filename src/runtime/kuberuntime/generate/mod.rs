@@ -9,6 +9,7 @@
 //!   `pkg/kubelet/kubelet_pods.go` and `pkg/kubelet/network/dns`.
 
 mod builder;
+mod config_error;
 pub mod container_config;
 pub mod container_files;
 pub mod env;

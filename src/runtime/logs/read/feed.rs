@@ -5,11 +5,10 @@
 //! thousand followers cost one reader, and one that has stopped reading costs nothing.
 
 use super::{
-    LogOptions,
+    LogOptions, blocking,
     history::{self, Live, Start},
     ring::Ring,
     step::{Idle, Step, read_at, step},
-    stream::blocking,
     watch::Directory,
 };
 use bytes::Bytes;

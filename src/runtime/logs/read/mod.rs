@@ -24,6 +24,8 @@ pub use decode::Decoder;
 pub use stream::{LogStream, Logs};
 
 use jiff::{SignedDuration, Timestamp};
+use std::io;
+use tokio::{sync::Semaphore, task::spawn_blocking};
 
 /// Which of a container's streams are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,4 +68,17 @@ pub fn since(
         ago.unwrap_or(Timestamp::MIN)
     });
     ago.max(since_time)
+}
+
+/// Reads of log files at once. They are short, and must not use all blocking threads.
+const MAX_READS: usize = 4;
+static READERS: Semaphore = Semaphore::const_new(MAX_READS);
+
+/// Runs a short piece of work on log files off the async threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    // Never closed.
+    let _permit = READERS.acquire().await.ok();
+    spawn_blocking(work).await.map_err(io::Error::other)?
 }

@@ -1,7 +1,7 @@
 //! A log as a stream of bytes: nothing is read before somebody wants it.
 
 use super::{
-    Decoder, LogOptions,
+    Decoder, LogOptions, blocking,
     feed::{Feed, Follower, Piece},
     history::{self, Older, Start},
     segment::{BLOCK, Cursor},
@@ -24,25 +24,12 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::{sync::Semaphore, task::spawn_blocking, time::sleep};
-
-/// Reads of log files at once. They are short, and must not take all the threads there are.
-const READS: usize = 4;
-static READERS: Semaphore = Semaphore::const_new(READS);
+use tokio::time::sleep;
 
 /// How much of older files is read in one go when nothing of it is wanted.
 const MAX_CHUNK_BYTES: usize = 4 << 20;
 /// How often to look for a directory that is not there yet, while its log is to be followed.
 const AWAIT_DIRECTORY: Duration = Duration::from_millis(200);
-
-/// Runs a short piece of work on log files off the async threads.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    // Never closed.
-    let _place = READERS.acquire().await.ok();
-    spawn_blocking(work).await.map_err(io::Error::other)?
-}
 
 /// Opens logs for reading. Clones share what followers share.
 #[derive(Clone, Default)]

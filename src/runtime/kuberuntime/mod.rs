@@ -28,6 +28,7 @@ pub mod translate;
 mod fixtures;
 
 use crate::{
+    base::EarlyRelease,
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid},
@@ -49,7 +50,7 @@ use restart_back_off::{RestartBackOff, back_off_text};
 use sandbox_back_off::SandboxBackOff;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{ContainerImages, ContainerStarter, PodRestarter, PostStart, SandboxCreator};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 pub use gc::plan::Policy as GcPolicy;
 pub use generate::{SpecSettings, UserNamespaces};
@@ -128,7 +129,7 @@ pub struct KubeGenericRuntimeManager {
     sandboxes: Arc<SandboxCreator>,
     starter: Arc<ContainerStarter>,
     restarter: Arc<PodRestarter>,
-    starting: Arc<Semaphore>,
+    starting: EarlyRelease,
 }
 
 impl KubeGenericRuntimeManager {
@@ -196,7 +197,7 @@ impl KubeGenericRuntimeManager {
             sandboxes: Arc::new(sandboxes),
             starter: Arc::new(starter),
             restarter: Arc::new(restarter),
-            starting: Arc::new(Semaphore::new(sync::STARTING)),
+            starting: EarlyRelease::new(sync::STARTING, sync::PERMIT_HOLD),
         }
     }
 

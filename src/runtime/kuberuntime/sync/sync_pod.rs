@@ -30,9 +30,8 @@ use tokio::time::Instant;
 /// before they need memory for requests.
 pub(in crate::runtime::kuberuntime) const STARTING: usize = 32;
 
-/// A pod that takes longer gives its place to another one and goes on beside it: none waits for one
-/// that hangs or pulls.
-const PERMIT_HOLD: Duration = Duration::from_secs(2);
+/// A pod that takes longer gives its permit back and continues: no pod waits for one that hangs or pulls.
+pub(in crate::runtime::kuberuntime) const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
 impl KubeGenericRuntimeManager {
     /// The steps that a pod needs now.
@@ -108,22 +107,16 @@ impl KubeGenericRuntimeManager {
             }
             return report;
         }
-        let place = tokio::select! {
-            place = self.starting.acquire() => place.ok(),
-            () = request.cancel.cancelled() => {
-                report.cancelled = true;
-                return report;
-            }
-        };
-        let mut starting = Box::pin(self.start(&request, &actions, &mut report));
-        if tokio::time::timeout(PERMIT_HOLD, &mut starting)
+        let Some(permit) = request
+            .cancel
+            .run_until_cancelled(self.starting.acquire())
             .await
-            .is_err()
-        {
-            drop(place);
-            starting.as_mut().await;
-        }
-        drop(starting);
+        else {
+            report.cancelled = true;
+            return report;
+        };
+        let starting = Box::pin(self.start(&request, &actions, &mut report));
+        permit.run(starting).await;
         report
     }
 

@@ -5,18 +5,12 @@ use super::{
     segment::{Cursor, Segment, TailStart, tail_start},
 };
 use crate::runtime::logs::{
-    files::{self, FileId},
+    files,
     names::{Form, GZIP, Rotated, Stamp},
 };
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use std::{
-    collections::VecDeque,
-    fs::{self, Metadata},
-    io,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::VecDeque, fs::Metadata, io, path::Path, sync::Arc};
 
 /// How often the chain is looked at again because a rotation changed it meanwhile.
 const TRIES: usize = 10;
@@ -74,19 +68,6 @@ pub(super) fn open_live(log: &Path) -> io::Result<Option<Live>> {
             None => return Ok(None),
         }
     }
-}
-
-/// The file that is written now, or was until just now: in the middle of a rotation the log has no file.
-pub(super) fn newest(log: &Path) -> io::Result<Option<FileId>> {
-    if let Some(there) = files::found(fs::symlink_metadata(log))? {
-        return Ok(Some(FileId::of(&there)));
-    }
-    let rotated = files::history(log)?;
-    let Some(last) = rotated.last().filter(|file| file.form == Form::Plain) else {
-        return Ok(None);
-    };
-    let there = files::found(fs::symlink_metadata(log.with_file_name(&last.name)))?;
-    Ok(there.map(|there| FileId::of(&there)))
 }
 
 fn stamps(files: &[Rotated]) -> Vec<Stamp> {

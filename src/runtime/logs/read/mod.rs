@@ -1,15 +1,14 @@
-//! Reading container logs: what is asked for, where to begin, and how it reaches the caller.
+//! Reading container logs: the options, where to begin, and how the log reaches the caller.
 //!
 //! A log is a chain of files: rotated ones, oldest first, then the one that the runtime writes to. A
-//! reader decodes the chain piece by piece as its caller takes the pieces. Those who follow the same
-//! log share its open files, one watch and what was read last ([`feed`]).
+//! reader decodes the chain piece by piece as its caller takes the pieces. A reader that follows holds one
+//! open file and shares the watch on its directory ([`follow`]).
 
 pub(super) mod choose;
 mod container;
 pub(super) mod decode;
-mod feed;
+mod follow;
 mod history;
-mod ring;
 mod segment;
 mod step;
 mod stream;

@@ -7,10 +7,10 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::{Code, Request, Response, Status};
 
+use super::codec::RawReply;
 use super::endpoint::Endpoint;
 use super::error::CriError;
 use super::metrics::CriMetrics;
-use super::raw::RawReply;
 use super::rpc::Rpc;
 use super::transport::{self, CallDeadline, CriService};
 use crate::base::otel::Tracer;

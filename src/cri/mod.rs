@@ -18,7 +18,6 @@ mod features;
 mod image;
 mod lists;
 mod metrics;
-mod raw;
 mod relist;
 mod rpc;
 mod runtime;

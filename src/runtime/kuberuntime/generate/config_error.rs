@@ -1,8 +1,7 @@
 //! Why a pod has no configuration.
 
 use super::{
-    env::EnvError, mounts::MountError, network::hostname::HostnameError,
-    security_context::SecurityError,
+    env::EnvError, hostname::HostnameError, mounts::MountError, security_context::SecurityError,
 };
 use crate::{resources::BadAmount, volumes::UnsafeName};
 

@@ -1,8 +1,8 @@
 //! Makes the files and directories that a container's configuration refers to. Executor of what
 //! the pure files beside it decide.
 
+use super::dns::{self, ResolvConf};
 use super::mounts::{self, ContainerFiles, ImageVolumes};
-use super::network::dns::{self, ResolvConf};
 use super::{config_error::ConfigError, settings::SpecSettings};
 use super::{
     env::{
@@ -10,7 +10,7 @@ use super::{
         env_file::{EnvFileError, MAX_FILE},
         wanted_files,
     },
-    network::hostname::pod_hostname,
+    hostname::pod_hostname,
 };
 use crate::base::with_own_files;
 use crate::host::files;

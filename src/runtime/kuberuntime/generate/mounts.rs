@@ -2,7 +2,7 @@
 
 use super::env::Environment;
 use super::env::expansion::expand_strictly;
-use super::network::hostname::PodHostname;
+use super::hostname::PodHostname;
 use crate::cri::v1;
 use crate::model::{Pod, PodExt};
 use crate::volumes::{SubPathRequest, VolumePaths, components};

@@ -12,9 +12,9 @@ use crate::runtime::kuberuntime::generate::config_error::ConfigError;
 use crate::runtime::kuberuntime::generate::container_config::{
     ContainerInputs, generate_container_config,
 };
+use crate::runtime::kuberuntime::generate::dns::ResolvConf;
 use crate::runtime::kuberuntime::generate::env::{EnvFiles, EnvInputs, make_environment};
 use crate::runtime::kuberuntime::generate::mounts::{ContainerFiles, ImageVolumes, MountSources};
-use crate::runtime::kuberuntime::generate::network::dns::ResolvConf;
 use crate::runtime::kuberuntime::generate::sandbox_config::{
     SandboxInputs, generate_pod_sandbox_config,
 };

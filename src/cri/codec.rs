@@ -9,7 +9,7 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
 /// Most requests and replies are smaller; what is larger makes its buffer grow. Every call that waits
-/// for its turn holds such a buffer, and tonic's own would be 8 KiB.
+/// for admission holds such a buffer, and tonic's own would be 8 KiB.
 const BUFFER: usize = 1024;
 
 /// From how many bytes on a stream's messages are sent on (tonic's own value).

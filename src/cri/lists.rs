@@ -23,7 +23,7 @@ use super::v1::{
 
 /// The order in which parts of the container list are read. Containers only move forward through
 /// created, running and exited, so one that changes between two parts shows up twice, never not
-/// at all; unknown is asked on both sides of running, from where it is entered and left.
+/// at all; unknown is listed before and after running, because it is entered and left from there.
 const CONTAINER_PARTS: [ContainerState; 5] = [
     ContainerState::ContainerUnknown,
     ContainerState::ContainerCreated,
@@ -78,8 +78,8 @@ impl RuntimeClient {
         }
     }
 
-    /// All sandboxes, unless they are the ones of the last list that `memory` saw. A reply without
-    /// news costs a hash instead of its decoding.
+    /// All sandboxes, unless they are the ones of the last list that `memory` saw. An unchanged reply is
+    /// hashed and not decoded.
     pub async fn relist_pod_sandboxes(
         &self,
         memory: &mut RelistMemory<PodSandbox>,
@@ -242,7 +242,7 @@ where
     Ok(all.into_values().collect())
 }
 
-/// Whether a list has to be read in parts although it was asked for as a stream: the runtime has no
+/// Whether a list has to be read in parts although a stream was requested: the runtime has no
 /// streams, or what it puts into one message of a stream (containerd: 5,000 entries) is too large as well.
 fn in_parts_instead<T>(streamed: &Result<T, CriError>) -> bool {
     matches!(

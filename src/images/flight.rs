@@ -40,7 +40,7 @@ impl<K: Eq + Hash, V: Clone + Send + Sync + 'static> Flights<K, V> {
         if let Some(work) = running.filter(|work| work.peek().is_none()) {
             return work;
         }
-        // It belongs to whoever asked first.
+        // It belongs to the first caller.
         let work = carried(begin()).boxed().shared();
         under_way.retain(|_, work| work.upgrade().is_some_and(|work| work.peek().is_none()));
         if let Some(weak) = work.downgrade() {

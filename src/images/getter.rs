@@ -278,7 +278,7 @@ impl ImageGetter {
     }
 }
 
-/// The image as the runtime is asked for it.
+/// The image in the form of a request to the runtime.
 fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), Problem> {
     let ImageRequest { image, pod, .. } = *request;
     let invalid = |error| {

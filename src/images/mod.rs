@@ -3,7 +3,7 @@
 //! * **Owns** the decision whether to pull ([`ImageManager`]), the queue of pulls, pulls that run ahead
 //!   of their containers, and the back-off of pulls that failed; the node's registry credentials
 //!   ([`credentials`]); records of what was pulled ([`records`]);
-//!   the removal of images that nobody needs ([`gc`]); reads image references ([`ImageName`]).
+//!   the removal of unused images ([`gc`]); reads image references ([`ImageName`]).
 //! * **Woken by** a pod that is about to start a container.
 //! * **Publishes** events about the container, and the reference to create it with.
 //! * **Must never** remember that an image is present (someone may remove it), nor log credentials.

@@ -15,9 +15,9 @@ use rustix::{
 };
 use std::path::{Path, PathBuf};
 
-/// Everybody in the pod may write.
+/// Every container of the pod may write.
 const ON_DISK: u32 = 0o777;
-/// A tmpfs is as the kernel makes it: nobody removes what belongs to somebody else.
+/// The kernel's mode of a tmpfs: sticky, so users cannot remove each other's files.
 const IN_MEMORY: u32 = 0o1777;
 
 /// Sets a volume up unless a note says that this was done (and, in memory, it is still mounted), so

@@ -45,7 +45,7 @@ pub enum VolumeError {
         /// Its kind.
         plugin: String,
     },
-    /// Something below the pod's directory is mounted that is not ours to unmount.
+    /// Something that the kubelet did not mount is mounted below the pod's directory.
     #[error("{0} is still mounted")]
     StillMounted(PathBuf),
     /// A file operation failed.

@@ -329,7 +329,7 @@ impl KubeGenericRuntimeManager {
         self.links.remove_logs_of(uid).await;
     }
 
-    /// How much is remembered of pods, by what it is.
+    /// Entries that are kept about pods, by kind.
     pub fn kept(&self) -> [(&'static str, usize); 5] {
         let (backing_off, prefetcher) = self.images.kept();
         [
@@ -341,7 +341,7 @@ impl KubeGenericRuntimeManager {
         ]
     }
 
-    /// Forgets what is remembered of a pod that is gone. Before its record in the journal goes.
+    /// Forgets what is remembered of a pod that is gone. Before its record in the pod state store goes.
     pub fn forget_pod(&self, uid: &PodUid) {
         self.back_off.forget(uid);
         self.images.forget_pod(uid);

@@ -1,6 +1,6 @@
 //! Which directories a volume needs because other volumes are mounted within it. Pure.
 //!
-//! Containers see these volumes read-only, so nobody could make the directories later.
+//! Containers see these volumes read-only, so the directories cannot be made later.
 
 use crate::model::{Pod, PodExt};
 use crate::volumes::error::ContentError;

@@ -1,4 +1,4 @@
-//! From a pod to what the runtime is asked for: gathers the inputs of the pure generators and makes
+//! From a pod to configurations: gathers the inputs of the pure generators and makes
 //! the files they refer to.
 
 use super::{
@@ -222,7 +222,7 @@ impl ConfigBuilder {
         match counted {
             Ok(Ok(count)) => count,
             Ok(Err(error)) => {
-                tracing::warn!(path = shown, err = %error, "Cannot count a container's log files");
+                tracing::warn!(path = shown, err = %error, "Failed to count a container's log files");
                 0
             }
             Err(_) => 0,
@@ -230,7 +230,7 @@ impl ConfigBuilder {
     }
 }
 
-/// The node's file is read anew for every sandbox, as it may change. Blocking.
+/// The node's file is read for every sandbox, because it may change. Blocking.
 fn read_host_resolv(path: Option<PathBuf>) -> anyhow::Result<Option<ResolvConf>> {
     match path {
         Some(path) => {

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{resources::BadAmount, volumes::UnsafeName};
 
-/// A pod asks for something that cannot be made into a configuration. The text is what users see
+/// A pod requests something that cannot be made into a configuration. The text is what users see
 /// as `CreateContainerConfigError` (or in a failed sandbox event).
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

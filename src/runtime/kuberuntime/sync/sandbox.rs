@@ -142,7 +142,7 @@ impl SandboxCreator {
     }
 
     /// After a call whose outcome is unknown, or a name that is taken: the sandbox may exist, with
-    /// containers in it. They are looked up and adopted instead of asking for others (P-10).
+    /// containers in it. They are looked up and adopted instead of creating others (P-10).
     async fn adopt_sandboxes(&self, pod: &Pod, error: &CriError) {
         if !error.may_have_created() {
             return;
@@ -178,7 +178,7 @@ impl SandboxCreator {
             Err(error) => tracing::warn!(
                 pod = %pod.full_name(),
                 err = %error,
-                "Cannot look for a sandbox that may have been created"
+                "Failed to look up a sandbox that may have been created"
             ),
         }
     }

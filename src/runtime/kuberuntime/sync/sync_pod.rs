@@ -219,7 +219,7 @@ impl KubeGenericRuntimeManager {
         Ok(())
     }
 
-    /// Step 4. `None` ends the turn.
+    /// Step 4. `None` ends the sync.
     async fn ensure_sandbox(
         &self,
         request: &SyncRequest<'_>,
@@ -285,7 +285,7 @@ impl KubeGenericRuntimeManager {
             let started = self
                 .start_one(request, sandbox, start, container, report)
                 .await;
-            // A plain init container that cannot start ends the turn; a sidecar is skipped.
+            // A plain init container that cannot start ends the sync; a sidecar is skipped.
             if report.cancelled || (!started && !is_sidecar(container)) {
                 return;
             }
@@ -320,7 +320,7 @@ impl KubeGenericRuntimeManager {
             report.cancelled = true;
             return false;
         }
-        tracing::debug!(container = start.name, reason = ?start.reason, "Starting a container");
+        tracing::debug!(containerName = start.name, reason = ?start.reason, "Starting a container");
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
                 report.acted = true;
@@ -349,7 +349,7 @@ impl KubeGenericRuntimeManager {
         self.pod_history.note(&pod.uid(), history_entry);
     }
 
-    /// The step that a turn is at.
+    /// Records the step that the sync is at.
     pub(super) fn doing(&self, pod: &Pod, step: String) {
         self.pod_history.doing(&pod.uid(), Some(step));
     }

@@ -16,7 +16,7 @@ use std::{collections::VecDeque, fs::Metadata, io, path::Path, sync::Arc};
 const TRIES: usize = 10;
 /// Most rotated files that one reader opens.
 const MAX_FILES: usize = 100;
-/// File systems tell when a file was written by a clock that lags by some milliseconds.
+/// File systems take modification times from a clock that lags by some milliseconds.
 const TIME_SLACK: SignedDuration = SignedDuration::from_secs(1);
 
 /// A file that the runtime writes to, or did when it was opened.
@@ -130,7 +130,7 @@ pub(super) fn start(
                 log = %log.display(),
                 file = file.name,
                 err = %error,
-                "A rotated log cannot be read and is left out"
+                "Failed to read a rotated log, skipping it"
             ),
         }
     }

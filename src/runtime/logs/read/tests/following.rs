@@ -222,7 +222,7 @@ async fn a_log_that_was_taken_away_is_read_on_and_so_is_the_one_made_in_its_plac
     let got = take(&mut stream, log.expected.len()).await;
     drop(log.reopen());
     log.lines(1);
-    // Nobody could see that the file without a name was closed.
+    // There is no event for the close of a file without a name.
     let rest = take(&mut stream, log.expected.len() - got.len()).await;
     assert_eq!(got + &rest, log.expected);
 }

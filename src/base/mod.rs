@@ -1,6 +1,6 @@
 //! Ground floor: small tools that know nothing of Kubernetes.
 //!
-//! * Owns: keyed back-off, rates, coalescing dirty sets, atomic files, files that are read again when they
+//! * Owns: keyed back-off, rates, permits that go back early, coalescing dirty sets, atomic files, files that are read again when they
 //!   change, named tasks with one shutdown, contained panics, places for quick work on files, URLs that hold
 //!   credentials, durations and quoted text as Go spells them.
 //! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
@@ -13,6 +13,7 @@ pub mod atomic_file;
 pub mod backoff;
 mod chain;
 mod dirty;
+mod early_release;
 mod own_files;
 mod percent;
 mod go_duration;
@@ -29,6 +30,7 @@ mod url;
 
 pub use chain::chain;
 pub use dirty::DirtySet;
+pub use early_release::{EarlyRelease, Permit};
 pub use go_duration::{GoDuration, ParseDurationError};
 pub use go_quote::{go_quote, is_printable, push_go_escaped};
 pub use hex::hex;

@@ -7,19 +7,18 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::{Code, Request, Response, Status};
 
+use super::codec::RawReply;
 use super::endpoint::Endpoint;
 use super::error::CriError;
-use super::limit::Limiter;
 use super::metrics::CriMetrics;
-use super::raw::RawReply;
-use super::rpc::{Lane, Rpc};
+use super::rpc::Rpc;
 use super::transport::{self, CallDeadline, CriService};
 use crate::base::otel::Tracer;
 
 /// The largest reply that is read. Runtimes commonly refuse to send more than 16 MiB themselves.
 pub(super) const MAX_REPLY: usize = 64 * 1024 * 1024;
 
-/// A connection that opens with the first call and opens again after it broke. Clones share it.
+/// A connection that opens with the first call and reopens after it broke. Clones share it.
 #[derive(Clone)]
 pub struct CriConnection {
     endpoint: Endpoint,
@@ -34,7 +33,7 @@ impl CriConnection {
         Self::traced(endpoint, request_timeout, metrics, Tracer::off())
     }
 
-    /// The same; each call is a span, of which the runtime is told.
+    /// The same; each call is a span, whose context is sent to the runtime.
     pub fn traced(
         endpoint: Endpoint,
         request_timeout: Duration,
@@ -59,17 +58,12 @@ impl CriConnection {
         self.request_timeout
     }
 
-    /// The admission of a lane's heavy calls.
-    pub fn limiter(&self, lane: Lane) -> &Limiter {
-        self.service.lane(lane)
-    }
-
     /// The service stack, for generated clients.
     pub(super) fn service(&self) -> CriService {
         self.service.clone()
     }
 
-    /// Makes a call of the runtime service and hands out the encoded reply.
+    /// Makes a call of the runtime service and returns the encoded reply.
     pub(super) async fn raw_reply<T>(&self, rpc: Rpc, request: T) -> Result<Bytes, CriError>
     where
         T: Message + Send + Sync + 'static,

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use super::rpc::Rpc;
 use super::transport::ConnectFailure;
 
-/// A call that did not succeed. Each variant carries the call and the runtime's own words.
+/// A call that did not succeed. Each variant carries the call and the runtime's message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the enum's own text says
 pub enum CriError {
@@ -20,7 +20,7 @@ pub enum CriError {
     AlreadyExists { rpc: Rpc, message: String },
     /// No answer came in time, or the connection broke while the call was under way, or the runtime
     /// gave up in the middle (`Unavailable` to a change that it had taken): it may have done, may still
-    /// do, or may never do what was asked. Look before asking again.
+    /// do, or may never do what was asked. Check before a retry.
     #[error("{rpc}: outcome unknown: {message}")]
     OutcomeUnknown {
         rpc: Rpc,
@@ -28,7 +28,7 @@ pub enum CriError {
         code: Code,
         message: String,
     },
-    /// The runtime cannot be reached: nothing was asked of it, or only a question that got no answer.
+    /// The runtime cannot be reached: no request was sent, or only one that changes nothing.
     #[error("{rpc}: runtime unavailable: {message}")]
     Unavailable {
         rpc: Rpc,
@@ -60,7 +60,7 @@ impl CriError {
         self.parts().0
     }
 
-    /// The runtime's words alone, for events and statuses.
+    /// The runtime's message alone, for events and statuses.
     pub fn message(&self) -> &str {
         self.parts().2
     }

@@ -4,7 +4,7 @@ use super::v1::StatusResponse;
 use tokio::sync::watch;
 
 /// What pods may ask of the runtime's default handler, the one without a name that pods without a
-/// runtime class get. A runtime that does not tell is one that cannot.
+/// runtime class get. A runtime that does not report it counts as one that cannot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
     /// Mount a whole tree read-only.
@@ -35,13 +35,13 @@ impl RuntimeFeatures {
     }
 }
 
-/// The board's one writer: whoever asks the runtime for its status.
+/// The store's one writer: the task that polls the runtime's status.
 pub type FeaturesWriter = watch::Sender<RuntimeFeatures>;
 
-/// Reads the board; cheap to clone.
+/// Reads the store; cheap to clone.
 pub type FeaturesReader = watch::Receiver<RuntimeFeatures>;
 
-/// A board. The runtime may be replaced by a newer one under a kubelet that runs on.
+/// A new store. The runtime may be replaced by a newer one while the kubelet runs.
 pub fn features_store(first: RuntimeFeatures) -> (FeaturesWriter, FeaturesReader) {
     watch::channel(first)
 }

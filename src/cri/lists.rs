@@ -1,7 +1,7 @@
 //! Lists of all sandboxes and containers. A list that fails is an error; a list that is too large for
 //! one message is read as a stream, or in parts where the runtime cannot stream.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, future::Future};
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
@@ -23,7 +23,7 @@ use super::v1::{
 
 /// The order in which parts of the container list are read. Containers only move forward through
 /// created, running and exited, so one that changes between two parts shows up twice, never not
-/// at all; unknown is asked on both sides of running, from where it is entered and left.
+/// at all; unknown is listed before and after running, because it is entered and left from there.
 const CONTAINER_PARTS: [ContainerState; 5] = [
     ContainerState::ContainerUnknown,
     ContainerState::ContainerCreated,
@@ -78,8 +78,8 @@ impl RuntimeClient {
         }
     }
 
-    /// All sandboxes, unless they are the ones of the last list that `memory` saw. A reply without
-    /// news costs a hash instead of its decoding.
+    /// All sandboxes, unless they are the ones of the last list that `memory` saw. An unchanged reply is
+    /// hashed and not decoded.
     pub async fn relist_pod_sandboxes(
         &self,
         memory: &mut RelistMemory<PodSandbox>,
@@ -124,38 +124,26 @@ impl RuntimeClient {
         filter: Option<PodSandboxFilter>,
         error: CriError,
     ) -> Result<Vec<PodSandbox>, CriError> {
-        if !matches!(error, CriError::Exhausted { .. }) {
-            return Err(error);
-        }
-        let request = StreamPodSandboxesRequest {
-            filter: filter.clone(),
+        let filter = &filter;
+        let streamed = async {
+            let filter = filter.clone();
+            let request = StreamPodSandboxesRequest { filter };
+            let stream = self.raw().stream_pod_sandboxes(request).await;
+            collect(Rpc::StreamPodSandboxes, stream, |part| part.pod_sandboxes).await
         };
-        let stream = self.raw().stream_pod_sandboxes(request).await;
-        let streamed = collect(Rpc::StreamPodSandboxes, stream, |part| part.pod_sandboxes).await;
-        if !in_parts_instead(&streamed) {
-            return streamed;
-        }
-        let filter = filter.unwrap_or_default();
-        if filter.state.is_some() {
-            return Err(error);
-        }
-        let mut all = HashMap::new();
-        for state in SANDBOX_PARTS {
+        let whole = filter.as_ref().is_none_or(|filter| filter.state.is_none());
+        let states = if whole { &SANDBOX_PARTS[..] } else { &[] };
+        let read = |state: PodSandboxState| async move {
             let state = Some(PodSandboxStateValue {
                 state: state.into(),
             });
             let part = PodSandboxFilter {
                 state,
-                ..filter.clone()
+                ..filter.clone().unwrap_or_default()
             };
-            let sandboxes = decode_sandboxes(self.sandboxes_raw(Some(part)).await?)?;
-            all.extend(
-                sandboxes
-                    .into_iter()
-                    .map(|sandbox| (sandbox.id.clone(), sandbox)),
-            );
-        }
-        Ok(all.into_values().collect())
+            decode_sandboxes(self.sandboxes_raw(Some(part)).await?)
+        };
+        over_limit(error, streamed, states, read, |sandbox| &sandbox.id).await
     }
 
     async fn containers_over_limit(
@@ -163,42 +151,30 @@ impl RuntimeClient {
         filter: Option<ContainerFilter>,
         error: CriError,
     ) -> Result<Vec<Container>, CriError> {
-        if !matches!(error, CriError::Exhausted { .. }) {
-            return Err(error);
-        }
-        let request = StreamContainersRequest {
-            filter: filter.clone(),
+        let filter = &filter;
+        let streamed = async {
+            let filter = filter.clone();
+            let request = StreamContainersRequest { filter };
+            let stream = self.raw().stream_containers(request).await;
+            collect(Rpc::StreamContainers, stream, |part| part.containers).await
         };
-        let stream = self.raw().stream_containers(request).await;
-        let streamed = collect(Rpc::StreamContainers, stream, |part| part.containers).await;
-        if !in_parts_instead(&streamed) {
-            return streamed;
-        }
-        let filter = filter.unwrap_or_default();
-        if filter.state.is_some() {
-            return Err(error);
-        }
-        let mut all = HashMap::new();
-        for state in CONTAINER_PARTS {
+        let whole = filter.as_ref().is_none_or(|filter| filter.state.is_none());
+        let states = if whole { &CONTAINER_PARTS[..] } else { &[] };
+        let read = |state: ContainerState| async move {
             let state = Some(ContainerStateValue {
                 state: state.into(),
             });
             let part = ContainerFilter {
                 state,
-                ..filter.clone()
+                ..filter.clone().unwrap_or_default()
             };
-            let containers = match self.containers_raw(Some(part.clone())).await {
-                Ok(reply) => decode_containers(reply)?,
-                Err(CriError::Exhausted { .. }) => self.containers_by_sandbox(part).await?,
-                Err(error) => return Err(error),
-            };
-            all.extend(
-                containers
-                    .into_iter()
-                    .map(|container| (container.id.clone(), container)),
-            );
-        }
-        Ok(all.into_values().collect())
+            match self.containers_raw(Some(part.clone())).await {
+                Ok(reply) => decode_containers(reply),
+                Err(CriError::Exhausted { .. }) => self.containers_by_sandbox(part).await,
+                Err(error) => Err(error),
+            }
+        };
+        over_limit(error, streamed, states, read, |container| &container.id).await
     }
 
     /// One state's containers, sandbox by sandbox. The sandboxes are listed first: one that comes
@@ -236,7 +212,37 @@ fn decode_containers(reply: Bytes) -> Result<Vec<Container>, CriError> {
     }
 }
 
-/// Whether a list has to be read in parts although it was asked for as a stream: the runtime has no
+/// A list whose plain reply failed with `error`. One that is too large is read as a stream, or else state by
+/// state, unless `states` is empty.
+async fn over_limit<T, S: Copy, F>(
+    error: CriError,
+    streamed: impl Future<Output = Result<Vec<T>, CriError>>,
+    states: &[S],
+    read: impl Fn(S) -> F,
+    id: fn(&T) -> &String,
+) -> Result<Vec<T>, CriError>
+where
+    F: Future<Output = Result<Vec<T>, CriError>>,
+{
+    if !matches!(error, CriError::Exhausted { .. }) {
+        return Err(error);
+    }
+    let streamed = streamed.await;
+    if !in_parts_instead(&streamed) {
+        return streamed;
+    }
+    if states.is_empty() {
+        return Err(error);
+    }
+    let mut all = HashMap::new();
+    for state in states {
+        let part = read(*state).await?;
+        all.extend(part.into_iter().map(|item| (id(&item).clone(), item)));
+    }
+    Ok(all.into_values().collect())
+}
+
+/// Whether a list has to be read in parts although a stream was requested: the runtime has no
 /// streams, or what it puts into one message of a stream (containerd: 5,000 entries) is too large as well.
 fn in_parts_instead<T>(streamed: &Result<T, CriError>) -> bool {
     matches!(

@@ -1,10 +1,10 @@
 //! The container runtime interface: the only module that talks to the runtime.
 //!
-//! * **Owns** the connection to the runtime's socket: the generated CRI v1 clients behind one stack of
-//!   admission, metrics, span and deadline ([`transport`]), typed errors, lists that survive the message
-//!   limit, and the event stream that heals itself ([`events`]).
+//! * **Owns** the connection to the runtime's socket: the generated CRI v1 clients behind admission, metrics,
+//!   span and deadline ([`transport`]), typed errors, lists of any size, and the event stream, which
+//!   reconnects ([`events`]).
 //! * **Woken by** its callers; the event task also by the runtime.
-//! * **Publishes** hints that a container changed, on a bounded board that forgets nothing.
+//! * **Publishes** hints that a container changed, in a bounded set that loses none.
 //! * **Must never** retry a call that changes something, turn a failed list into an empty one, treat an
 //!   event as more than a hint, or log a request or reply (they hold secrets).
 //! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
@@ -16,10 +16,8 @@ mod error;
 pub mod events;
 mod features;
 mod image;
-pub mod limit;
 mod lists;
 mod metrics;
-mod raw;
 mod relist;
 mod rpc;
 mod runtime;
@@ -41,7 +39,7 @@ pub use features::{FeaturesReader, FeaturesWriter, RuntimeFeatures, features_sto
 pub use image::ImageClient;
 pub use metrics::CriMetrics;
 pub use relist::{Relist, RelistMemory};
-pub use rpc::{Lane, Rpc};
+pub use rpc::Rpc;
 pub use runtime::{ExecOutput, RuntimeClient, SandboxStatus};
 pub use streaming::StdStreams;
 pub use wait::{RuntimeInfo, wait_for_runtime};

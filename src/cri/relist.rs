@@ -1,15 +1,15 @@
-//! Whether a list reply says anything new, without decoding it. Pure.
+//! Whether a list reply differs from the one before, without decoding it. Pure.
 //!
 //! Runtimes answer from hash maps: entries, and labels and annotations inside an entry, come in a new
 //! order each time. So the fingerprint of a reply is a sum over its entries, and that of an entry a
 //! sum over its fields: no order matters down to there, and every byte does. The hash is keyed at random
-//! per process, so nobody can prepare two states that look the same.
+//! per process, so two states that look the same cannot be prepared.
 
 use bytes::Bytes;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;
 
-/// What a list showed compared with the one before.
+/// A list compared with the one before.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Relist<T> {
     /// The same entries as in the last list.
@@ -18,8 +18,8 @@ pub enum Relist<T> {
     Changed(Vec<T>),
 }
 
-/// What one reader of a list remembers of it. Readers that must not miss a change from each other
-/// have one each.
+/// What one reader of a list remembers of it. Each reader needs its own, or it misses
+/// changes that another one saw.
 #[derive(Debug)]
 pub struct RelistMemory<T> {
     last: Option<Fingerprint>,
@@ -212,7 +212,7 @@ mod tests {
         let memory = RelistMemory::<Container>::new();
         let first = memory.fingerprint(&encode((0..50).map(|id| container(id, LABELS)).collect()));
         assert!(first.is_some());
-        // Maps are built anew and so iterate in another order.
+        // New maps iterate in another order.
         let again = memory.fingerprint(&encode(
             (0..50).rev().map(|id| container(id, LABELS)).collect(),
         ));

@@ -56,9 +56,9 @@ pub enum Rpc {
     ContainerdSubscribe,
 }
 
-/// Which calls wait for each other at the door of the runtime.
+/// Heavy calls are limited lane by lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
+pub(super) enum Lane {
     /// Calls that start something: many at once make each other slow.
     Start,
     /// Calls that take something down; they never wait behind starts.
@@ -237,7 +237,7 @@ impl Rpc {
     }
 
     /// The lane a heavy call is admitted through; `None` for calls that need no admission.
-    pub fn lane(self) -> Option<Lane> {
+    pub(super) fn lane(self) -> Option<Lane> {
         match self {
             Rpc::RunPodSandbox | Rpc::CreateContainer | Rpc::StartContainer => Some(Lane::Start),
             Rpc::StopPodSandbox | Rpc::RemovePodSandbox | Rpc::RemoveContainer => {

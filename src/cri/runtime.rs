@@ -37,7 +37,7 @@ pub struct SandboxStatus {
     pub sandbox: PodSandboxStatus,
     /// Its containers, from runtimes that list them here; otherwise empty.
     pub containers: Vec<ContainerStatus>,
-    /// Free-form details, when asked for.
+    /// Free-form details, if requested.
     pub info: HashMap<String, String>,
 }
 
@@ -308,7 +308,7 @@ impl RuntimeClient {
 
     /// Runs a command in a container and waits for its end; a timeout of zero waits for ever. The
     /// runtime counts in whole seconds, so others are rounded up. Output over the limit is
-    /// `Exhausted`. A command that the runtime killed after `timeout` is an error of its own words.
+    /// `Exhausted`. A command that the runtime killed after `timeout` is an error with the runtime's message.
     pub async fn exec_sync(
         &self,
         id: &str,

@@ -160,7 +160,7 @@ pub(crate) struct TestRuntime {
 }
 
 impl TestRuntime {
-    /// A socket that nobody listens on yet.
+    /// A socket without a listener.
     pub(crate) fn stopped() -> TestRuntime {
         TestRuntime {
             dir: tempfile::tempdir().unwrap(),

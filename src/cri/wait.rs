@@ -40,7 +40,7 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
                     ..
                 } = &info.version;
                 let endpoint = runtime.connection().endpoint();
-                tracing::info!(%endpoint, runtime_name, runtime_version, "container runtime is ready");
+                tracing::info!(%endpoint, runtime_name, runtime_version, "Container runtime is ready");
                 return info;
             }
             Err(missing) => missing,
@@ -51,7 +51,7 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
         };
         if repeat {
             let endpoint = runtime.connection().endpoint();
-            tracing::warn!(%endpoint, "waiting for the container runtime: {missing}");
+            tracing::warn!(%endpoint, "Waiting for the container runtime: {missing}");
             last = Some((missing, Instant::now()));
         }
         sleep(LOOK_EVERY).await;
@@ -68,7 +68,7 @@ async fn ready(runtime: &RuntimeClient) -> Result<RuntimeInfo, String> {
         return Err(complaint);
     }
     if let Some(complaint) = not_ready(&status, NETWORK_READY) {
-        tracing::info!("starting without pod network: {complaint}");
+        tracing::info!("Starting without pod network: {complaint}");
     }
     Ok(RuntimeInfo { version, status })
 }

@@ -1,4 +1,4 @@
-//! Why an image cannot be used, and what users are told about it.
+//! Why an image cannot be used, and what users see of it.
 
 use tokio::time::Instant;
 use tonic::Code;
@@ -34,8 +34,8 @@ impl ImageError {
         }
     }
 
-    /// What a failed pull is, by the runtime's words: errors that begin with one of the CRI's own names
-    /// are told apart.
+    /// The kind of a failed pull, by the runtime's message: errors that begin with one of the CRI's own
+    /// names are distinguished.
     pub(super) fn of_pull(image: &str, text: &str) -> ImageError {
         let because = |reason: &'static str, what: &str, rest: &str| {
             let message = format!("image pull failed for {image} because the {what}{rest}");

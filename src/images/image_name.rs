@@ -21,7 +21,7 @@ pub struct ImageName {
     pub digest: String,
 }
 
-/// A reference that nothing can be pulled by, in the words users know.
+/// A reference that cannot be pulled; upstream's texts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("couldn't parse image name {image:?}: {problem}")]
 pub struct InvalidImageName {

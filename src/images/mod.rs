@@ -3,19 +3,20 @@
 //! * **Owns** the decision whether to pull ([`ImageManager`]), the queue of pulls, pulls that run ahead
 //!   of their containers, and the back-off of pulls that failed; the node's registry credentials
 //!   ([`credentials`]); records of what was pulled ([`records`]);
-//!   the removal of images that nobody needs ([`gc`]); reads image references ([`ImageName`]).
+//!   the removal of unused images ([`gc`]); reads image references ([`ImageName`]).
 //! * **Woken by** a pod that is about to start a container.
 //! * **Publishes** events about the container, and the reference to create it with.
 //! * **Must never** remember that an image is present (someone may remove it), nor log credentials.
 //! * **Answers to** upstream's `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
 
-mod prefetch;
 mod backoff;
 pub mod credentials;
 mod error;
 pub mod gc;
+mod getter;
 mod image_name;
 mod manager;
+mod prefetch;
 mod pull_metrics;
 mod puller;
 pub mod records;
@@ -26,8 +27,9 @@ mod tests;
 
 pub use error::ImageError;
 pub(crate) use gc::sandbox_image;
+pub use getter::ImageManagerParts;
 pub use image_name::{ImageName, InvalidImageName};
-pub use manager::{ImageManager, ImageManagerParts};
+pub use manager::ImageManager;
 pub use prefetch::WantedImage;
 pub use pull_metrics::PullMetrics;
 pub use puller::PullConfig;

@@ -1,9 +1,9 @@
-//! Pulls that run ahead of the containers that will need them.
+//! Pulls images before the containers that need them start.
 //!
-//! Containers start one after the other; what they are made from need not wait for that. When a
-//! pod's turn begins to start containers, the images of all that are still to come are looked for
-//! and pulled in the background, in the order of the containers, through the same queue as any
-//! other pull. The container's own turn then finds the outcome here instead of asking again.
+//! Containers start one after the other; their images need not wait for that. When a sync begins to start
+//! containers, the images of all that are still to come are looked up and pulled in the background, in the
+//! order of the containers, through the same queue as any other pull. The start of a container then takes
+//! the outcome from here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::error::ImageError;
-use super::manager::{ImageManager, Verdict};
+use super::getter::{Decision, ImageGetter};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::base::otel::carried;
 use crate::base::panics::{Place, contain};
@@ -24,8 +24,8 @@ use crate::cri::v1::PodSandboxConfig;
 use crate::model::{Pod, PodExt, PodUid};
 use crate::state::events::ObjectRef;
 
-/// For how long what was learnt ahead is believed. After that somebody may have removed the image,
-/// and `Always` means a look at the registry when the container starts.
+/// For how long a prefetched outcome is used. After that the image may have been removed, and `Always`
+/// requires a request to the registry when the container starts.
 const TTL: Duration = Duration::from_secs(60);
 
 /// An image that a container of a pod will need.
@@ -39,16 +39,16 @@ pub struct WantedImage {
     pub policy: PullPolicy,
 }
 
-/// What came of it.
+/// The result of a prefetch.
 #[derive(Debug, Clone)]
 pub(super) enum Outcome {
-    /// It was on the machine and may be used; nobody has been told yet.
+    /// It is on the machine and may be used; its event is not emitted yet.
     Present(ReadyImage),
-    /// It was pulled, and the events have told so.
+    /// It was pulled, and its events are emitted.
     Pulled(ReadyImage),
-    /// The pull failed, and the events have told so.
+    /// The pull failed, and its events are emitted.
     Failed(ImageError),
-    /// Nothing was done; the container is to ask for itself.
+    /// There is no result; the container gets the image itself.
     Unknown,
 }
 
@@ -59,7 +59,7 @@ struct Done {
 }
 
 impl Done {
-    /// Whether a container may go by it at `now`.
+    /// Whether a container may use it at `now`.
     fn holds(&self, now: Instant) -> bool {
         match &self.outcome {
             Outcome::Present(_) | Outcome::Pulled(_) => {
@@ -71,7 +71,7 @@ impl Done {
     }
 }
 
-/// One pull ahead. Dropping it ends the pull, unless a container waits for it at that moment.
+/// One prefetch. Dropping it cancels the pull, unless a container waits for it at that moment.
 struct Job {
     wanted: WantedImage,
     done: Shared<BoxFuture<'static, Done>>,
@@ -90,8 +90,8 @@ impl Job {
         own.policy == policy && own.image == image && own.object == *object
     }
 
-    /// Not to be begun again: under way, in its back-off, or with an image that was there. That may
-    /// not be believed any more when the container starts, but looking now would not help it.
+    /// Whether it need not be started again: it is under way, in its back-off, or found the image. That
+    /// result may be too old when the container starts, but a lookup now would not help.
     fn stands(&self, now: Instant) -> bool {
         let is_there =
             |done: &Done| matches!(done.outcome, Outcome::Present(_) | Outcome::Pulled(_));
@@ -100,15 +100,60 @@ impl Job {
     }
 }
 
-/// Pulls ahead by pod.
-#[derive(Default)]
+/// Prefetches by pod.
 pub(super) struct Prefetcher {
+    getter: ImageGetter,
     pods: Mutex<HashMap<PodUid, Vec<Job>>>,
 }
 
 impl Prefetcher {
-    /// Waits for the outcome of what was begun for this container, and takes it out. `None` when
-    /// nothing was begun, or nothing came of it that may be gone by.
+    pub(super) fn new(getter: ImageGetter) -> Prefetcher {
+        Prefetcher {
+            getter,
+            pods: Mutex::default(),
+        }
+    }
+
+    pub(super) fn prefetch(
+        &self,
+        pod: &Arc<Pod>,
+        wanted: Vec<WantedImage>,
+        sandbox: &PodSandboxConfig,
+    ) {
+        let now = Instant::now();
+        let mut pods = self.pods.lock();
+        let mut jobs = pods.remove(&pod.uid()).unwrap_or_default();
+        jobs.retain(|job| {
+            let again = |w: &WantedImage| job.is_for(&w.object, &w.image, w.policy);
+            job.stands(now) && wanted.iter().any(again)
+        });
+        let mut before = None;
+        for wanted in wanted {
+            let same =
+                |job: &Job| job.wanted.image == wanted.image && job.wanted.policy == wanted.policy;
+            // A second container of the same image finds it there when it starts.
+            let later = wanted.policy == PullPolicy::Never || jobs.iter().any(same);
+            if later || self.getter.is_held_back(&pod.uid(), &wanted.image) {
+                continue;
+            }
+            let (queued, next) = oneshot::channel();
+            let work = Work {
+                getter: self.getter.clone(),
+                pod: pod.clone(),
+                wanted: wanted.clone(),
+                sandbox: sandbox.clone(),
+            };
+            let done = done(work.run(before.replace(next), queued));
+            let task = tokio::spawn(done.clone().map(drop)).abort_handle();
+            jobs.push(Job { wanted, done, task });
+        }
+        if !jobs.is_empty() {
+            pods.insert(pod.uid(), jobs);
+        }
+    }
+
+    /// Waits for the outcome of the container's prefetch and removes it. `None` when there is none, or it
+    /// is too old.
     pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<Outcome> {
         let pod = request.pod.uid();
         let mine = |job: &Job| job.is_for(request.object, request.image, request.policy);
@@ -132,56 +177,14 @@ impl Prefetcher {
         self.pods.lock().len()
     }
 
-    /// Nobody wants the pod's images any more.
+    /// Cancels the prefetches of a pod.
     pub(super) fn forget(&self, pod: &PodUid) {
         let jobs = self.pods.lock().remove(pod);
         drop(jobs);
     }
 }
 
-impl ImageManager {
-    /// Begins to get the images of containers that will start one after the other, in that order.
-    /// What was begun in an earlier turn goes on; what is in no list any more is given up.
-    pub fn prefetch(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>, sandbox: &PodSandboxConfig) {
-        let now = Instant::now();
-        let mut pods = self.prefetcher().pods.lock();
-        let mut jobs = pods.remove(&pod.uid()).unwrap_or_default();
-        jobs.retain(|job| {
-            let again = |w: &WantedImage| job.is_for(&w.object, &w.image, w.policy);
-            job.stands(now) && wanted.iter().any(again)
-        });
-        let mut before = None;
-        for wanted in wanted {
-            let same =
-                |job: &Job| job.wanted.image == wanted.image && job.wanted.policy == wanted.policy;
-            // A second container of the same image finds it there in its own turn.
-            let later = wanted.policy == PullPolicy::Never || jobs.iter().any(same);
-            if later || self.is_held_back(&pod.uid(), &wanted.image) {
-                continue;
-            }
-            let (queued, next) = oneshot::channel();
-            let work = Work {
-                manager: self.clone(),
-                pod: pod.clone(),
-                wanted: wanted.clone(),
-                sandbox: sandbox.clone(),
-            };
-            let done = done(work.run(before.replace(next), queued));
-            let task = tokio::spawn(done.clone().map(drop)).abort_handle();
-            jobs.push(Job { wanted, done, task });
-        }
-        if !jobs.is_empty() {
-            pods.insert(pod.uid(), jobs);
-        }
-    }
-
-    /// Gives up what is pulled ahead for a pod that ends.
-    pub fn stop_prefetches(&self, pod: &PodUid) {
-        self.prefetcher().forget(pod);
-    }
-}
-
-/// What several may wait for. A panic of the work is not theirs.
+/// An outcome that several can wait for. A panic of the work does not reach them.
 fn done(work: impl Future<Output = Outcome> + Send + 'static) -> Shared<BoxFuture<'static, Done>> {
     let done = async {
         let outcome = contain(Place::ImagePrefetch, work).await;
@@ -195,22 +198,22 @@ fn done(work: impl Future<Output = Outcome> + Send + 'static) -> Shared<BoxFutur
 
 /// The image of one container.
 struct Work {
-    manager: ImageManager,
+    getter: ImageGetter,
     pod: Arc<Pod>,
     wanted: WantedImage,
     sandbox: PodSandboxConfig,
 }
 
 impl Work {
-    /// Looks once the container before has its place in the queue, so that pulls queue in the order
-    /// in which their containers start, and says when it has its own.
+    /// Starts once the container before has its place in the queue, so that pulls queue in the order in
+    /// which their containers start, and signals when it has its own.
     async fn run(
         self,
         before: Option<oneshot::Receiver<()>>,
         queued: oneshot::Sender<()>,
     ) -> Outcome {
         if let Some(before) = before {
-            // An error says that the one before needs no place, or has been given up.
+            // An error means that the one before needs no place, or was cancelled.
             let _ = before.await;
         }
         self.outcome(queued).await
@@ -224,13 +227,13 @@ impl Work {
             policy: self.wanted.policy,
             sandbox_config: Some(&self.sandbox),
         };
-        match self.manager.judge(&request).await {
-            Ok(Verdict::Use(image)) => Outcome::Present(image),
-            Ok(Verdict::Pull(plan)) => {
-                let credentials = self.manager.credentials(&plan).await;
-                let pull = self.manager.pull(&request, plan, credentials);
+        match self.getter.decide(&request).await {
+            Ok(Decision::Use(image)) => Outcome::Present(image),
+            Ok(Decision::Pull(plan)) => {
+                let credentials = self.getter.credentials(&plan).await;
+                let pull = self.getter.pull(&request, plan, credentials);
                 tokio::pin!(pull);
-                // The first look at it takes its place in the queue.
+                // The first poll takes its place in the queue.
                 let first = futures::poll!(pull.as_mut());
                 drop(queued);
                 let pulled = match first {
@@ -239,7 +242,7 @@ impl Work {
                 };
                 pulled.map_or_else(Outcome::Failed, Outcome::Pulled)
             }
-            // The container's own turn says what is wrong.
+            // The start of the container reports the problem.
             Err(_) => Outcome::Unknown,
         }
     }
@@ -250,7 +253,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_pull_ahead_that_panics_tells_its_container_nothing() {
+    async fn a_prefetch_that_panics_has_no_outcome() {
         let done = done(async { panic!("as scripted") });
         let both = tokio::join!(done.clone(), done);
         for done in [both.0, both.1] {

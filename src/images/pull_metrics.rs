@@ -66,8 +66,8 @@ impl PullMetrics {
         }
     }
 
-    /// An image of so many bytes was pulled for a pod, which had asked for it then.
-    pub(super) fn pulled(&self, pod: &PodUid, size: u64, took: Duration, asked: Instant) {
+    /// An image of so many bytes was pulled for a pod, which requested it at `requested`.
+    pub(super) fn pulled(&self, pod: &PodUid, size: u64, took: Duration, requested: Instant) {
         let image_size_in_bytes = label(size);
         let size = Size {
             image_size_in_bytes,
@@ -77,7 +77,7 @@ impl PullMetrics {
         let mut pulls = self.pulls.lock();
         let pulls = pulls.entry(pod.clone()).or_default();
         if pulls.len() < MAX {
-            pulls.push((asked, Instant::now()));
+            pulls.push((requested, Instant::now()));
         }
     }
 

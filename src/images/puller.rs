@@ -1,4 +1,4 @@
-//! The queue of pulls: a few at once, each image once, no faster than the registry is to be asked.
+//! The queue of pulls: a few at once, each image once, no faster than the limits for the registry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,7 +106,7 @@ impl Puller {
         }
     }
 
-    /// Pulls an image with the first login that works. The error is in the words of events. Dropping
+    /// Pulls an image with the first login that works. The error is a text for events. Dropping
     /// the future gives the pull up, unless others want it too.
     pub(super) async fn pull(&self, order: PullOrder<'_>) -> Result<Pulled, String> {
         let key = (order.image.to_owned(), order.credentials.clone());
@@ -185,7 +185,7 @@ impl Pull {
             match self.once(Some(auth)).await {
                 Ok(image_ref) => return Ok(image_ref),
                 Err(error) => {
-                    // Equal failures are told once.
+                    // Equal failures are reported once.
                     let text = pull_text(&error);
                     if !errors.contains(&text) {
                         errors.push(text);

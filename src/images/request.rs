@@ -1,4 +1,4 @@
-//! What a container asks for, and what it gets.
+//! The image that a container needs, and the image it gets.
 
 use crate::cri::v1::{Image, PodSandboxConfig};
 use crate::model::Pod;

@@ -2,7 +2,7 @@
 //!
 //! A caller that gives up leaves the work behind. What is left behind runs on, but makes nothing any
 //! more below the pod's directory; it runs beside nothing that is done for the same pod later, and
-//! whoever takes down what it made waits only until it makes nothing.
+//! the teardown of what it made waits only until it makes nothing more.
 
 use crate::model::PodUid;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ pub(super) enum NotDone {
     TimedOut,
 }
 
-/// What a piece of work asks before it makes anything. Cheap to clone.
+/// What a piece of work checks before it makes anything. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Permit {
     shared: Arc<PermitState>,

@@ -6,6 +6,7 @@ use super::{
     error::io_error,
     paths::Plugin,
     plan::Medium,
+    pod_dirs::make_dir,
 };
 use crate::host::files;
 use rustix::{
@@ -14,9 +15,9 @@ use rustix::{
 };
 use std::path::{Path, PathBuf};
 
-/// Everybody in the pod may write.
+/// Every container of the pod may write.
 const ON_DISK: u32 = 0o777;
-/// A tmpfs is as the kernel makes it: nobody removes what belongs to somebody else.
+/// The kernel's mode of a tmpfs: sticky, so users cannot remove each other's files.
 const IN_MEMORY: u32 = 0o1777;
 
 /// Sets a volume up unless a note says that this was done (and, in memory, it is still mounted), so
@@ -40,14 +41,14 @@ pub(super) fn set_up(
     if mounted && ready.exists() && directory.is_dir() {
         return Ok(directory);
     }
-    make(&pod.volumes_of(Plugin::EmptyDir), 0o750)?;
-    make(&directory, ON_DISK)?;
+    make_dir(&pod.volumes_of(Plugin::EmptyDir), 0o750)?;
+    make_dir(&directory, ON_DISK)?;
     if !mounted {
         mount(&directory, medium, mounter)?;
     }
     own(&directory, medium, group).map_err(io_error("give away", &directory))?;
-    make(&pod.empty_dir_notes(), 0o750)?;
-    make(&note, 0o750)?;
+    make_dir(&pod.empty_dir_notes(), 0o750)?;
+    make_dir(&note, 0o750)?;
     files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))?;
     Ok(directory)
 }
@@ -74,9 +75,4 @@ fn own(directory: &Path, medium: Medium, group: Group) -> std::io::Result<()> {
         Medium::HugePages { .. } => rustix::fs::fstat(&opened)?.st_mode & 0o7777,
     };
     group.own(opened.as_fd(), mode, READ_WRITE, true)
-}
-
-/// Makes a directory whose parent is there; true when it was not.
-pub(super) fn make(directory: &Path, mode: u32) -> Result<bool, SetUpError> {
-    files::make_dir(directory, mode).map_err(io_error("make directory", directory))
 }

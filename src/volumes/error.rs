@@ -1,13 +1,11 @@
 //! What can go wrong with a volume.
 
-use super::{
-    UnsafeName,
-    content::{ContentError, ContentErrors},
-};
+use super::{UnsafeName, content::payload::PathError};
+use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
 use crate::model::QuantityError;
-use crate::resources::BadAmount;
+use crate::resources::{BadAmount, FieldRefError};
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -47,7 +45,7 @@ pub enum VolumeError {
         /// Its kind.
         plugin: String,
     },
-    /// Something below the pod's directory is mounted that is not ours to unmount.
+    /// Something that the kubelet did not mount is mounted below the pod's directory.
     #[error("{0} is still mounted")]
     StillMounted(PathBuf),
     /// A file operation failed.
@@ -111,6 +109,54 @@ pub enum SetUpError {
         source: io::Error,
     },
 }
+
+/// Why a volume's files cannot be made; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContentError {
+    /// An object is not there or cannot be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// An object was not looked up.
+    #[error("{} {:?} was not looked up", .0.kind, .0.name)]
+    NotLookedUp(ObjectKey),
+    /// A ConfigMap has no such entry.
+    #[error("configmap references non-existent config key: {0}")]
+    ConfigMapKey(String),
+    /// A Secret has no such entry.
+    #[error("references non-existent secret key: {0}")]
+    SecretKey(String),
+    /// A path cannot be one in a volume.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The pod has no such field.
+    #[error("unsupported fieldPath: {0}")]
+    FieldPath(String),
+    /// An amount of a resource cannot be shown.
+    #[error(transparent)]
+    Resource(#[from] FieldRefError),
+    /// The volume is to be mounted outside of the container.
+    #[error("invalid container mount point {0}")]
+    MountPoint(String),
+    /// A source that this kubelet does not have.
+    #[error("a source of the volume is not supported by this kubelet")]
+    UnknownSource,
+}
+
+/// All that is wrong, as upstream lists it: one thing as it is, several in brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContentErrors(pub Vec<ContentError>);
+
+impl fmt::Display for ContentErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [only] = self.0.as_slice() {
+            return only.fmt(f);
+        }
+        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "[{}]", texts.join(", "))
+    }
+}
+
+impl std::error::Error for ContentErrors {}
 
 impl From<UnsafeName> for SetUpError {
     fn from(name: UnsafeName) -> Self {

@@ -1,6 +1,6 @@
 //! The pod's own directory and the small files the kubelet keeps in it. Blocking.
 
-use super::{KubeletRoot, PodDir, VolumeError};
+use super::{KubeletRoot, PodDir, SetUpError, VolumeError, error};
 use crate::host::files;
 use crate::model::PodUid;
 use std::{
@@ -79,6 +79,11 @@ pub fn list(root: &KubeletRoot) -> Result<Vec<PodUid>, VolumeError> {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .filter_map(|entry| entry.file_name().into_string().ok());
     Ok(names.map(PodUid::from).collect())
+}
+
+/// Creates a directory whose parent exists; true if it is new.
+pub(super) fn make_dir(directory: &Path, mode: u32) -> Result<bool, SetUpError> {
+    files::make_dir(directory, mode).map_err(error::io_error("make directory", directory))
 }
 
 fn make(directory: &Path) -> Result<(), VolumeError> {

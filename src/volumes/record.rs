@@ -73,7 +73,7 @@ pub(super) fn check(pod: &PodDir) -> Result<(), VolumeError> {
         read => read.map_err(io_error("read", &path))?,
     };
     let Ok(records) = serde_json::from_slice::<Records>(&text) else {
-        tracing::warn!(path = %path.display(), "The record of a pod's volumes is unreadable");
+        tracing::warn!(path = %path.display(), "Failed to read the record of a pod's volumes");
         return Ok(());
     };
     match records

@@ -45,7 +45,7 @@ const AREAS: Areas = &[
 const MAX_ARROWS: usize = 90;
 const MAX_LINES: usize = 500;
 /// Groups of files that still use one another. It only goes down.
-const CIRCLES: usize = 8;
+const CIRCLES: usize = 3;
 
 /// What a file that says `Pure` in its header does not do.
 #[rustfmt::skip]

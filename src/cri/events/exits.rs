@@ -1,4 +1,4 @@
-//! Exits that containerd told of before its CRI part knows them: on real nodes it takes that 10 to 40 ms
+//! Exits that containerd reports before its CRI plugin knows them: on real nodes it takes that 10 to 40 ms
 //! more. A hint sent at once would make its reader see a running container, so each is held back
 //! until the CRI shows the exit too.
 
@@ -13,7 +13,7 @@ use crate::cri::error::CriError;
 use crate::cri::runtime::RuntimeClient;
 use crate::cri::v1::ContainerState;
 
-/// How many containers are watched at once; the others wait their turn.
+/// How many containers are watched at once; the others queue.
 const MAX_CONCURRENT: usize = 16;
 /// More than this are not awaited.
 const MAX: usize = 10_000;

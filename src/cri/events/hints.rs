@@ -1,4 +1,4 @@
-//! The board between the event stream and whoever looks: marks coalesce, the producer never waits.
+//! The set between the event stream and its reader: marks coalesce, the producer never waits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub enum EventsMode {
     None,
     /// From the CRI's GetContainerEvents, sent after the runtime changed its own state.
     Cri,
-    /// From containerd's task events: exits only, told once the CRI shows them too.
+    /// From containerd's task events: exits only, reported once the CRI shows them too.
     Containerd,
 }
 
@@ -28,7 +28,7 @@ pub enum EventsMode {
 pub struct Hints {
     /// The stream was (re)connected or too much changed: list everything.
     pub resync: bool,
-    /// Containers (or sandboxes) to look at by id, with the pod's UID where the event told it.
+    /// Containers (or sandboxes) to read by id, with the pod's UID where the event has it.
     pub containers: HashMap<String, Option<PodUid>>,
     /// Where hints come from now.
     pub mode: EventsMode,

@@ -46,7 +46,7 @@ impl EventMetrics {
     }
 
     /// An event that was made at `created_at` (nanoseconds since 1970, the runtime's clock) has come.
-    /// One without a time, or from the future, tells nothing.
+    /// One without a time, or from the future, is not counted.
     pub(super) fn came(&self, created_at: i64, now: SystemTime) {
         let made = u64::try_from(created_at).ok().filter(|nanos| *nanos > 0);
         let made = made.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos));

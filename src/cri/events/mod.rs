@@ -3,7 +3,7 @@
 //! One task owns the stream. It prefers CRI events; where the runtime has none it listens to
 //! containerd's own event service on the same socket; where there is none either, or where the runtime
 //! closes every stream at once, readers have their relist alone, and the task tries again every few
-//! minutes. After every (re)connect it asks for a resync, since nobody knows what was missed.
+//! minutes. After every (re)connect it requests a resync, because events may have been missed.
 //! A hint only says where to look: nothing of an event's content is used as state.
 
 mod containerd;

@@ -10,7 +10,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const MAX_WAIT: Duration = Duration::from_secs(3);
 /// … and to one that answered with an error.
 const MAX_WAIT_REFUSED: Duration = Duration::from_secs(30);
-/// The waits before a runtime without events is tried again: it may have been replaced or configured anew.
+/// The waits before a runtime without events is tried again: it may have been replaced or reconfigured.
 const WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
 const MAX_WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(300);
 /// A stream that lasted this long was good: the next failure is a first one.

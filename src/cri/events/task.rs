@@ -70,7 +70,7 @@ impl EventStream {
             let next = retry.after(&ended, begin.elapsed());
             match next.report {
                 Some(Report::Lost) => {
-                    tracing::warn!(err = %ended, "runtime event stream lost; reconnecting");
+                    tracing::warn!(err = %ended, "Lost the runtime's event stream, reconnecting");
                 }
                 Some(Report::NoEvents) => tracing::info!(
                     err = %ended,
@@ -156,7 +156,7 @@ impl EventStream {
     }
 
     fn connected(&self, mode: EventsMode) {
-        tracing::info!(?mode, "listening to events of the runtime");
+        tracing::info!(?mode, "Receiving events of the runtime");
         if mode == EventsMode::Cri {
             self.metrics.connected();
         }

@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 use tonic::Status;
 use tonic::body::Body;
-use tower::{BoxError, Service, ServiceExt};
+use tower::BoxError;
 
 use crate::cri::rpc::Rpc;
 
@@ -22,56 +22,19 @@ const AFTERLIFE: u32 = 5;
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cri) struct CallDeadline(pub(in crate::cri) Option<Duration>);
 
-/// Puts a deadline on every call that it knows.
-#[derive(Clone)]
-pub struct Deadline<S> {
-    inner: S,
-    request_timeout: Duration,
-}
-
-impl<S> Deadline<S> {
-    pub(super) fn new(inner: S, request_timeout: Duration) -> Deadline<S> {
-        Deadline {
-            inner,
-            request_timeout,
-        }
-    }
-}
-
-impl<S> Service<Request<Body>> for Deadline<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
-    S::Error: Into<BoxError> + Send,
-    S::Future: Send,
-{
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The wait for the connection is part of the call and under its deadline.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let rpc = Rpc::from_path(request.uri().path());
-        let limit = match request.extensions().get::<CallDeadline>() {
-            Some(CallDeadline(own)) => *own,
-            None => rpc.and_then(|rpc| rpc.deadline(self.request_timeout)),
-        };
-        let call = self.inner.clone().oneshot(request);
-        match (rpc, limit) {
-            (Some(rpc), Some(limit)) => Box::pin(bounded(rpc, limit, call)),
-            _ => Box::pin(async move { call.await.map_err(Into::into) }),
-        }
-    }
-}
-
-async fn bounded<F, E>(rpc: Rpc, limit: Duration, call: F) -> Result<Response<Body>, BoxError>
+/// Ends a call after `limit`, if there is one.
+pub(super) async fn bounded<F, E>(
+    rpc: Rpc,
+    limit: Option<Duration>,
+    call: F,
+) -> Result<Response<Body>, BoxError>
 where
     F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
     E: Into<BoxError> + 'static,
 {
+    let Some(limit) = limit else {
+        return call.await.map_err(Into::into);
+    };
     let at = Instant::now() + limit;
     let mut call = Box::pin(call);
     match timeout_at(at, call.as_mut()).await {
@@ -94,7 +57,7 @@ where
     }
 }
 
-/// Keeps a call alive that nobody waits for any more, so that the runtime does not cancel it.
+/// Keeps a call alive after its caller has given up, so that the runtime does not cancel it.
 async fn live_on<F, E>(rpc: Rpc, limit: Duration, call: Pin<Box<F>>)
 where
     F: Future<Output = Result<Response<Body>, E>> + Send,
@@ -104,7 +67,7 @@ where
         Ok(Err(_)) => "failed",
         Err(_) => "cancelled",
     };
-    tracing::info!(%rpc, ended, "call over its deadline ended");
+    tracing::info!(%rpc, ended, "CRI call past its deadline ended");
 }
 
 fn too_late(rpc: Rpc, limit: Duration) -> Status {

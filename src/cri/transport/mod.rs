@@ -1,34 +1,93 @@
-//! The one road to the runtime: a lazily opened HTTP/2 connection over a unix socket under a small
-//! stack of `tower` services. From the outside in: admission of heavy calls, then metrics and a
-//! span, then the deadline, then the connection. Waiting for admission does not count as call time.
+//! The transport under the generated clients: a lazily opened HTTP/2 connection over a unix socket. Around
+//! each call, from the outside in: admission of heavy calls, metrics and a span, the deadline. Waiting
+//! for admission does not count as call time; waiting for the connection does.
 
-mod admission;
 mod connector;
 mod deadline;
 mod observe;
 
+use std::future::Future;
+use std::num::NonZero;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::{Request, Response};
+use tonic::body::Body;
 use tonic::transport::Channel;
+use tower::{BoxError, Service, ServiceExt};
 
 pub use connector::ConnectFailure;
 pub(super) use deadline::CallDeadline;
 
 use super::endpoint::Endpoint;
 use super::metrics::CriMetrics;
+use super::rpc::{Lane, Rpc};
+use crate::base::EarlyRelease;
 use crate::base::otel::Tracer;
-use admission::Admission;
-use deadline::Deadline;
-use observe::Observe;
 
-/// The service under the generated clients. Clones share the connection.
-pub type CriService = Admission<Observe<Deadline<Channel>>>;
+/// Heavy calls of a lane at once, at least; twice the processors if that is more. More calls do not make a
+/// runtime faster, and make each of them slower.
+const MIN_HEAVY_CALLS: usize = 8;
+/// A slower call goes on without its permit, so that one that hangs delays no other.
+const PERMIT_HOLD: Duration = Duration::from_secs(2);
+
+/// The service under the generated clients. Clones share the connection and the limits.
+#[derive(Clone)]
+pub struct CriService {
+    channel: Channel,
+    request_timeout: Duration,
+    metrics: CriMetrics,
+    tracer: Tracer,
+    starts: EarlyRelease,
+    tear_downs: EarlyRelease,
+}
+
+impl CriService {
+    async fn send(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let Some(rpc) = Rpc::from_path(request.uri().path()) else {
+            return self.channel.oneshot(request).await.map_err(Into::into);
+        };
+        let limit = match rpc.lane() {
+            Some(Lane::Start) => Some(self.starts.clone()),
+            Some(Lane::TearDown) => Some(self.tear_downs.clone()),
+            None => None,
+        };
+        match limit {
+            Some(limit) => limit.acquire().await.run(self.call(rpc, request)).await,
+            None => self.call(rpc, request).await,
+        }
+    }
+
+    async fn call(self, rpc: Rpc, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let timeout = match request.extensions().get::<CallDeadline>() {
+            Some(CallDeadline(own)) => *own,
+            None => rpc.deadline(self.request_timeout),
+        };
+        let send = |request| deadline::bounded(rpc, timeout, self.channel.oneshot(request));
+        observe::observed(rpc, request, self.metrics, &self.tracer, send).await
+    }
+}
+
+impl Service<Request<Body>> for CriService {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().send(request))
+    }
+}
 
 /// Flow-control windows: replies of megabytes should not wait for window updates.
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
-/// Builds the stack; connects when the first call is made. Needs a running tokio runtime.
+/// Builds the service; connects when the first call is made. Needs a running tokio runtime.
 pub(super) fn service(
     endpoint: &Endpoint,
     timeout: Duration,
@@ -40,6 +99,15 @@ pub(super) fn service(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .connect_with_connector_lazy(connector::UnixConnector::new(endpoint.clone()));
-    let observed = Observe::new(Deadline::new(channel, timeout), metrics, tracer);
-    Admission::new(observed)
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let calls = MIN_HEAVY_CALLS.max(2 * processors);
+    let limit = || EarlyRelease::new(calls, PERMIT_HOLD);
+    CriService {
+        channel,
+        request_timeout: timeout,
+        metrics,
+        tracer,
+        starts: limit(),
+        tear_downs: limit(),
+    }
 }

@@ -11,62 +11,36 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::{Code, Status};
-use tower::{BoxError, Service, ServiceExt};
+use tower::BoxError;
 use tracing::Instrument;
 
 use crate::base::otel::{Kind, Parent, Span, Tracer};
 use crate::cri::metrics::CriMetrics;
 use crate::cri::rpc::Rpc;
 
-/// Records every call that it knows.
-#[derive(Clone)]
-pub struct Observe<S> {
-    inner: S,
+/// Records a call that `send` makes.
+pub(super) async fn observed<F>(
+    rpc: Rpc,
+    mut request: Request<Body>,
     metrics: CriMetrics,
-    tracer: Tracer,
-}
-
-impl<S> Observe<S> {
-    pub(super) fn new(inner: S, metrics: CriMetrics, tracer: Tracer) -> Observe<S> {
-        Observe {
-            inner,
-            metrics,
-            tracer,
-        }
-    }
-}
-
-impl<S> Service<Request<Body>> for Observe<S>
+    tracer: &Tracer,
+    send: impl FnOnce(Request<Body>) -> F,
+) -> Result<Response<Body>, BoxError>
 where
-    S: Service<Request<Body>, Response = Response<Body>, Error = BoxError> + Clone + Send + 'static,
-    S::Future: Send,
+    F: Future<Output = Result<Response<Body>, BoxError>>,
 {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let Some(rpc) = Rpc::from_path(request.uri().path()) else {
-            return Box::pin(self.inner.clone().oneshot(request));
-        };
-        let span = tracing::debug_span!("cri", %rpc);
-        let record = Record {
-            rpc,
-            begin: Instant::now(),
-            metrics: self.metrics.clone(),
-            span: begin_span(&self.tracer, &mut request),
-            done: false,
-        };
-        let call = self.inner.clone().oneshot(request);
-        Box::pin(observed(call, record).instrument(span))
-    }
+    let record = Record {
+        rpc,
+        begin: Instant::now(),
+        metrics,
+        span: begin_span(tracer, &mut request),
+        done: false,
+    };
+    let log_span = tracing::debug_span!("cri", %rpc);
+    recorded(send(request), record).instrument(log_span).await
 }
 
-/// A span of the call, named and described as upstream's `otelgrpc` does. The runtime is told of it.
+/// A span of the call, named and described as upstream's `otelgrpc` does. Its context goes into the request.
 fn begin_span(tracer: &Tracer, request: &mut Request<Body>) -> Option<Span> {
     let name = || request.uri().path().trim_start_matches('/').to_owned();
     let mut span = tracer.start(Kind::Client, Parent::Current, || name().into())?;
@@ -83,7 +57,7 @@ fn begin_span(tracer: &Tracer, request: &mut Request<Body>) -> Option<Span> {
     Some(span)
 }
 
-async fn observed<F>(call: F, mut record: Record) -> Result<Response<Body>, BoxError>
+async fn recorded<F>(call: F, mut record: Record) -> Result<Response<Body>, BoxError>
 where
     F: Future<Output = Result<Response<Body>, BoxError>>,
 {
@@ -113,7 +87,7 @@ fn status_of(headers: &HeaderMap) -> Option<Code> {
         .map(|value| Code::from_bytes(value.as_bytes()))
 }
 
-/// One call under way; written down once, at the latest when dropped.
+/// One call under way; recorded once, at the latest when dropped.
 struct Record {
     rpc: Rpc,
     begin: Instant,

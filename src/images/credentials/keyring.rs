@@ -108,7 +108,7 @@ impl Keyring {
         let (auths, complaints) = read.unwrap_or_default();
         let mut last = self.inner.complaints.lock();
         for complaint in complaints.iter().filter(|said| !last.contains(said)) {
-            tracing::warn!("Passing over registry credentials: {complaint}");
+            tracing::warn!("Skipping registry credentials: {complaint}");
         }
         *last = complaints;
         auths

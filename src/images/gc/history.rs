@@ -12,7 +12,7 @@ use crate::cri::v1::Image;
 const VERSION: u32 = 1;
 
 /// What is remembered, as it is written. It changes only when an image comes, goes, or is no longer
-/// used: when an image that is in use was last used need not be told.
+/// used: the last use of an image that is in use need not be known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct History {

@@ -1,4 +1,4 @@
-//! Removing images that nobody needs.
+//! Removing unused images.
 //!
 //! * **Owns** since when images are here and when they were last used, in `<root>/images.json`; their
 //!   removal, and the events about it.
@@ -91,7 +91,7 @@ impl ImageCollector {
     pub fn new(parts: CollectorParts, metrics: &Metrics) -> ImageCollector {
         let file = parts.root.join("images.json");
         let history = read_history(&file).unwrap_or_else(|problem| {
-            tracing::warn!(path = %file.display(), "Images count as new: {problem}");
+            tracing::warn!(path = %file.display(), "Failed to read the last uses of images, counting them as new: {problem}");
             History::default()
         });
         let removed = metrics.register(
@@ -157,7 +157,7 @@ impl ImageCollector {
     /// Removes images that are too old, and then as many others as it takes.
     ///
     /// # Errors
-    /// In upstream's words, what could not be removed, or that it was not enough.
+    /// What could not be removed, or that it was not enough; upstream's texts.
     pub async fn collect(&self, look: Look) -> anyhow::Result<()> {
         let before = self.history.lock().clone();
         let collected = self.remove_all(&look).await;
@@ -279,18 +279,18 @@ impl ImageCollector {
         Ok(())
     }
 
-    /// The image of sandboxes, where the runtime tells; older runtimes do not pin it.
+    /// The image of sandboxes, where the runtime reports it; older runtimes do not pin it.
     async fn sandbox_image(&self) -> Option<String> {
         match self.parts.runtime.status(true).await {
             Ok(status) => usage::sandbox_image(&status.info),
             Err(error) => {
-                tracing::debug!(err = %error, "Cannot ask for the sandbox image");
+                tracing::debug!(err = %error, "Failed to get the sandbox image");
                 None
             }
         }
     }
 
-    /// Where images are, by the runtime's word.
+    /// Where the runtime says images are.
     async fn mount(&self) -> anyhow::Result<PathBuf> {
         let info = self.parts.images.image_fs_info().await;
         let info = info.context("cannot ask where images are")?;
@@ -309,7 +309,7 @@ impl ImageCollector {
         let written = with_own_files(write).await.map_err(std::io::Error::other);
         if let Err(error) = written.and_then(|written| written) {
             // The next change writes it again; until then a restart makes images look newer.
-            tracing::warn!(path = %self.file.display(), err = %error, "Cannot remember the use of images");
+            tracing::warn!(path = %self.file.display(), err = %error, "Failed to record the last uses of images");
         }
     }
 }

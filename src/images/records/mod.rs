@@ -76,7 +76,7 @@ impl PullRecords {
     pub fn open(root: &Path, policy: VerificationPolicy) -> io::Result<PullRecords> {
         let (disk, found) = Disk::open(root)?;
         for problem in &found.problems {
-            tracing::warn!("Cannot read a record of an image pull: {problem}");
+            tracing::warn!("Failed to read a record of an image pull: {problem}");
         }
         let pulling = |(name, image)| {
             let under_way = 0;
@@ -116,12 +116,12 @@ impl PullRecords {
     }
 
     /// Notes that an image is about to be pulled. It must be on disk before the pull: were the
-    /// kubelet killed after it, nothing else would tell that image from one that was there before.
+    /// kubelet killed after it, nothing else would distinguish that image from one that was there before.
     pub(super) async fn intend(&self, image: &str) -> io::Result<Intent> {
         if let Some(inner) = &self.inner {
             let name = FileName::of(image);
             let _writing = inner.writing.lock().await;
-            // What is on disk already stays there, whoever wrote it.
+            // A record that is on disk already stays as it is.
             let readable = |pulling: &Pulling| pulling.image.is_some();
             let known = inner.state.lock().intents.get(&name).is_some_and(readable);
             if !known {
@@ -144,7 +144,7 @@ impl PullRecords {
         self.inner.as_ref().is_some_and(has)
     }
 
-    /// Turns pulls that an earlier kubelet was killed amid into records without credentials, where the
+    /// Converts pulls during which an earlier kubelet was killed into records without credentials, where the
     /// runtime has the image: who may use it is to be verified.
     pub async fn recover(&self, images: &[Image]) {
         let Some(inner) = &self.inner else {
@@ -168,7 +168,7 @@ impl PullRecords {
             };
             match inner.write_pulled(&image, &found.id, None).await {
                 Ok(()) => inner.end_intent(&image).await,
-                Err(error) => tracing::warn!(image, err = %error, "Cannot record an image pull"),
+                Err(error) => tracing::warn!(image, err = %error, "Failed to record an image pull"),
             }
         }
     }
@@ -196,9 +196,9 @@ impl PullRecords {
                     inner.state.lock().pulled.remove(&name);
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(file = %name, err = %error, "Cannot remove the record of an image");
+                    tracing::warn!(file = %name, err = %error, "Failed to remove the record of an image");
                 }
-                Err(error) => tracing::error!(err = %error, "Removing a record failed"),
+                Err(error) => tracing::error!(err = %error, "Failed to remove a record"),
             }
         }
     }
@@ -257,9 +257,11 @@ impl Inner {
             }
             // As long as it is there, the image counts as pulled by the kubelet.
             Ok(Err(error)) => {
-                tracing::warn!(image, err = %error, "Cannot remove the note of an image pull");
+                tracing::warn!(image, err = %error, "Failed to remove the record of a pull in progress");
             }
-            Err(error) => tracing::error!(err = %error, "Removing the note of a pull failed"),
+            Err(error) => {
+                tracing::error!(err = %error, "Failed to remove the record of a pull in progress")
+            }
         }
     }
 }
@@ -284,7 +286,7 @@ impl Intent {
         {
             Ok(()) => inner.end_intent(&self.image).await,
             Err(error) => {
-                tracing::warn!(image = self.image, err = %error, "Cannot record an image pull");
+                tracing::warn!(image = self.image, err = %error, "Failed to record an image pull");
             }
         }
     }

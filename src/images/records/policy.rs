@@ -7,7 +7,7 @@ use crate::images::image_name::ImageName;
 /// Whose right to an image is verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum VerificationPolicy {
-    /// Nobody's.
+    /// No images.
     NeverVerify,
     /// Images that were there before the kubelet pulled anything are everybody's.
     #[default]
@@ -31,7 +31,7 @@ impl VerificationPolicy {
         }
     }
 
-    fn asks_for(&self, name: &str, pulled_by_kubelet: bool) -> bool {
+    fn requires(&self, name: &str, pulled_by_kubelet: bool) -> bool {
         match self {
             VerificationPolicy::NeverVerify => false,
             VerificationPolicy::NeverVerifyPreloadedImages => pulled_by_kubelet,
@@ -91,7 +91,7 @@ pub(super) fn must_pull(
     under_way: bool,
 ) -> bool {
     let by_kubelet = pulled.is_some() || under_way;
-    if !policy.asks_for(plain.unwrap_or(image), by_kubelet) {
+    if !policy.requires(plain.unwrap_or(image), by_kubelet) {
         return false;
     }
     let open = |(known, plain): (&Known, &str)| {

@@ -62,7 +62,7 @@ async fn pulls_of_later_containers_begin_before_their_turn_and_are_waited_for_in
     let all = images.map(|(name, image)| wanted(&pod, name, image, IfNotPresent));
     world.prefetch(&pod, all.to_vec());
     world.pulls_begun(3).await;
-    // A second turn finds them under way.
+    // A second sync finds them under way.
     world.prefetch(&pod, all.to_vec());
     for (name, image) in images {
         let got = world.ensure_for(&pod, name, image, IfNotPresent).await;
@@ -150,7 +150,7 @@ async fn a_pull_that_failed_ahead_is_that_containers_failure_and_waits_as_any_ot
     let error = world.ensure_for(&pod, "b", "x", IfNotPresent).await;
     assert_eq!(error.unwrap_err().reason, reasons::ERR_IMAGE_PULL);
     assert_eq!(world.runtime.script.calls("PullImage"), 1);
-    // Neither ahead nor in its turn before the back-off is over, and without another look.
+    // Neither prefetched nor pulled before the back-off is over, and without another lookup.
     let looks = world.runtime.script.calls("ImageStatus");
     world.prefetch(&pod, one);
     let error = world.ensure_for(&pod, "b", "x", IfNotPresent).await;

@@ -170,7 +170,7 @@ mod tests {
 
     fn status(phase: &str, running: &[bool]) -> api::PodStatus {
         let container = |running: &bool| {
-            if running {
+            if *running {
                 json!({"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
                 "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}})
             } else {

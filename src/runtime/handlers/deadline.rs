@@ -1,4 +1,4 @@
-//! A deadline that can tell a slow peer from a kubelet that got no processor time.
+//! A deadline that distinguishes a slow peer from a kubelet that got no processor time.
 
 use std::{future::Future, pin::pin, time::Duration};
 use tokio::time::{Instant, sleep_until};

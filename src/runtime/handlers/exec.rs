@@ -31,7 +31,7 @@ pub(super) enum Ended {
     Exited(ExecOutput),
     /// It outlived its timeout.
     TimedOut,
-    /// It could not be run, or nobody knows.
+    /// It could not be run, or the outcome is unknown.
     Error(CriError),
 }
 

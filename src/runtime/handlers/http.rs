@@ -191,7 +191,7 @@ where
 
 fn wire(request: &GetRequest) -> Request<Empty<Bytes>> {
     let mut wire = Request::new(Empty::new());
-    // A target is made of characters that a URI may have; were it not, the root is asked for.
+    // A target has only characters that a URI may have; if not, the root is requested.
     *wire.uri_mut() = request.url.target.parse().unwrap_or_default();
     let host = match &request.host {
         Some(host) => Some(host.clone()),

@@ -2,7 +2,7 @@
 //!
 //! * **Owns** one implementation each of exec, httpGet, tcpSocket, grpc and sleep; the hooks on top of
 //!   them ([`Hooks`]); their texts.
-//! * **Woken by** whoever wants a handler run: the prober, the start and the stop of a container.
+//! * **Woken by** the prober, the start and the stop of a container.
 //! * **Publishes** outcomes to its caller, the `LifecycleHTTPFallback` event and its counter.
 //! * **Must never** take a failure of this process (no ports, no memory, no processor time) for one of
 //!   the container, leave a connection in TIME_WAIT, use a proxy, or read more than 10 KiB of an answer.

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 /// A handler that did not get through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NetError {
-    /// What happened, in the words users know from Go's `net` package.
+    /// The error as Go's `net` package words it.
     pub(super) text: String,
     /// This machine is at fault: out of ports, memory or file descriptors.
     pub(super) local: bool,

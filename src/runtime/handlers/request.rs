@@ -82,7 +82,7 @@ fn headers(
 }
 
 impl GetRequest {
-    /// The request that a redirect asks for. A `Host` of the user's own stays only where the redirect
+    /// The request that a redirect leads to. A `Host` of the user's own stays only where the redirect
     /// names no host.
     pub(super) fn redirected(&self, location: &str) -> Result<GetRequest, String> {
         let relative = !location.starts_with("//") && !location.contains("://");

@@ -1,6 +1,6 @@
-//! TLS to containers, whose certificates nobody checks.
+//! TLS to containers, whose certificates are not verified.
 //!
-//! A probe asks whether the container answers, not who it is: its certificate is usually self-signed
+//! A probe checks whether the container answers, not who it is: its certificate is usually self-signed
 //! and never names the pod's address. This is the only place in the kubelet without verification.
 
 use std::{

@@ -117,7 +117,7 @@ fn non_empty<'a>(map: &'a Map, key: &str) -> Option<&'a str> {
     map.get(key).map(String::as_str).filter(|s| !s.is_empty())
 }
 
-/// What a container's annotations tell about how to end it when its pod is no longer known. How long
+/// What a container's annotations say about how to stop it when its pod is no longer known. How long
 /// that may take is in the runtime status ([`crate::model::ContainerStatus::grace_seconds`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OrphanRecord {

@@ -16,7 +16,7 @@ pub(super) async fn remove_logs(
     let removed = with_own_files(move || {
         let directories = directories(&logs)?.into_iter();
         for (path, _) in directories.filter(|(_, owner)| goes(owner)) {
-            tracing::info!(path = %path.display(), "Removing logs of a pod that is gone");
+            tracing::info!(path = %path.display(), "Removing logs of a removed pod");
             fs::remove_dir_all(path)?;
         }
         for (link, target, owner) in log_links(links.as_deref(), &logs)? {
@@ -31,7 +31,7 @@ pub(super) async fn remove_logs(
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    tracing::warn!(err = error, "Cannot remove logs of a pod that is gone");
+    tracing::warn!(err = error, "Failed to remove logs of a removed pod");
 }
 
 /// The directories of pods below the one for logs. Links and what has no name of a pod is none.

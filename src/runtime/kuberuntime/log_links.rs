@@ -159,7 +159,7 @@ async fn blocking(
 ) {
     let done = crate::base::with_own_files(work).await;
     if let Ok(Err(error)) = done {
-        tracing::warn!(path, err = %error, "Cannot {what}");
+        tracing::warn!(path, err = %error, "Failed to {what}");
     }
 }
 

@@ -41,7 +41,7 @@ pub fn container_log_path(container: &str, restart_count: u32) -> Result<String,
     Ok(format!("{}/{restart_count}.log", component(container)?))
 }
 
-/// The log file of one instance: where the runtime was told to write it, and where kubelets have written
+/// The log file of one instance: where the runtime writes it, and where kubelets have written
 /// it ever since.
 pub fn container_log_file(
     pod_logs_root: &Path,

@@ -90,7 +90,7 @@ impl StartMetrics {
         }
     }
 
-    /// No sandbox came of it.
+    /// The sandbox could not be created.
     pub(super) fn failed_pod(&self, pod: &Pod) {
         self.pod_errors.inc();
         if has_own_users(pod) {
@@ -98,7 +98,7 @@ impl StartMetrics {
         }
     }
 
-    /// The runtime was asked for a sandbox.
+    /// RunPodSandbox was called.
     pub(super) fn ran_sandbox(&self, handler: &str, took: Duration, failed: bool) {
         let handler = Handler {
             runtime_handler: handler.to_owned(),

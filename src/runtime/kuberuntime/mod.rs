@@ -29,6 +29,7 @@ pub mod translate;
 mod fixtures;
 
 use crate::{
+    base::EarlyRelease,
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid},
@@ -51,7 +52,7 @@ use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{ContainerImages, ContainerStarter, PodRestarter, PostStart, SandboxCreator};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 pub use gc::plan::Policy as GcPolicy;
 pub use generate::{SpecSettings, UserNamespaces};
@@ -130,7 +131,7 @@ pub struct KubeGenericRuntimeManager {
     sandboxes: Arc<SandboxCreator>,
     starter: Arc<ContainerStarter>,
     restarter: Arc<PodRestarter>,
-    starting: Arc<Semaphore>,
+    starting: EarlyRelease,
 }
 
 impl KubeGenericRuntimeManager {
@@ -200,7 +201,7 @@ impl KubeGenericRuntimeManager {
             sandboxes: Arc::new(sandboxes),
             starter: Arc::new(starter),
             restarter: Arc::new(restarter),
-            starting: Arc::new(Semaphore::new(sync::STARTING)),
+            starting: EarlyRelease::new(sync::STARTING, sync::PERMIT_HOLD),
         }
     }
 
@@ -339,7 +340,7 @@ impl KubeGenericRuntimeManager {
         self.links.remove_logs_of(uid).await;
     }
 
-    /// How much is remembered of pods, by what it is.
+    /// Entries that are kept about pods, by kind.
     pub fn kept(&self) -> [(&'static str, usize); 5] {
         let (backing_off, prefetcher) = self.images.kept();
         [
@@ -351,7 +352,7 @@ impl KubeGenericRuntimeManager {
         ]
     }
 
-    /// Forgets what is remembered of a pod that is gone. Before its record in the journal goes.
+    /// Forgets what is remembered of a pod that is gone. Before its record in the pod state store goes.
     pub fn forget_pod(&self, uid: &PodUid) {
         self.back_off.forget(uid);
         self.images.forget_pod(uid);

@@ -1,6 +1,6 @@
 //! How long a container that ended waits before it runs again.
 //!
-//! The step lives in memory and in the journal, so a restarted kubelet goes on where it was. Points in
+//! The step is in memory and in the pod state store, so a restarted kubelet continues where it was. Points in
 //! time are wall-clock times, because the exit they count from is the runtime's.
 
 use crate::{
@@ -135,7 +135,7 @@ impl RestartBackOff {
             }
         }
         let left = steps.remaining(&key, ended, now)?;
-        // The step may be longer than what the pod asks for by now.
+        // The step may be longer than the pod's present maximum.
         let (delay, cap) = (steps.delay(&key), self.cap_of(pod));
         let left = left.checked_sub(delay.saturating_sub(cap))?;
         (!left.is_zero()).then(|| (delay.min(cap), left))
@@ -165,7 +165,7 @@ impl RestartBackOff {
         self.steps.lock().len()
     }
 
-    /// Forgets the steps of a pod that is gone, or begins anew, as far as its record in the journal knows
+    /// Forgets the steps of a pod that is gone, or starts over, as far as its record in the store has
     /// them. Those of a container before its image was changed go with time.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.failed_starts.lock().retain(|(of, _), _| of != uid);

@@ -1,6 +1,6 @@
 //! How long a sandbox that keeps breaking waits for its next replacement (upstream has nothing of the
 //! kind, P-18). What counts is a sandbox that was made in place of another one: a stop or a creation
-//! that failed has the retry delay of every failed turn, and no step of this.
+//! that failed has the retry delay of every failed sync, and takes no step here.
 
 use super::actions::SandboxChange;
 use crate::{base::backoff::Backoff, model::PodUid};

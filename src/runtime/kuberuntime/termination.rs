@@ -1,4 +1,4 @@
-//! A container's last words: where they are and how they become its message. Pure.
+//! Termination messages of containers: where they are and how they are composed. Pure.
 
 use super::translate::cut;
 use crate::cri::v1;
@@ -28,7 +28,7 @@ pub enum FileRead {
     Failed(String),
 }
 
-/// Finds the last words of an exited container; `None` while it has none (it did not exit). The
+/// Finds the termination message of an exited container; `None` while it has none (it did not exit). The
 /// logs only stand in after a failure of a container that did run.
 pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMessage> {
     if status.state() != v1::ContainerState::ContainerExited {
@@ -50,8 +50,8 @@ pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMe
 }
 
 /// Whether the log has to be read too.
-pub fn needs_log(words: &TerminationMessage, file: &FileRead) -> bool {
-    words.log.is_some()
+pub fn needs_log(source: &TerminationMessage, file: &FileRead) -> bool {
+    source.log.is_some()
         && match file {
             FileRead::Bytes(bytes) => bytes.is_empty(),
             FileRead::Missing => true,
@@ -59,23 +59,23 @@ pub fn needs_log(words: &TerminationMessage, file: &FileRead) -> bool {
         }
 }
 
-/// The message of the container's status: the runtime's own, then the container's last words.
+/// The message of the container's status: the runtime's own, then the container's.
 pub fn compose_message(
     runtime_message: &str,
-    words: &TerminationMessage,
+    source: &TerminationMessage,
     file: &FileRead,
     log_tail: Option<&str>,
 ) -> String {
     let said = match file {
         FileRead::Bytes(bytes) if !bytes.is_empty() => last_text(bytes),
         FileRead::Failed(error) => {
-            let path = words.file.as_deref().unwrap_or_else(|| "".as_ref());
+            let path = source.file.as_deref().unwrap_or_else(|| "".as_ref());
             format!(
                 "Error on reading termination log {}: {error}",
                 path.display()
             )
         }
-        _ if needs_log(words, file) => log_tail.unwrap_or_default().to_string(),
+        _ if needs_log(source, file) => log_tail.unwrap_or_default().to_string(),
         _ => String::new(),
     };
     match (runtime_message.is_empty(), said.is_empty()) {
@@ -117,7 +117,7 @@ mod tests {
             .into(),
             mounts: vec![v1::Mount {
                 container_path: "/dev/log".into(),
-                host_path: "/k/words".into(),
+                host_path: "/k/message".into(),
                 ..Default::default()
             }],
             log_path: "/logs/0.log".into(),
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn last_words_are_looked_for_after_the_exit_only() {
-        let words = termination_message(&status("File", 1)).unwrap();
-        assert_eq!(words.file, Some("/k/words".into()));
-        assert_eq!(words.log, None);
+        let source = termination_message(&status("File", 1)).unwrap();
+        assert_eq!(source.file, Some("/k/message".into()));
+        assert_eq!(source.log, None);
         let running = v1::ContainerStatus {
             state: v1::ContainerState::ContainerRunning.into(),
             ..status("File", 0)
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_message_is_the_runtimes_then_the_containers() {
-        let words = termination_message(&status("FallbackToLogsOnError", 1)).unwrap();
+        let source = termination_message(&status("FallbackToLogsOnError", 1)).unwrap();
         let said = FileRead::Bytes(b"goodbye".to_vec());
         let silent = FileRead::Bytes(Vec::new());
         let failed = FileRead::Failed("denied".into());
@@ -174,13 +174,13 @@ mod tests {
                 "",
                 &failed,
                 Some("log"),
-                "Error on reading termination log /k/words: denied",
+                "Error on reading termination log /k/message: denied",
             ),
         ] {
-            assert_eq!(compose_message(runtime, &words, file, log), message);
+            assert_eq!(compose_message(runtime, &source, file, log), message);
         }
-        assert!(needs_log(&words, &silent) && needs_log(&words, &FileRead::Missing));
-        assert!(!needs_log(&words, &said) && !needs_log(&words, &failed));
+        assert!(needs_log(&source, &silent) && needs_log(&source, &FileRead::Missing));
+        assert!(!needs_log(&source, &said) && !needs_log(&source, &failed));
         let file_only = termination_message(&status("File", 1)).unwrap();
         assert!(!needs_log(&file_only, &FileRead::Missing));
         assert_eq!(

@@ -47,7 +47,7 @@ impl<T> Owned<T> {
     }
 }
 
-/// A sandbox of a list. Lists do not tell about the network: it counts as the pod's own, unknown.
+/// A sandbox of a list. Lists do not show the network: it counts as the pod's own, unknown.
 pub fn sandbox_from_list(
     sandbox: &v1::PodSandbox,
     strings: &Strings,

@@ -1,4 +1,4 @@
-//! Writes the files of a volume so that whoever looks sees either the old version or the new one.
+//! Writes the files of a volume so that readers see either the old version or the new one.
 //! Blocking.
 //!
 //! The layout is upstream's: the files lie in a directory named after the time, `..data` is a link

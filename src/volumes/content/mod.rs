@@ -5,7 +5,7 @@
 mod atomic_writer;
 mod mount_points;
 mod owner;
-mod payload;
+pub(super) mod payload;
 mod plan;
 mod sources;
 
@@ -13,14 +13,13 @@ pub use atomic_writer::{Written, write as write_files};
 pub use owner::Group;
 pub use payload::{Content, PathError, Payload};
 pub use plan::{ContentVolume, Item, ObjectSource, Source};
-pub use sources::{ContentError, ContentErrors};
 
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
 pub(super) use sources::{is_fixed, object_keys, payload};
 
-use super::{Mounter, PodDir, SetUpError, empty_dir::make, error::io_error};
+use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::make_dir};
 use crate::apiserver::configmap_secret::Found;
 use crate::host::files;
 use owner::READ_ONLY;
@@ -48,9 +47,9 @@ pub(super) fn set_up(
     payload: &Payload,
     mounter: &dyn Mounter,
 ) -> Result<PathBuf, SetUpError> {
-    make(&pod.volumes_of(volume.plugin), 0o750)?;
+    make_dir(&pod.volumes_of(volume.plugin), 0o750)?;
     let directory = pod.volume(volume.plugin, name)?;
-    let fresh = make(&directory, ON_DISK)?;
+    let fresh = make_dir(&directory, ON_DISK)?;
     if let Some(size) = volume.memory
         && (fresh || !is_mounted(&directory, mounter)?)
     {
@@ -72,8 +71,8 @@ fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), Se
     if std::fs::read_to_string(&ready).is_ok_and(|known| known == text) {
         return Ok(());
     }
-    make(&pod.empty_dir_notes(), 0o750)?;
-    make(&note, 0o750)?;
+    make_dir(&pod.empty_dir_notes(), 0o750)?;
+    make_dir(&note, 0o750)?;
     files::write_in_place(&ready, text.as_bytes(), 0o644).map_err(io_error("write", &ready))
 }
 

@@ -1,9 +1,9 @@
 //! Which directories a volume needs because other volumes are mounted within it. Pure.
 //!
-//! Containers see these volumes read-only, so nobody could make the directories later.
+//! Containers see these volumes read-only, so the directories cannot be made later.
 
-use super::sources::ContentError;
 use crate::model::{Pod, PodExt};
+use crate::volumes::error::ContentError;
 use std::path::{Component, Path, PathBuf};
 
 /// The directories, relative to the volume; only the outermost of those within one another

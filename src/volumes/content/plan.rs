@@ -1,10 +1,10 @@
 //! What the files of a volume are made from. Pure.
 
-use super::{Payload, owner::Group, sources::ContentError};
+use super::{Payload, owner::Group};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
 use crate::model::{Pod, PodExt, pod_field};
 use crate::resources::{NodeFacts, field_ref_value};
-use crate::volumes::paths::Plugin;
+use crate::volumes::{error::ContentError, paths::Plugin};
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, SecretProjection,
     Volume, VolumeProjection,

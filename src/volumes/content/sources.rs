@@ -1,58 +1,10 @@
 //! From sources to files. Pure.
 
+use super::Payload;
 use super::plan::{ObjectSource, Source};
-use super::{PathError, Payload};
-use crate::apiserver::configmap_secret::{Found, Object, ObjectError, ObjectKey, ObjectKind};
-use crate::resources::FieldRefError;
-use std::{collections::BTreeSet, fmt};
-
-/// Why a volume's files cannot be made; texts as upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ContentError {
-    /// An object is not there or cannot be read.
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-    /// An object was not looked up.
-    #[error("{} {:?} was not looked up", .0.kind, .0.name)]
-    NotLookedUp(ObjectKey),
-    /// A ConfigMap has no such entry.
-    #[error("configmap references non-existent config key: {0}")]
-    ConfigMapKey(String),
-    /// A Secret has no such entry.
-    #[error("references non-existent secret key: {0}")]
-    SecretKey(String),
-    /// A path cannot be one in a volume.
-    #[error(transparent)]
-    Path(#[from] PathError),
-    /// The pod has no such field.
-    #[error("unsupported fieldPath: {0}")]
-    FieldPath(String),
-    /// An amount of a resource cannot be shown.
-    #[error(transparent)]
-    Resource(#[from] FieldRefError),
-    /// The volume is to be mounted outside of the container.
-    #[error("invalid container mount point {0}")]
-    MountPoint(String),
-    /// A source that this kubelet does not have.
-    #[error("a source of the volume is not supported by this kubelet")]
-    UnknownSource,
-}
-
-/// All that is wrong, as upstream lists it: one thing as it is, several in brackets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContentErrors(pub Vec<ContentError>);
-
-impl fmt::Display for ContentErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let [only] = self.0.as_slice() {
-            return only.fmt(f);
-        }
-        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        write!(f, "[{}]", texts.join(", "))
-    }
-}
-
-impl std::error::Error for ContentErrors {}
+use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
+use crate::volumes::error::{ContentError, ContentErrors};
+use std::collections::BTreeSet;
 
 /// The objects that sources need.
 pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey> {

@@ -11,7 +11,7 @@ use crate::images::credentials::auths::Auths;
 /// Which images an answer is for: `cacheKeyType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The image asked about.
+    /// The requested image.
     Image,
     /// All of its registry.
     Registry,

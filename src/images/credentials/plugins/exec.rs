@@ -79,13 +79,13 @@ impl Program {
         Program { longest, ..self }
     }
 
-    /// Asks about an image; the program's output. Dropping the future kills the program and what it
+    /// Runs the plugin for an image; its output. Dropping the future kills the program and what it
     /// started.
     pub(super) async fn ask(&self, image: &str) -> Result<Vec<u8>, ExecError> {
         tracing::debug!(
             plugin = self.name,
             image,
-            "Asking an image credential provider"
+            "Running an image credential provider"
         );
         let request = Request {
             kind: "CredentialProviderRequest",
@@ -242,7 +242,7 @@ mod tests {
         let grandchild = std::fs::read_to_string(&pid).unwrap();
         let process = PathBuf::from("/proc").join(grandchild.trim()).join("stat");
         let is_gone = || match std::fs::read_to_string(&process) {
-            // Whoever adopted it may take a while to bury it.
+            // Its new parent may take a while to reap it.
             Ok(stat) => stat.contains(") Z "),
             Err(_) => true,
         };

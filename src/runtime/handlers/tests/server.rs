@@ -1,4 +1,4 @@
-//! Small servers that say exactly what a test tells them to, and remember what they were asked.
+//! Small servers that answer what a test scripts, and record their requests.
 
 use crate::runtime::handlers::health::{
     HealthCheckRequest, HealthCheckResponse,
@@ -151,7 +151,7 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
     let _ = stream.shutdown().await;
 }
 
-/// A health service whose answers are in the name of the service asked for.
+/// A health service whose answers are in the name of the requested service.
 struct ByName;
 
 #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! Pods and runtime pictures for tests, built in the words of the rules.
+//! Pods and runtime statuses for tests, built in the terms of the rules.
 
 use super::{Facts, Inputs, PodActions, compute_pod_actions};
 use crate::{
@@ -143,7 +143,7 @@ pub(super) fn not_ready(attempt: u32) -> SandboxStatus {
     }
 }
 
-/// What the runtime has, plus verdicts and facts.
+/// What the runtime has, plus probe results and facts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runtime {
     pub(super) status: PodStatus,
@@ -204,18 +204,18 @@ impl Runtime {
         self.change(|c| c.sandbox = format!("s{attempt}").into())
     }
 
-    fn verdicts_of_last(&mut self) -> &mut ContainerProbeResults {
+    fn results_of_last(&mut self) -> &mut ContainerProbeResults {
         let id = self.status.containers[0].id.clone();
         self.probe_results.entry(id).or_default()
     }
 
     pub(super) fn liveness(mut self, probe_result: ProbeResult) -> Self {
-        self.verdicts_of_last().liveness = Some(probe_result);
+        self.results_of_last().liveness = Some(probe_result);
         self
     }
 
     pub(super) fn startup(mut self, probe_result: ProbeResult) -> Self {
-        self.verdicts_of_last().startup = Some(probe_result);
+        self.results_of_last().startup = Some(probe_result);
         self
     }
 

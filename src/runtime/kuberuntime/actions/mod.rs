@@ -1,13 +1,13 @@
 //! What a pod needs next: the decision table behind every sync.
 //!
-//! * Owns: [`compute_pod_actions`], from a pod, the runtime's picture of it, probe verdicts and
-//!   journaled facts to a plan. Nothing is remembered between two plans.
-//! * Woken by: every sync of a pod, which carries the plan out and asks again.
+//! * Owns: [`compute_pod_actions`], from a pod, its runtime status, probe results and
+//!   recorded facts to a plan. Nothing is remembered between two plans.
+//! * Woken by: every sync of a pod, which carries the plan out and computes again.
 //! * Publishes: [`PodActions`], every step with its reason.
 //! * Must never do anything itself, and never plan two instances of one container at a time.
 //! * Answers to upstream's `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations:
-//!   "initialised" is a journaled fact where there is one, and what was left behind by an earlier
-//!   sandbox is told from what belongs to the present one by the sandbox's id.
+//!   "initialised" is a recorded fact where there is one, and what was left behind by an earlier
+//!   sandbox is distinguished from what belongs to the present one by the sandbox's id.
 
 mod prefetch;
 mod init;
@@ -41,13 +41,13 @@ pub struct Inputs<'a> {
     pub pod: &'a Pod,
     /// What the runtime has, newest first.
     pub status: &'a PodStatus,
-    /// Probe verdicts by container instance.
+    /// Probe results by container instance.
     pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
     /// What was written down earlier.
     pub facts: &'a Facts,
 }
 
-/// Journaled facts about the pod. All of them may be absent; then the runtime status alone decides.
+/// Recorded facts about the pod. All of them may be absent; then the runtime status alone decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// All init containers were done in this sandbox.
@@ -99,7 +99,7 @@ pub struct ContainerKill {
 }
 
 impl fmt::Display for ContainerKill {
-    /// The message of the `Killing` event, in upstream's words.
+    /// The message of the `Killing` event; upstream's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.init {
             "Init container"

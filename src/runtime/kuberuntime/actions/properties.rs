@@ -1,4 +1,4 @@
-//! What holds for every pod and every picture, checked on a small model of a runtime that does
+//! What holds for every pod and every runtime status, checked on a small model of a runtime that does
 //! exactly what plans say.
 
 use super::{fixture::*, *};
@@ -211,7 +211,7 @@ proptest! {
         for _ in 0..12 {
             let plan = model.runtime.plan(&model.pod);
             if plan.is_empty() || model.is_over(&plan) {
-                // Nothing changes any more, however often one asks.
+                // Nothing changes any more, however often it is computed.
                 model.let_time_pass();
                 let next = model.runtime.plan(&model.pod);
                 if next.is_empty() || model.is_over(&next) {

@@ -1,4 +1,4 @@
-//! Why a plan does what it does, as data; `Display` gives the words that users see.
+//! Why a plan does what it does, as data; `Display` gives the texts that users see.
 
 use std::fmt;
 
@@ -93,7 +93,7 @@ pub enum StartReason {
     PreviousInitialized,
     /// The runtime created it but did not start it.
     NeverStarted,
-    /// It exited with this code, and its policy asks for a restart.
+    /// It exited with this code, and its policy requires a restart.
     Exited(i32),
     /// It is stopped for this reason and has to come back.
     Killed(KillReason),

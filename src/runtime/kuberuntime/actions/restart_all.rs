@@ -1,6 +1,6 @@
 //! `RestartAllContainers`: the exit of one container makes the whole pod start over in its sandbox.
 //!
-//! While it is under way there is no state but what the runtime shows and the journal's list of the
+//! While it is under way there is no state but the runtime status and the pod state store's list of the
 //! instances that have to go: so long as one of them is there, they are what is next.
 
 use super::view::View;
@@ -10,7 +10,7 @@ use crate::model::{
 use k8s_openapi::api::core::v1::Container;
 use std::fmt;
 
-/// The exit that asks for all containers to be restarted.
+/// The exit that triggers the restart of all containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
     /// Name of the container.
@@ -37,10 +37,10 @@ pub struct ContainerReset {
 /// Instances to stop and remove before anything is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// Why; `None` when what an earlier turn began is brought to its end.
+    /// Why; `None` when the restart of an earlier sync is completed.
     pub trigger: Option<Trigger>,
     /// One group after the other: first regular containers, then init containers, and at the very end
-    /// those whose exit asked for it. So the reason is there as long as anything is left to do.
+    /// those whose exit triggered it. So the reason is there as long as anything is left to do.
     pub groups: Vec<Vec<ContainerReset>>,
 }
 
@@ -84,14 +84,14 @@ fn all(pod: &Pod) -> impl Iterator<Item = &Container> {
 }
 
 fn trigger(container: &Container, status: &ContainerStatus) -> Option<Trigger> {
-    asks_for_it(container, status).then(|| Trigger {
+    triggers_it(container, status).then(|| Trigger {
         name: container.name.clone(),
         exit_code: status.exit_code,
         finished_at: status.finished_at,
     })
 }
 
-fn asks_for_it(container: &Container, status: &ContainerStatus) -> bool {
+fn triggers_it(container: &Container, status: &ContainerStatus) -> bool {
     status.state == ContainerState::Exited
         && restart_action(container, status.exit_code) == Some(RestartAction::RestartAllContainers)
 }
@@ -103,7 +103,7 @@ fn groups(view: &View<'_>, chosen: &dyn Fn(&ContainerStatus) -> bool) -> Vec<Vec
         let instances = containers.iter().flat_map(|container| {
             let instances = view.inputs.status.instances(&container.name);
             instances.enumerate().filter_map(move |(age, status)| {
-                let wanted = chosen(status) && asks_for_it(container, status) == sources;
+                let wanted = chosen(status) && triggers_it(container, status) == sources;
                 wanted.then(|| ContainerReset {
                     id: status.id.clone(),
                     name: container.name.clone(),

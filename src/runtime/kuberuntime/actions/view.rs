@@ -34,7 +34,7 @@ impl<'a> View<'a> {
             .find(|c| c.sandbox == sandbox.id)
     }
 
-    /// The newest instance, or the journal's word of the last exit.
+    /// The newest instance, or the recorded last exit.
     pub(super) fn regular(&self, name: &'a str) -> Seen<'a> {
         match self.newest(name) {
             Some(status) => Seen::Instance(status),
@@ -59,7 +59,7 @@ impl<'a> View<'a> {
             .any(|c| !matches!(self.regular(&c.name), Seen::Never))
     }
 
-    /// Whether the pod was initialised in its newest sandbox: a journaled fact, or else the presence
+    /// Whether the pod was initialised in its newest sandbox: a recorded fact, or else the presence
     /// of a regular container there, which is only ever created after initialisation.
     pub(super) fn is_initialized(&self) -> bool {
         let Some(sandbox) = self.inputs.status.newest_sandbox() else {

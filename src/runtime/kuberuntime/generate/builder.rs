@@ -1,18 +1,19 @@
-//! From a pod to what the runtime is asked for: gathers the inputs of the pure generators and makes
+//! From a pod to configurations: gathers the inputs of the pure generators and makes
 //! the files they refer to.
 
 use super::{
+    config_error::ConfigError,
     container_config::{ContainerInputs, generate_container_config},
     container_files::{
         FilesRequest, make_container_files, make_pod_log_dir, read_env_files, read_resolv_conf,
         restart_count_from_log_dir,
     },
+    dns::{DnsWarning, ResolvConf},
     env::{EnvInputs, make_environment, objects::wanted_objects},
     mounts::{ImageVolumes, MountSources},
-    network::dns::{DnsWarning, ResolvConf},
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
     security_context::ImageUser,
-    settings::{ConfigError, SpecSettings},
+    settings::SpecSettings,
     user_namespaces::{UserNamespaceError, UserNamespaces, ranges::IdRange},
 };
 use crate::runtime::kuberuntime::log_paths;
@@ -221,7 +222,7 @@ impl ConfigBuilder {
         match counted {
             Ok(Ok(count)) => count,
             Ok(Err(error)) => {
-                tracing::warn!(path = shown, err = %error, "Cannot count a container's log files");
+                tracing::warn!(path = shown, err = %error, "Failed to count a container's log files");
                 0
             }
             Err(_) => 0,
@@ -229,7 +230,7 @@ impl ConfigBuilder {
     }
 }
 
-/// The node's file is read anew for every sandbox, as it may change. Blocking.
+/// The node's file is read for every sandbox, because it may change. Blocking.
 fn read_host_resolv(path: Option<PathBuf>) -> anyhow::Result<Option<ResolvConf>> {
     match path {
         Some(path) => {

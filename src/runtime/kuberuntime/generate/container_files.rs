@@ -1,16 +1,16 @@
 //! Makes the files and directories that a container's configuration refers to. Executor of what
 //! the pure files beside it decide.
 
+use super::dns::{self, ResolvConf};
 use super::mounts::{self, ContainerFiles, ImageVolumes};
-use super::network::dns::{self, ResolvConf};
-use super::settings::{ConfigError, SpecSettings};
+use super::{config_error::ConfigError, settings::SpecSettings};
 use super::{
     env::{
         EnvFile, EnvFiles, Environment,
         env_file::{EnvFileError, MAX_FILE},
         wanted_files,
     },
-    network::hostname::pod_hostname,
+    hostname::pod_hostname,
 };
 use crate::base::with_own_files;
 use crate::host::files;
@@ -36,7 +36,7 @@ const NODE_HOSTS: &str = "/etc/hosts";
 /// Why a container's files could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The pod asks for something impossible.
+    /// The pod requests something impossible.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The volumes or the pod's directory are in trouble.
@@ -262,8 +262,8 @@ fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError>
 }
 
 /// Reads the end of an exited container's termination log. Blocking.
-pub fn read_termination_message(words: &TerminationMessage) -> FileRead {
-    let Some(path) = &words.file else {
+pub fn read_termination_message(source: &TerminationMessage) -> FileRead {
+    let Some(path) = &source.file else {
         return FileRead::Missing;
     };
     match files::read_tail(path, MAX_MESSAGE) {
@@ -334,7 +334,10 @@ mod tests {
             first.termination_log.unwrap(),
             second.termination_log.unwrap(),
         );
-        assert_ne!(old, new, "an instance does not inherit last words");
+        assert_ne!(
+            old, new,
+            "an instance does not inherit the termination message"
+        );
         assert!(new.is_file() && !old.exists());
     }
 
@@ -356,7 +359,7 @@ mod tests {
     fn last_words_are_read_from_a_plain_file_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
-        let words = TerminationMessage {
+        let source = TerminationMessage {
             file: Some(path.clone()),
             log: None,
         };
@@ -364,16 +367,16 @@ mod tests {
             read_termination_message(&TerminationMessage::default()),
             FileRead::Missing
         );
-        assert_eq!(read_termination_message(&words), FileRead::Missing);
+        assert_eq!(read_termination_message(&source), FileRead::Missing);
         fs::write(&path, [vec![b'x'; MAX_MESSAGE], b"end".to_vec()].concat()).unwrap();
         assert!(matches!(
-            read_termination_message(&words),
+            read_termination_message(&source),
             FileRead::Bytes(bytes) if bytes.len() == MAX_MESSAGE && bytes.ends_with(b"end")
         ));
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
         assert!(matches!(
-            read_termination_message(&words),
+            read_termination_message(&source),
             FileRead::Failed(_)
         ));
     }

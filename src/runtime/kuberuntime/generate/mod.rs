@@ -1,19 +1,21 @@
-//! From a pod to what the runtime is asked for: the configuration of its sandbox and of its containers.
+//! From a pod to the configuration of its sandbox and of its containers.
 //!
 //! * Owns: every generator of configuration, and the files of the kubelet's own that a configuration
 //!   refers to (`/etc/hosts`, termination logs).
-//! * Woken by: a turn of the runtime manager that creates a sandbox or a container.
+//! * Woken by: a sync that creates a sandbox or a container.
 //! * Publishes: nothing; it returns configurations, warnings and errors.
-//! * Must never ask the runtime for anything. Only `builder` and `container_files` touch the world.
+//! * Must never call the runtime. Only `builder` and `container_files` have effects.
 //! * Answers to upstream's `kuberuntime_sandbox.go`, `kuberuntime_container.go`, `security_context.go`,
 //!   `pkg/kubelet/kubelet_pods.go` and `pkg/kubelet/network/dns`.
 
 mod builder;
+mod config_error;
 pub mod container_config;
 pub mod container_files;
+pub mod dns;
 pub mod env;
+pub mod hostname;
 pub mod mounts;
-pub mod network;
 pub mod sandbox_config;
 pub mod security_context;
 pub mod settings;

@@ -2,7 +2,7 @@
 
 use super::env::Environment;
 use super::env::expansion::expand_strictly;
-use super::network::hostname::PodHostname;
+use super::hostname::PodHostname;
 use crate::cri::v1;
 use crate::model::{Pod, PodExt};
 use crate::volumes::{SubPathRequest, VolumePaths, components};
@@ -45,7 +45,7 @@ pub enum MountError {
     RecursiveWithPropagation {
         /// Name of the volume.
         volume: String,
-        /// What it asks for.
+        /// The requested value.
         propagation: String,
     },
     /// The runtime cannot.
@@ -62,7 +62,7 @@ pub enum MountError {
     /// A sub-path that does not stay in its volume.
     #[error("unable to provision SubPath `{0}`: must not contain '..'")]
     SubPath(String),
-    /// A sub-path was not prepared before the mounts were asked for.
+    /// A sub-path was not prepared before the mounts were generated.
     #[error("subPath of volume {0:?} was not prepared")]
     NotPrepared(String),
 }
@@ -74,7 +74,7 @@ pub struct ContainerFiles {
     pub sub_paths: BTreeMap<usize, PathBuf>,
     /// The managed hosts file, if this container gets it.
     pub hosts_file: Option<PathBuf>,
-    /// The file for its last words, if it wants one.
+    /// The file of its termination message, if it wants one.
     pub termination_log: Option<PathBuf>,
 }
 

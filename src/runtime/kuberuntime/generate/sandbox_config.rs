@@ -1,10 +1,10 @@
 //! The configuration of a sandbox. Pure.
 
-use super::network::dns::{self, DnsInputs, DnsWarning, ResolvConf};
-use super::network::hostname::{kernel_hostname, pod_hostname};
+use super::dns::{self, DnsInputs, DnsWarning, ResolvConf};
+use super::hostname::{kernel_hostname, pod_hostname};
 use super::security_context;
-use super::settings::{ConfigError, SpecSettings};
 use super::user_namespaces::ranges::IdRange;
+use super::{config_error::ConfigError, settings::SpecSettings};
 use crate::cri::v1;
 use crate::model::validation::sysctl::dotted;
 use crate::model::{Pod, PodExt};

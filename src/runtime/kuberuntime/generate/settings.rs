@@ -1,9 +1,7 @@
 //! What every sandbox and container configuration depends on besides the pod.
 
-use super::security_context::SecurityError;
-use super::{env::EnvError, mounts::MountError, network::hostname::HostnameError};
-use crate::resources::{BadAmount, CpuEnforcement, NodeFacts};
-use crate::volumes::{KubeletRoot, UnsafeName};
+use crate::resources::{CpuEnforcement, NodeFacts};
+use crate::volumes::KubeletRoot;
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
 /// The node's part of all configurations; settled at start.
@@ -23,28 +21,4 @@ pub struct SpecSettings {
     pub cpu: CpuEnforcement,
     /// Facts about the node.
     pub node: Arc<NodeFacts>,
-}
-
-/// A pod asks for something that cannot be made into a configuration. The text is what users see
-/// as `CreateContainerConfigError` (or in a failed sandbox event).
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// An environment variable has no value.
-    #[error(transparent)]
-    Env(#[from] EnvError),
-    /// A volume mount is impossible.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The security context cannot be met.
-    #[error(transparent)]
-    Security(#[from] SecurityError),
-    /// The host name cannot be formed.
-    #[error(transparent)]
-    Hostname(#[from] HostnameError),
-    /// A resource amount cannot be read.
-    #[error(transparent)]
-    Amount(#[from] BadAmount),
-    /// A name of the pod is no file name.
-    #[error(transparent)]
-    Name(#[from] UnsafeName),
 }

@@ -14,7 +14,7 @@ pub fn stop_signal(container: &Container) -> Signal {
         .unwrap_or(Signal::RuntimeDefault)
 }
 
-/// The API's name of a signal by the runtime's number; `None` for a runtime that does not tell.
+/// The API's name of a signal by the runtime's number; `None` for a runtime that does not report it.
 pub fn signal_name(number: i32) -> Option<&'static str> {
     let signal = Signal::try_from(number).ok()?;
     let name = signal.as_str_name();

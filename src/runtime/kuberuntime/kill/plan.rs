@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The least grace ever asked of the runtime, in seconds: the smallest StopContainer timeout, and
+/// The least grace that is ever requested of the runtime, in seconds: the smallest StopContainer timeout, and
 /// what containers get whose pod says nothing.
 pub const MINIMUM_STOP_SECONDS: i64 = 2;
 

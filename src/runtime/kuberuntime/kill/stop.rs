@@ -378,7 +378,7 @@ impl PodKiller {
         if let Err(error) = result {
             tracing::warn!(
                 pod = %target.owner.name,
-                container = target.stop.name,
+                containerName = target.stop.name,
                 err = %error,
                 "PreStop hook failed"
             );
@@ -390,7 +390,7 @@ impl PodKiller {
         }
     }
 
-    /// StopContainer, asked again with less whenever the grace shrinks meanwhile.
+    /// StopContainer, called again with a shorter timeout whenever the grace shrinks.
     async fn stop_while_grace_shrinks(
         &self,
         id: &str,
@@ -435,7 +435,7 @@ impl PodKiller {
             pod = %status.name,
             podUID = %status.uid,
             err = problem,
-            "Cannot list the containers of an orphaned pod; they are stopped without their hooks"
+            "Failed to list the containers of an orphaned pod, stopping them without their hooks"
         );
         HashMap::new()
     }
@@ -444,7 +444,7 @@ impl PodKiller {
 fn record_of(container: &v1::Container) -> (ContainerId, OrphanRecord) {
     let (record, unreadable) = OrphanRecord::read(&container.annotations);
     for error in unreadable {
-        tracing::warn!(container = container.id, err = %error, "Orphaned container");
+        tracing::warn!(containerID = container.id, err = %error, "Failed to read an annotation of an orphaned container");
     }
     (container.id.as_str().into(), record)
 }

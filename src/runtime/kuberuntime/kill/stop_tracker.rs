@@ -18,7 +18,7 @@ pub(super) enum Scope {
     Container(ContainerId),
 }
 
-/// The memory of stops. Deadlines live in memory; which hooks have run is in the journal as well, so
+/// The stops of all pods. Deadlines are in memory; which hooks have run is in the pod state store, so
 /// that neither a failed stop nor a restart of the kubelet runs a hook twice.
 #[derive(Debug)]
 pub(in crate::runtime::kuberuntime) struct StopTracker {

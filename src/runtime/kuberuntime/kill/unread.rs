@@ -60,7 +60,7 @@ impl StopStatusReader {
             podUID = %uid,
             err = unread.first().map(Unread::to_string),
             list = listed.as_ref().err(),
-            "Stopping a pod that cannot be read"
+            "Stopping a pod without its complete status"
         );
         Ok(Arc::new(self.completed(uid, listed.ok().as_ref())))
     }
@@ -88,7 +88,7 @@ impl StopStatusReader {
                 pod = %owner.name,
                 podUID = %uid,
                 ?item,
-                "How an item of a stopped pod ended cannot be read"
+                "Failed to read how an item of a stopped pod ended"
             );
             let known = match &item {
                 ItemId::Container(id) => listed.container(id).map(|listed| {

@@ -191,7 +191,7 @@ impl ContainerStarter {
             .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
             self.back_off.start_failed(pod, container, Timestamp::now());
-            // It may run all the same, and then its hook is still to come (P-09).
+            // It may run all the same; then its hook is still to run (P-09).
             if !error.is_outcome_unknown() {
                 self.post_start.mark_done(pod, &id);
             }
@@ -257,7 +257,7 @@ impl ContainerStarter {
     }
 
     /// After a create whose outcome is unknown, or a name that is taken: the container may exist. It
-    /// is looked up and adopted, so the next turn sees it instead of asking for a second one (P-10).
+    /// is looked up and adopted, so the next sync sees it instead of creating a second one (P-10).
     async fn adopt_containers(&self, pod: &Pod, sandbox: &Sandbox, name: &str) {
         let filter = ContainerFilter {
             pod_sandbox_id: sandbox.id.to_string(),
@@ -273,7 +273,7 @@ impl ContainerStarter {
             Err(error) => tracing::warn!(
                 pod = %pod.full_name(),
                 err = %error,
-                "Cannot look for a container that may have been created"
+                "Failed to look up a container that may have been created"
             ),
         }
     }

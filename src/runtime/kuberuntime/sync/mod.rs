@@ -24,4 +24,4 @@ pub(super) use images::ContainerImages;
 pub(super) use post_start::PostStart;
 pub(super) use restart_all::PodRestarter;
 pub(super) use sandbox::SandboxCreator;
-pub(super) use sync_pod::STARTING;
+pub(super) use sync_pod::{PERMIT_HOLD, STARTING};

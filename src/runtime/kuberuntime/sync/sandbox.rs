@@ -89,7 +89,7 @@ impl SandboxCreator {
         let id = match made {
             Ok(id) => {
                 // An earlier creation without an answer would have the name.
-                self.unknown_creations.lock().remove(&pod.uid());
+                self.lookup.forget(&pod.uid());
                 SandboxId::from(id)
             }
             Err(error) => {

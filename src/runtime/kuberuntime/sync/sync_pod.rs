@@ -30,9 +30,8 @@ use tokio::time::Instant;
 /// before they need memory for requests.
 pub(in crate::runtime::kuberuntime) const STARTING: usize = 32;
 
-/// A pod that takes longer gives its place to another one and goes on beside it: none waits for one
-/// that hangs or pulls.
-const PERMIT_HOLD: Duration = Duration::from_secs(2);
+/// A pod that takes longer gives its permit back and continues: no pod waits for one that hangs or pulls.
+pub(in crate::runtime::kuberuntime) const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
 impl KubeGenericRuntimeManager {
     /// The steps that a pod needs now.
@@ -108,22 +107,16 @@ impl KubeGenericRuntimeManager {
             }
             return report;
         }
-        let place = tokio::select! {
-            place = self.starting.acquire() => place.ok(),
-            () = request.cancel.cancelled() => {
-                report.cancelled = true;
-                return report;
-            }
-        };
-        let mut starting = Box::pin(self.start(&request, &actions, &mut report));
-        if tokio::time::timeout(PERMIT_HOLD, &mut starting)
+        let Some(permit) = request
+            .cancel
+            .run_until_cancelled(self.starting.acquire())
             .await
-            .is_err()
-        {
-            drop(place);
-            starting.as_mut().await;
-        }
-        drop(starting);
+        else {
+            report.cancelled = true;
+            return report;
+        };
+        let starting = Box::pin(self.start(&request, &actions, &mut report));
+        permit.run(starting).await;
         report
     }
 
@@ -226,7 +219,7 @@ impl KubeGenericRuntimeManager {
         Ok(())
     }
 
-    /// Step 4. `None` ends the turn.
+    /// Step 4. `None` ends the sync.
     async fn ensure_sandbox(
         &self,
         request: &SyncRequest<'_>,
@@ -292,7 +285,7 @@ impl KubeGenericRuntimeManager {
             let started = self
                 .start_one(request, sandbox, start, container, report)
                 .await;
-            // A plain init container that cannot start ends the turn; a sidecar is skipped.
+            // A plain init container that cannot start ends the sync; a sidecar is skipped.
             if report.cancelled || (!started && !is_sidecar(container)) {
                 return;
             }
@@ -327,7 +320,7 @@ impl KubeGenericRuntimeManager {
             report.cancelled = true;
             return false;
         }
-        tracing::debug!(container = start.name, reason = ?start.reason, "Starting a container");
+        tracing::debug!(containerName = start.name, reason = ?start.reason, "Starting a container");
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
                 report.acted = true;
@@ -356,7 +349,7 @@ impl KubeGenericRuntimeManager {
         self.pod_history.note(&pod.uid(), history_entry);
     }
 
-    /// The step that a turn is at.
+    /// Records the step that the sync is at.
     pub(super) fn doing(&self, pod: &Pod, step: String) {
         self.pod_history.doing(&pod.uid(), Some(step));
     }

@@ -1,9 +1,9 @@
-//! Which instance of a container has the log that somebody asks for. Pure.
+//! Which instance of a container has the requested log. Pure.
 
 use crate::model::ContainerId;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 
-/// Why there is no log to show, in upstream's words.
+/// Why there is no log to show; upstream's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(String);

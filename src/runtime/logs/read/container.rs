@@ -1,4 +1,4 @@
-//! The log of a container by the names that users know: what the HTTP API asks for.
+//! The log of a container by the names that users know, for the HTTP API.
 
 use super::{LogOptions, LogStream, Logs, Unavailable, container_for_logs};
 use crate::{

@@ -5,24 +5,18 @@ use super::{
     segment::{Cursor, Segment, TailStart, tail_start},
 };
 use crate::runtime::logs::{
-    files::{self, FileId},
+    files,
     names::{Form, GZIP, Rotated, Stamp},
 };
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use std::{
-    collections::VecDeque,
-    fs::{self, Metadata},
-    io,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::VecDeque, fs::Metadata, io, path::Path, sync::Arc};
 
 /// How often the chain is looked at again because a rotation changed it meanwhile.
 const TRIES: usize = 10;
 /// Most rotated files that one reader opens.
 const MAX_FILES: usize = 100;
-/// File systems tell when a file was written by a clock that lags by some milliseconds.
+/// File systems take modification times from a clock that lags by some milliseconds.
 const TIME_SLACK: SignedDuration = SignedDuration::from_secs(1);
 
 /// A file that the runtime writes to, or did when it was opened.
@@ -74,19 +68,6 @@ pub(super) fn open_live(log: &Path) -> io::Result<Option<Live>> {
             None => return Ok(None),
         }
     }
-}
-
-/// The file that is written now, or was until just now: in the middle of a rotation the log has no file.
-pub(super) fn newest(log: &Path) -> io::Result<Option<FileId>> {
-    if let Some(there) = files::found(fs::symlink_metadata(log))? {
-        return Ok(Some(FileId::of(&there)));
-    }
-    let rotated = files::history(log)?;
-    let Some(last) = rotated.last().filter(|file| file.form == Form::Plain) else {
-        return Ok(None);
-    };
-    let there = files::found(fs::symlink_metadata(log.with_file_name(&last.name)))?;
-    Ok(there.map(|there| FileId::of(&there)))
 }
 
 fn stamps(files: &[Rotated]) -> Vec<Stamp> {
@@ -149,7 +130,7 @@ pub(super) fn start(
                 log = %log.display(),
                 file = file.name,
                 err = %error,
-                "A rotated log cannot be read and is left out"
+                "Failed to read a rotated log, skipping it"
             ),
         }
     }

@@ -1,15 +1,14 @@
-//! Reading container logs: what is asked for, where to begin, and how it reaches the caller.
+//! Reading container logs: the options, where to begin, and how the log reaches the caller.
 //!
 //! A log is a chain of files: rotated ones, oldest first, then the one that the runtime writes to. A
-//! reader decodes the chain piece by piece as its caller takes the pieces. Those who follow the same
-//! log share its open files, one watch and what was read last ([`feed`]).
+//! reader decodes the chain piece by piece as its caller takes the pieces. A reader that follows holds one
+//! open file and shares the watch on its directory ([`follow`]).
 
 pub(super) mod choose;
 mod container;
 pub(super) mod decode;
-mod feed;
+mod follow;
 mod history;
-mod ring;
 mod segment;
 mod step;
 mod stream;
@@ -24,6 +23,8 @@ pub use decode::Decoder;
 pub use stream::{LogStream, Logs};
 
 use jiff::{SignedDuration, Timestamp};
+use std::io;
+use tokio::{sync::Semaphore, task::spawn_blocking};
 
 /// Which of a container's streams are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,4 +67,17 @@ pub fn since(
         ago.unwrap_or(Timestamp::MIN)
     });
     ago.max(since_time)
+}
+
+/// Reads of log files at once. They are short, and must not use all blocking threads.
+const MAX_READS: usize = 4;
+static READERS: Semaphore = Semaphore::const_new(MAX_READS);
+
+/// Runs a short piece of work on log files off the async threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    // Never closed.
+    let _permit = READERS.acquire().await.ok();
+    spawn_blocking(work).await.map_err(io::Error::other)?
 }

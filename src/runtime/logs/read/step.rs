@@ -1,4 +1,4 @@
-//! One look at the end of a followed log: is there more, has it been rotated, is the old file complete?
+//! One check at the end of a followed log: is there more, has it been rotated, is the old file complete?
 //! Everything here blocks.
 
 use super::{
@@ -19,15 +19,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A rotated file that nobody was seen to close is complete once nothing was written for so long. The
+/// A rotated file whose close was not seen is complete once nothing was written for so long. The
 /// runtime writes to it until it has opened the new one, and a little longer what it had in hand.
 const SETTLE: Duration = Duration::from_secs(1);
-/// When to look again in the middle of a rotation.
+/// When to check again in the middle of a rotation.
 const RETRY: Duration = Duration::from_millis(10);
-/// Largest log that is unpacked for followers.
+/// Largest log that is unpacked for a follower.
 const MAX_UNPACKED: u64 = 1 << 30;
 
-/// What a look found.
+/// What a check found.
 #[derive(Debug)]
 pub(super) enum Step {
     /// More of the file.
@@ -45,7 +45,7 @@ pub(super) struct Idle {
     pub(super) quiet: Duration,
     /// Another file follows.
     pub(super) rotated: bool,
-    /// Look again after so long even if nothing happens.
+    /// Check again after so long even without an event.
     pub(super) again: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn read_at(segment: &Segment, offset: u64) -> io::Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// Looks at the newest known file of a log behind `offset`, where nothing had come for `idle_for`.
+/// Checks the file of a log behind `offset`, where nothing has come for `idle_for`.
 /// `closed` are the names of files that were closed by a writer.
 pub(super) fn step(
     log: &Path,
@@ -86,7 +86,7 @@ pub(super) fn step(
     let metadata = live.segment.file.metadata()?;
     let quiet = idle_for.max(since_written(&metadata));
     if metadata.len() < offset {
-        return begin_anew(live, &metadata).map(Step::Next);
+        return restart_file(live, &metadata).map(Step::Next);
     }
     let there = files::found(fs::symlink_metadata(log))?;
     let idle = Idle {
@@ -111,7 +111,7 @@ pub(super) fn step(
             ..idle
         }));
     }
-    // What was written before the file was complete can be read by now.
+    // Bytes written before the file was complete are readable by now.
     let bytes = read_at(&live.segment, offset)?;
     if !bytes.is_empty() {
         return Ok(Step::Data(bytes));
@@ -120,7 +120,7 @@ pub(super) fn step(
 }
 
 /// The file was cut to less than what was read of it: everything in it is new.
-fn begin_anew(live: &Live, metadata: &Metadata) -> io::Result<Live> {
+fn restart_file(live: &Live, metadata: &Metadata) -> io::Result<Live> {
     Ok(Live {
         segment: Segment::new(live.segment.file.try_clone()?, metadata, false),
         after: live.after,
@@ -204,7 +204,7 @@ fn unpack(log: &Path, mut cursor: Cursor) -> io::Result<File> {
 
 fn since_written(metadata: &Metadata) -> Duration {
     let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    // A time to come is a clock that was set back: nothing is known then.
+    // A time in the future means that the clock was set back.
     SystemTime::now()
         .duration_since(written)
         .unwrap_or_default()

@@ -1,8 +1,8 @@
-//! A log as a stream of bytes: nothing is read before somebody wants it.
+//! A log as a stream of bytes, which are read when the stream is polled.
 
 use super::{
-    Decoder, LogOptions,
-    feed::{Feed, Follower, Piece},
+    Decoder, LogOptions, blocking,
+    follow::{Follower, Piece},
     history::{self, Older, Start},
     segment::{BLOCK, Cursor},
     watch::Watcher,
@@ -14,46 +14,26 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use parking_lot::Mutex;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     io,
     path::{Path, PathBuf},
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::{sync::Semaphore, task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 
-/// Reads of log files at once. They are short, and must not take all the threads there are.
-const READS: usize = 4;
-static READERS: Semaphore = Semaphore::const_new(READS);
-
-/// How much of older files is read in one go when nothing of it is wanted.
+/// How much of older files is read at once when nothing of it is selected.
 const MAX_CHUNK_BYTES: usize = 4 << 20;
-/// How often to look for a directory that is not there yet, while its log is to be followed.
-const AWAIT_DIRECTORY: Duration = Duration::from_millis(200);
+/// How often to check for the directory of a log to follow that does not exist yet.
+const DIRECTORY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Runs a short piece of work on log files off the async threads.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    // Never closed.
-    let _place = READERS.acquire().await.ok();
-    spawn_blocking(work).await.map_err(io::Error::other)?
-}
-
-/// Opens logs for reading. Clones share what followers share.
+/// Opens logs for reading. Clones share the watches of followers.
 #[derive(Clone, Default)]
 pub struct Logs {
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    watcher: Watcher,
-    feeds: Mutex<HashMap<PathBuf, Weak<Feed>>>,
+    watcher: Arc<Watcher>,
 }
 
 /// What a container wrote, in pieces of at most about 128 KiB that end anywhere. A piece is read when it
@@ -91,12 +71,11 @@ impl Logs {
         ended: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<LogStream> {
         let decoder = Decoder::new(&options);
-        let (start, follower) = match options.follow {
-            false => (snapshot(log, options).await?, None),
-            true => {
-                let (start, follower) = self.follow(log, options, ended.boxed()).await?;
-                (start, Some(follower))
-            }
+        let (start, follower) = if options.follow {
+            let (start, follower) = self.follow(log, options, ended.boxed()).await?;
+            (start, Some(follower))
+        } else {
+            (snapshot(log, options).await?, None)
         };
         let reader = Reader {
             older: start.older,
@@ -104,14 +83,14 @@ impl Logs {
             decoder,
         };
         Ok(LogStream {
-            inner: Box::pin(stream::unfold(Some(reader), Reader::turn)),
+            inner: Box::pin(stream::unfold(Some(reader), Reader::step)),
         })
     }
 
     /// How many directories are watched.
     #[cfg(test)]
     pub(super) fn watched(&self) -> usize {
-        self.shared.watcher.watched()
+        self.watcher.watched()
     }
 
     async fn follow(
@@ -122,23 +101,10 @@ impl Logs {
     ) -> io::Result<(Start, Follower)> {
         let ended = ended.shared();
         await_directory(&log, ended.clone()).await?;
-        let shared = self.shared.clone();
-        let feed = blocking(move || shared.feed(&log)).await?;
-        feed.follow(options, ended.boxed()).await
-    }
-}
-
-impl Shared {
-    fn feed(&self, log: &Path) -> io::Result<Arc<Feed>> {
-        let mut feeds = self.feeds.lock();
-        feeds.retain(|_, feed| feed.strong_count() > 0);
-        if let Some(feed) = feeds.get(log).and_then(Weak::upgrade) {
-            return Ok(feed);
-        }
-        let directory = self.watcher.watch(log.parent().unwrap_or(Path::new("/")));
-        let feed = Arc::new(Feed::new(log.to_owned(), directory));
-        feeds.insert(log.to_owned(), Arc::downgrade(&feed));
-        Ok(feed)
+        let (watcher, path) = (self.watcher.clone(), log.clone());
+        let watch = move || Ok(watcher.watch(path.parent().unwrap_or(Path::new("/"))));
+        let directory = blocking(watch).await?;
+        Follower::begin(log, directory, options, ended.boxed()).await
     }
 }
 
@@ -147,12 +113,12 @@ async fn await_directory(log: &Path, ended: impl Future<Output = ()>) -> io::Res
     files::log_name(log)?;
     tokio::pin!(ended);
     loop {
-        let asked = log.to_owned();
-        if blocking(move || files::has_directory(&asked)).await? {
+        let path = log.to_owned();
+        if blocking(move || files::has_directory(&path)).await? {
             return Ok(());
         }
         tokio::select! {
-            () = sleep(AWAIT_DIRECTORY) => {}
+            () = sleep(DIRECTORY_INTERVAL) => {}
             () = &mut ended => return Err(io::ErrorKind::NotFound.into()),
         }
     }
@@ -194,7 +160,7 @@ struct Reader {
 
 impl Reader {
     /// The next piece and the reader after it; none after an error.
-    async fn turn(reader: Option<Self>) -> Option<(io::Result<Bytes>, Option<Self>)> {
+    async fn step(reader: Option<Self>) -> Option<(io::Result<Bytes>, Option<Self>)> {
         match reader?.next().await {
             Ok((reader, Some(bytes))) => Some((Ok(bytes), Some(reader))),
             Ok((_, None)) => None,
@@ -245,7 +211,7 @@ impl Reader {
                 Err(error) if is_last => return Err(error),
                 Err(error) => {
                     let name = self.older.front().map(|file| file.name.clone());
-                    tracing::warn!(file = name, err = %error, "The rest of a rotated log cannot be read and is left out");
+                    tracing::warn!(file = name, err = %error, "Failed to read the rest of a rotated log, skipping it");
                 }
             }
             self.older.pop_front();

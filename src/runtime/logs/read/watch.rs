@@ -1,6 +1,6 @@
 //! Watching directories of logs: one inotify instance for all of them.
 //!
-//! An event means "look again". Only one kind says more: that a writer closed a file, and which.
+//! An event means "check again". Only one kind says more: that a writer closed a file, and which.
 
 use futures::{FutureExt as _, StreamExt as _};
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
@@ -55,7 +55,7 @@ impl Directory {
         self.version.subscribe()
     }
 
-    /// Names of the files that were closed last by somebody who wrote.
+    /// Names of the files that writers closed last.
     pub(super) fn closed(&self) -> Vec<String> {
         self.closed.lock().iter().cloned().collect()
     }
@@ -95,7 +95,7 @@ impl Drop for Directory {
         };
         let mut state = self.watcher.lock();
         let state = &mut *state;
-        // Somebody else may watch the same directory by now.
+        // Another instance may watch the same directory by now.
         let own = |entry: &Weak<Directory>| std::ptr::eq(entry.as_ptr(), self);
         if state.directories.get(&watch).is_some_and(own) {
             state.directories.remove(&watch);
@@ -111,7 +111,7 @@ impl Watcher {
     /// Watches a directory. Where the system does not allow it, the directory's `is_watched` is false.
     /// Blocks for a moment; wants to be within a runtime.
     pub(super) fn watch(&self, path: &Path) -> Arc<Directory> {
-        // Dropping a directory takes the lock, so what `add` lets go is dropped behind it.
+        // Dropping a directory takes the lock, so what `add` releases is dropped after it.
         let mut dead = None;
         let added = self.add(&mut self.shared.lock(), path, &mut dead);
         match added {
@@ -120,7 +120,7 @@ impl Watcher {
                 tracing::warn!(
                     path = %path.display(),
                     err = %error,
-                    "Cannot watch a log directory; while its logs are followed they are polled"
+                    "Failed to watch a log directory, polling its followed logs"
                 );
                 Arc::new(self.directory(None))
             }
@@ -205,8 +205,8 @@ async fn deliver(
 
 fn hand_over(state: &Mutex<State>, event: &EventOwned) {
     let overflow = event.mask.contains(EventMask::Q_OVERFLOW);
-    // They are dropped behind the lock, which dropping one may take.
-    let concerned: Vec<Arc<Directory>> = {
+    // Dropped after the lock, which their drop may take.
+    let affected: Vec<Arc<Directory>> = {
         let state = state.lock();
         match overflow {
             true => state
@@ -222,7 +222,7 @@ fn hand_over(state: &Mutex<State>, event: &EventOwned) {
                 .collect(),
         }
     };
-    for directory in concerned {
+    for directory in affected {
         match overflow {
             true => directory.changed(),
             false => directory.take(event),
@@ -230,10 +230,10 @@ fn hand_over(state: &Mutex<State>, event: &EventOwned) {
     }
 }
 
-/// No more events will come; the next watch begins anew.
+/// No more events will come; the next watch opens another instance.
 fn give_up(state: &Mutex<State>, error: Option<io::Error>) {
     if let Some(error) = error {
-        tracing::warn!(err = %error, "Watching log directories failed");
+        tracing::warn!(err = %error, "Failed to watch log directories");
     }
     let orphans: Vec<Weak<Directory>> = {
         let mut state = state.lock();

@@ -52,7 +52,7 @@ pub(super) async fn rotate(job: Job, workers: &Semaphore) -> anyhow::Result<()> 
         for name in plan.excess {
             let file = job.log.with_file_name(&name);
             if let Err(error) = found(fs::remove_file(&file)) {
-                tracing::warn!(file = %file.display(), err = %chain(&error), "Cannot remove a rotated log");
+                tracing::warn!(file = %file.display(), err = %chain(&error), "Failed to remove a rotated log");
             }
         }
         for name in plan.compress {
@@ -61,7 +61,7 @@ pub(super) async fn rotate(job: Job, workers: &Semaphore) -> anyhow::Result<()> 
             }
             let file = job.log.with_file_name(&name);
             if let Err(error) = compress_file(&file, &job.shutdown) {
-                tracing::warn!(file = %file.display(), err = %chain(&error), "Cannot compress a rotated log");
+                tracing::warn!(file = %file.display(), err = %chain(&error), "Failed to compress a rotated log");
             }
         }
     })
@@ -75,7 +75,7 @@ async fn move_aside(job: &Job) -> anyhow::Result<Plan> {
     let plan = spawn_blocking(move || rename(&log, policy)).await??;
     let rotated = job.log.with_file_name(&plan.rotate_to);
     let Err(error) = job.runtime.reopen_container_log(job.id.as_str()).await else {
-        tracing::debug!(container = %job.id, log = %job.log.display(), "Rotated a container's log");
+        tracing::debug!(containerID = %job.id, log = %job.log.display(), "Rotated a container's log");
         return Ok(plan);
     };
     let log = job.log.clone();

@@ -64,7 +64,7 @@ struct Log {
 
 struct Done {
     id: ContainerId,
-    /// Where the log really is, if that was asked.
+    /// Where the log really is, if the runtime was asked.
     path: Option<PathBuf>,
     result: anyhow::Result<()>,
 }
@@ -213,10 +213,10 @@ impl Rotation {
                 self.jobs.spawn(contained(id, recovered));
             }
             Err(error) => tracing::warn!(
-                container = %id,
+                containerID = %id,
                 log = %log.path.display(),
                 err = %error,
-                "Cannot look at a container's log"
+                "Failed to stat container log"
             ),
         }
     }
@@ -230,7 +230,7 @@ impl Rotation {
         log.busy = false;
         log.path = path.unwrap_or_else(|| std::mem::take(&mut log.path));
         let pause = match log.missing {
-            // A rotated log begins empty. A second tells how fast it grows.
+            // A rotated log begins empty. One second shows how fast it grows.
             0 => {
                 log.seen = Some(Sighting {
                     size: 0,
@@ -244,10 +244,10 @@ impl Rotation {
         if let Err(error) = result {
             log.due = log.due.max(Instant::now() + self.config.interval);
             tracing::error!(
-                container = %id,
+                containerID = %id,
                 log = %log.path.display(),
                 err = %chain(error.as_ref()),
-                "Cannot rotate a container's log"
+                "Failed to rotate log for container"
             );
         }
     }
@@ -278,7 +278,7 @@ async fn recover(runtime: RuntimeClient, id: ContainerId, expected: PathBuf) -> 
             path = Some(real);
             return Ok(());
         }
-        tracing::info!(container = %id, log = %expected.display(), "A container's log is missing; having it reopened");
+        tracing::info!(containerID = %id, log = %expected.display(), "Container log does not exist, reopening it");
         Ok(runtime.reopen_container_log(id.as_str()).await?)
     }
     .await;

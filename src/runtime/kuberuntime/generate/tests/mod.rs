@@ -8,17 +8,17 @@ use crate::cri::RuntimeFeatures;
 use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::fixtures::{pod, settings};
+use crate::runtime::kuberuntime::generate::config_error::ConfigError;
 use crate::runtime::kuberuntime::generate::container_config::{
     ContainerInputs, generate_container_config,
 };
+use crate::runtime::kuberuntime::generate::dns::ResolvConf;
 use crate::runtime::kuberuntime::generate::env::{EnvFiles, EnvInputs, make_environment};
 use crate::runtime::kuberuntime::generate::mounts::{ContainerFiles, ImageVolumes, MountSources};
-use crate::runtime::kuberuntime::generate::network::dns::ResolvConf;
 use crate::runtime::kuberuntime::generate::sandbox_config::{
     SandboxInputs, generate_pod_sandbox_config,
 };
 use crate::runtime::kuberuntime::generate::security_context::ImageUser;
-use crate::runtime::kuberuntime::generate::settings::ConfigError;
 use crate::runtime::kuberuntime::generate::user_namespaces::ranges::IdRange;
 use crate::volumes::{VolumePath, VolumePaths};
 use serde_json::json;

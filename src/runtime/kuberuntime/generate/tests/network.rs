@@ -3,10 +3,8 @@
 use super::{node_agent_pod, web_pod};
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::fixtures::{pod, pod_with};
+use crate::runtime::kuberuntime::generate::hostname::{PodHostname, kernel_hostname, pod_hostname};
 use crate::runtime::kuberuntime::generate::mounts;
-use crate::runtime::kuberuntime::generate::network::hostname::{
-    PodHostname, kernel_hostname, pod_hostname,
-};
 use serde_json::{Value, json};
 
 #[test]

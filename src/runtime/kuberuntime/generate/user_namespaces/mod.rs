@@ -1,6 +1,6 @@
 //! The user namespaces of pods: who has which ids, also after a restart.
 //!
-//! * Owns: the file `userns` in every pod's directory that has a range, and the picture of all of them.
+//! * Owns: the file `userns` in every pod's directory that has a range, and the table of all of them.
 //! * Woken by: the creation of a sandbox or container; the end of a pod.
 //! * Publishes: the pod's range.
 //! * Must never give two pods the same ids, nor a pod that runs other ids than it has.
@@ -71,7 +71,7 @@ pub struct UserNamespaces {
 
 impl UserNamespaces {
     /// Reads the ranges of all pods that have a directory. A file that makes no sense concerns its own
-    /// pod, which will be told; the others go on. Blocking.
+    /// pod, whose sync reports it; the others continue. Blocking.
     ///
     /// # Errors
     /// The pods' directories cannot be listed: whose ids are taken is not known then, which does not
@@ -92,7 +92,7 @@ impl UserNamespaces {
                 tracing::error!(
                     "podUID" = %uid,
                     err = %chain(&error),
-                    "Cannot take over a pod's user namespace"
+                    "Failed to restore a pod's user namespace"
                 );
             }
         }
@@ -135,7 +135,7 @@ impl UserNamespaces {
             }
         });
         if let Ok(Err(error)) = released.await {
-            tracing::warn!(err = %error, "Cannot take back the ids of a pod that is gone");
+            tracing::warn!(err = %error, "Failed to release the user namespace of a removed pod");
         }
     }
 

@@ -66,7 +66,7 @@ impl IdSpace {
     }
 
     /// Everything above the ids that the node's own users are expected in: what a node gives where
-    /// nobody set ids aside for the kubelet.
+    /// no ids are set aside for the kubelet.
     pub fn whole(per_pod: u32) -> (u32, u32) {
         (per_pod, 0u32.wrapping_sub(per_pod))
     }
@@ -114,7 +114,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Nobody has one yet.
+    /// No pod has one yet.
     pub fn new(space: IdSpace) -> Self {
         Self {
             space,
@@ -129,7 +129,7 @@ impl Ranges {
         self.by_pod.get(uid).map(|slot| self.range(*slot))
     }
 
-    /// Gives the pod a range that nobody has; one that was given back is not the first to be given
+    /// Gives the pod a free range; one that was given back is not the first to be given
     /// again.
     pub fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
         if let Some(known) = self.of(uid) {

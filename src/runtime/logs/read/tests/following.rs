@@ -49,7 +49,7 @@ async fn a_new_line_comes_at_once_and_not_with_a_poll() {
         take(&mut stream, 18).await;
         quickest = quickest.min(start.elapsed());
     }
-    // Whoever polls finds each line in the rhythm of the polls, a second after the one before.
+    // A follower that polls finds each line a second after the one before.
     assert!(quickest < Duration::from_millis(500), "{quickest:?}");
 }
 
@@ -78,7 +78,7 @@ async fn what_is_written_to_the_old_file_around_the_rename_is_not_lost() {
     let mut got = take(&mut stream, log.expected.len()).await;
     let mut old = log.reopen();
     assert!(is_silent(&mut stream).await);
-    // What the runtime had in hand, though the new file is there.
+    // What the runtime still had buffered, though the new file exists.
     let late = format!("{} stdout F late\n", log.time());
     std::io::Write::write_all(&mut old, late.as_bytes()).unwrap();
     log.expected += "late\n";
@@ -222,7 +222,7 @@ async fn a_log_that_was_taken_away_is_read_on_and_so_is_the_one_made_in_its_plac
     let got = take(&mut stream, log.expected.len()).await;
     drop(log.reopen());
     log.lines(1);
-    // Nobody could see that the file without a name was closed.
+    // There is no event for the close of a file without a name.
     let rest = take(&mut stream, log.expected.len() - got.len()).await;
     assert_eq!(got + &rest, log.expected);
 }
@@ -257,11 +257,11 @@ async fn a_line_is_given_while_it_is_being_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_followers_share_one_open_file_and_all_get_everything() {
+async fn hundreds_of_followers_all_get_everything() {
     let (logs, mut log) = (Logs::new(), Log::new());
     log.lines(5);
     let mut readers = Vec::new();
-    for _ in 0..1000 {
+    for _ in 0..300 {
         let (logs, path) = (logs.clone(), log.path.clone());
         let (begun, begin) = oneshot::channel();
         let mut stream = logs.open(path, follow(), pending()).await.unwrap();
@@ -274,12 +274,6 @@ async fn a_thousand_followers_share_one_open_file_and_all_get_everything() {
         });
         readers.push((begun, reader));
     }
-    let open = |name: &std::path::Path| {
-        let fds = fs::read_dir("/proc/self/fd").unwrap();
-        let links = fds.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
-        links.filter(|link| link == name).count()
-    };
-    assert_eq!(open(&log.path), 2, "one is the writer's");
     for _ in 0..20 {
         log.lines(5);
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -290,7 +284,7 @@ async fn a_thousand_followers_share_one_open_file_and_all_get_everything() {
         begun.send(log.expected.len()).unwrap();
         let got = timeout(WAIT_LIMIT, reader)
             .await
-            .expect("all come to the end");
+            .expect("every follower reaches the end");
         assert_eq!(got.unwrap(), log.expected);
     }
 }
@@ -312,12 +306,13 @@ async fn a_follower_that_reads_slowly_gets_everything_and_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_follower_that_does_not_read_at_all_is_cut_off_and_frees_its_files() {
+async fn a_follower_that_does_not_read_holds_one_file_and_goes_on_with_what_is_left() {
     let (logs, mut log) = (Logs::new(), Log::new());
     log.lines(1);
     let mut stuck = open(&logs, &log, follow()).await;
     let mut fast = open(&logs, &log, follow()).await;
-    take(&mut stuck, log.expected.len()).await;
+    let begun = log.expected.len();
+    take(&mut stuck, begun).await;
     let mut got = 0;
     for _ in 0..20 {
         log.lines(10);
@@ -331,17 +326,18 @@ async fn a_follower_that_does_not_read_at_all_is_cut_off_and_frees_its_files() {
             .filter(|link| link.starts_with(log.dir().canonicalize().unwrap()))
             .count()
     };
-    assert!(open_files() <= 11, "{}", open_files());
-    let ended = timeout(WAIT_LIMIT, async {
-        while let Some(piece) = stuck.next().await {
-            if piece.is_err() {
-                return true;
-            }
-        }
-        false
-    });
-    assert!(ended.await.unwrap(), "it is told that something is missing");
-    assert!(stuck.next().await.is_none());
+    // The writer's, and one of each follower.
+    assert!(open_files() <= 3, "{}", open_files());
+    // Rotation removes the oldest files; the stuck follower still has the one that it opened.
+    let mut names = log.names();
+    names.retain(|name| name != "0.log");
+    for name in &names[..15] {
+        fs::remove_file(log.dir().join(name)).unwrap();
+    }
+    let lines: Vec<&str> = log.expected.split_inclusive('\n').collect();
+    let left = [&lines[1..11], &lines[151..]].concat().concat();
+    assert_eq!(take(&mut stuck, left.len()).await, left);
+    assert!(is_silent(&mut stuck).await);
 }
 
 #[tokio::test]

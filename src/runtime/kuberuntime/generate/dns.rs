@@ -24,7 +24,7 @@ pub struct ResolvConf {
     pub nameservers: Vec<String>,
     /// The last `search` line.
     pub searches: Vec<String>,
-    /// All `options` lines; the last word about an option counts.
+    /// All `options` lines; the last value of an option counts.
     pub options: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub struct DnsInputs<'a> {
     pub cluster_domain: &'a str,
     /// The node's configuration; `None` when it is switched off by an empty `resolvConf`.
     pub host: Option<&'a ResolvConf>,
-    /// The node's addresses: they tell which loopback address stands in when it is switched off.
+    /// The node's addresses: they decide which loopback address stands in when DNS is off.
     pub host_ips: &'a [String],
 }
 
@@ -131,7 +131,7 @@ fn host_config(inputs: &DnsInputs<'_>) -> DnsConfig {
             options: host.options.clone(),
         };
     }
-    // Without servers a resolver asks its own machine, so name that explicitly.
+    // Without servers a resolver queries its own machine, so name that explicitly.
     let loopback = |ip: &String| if ip.contains(':') { "::1" } else { "127.0.0.1" };
     let mut servers: Vec<String> = inputs
         .host_ips

@@ -1,0 +1,128 @@
+//! Permits that slow holders give back before they are done, so that work that hangs holds up nothing else.
+
+use std::{future::Future, sync::Arc, time::Duration};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+/// A limit on concurrent work; first come, first served. Clones share it.
+#[derive(Clone, Debug)]
+pub struct EarlyRelease {
+    permits: Arc<Semaphore>,
+    hold: Duration,
+}
+
+/// Permission to run. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Permit {
+    permit: Option<OwnedSemaphorePermit>,
+    hold: Duration,
+}
+
+impl EarlyRelease {
+    /// At most `limit` permits at once, each for at most `hold`.
+    pub fn new(limit: usize, hold: Duration) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(limit)),
+            hold,
+        }
+    }
+
+    /// Waits for a permit. Dropping the future leaves the queue.
+    pub async fn acquire(&self) -> Permit {
+        Permit {
+            // The semaphore is never closed.
+            permit: self.permits.clone().acquire_owned().await.ok(),
+            hold: self.hold,
+        }
+    }
+}
+
+impl Permit {
+    /// Runs work to its end. Its permit goes back then, or after the holding time while the work goes on.
+    pub async fn run<F: Future>(self, work: F) -> F::Output {
+        let mut work = std::pin::pin!(work);
+        match timeout(self.hold, work.as_mut()).await {
+            Ok(output) => output,
+            Err(_) => {
+                drop(self.permit);
+                work.await
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use tokio::{
+        task::JoinSet,
+        time::{Instant, sleep},
+    };
+
+    const HOLD: Duration = Duration::from_secs(2);
+
+    #[tokio::test(start_paused = true)]
+    async fn never_more_than_the_limit_hold_a_permit() {
+        let limit = EarlyRelease::new(4, HOLD);
+        let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let mut work = JoinSet::new();
+        for _ in 0..50 {
+            let (limit, now, most) = (limit.clone(), now.clone(), most.clone());
+            work.spawn(async move {
+                let call = async {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    sleep(HOLD / 2).await;
+                    now.fetch_sub(1, Ordering::SeqCst);
+                };
+                limit.acquire().await.run(call).await;
+            });
+        }
+        work.join_all().await;
+        assert_eq!(most.load(Ordering::SeqCst), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_is_dropped_gives_its_permit_back_in_the_queue_and_under_way() {
+        let limit = EarlyRelease::new(4, HOLD);
+        let hang = || {
+            let limit = limit.clone();
+            tokio::spawn(async move {
+                limit
+                    .acquire()
+                    .await
+                    .run(std::future::pending::<()>())
+                    .await
+            })
+        };
+        let all: Vec<_> = (0..7).map(|_| hang()).collect();
+        tokio::task::yield_now().await;
+        all.iter().rev().for_each(|work| work.abort());
+        let begin = Instant::now();
+        limit.acquire().await.run(async {}).await;
+        assert!(begin.elapsed() < HOLD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_work_gives_its_permit_back_early_and_still_ends() {
+        let limit = EarlyRelease::new(4, HOLD);
+        let mut slow = JoinSet::new();
+        for _ in 0..4 {
+            let limit = limit.clone();
+            slow.spawn(async move {
+                let work = async {
+                    sleep(HOLD * 50).await;
+                    "late"
+                };
+                limit.acquire().await.run(work).await
+            });
+        }
+        tokio::task::yield_now().await;
+        let begin = Instant::now();
+        limit.acquire().await.run(async {}).await;
+        assert_eq!(begin.elapsed(), HOLD);
+        assert_eq!(slow.join_all().await, ["late"; 4]);
+    }
+}

@@ -1,0 +1,307 @@
+//! Decides how an image is made available, and pulls it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::backoff::PullBackoff;
+use super::credentials::Keyring;
+use super::error::{ImageError, pull_text};
+use super::image_name::ImageName;
+use super::pull_metrics::PullMetrics;
+use super::puller::{PullConfig, PullOrder, Pulled, Puller};
+use super::records::PullRecords;
+use super::request::{ImageRequest, PullPolicy, ReadyImage};
+use crate::base::{GoDuration, SingleFlight};
+use crate::cri::v1::{AuthConfig, Image, ImageSpec};
+use crate::cri::{CriError, ImageClient};
+use crate::model::{PodExt, PodUid, reasons};
+use crate::state::events::EventRecorder;
+
+/// For how long a failed pull is shown as such. A later request reports the back-off instead.
+const FAILURE_SHOWN: Duration = Duration::from_secs(2);
+
+/// What a manager is built from.
+pub struct ImageManagerParts {
+    /// The image service.
+    pub images: ImageClient,
+    /// Events.
+    pub events: EventRecorder,
+    /// How images are pulled.
+    pub pulls: PullConfig,
+    /// The node's credentials.
+    pub keyring: Keyring,
+    /// What was pulled.
+    pub records: PullRecords,
+    /// How long that took.
+    pub metrics: PullMetrics,
+}
+
+/// Looks images up and pulls them; cheap to clone.
+#[derive(Clone)]
+pub(super) struct ImageGetter {
+    shared: Arc<GetterParts>,
+}
+
+struct GetterParts {
+    images: ImageClient,
+    recorder: EventRecorder,
+    puller: Puller,
+    keyring: Keyring,
+    records: PullRecords,
+    lookups: SingleFlight<String, Result<Option<Image>, CriError>>,
+    backoff: Mutex<PullBackoff>,
+    metrics: PullMetrics,
+}
+
+/// What policy and presence require.
+pub(super) enum Decision {
+    /// The image is here and may be used.
+    Use(ReadyImage),
+    /// It has to be pulled.
+    Pull(PullPlan),
+}
+
+/// A pull that is due.
+pub(super) struct PullPlan {
+    name: ImageName,
+    spec: ImageSpec,
+    present: bool,
+}
+
+/// Why an image can neither be used nor pulled; its event is not emitted yet.
+pub(super) struct Problem {
+    event: &'static str,
+    error: ImageError,
+}
+
+impl Problem {
+    fn new(event: &'static str, reason: &'static str, message: String) -> Problem {
+        let error = ImageError::new(reason, message);
+        Problem { event, error }
+    }
+
+    fn never_pulled(image: &str) -> Problem {
+        let message = format!("Container image {image:?} is not present with pull policy of Never");
+        let event = reasons::event::ERR_IMAGE_NEVER_PULL;
+        Problem::new(event, reasons::ERR_IMAGE_NEVER_PULL, message)
+    }
+}
+
+impl ImageGetter {
+    pub(super) fn new(parts: ImageManagerParts) -> ImageGetter {
+        let shared = GetterParts {
+            puller: Puller::new(parts.images.clone(), &parts.pulls, parts.records.clone()),
+            images: parts.images,
+            recorder: parts.events,
+            keyring: parts.keyring,
+            records: parts.records,
+            lookups: SingleFlight::default(),
+            metrics: parts.metrics,
+            backoff: Mutex::new(PullBackoff::new()),
+        };
+        ImageGetter {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Pulls the image if policy and presence require it, and emits the events.
+    pub(super) async fn get(&self, request: &ImageRequest<'_>) -> Result<ReadyImage, ImageError> {
+        let object = request.object;
+        let plan = match self.decide(request).await {
+            Ok(Decision::Use(image)) => return Ok(self.report_present(request, image)),
+            Ok(Decision::Pull(plan)) => plan,
+            Err(Problem { event, error }) => {
+                self.shared.recorder.warning(object, event, &*error.message);
+                return Err(error);
+            }
+        };
+        self.hold_back(request)?;
+        let credentials = self.credentials(&plan).await;
+        self.pull(request, plan, credentials).await
+    }
+
+    /// Forgets the back-off and the pulling time of a pod that is gone.
+    pub(super) fn forget_pod(&self, pod: &PodUid) {
+        self.shared.backoff.lock().forget_pod(pod);
+        self.shared.metrics.forget(pod);
+    }
+
+    /// For how long images were pulled for a pod; forgotten afterwards.
+    pub(super) fn take_pulling_time(&self, pod: &PodUid) -> Duration {
+        self.shared.metrics.take(pod)
+    }
+
+    /// How many pulls back off.
+    pub(super) fn backing_off(&self) -> usize {
+        self.shared.backoff.lock().len()
+    }
+
+    /// Emits the event of an image that is on the machine.
+    pub(super) fn report_present(
+        &self,
+        request: &ImageRequest<'_>,
+        image: ReadyImage,
+    ) -> ReadyImage {
+        let verified = if self.shared.records.are_kept() {
+            " and can be accessed by the pod"
+        } else {
+            ""
+        };
+        let image_name = request.image;
+        let message =
+            format!("Container image {image_name:?} already present on machine{verified}");
+        let recorder = &self.shared.recorder;
+        recorder.normal(request.object, reasons::event::PULLED, message);
+        image
+    }
+
+    /// Looks the image up and decides. Emits no event.
+    pub(super) async fn decide(&self, request: &ImageRequest<'_>) -> Result<Decision, Problem> {
+        let ImageRequest { image, policy, .. } = *request;
+        let (name, spec) = image_spec(request)?;
+        let present = match self.look_up(&spec).await {
+            Ok(present) => present,
+            // With this policy the registry decides; the lookup only chose the queue.
+            Err(_) if policy == PullPolicy::Always => None,
+            Err(error) => {
+                let message = format!("Failed to inspect image {image:?}: {}", pull_text(&error));
+                let event = reasons::event::INSPECT_FAILED;
+                return Err(Problem::new(event, reasons::IMAGE_INSPECT_ERROR, message));
+            }
+        };
+        let plan = |present| PullPlan {
+            name,
+            spec,
+            present,
+        };
+        match (policy, present) {
+            (PullPolicy::IfNotPresent | PullPolicy::Never, Some(found))
+                if !self.shared.records.must_pull(image, &found.id) =>
+            {
+                let image = ReadyImage::of(found.id.clone(), Some(&found));
+                Ok(Decision::Use(image))
+            }
+            // An image that may not be used must look the same as one that is absent.
+            (PullPolicy::Never, _) => Err(Problem::never_pulled(image)),
+            (PullPolicy::Always | PullPolicy::IfNotPresent, present) => {
+                Ok(Decision::Pull(plan(present.is_some())))
+            }
+        }
+    }
+
+    /// The image, if it is on the machine. Concurrent lookups of one image are a single request.
+    async fn look_up(&self, spec: &ImageSpec) -> Result<Option<Image>, CriError> {
+        let begin = || {
+            let (images, spec) = (self.shared.images.clone(), spec.clone());
+            async move { images.image_status(spec).await }
+        };
+        self.shared.lookups.join(spec.image.clone(), begin).await
+    }
+
+    /// The credentials to try for a pull.
+    pub(super) async fn credentials(&self, plan: &PullPlan) -> Vec<AuthConfig> {
+        self.shared.keyring.lookup(&plan.name.repo).await
+    }
+
+    /// Pulls, and emits the events. The first poll of the future puts the pull into the queue.
+    pub(super) async fn pull(
+        &self,
+        request: &ImageRequest<'_>,
+        plan: PullPlan,
+        credentials: Vec<AuthConfig>,
+    ) -> Result<ReadyImage, ImageError> {
+        let ImageRequest { object, image, .. } = *request;
+        let pod = request.pod.uid();
+        let (recorder, begin) = (&self.shared.recorder, Instant::now());
+        recorder.normal(
+            object,
+            reasons::event::PULLING,
+            format!("Pulling image {image:?}"),
+        );
+        let order = PullOrder {
+            image,
+            spec: plan.spec,
+            present: plan.present,
+            credentials,
+            sandbox_config: request.sandbox_config,
+        };
+        match self.shared.puller.pull(order).await {
+            Ok(pulled) => {
+                self.shared.backoff.lock().worked(&pod, image);
+                let message = pulled_text(image, &pulled, begin);
+                recorder.normal(object, reasons::event::PULLED, message);
+                let size = pulled.image.as_ref().map_or(0, |image| image.size);
+                let metrics = &self.shared.metrics;
+                metrics.pulled(&pod, size, pulled.took, begin);
+                Ok(ReadyImage::of(pulled.image_ref, pulled.image.as_ref()))
+            }
+            Err(text) => {
+                let message = format!("Failed to pull image {image:?}: {text}");
+                recorder.warning(object, reasons::event::FAILED, message);
+                let error = ImageError::of_pull(image, &text);
+                let last = format!("{}: {}", error.reason, error.message);
+                let now = Instant::now();
+                let mut backoff = self.shared.backoff.lock();
+                let again = backoff.failed(&pod, image, last, now);
+                Err(error.until(again.min(now + FAILURE_SHOWN)))
+            }
+        }
+    }
+
+    /// Whether a pull failed a short while ago, so that the next has to wait.
+    pub(super) fn is_held_back(&self, pod: &PodUid, image: &str) -> bool {
+        let backoff = self.shared.backoff.lock();
+        backoff.held(pod, image, Instant::now()).is_some()
+    }
+
+    /// Refuses a pull that failed a short while ago.
+    fn hold_back(&self, request: &ImageRequest<'_>) -> Result<(), ImageError> {
+        let ImageRequest { object, image, .. } = *request;
+        let text = format!("Back-off pulling image {image:?}");
+        let error = {
+            let backoff = self.shared.backoff.lock();
+            match backoff.held(&request.pod.uid(), image, Instant::now()) {
+                Some((again, last)) => {
+                    let message = format!("{text}: {last}");
+                    ImageError::new(reasons::IMAGE_PULL_BACK_OFF, message).until(again)
+                }
+                None => return Ok(()),
+            }
+        };
+        let recorder = &self.shared.recorder;
+        recorder.normal(object, reasons::event::BACK_OFF, text);
+        Err(error)
+    }
+}
+
+/// The image in the form of a request to the runtime.
+fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), Problem> {
+    let ImageRequest { image, pod, .. } = *request;
+    let invalid = |error| {
+        let message = format!("Failed to apply default image tag {image:?}: {error}");
+        let event = reasons::event::INSPECT_FAILED;
+        Problem::new(event, reasons::INVALID_IMAGE_NAME, message)
+    };
+    let name = ImageName::parse(image).map_err(invalid)?;
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let spec = ImageSpec {
+        image: name.complete(image),
+        annotations: annotations
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+        ..ImageSpec::default()
+    };
+    Ok((name, spec))
+}
+
+fn pulled_text(image: &str, pulled: &Pulled, begin: Instant) -> String {
+    let size = pulled.image.as_ref().map_or(0, |image| image.size);
+    let shown = |time| GoDuration::from(time).truncated_to_millis();
+    let (took, waited) = (shown(pulled.took), shown(begin.elapsed()));
+    format!(
+        "Successfully pulled image {image:?} in {took} ({waited} including waiting). Image size: {size} bytes."
+    )
+}

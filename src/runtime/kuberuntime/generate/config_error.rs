@@ -1,0 +1,30 @@
+//! Why a pod has no configuration.
+
+use super::{
+    env::EnvError, hostname::HostnameError, mounts::MountError, security_context::SecurityError,
+};
+use crate::{resources::BadAmount, volumes::UnsafeName};
+
+/// A pod requests something that cannot be made into a configuration. The text is what users see
+/// as `CreateContainerConfigError` (or in a failed sandbox event).
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// An environment variable has no value.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// A volume mount is impossible.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The security context cannot be met.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+    /// The host name cannot be formed.
+    #[error(transparent)]
+    Hostname(#[from] HostnameError),
+    /// A resource amount cannot be read.
+    #[error(transparent)]
+    Amount(#[from] BadAmount),
+    /// A name of the pod is no file name.
+    #[error(transparent)]
+    Name(#[from] UnsafeName),
+}

@@ -1,7 +1,7 @@
 //! `KubeGenericRuntimeManager`: makes a CRI runtime match a pod.
 //!
 //! * Owns: what is requested from the runtime about sandboxes and containers, and in which order. The parts
-//!   are [`actions`] (what to do), [`sync`] (one sync), [`generate`] (configurations), [`kill`] (stops) and
+//!   are [`actions`] (what to do), `sync` (one sync), [`generate`] (configurations), [`kill`] (stops) and
 //!   [`gc`] (removals).
 //! * Woken by: the syncs of a pod's worker; clean-up.
 //! * Publishes: touches to the pod cache, events, facts to the pod state store; a report per sync.

@@ -42,7 +42,7 @@ const AREAS: Areas = &[
 ];
 
 /// Uses of one area by another.
-const MAX_ARROWS: usize = 90;
+const MAX_ARROWS: usize = 82;
 const MAX_LINES: usize = 500;
 /// Groups of files that still use one another. It only goes down.
 const CIRCLES: usize = 3;

@@ -35,6 +35,7 @@ mod supported;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod values;
 
 pub use document::{Problem, Problems, closest};
 pub use flags::{

@@ -16,7 +16,7 @@ use super::resolved::*;
 use super::server;
 use super::supported::unsupported;
 use super::validate::validate;
-use crate::base::GoDuration;
+use super::values::{count, some_text, time};
 use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
@@ -210,18 +210,6 @@ fn check_provider_flags(flags: &Flags, problems: &mut Vec<Problem>) {
             ));
         }
     }
-}
-
-pub(super) fn time(value: Option<GoDuration>) -> std::time::Duration {
-    value.unwrap_or_default().to_std()
-}
-
-pub(super) fn some_text(value: &Option<String>) -> Option<String> {
-    value.clone().filter(|text| !text.is_empty())
-}
-
-pub(super) fn count(value: Option<i32>) -> u32 {
-    u32::try_from(value.unwrap_or_default()).unwrap_or(0)
 }
 
 fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {

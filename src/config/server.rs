@@ -7,8 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use super::defaults;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
-use super::resolve::{count, some_text, time};
+
 use super::resolved::ServerConfig;
+use super::values::{count, some_text, time};
 use crate::server::Switch;
 use crate::server::auth::{AuthSettings, Authorization};
 use crate::server::tls::{ServingCertificate, TlsOptions, TlsSettings, without_effect};

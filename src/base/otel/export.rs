@@ -16,7 +16,7 @@ use super::collector::Collector;
 use super::otlp::{self, wire};
 use super::plan::{Next, Told, after_failure};
 use super::queue::{BATCH, Queue};
-use super::span::Ended;
+use super::span_data::SpanData;
 use crate::base::metrics::Metrics;
 
 /// For how long spans are gathered before they are sent, unless a batch is full before.
@@ -42,7 +42,7 @@ pub(super) struct Exporter {
 #[derive(Default)]
 struct State {
     /// Being sent, or to be sent again.
-    batch: Vec<Ended>,
+    batch: Vec<SpanData>,
     told: Told,
     /// How many dropped spans have been counted.
     dropped: u64,

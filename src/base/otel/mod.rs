@@ -18,12 +18,14 @@ mod plan;
 mod queue;
 mod sampling;
 mod span;
+mod span_data;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use collector::{Collector, CollectorError};
 pub use context::{SpanContext, TraceState, headers};
-pub use span::{Kind, Parent, Span, Value, carried, current, traced};
+pub use span::{Parent, Span, carried, current, traced};
+pub use span_data::{Kind, Value};
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use wire::status::StatusCode;
 
 use super::collector::Collector;
 use super::context::{SpanContext, TraceState};
-use super::span::{Ended, Kind, Value};
+use super::span_data::{Kind, SpanData, Value};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -87,7 +87,7 @@ pub(super) fn resource(node_name: &str) -> wire::Resource {
 /// A batch.
 pub(super) fn request(
     resource: &wire::Resource,
-    spans: &[Ended],
+    spans: &[SpanData],
 ) -> wire::ExportTraceServiceRequest {
     let scope = wire::InstrumentationScope {
         name: "kubelet".to_owned(),
@@ -104,7 +104,7 @@ pub(super) fn request(
     }
 }
 
-fn span(ended: &Ended) -> wire::Span {
+fn span(ended: &SpanData) -> wire::Span {
     let kind = match ended.kind {
         Kind::Internal => SpanKind::Internal,
         Kind::Server => SpanKind::Server,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::span::Ended;
+use super::span_data::SpanData;
 
 /// As many spans are kept at most (upstream's `OTEL_BSP_MAX_QUEUE_SIZE`). Newer ones are dropped.
 pub(super) const ROOM: usize = 2048;
@@ -16,14 +16,14 @@ pub(super) const BATCH: usize = 512;
 /// Never waits for anybody.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    spans: Mutex<VecDeque<Ended>>,
+    spans: Mutex<VecDeque<SpanData>>,
     dropped: AtomicU64,
     grown: Notify,
 }
 
 impl Queue {
     /// Takes a span if there is room.
-    pub(super) fn push(&self, span: Ended) {
+    pub(super) fn push(&self, span: SpanData) {
         let length = {
             let mut spans = self.spans.lock();
             if spans.len() >= ROOM {
@@ -50,7 +50,7 @@ impl Queue {
     }
 
     /// Takes the oldest, at most a batch of them.
-    pub(super) fn take(&self) -> Vec<Ended> {
+    pub(super) fn take(&self) -> Vec<SpanData> {
         let mut spans = self.spans.lock();
         let number = spans.len().min(BATCH);
         spans.drain(..number).collect()

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::context::SpanContext;
 use super::queue::Queue;
 use super::sampling::Ratio;
+use super::span_data::{Kind, SpanData, Value};
 
 /// The longest text that is kept of a failure, bytes.
 const LONGEST_FAILURE: usize = 1024;
@@ -15,17 +16,6 @@ const LONGEST_FAILURE: usize = 1024;
 tokio::task_local! {
     /// The span that what runs now belongs to.
     static CURRENT: SpanContext;
-}
-
-/// What a span is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Work of its own.
-    Internal,
-    /// A request that is answered.
-    Server,
-    /// A call that is made.
-    Client,
 }
 
 /// What a span is part of.
@@ -40,49 +30,6 @@ pub enum Parent {
     Linked(Option<SpanContext>),
 }
 
-/// An attribute's value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    /// Text.
-    Text(Cow<'static, str>),
-    /// A number.
-    Number(i64),
-}
-
-impl From<&'static str> for Value {
-    fn from(text: &'static str) -> Value {
-        Value::Text(text.into())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Value {
-        Value::Text(text.into())
-    }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Value {
-        Value::Number(number)
-    }
-}
-
-/// A span that has ended.
-#[derive(Debug, Clone)]
-pub(super) struct Ended {
-    pub(super) context: SpanContext,
-    /// The span above, and whether it is another process's.
-    pub(super) parent: Option<(u64, bool)>,
-    pub(super) link: Option<SpanContext>,
-    pub(super) kind: Kind,
-    pub(super) name: Cow<'static, str>,
-    pub(super) began: SystemTime,
-    pub(super) took: Duration,
-    pub(super) attributes: Vec<(&'static str, Value)>,
-    /// Why it failed, if it did.
-    pub(super) failure: Option<String>,
-}
-
 /// A span under way. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Span {
@@ -94,7 +41,7 @@ pub struct Span {
 struct Recording {
     queue: Arc<Queue>,
     began: Instant,
-    span: Ended,
+    span: SpanData,
 }
 
 impl Span {
@@ -122,7 +69,7 @@ impl Span {
             Box::new(Recording {
                 queue: queue.clone(),
                 began: Instant::now(),
-                span: Ended {
+                span: SpanData {
                     context: context.clone(),
                     parent: above.map(|above| (above.span(), remote)),
                     link,

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use tracing::Level;
 
-use super::layer::Record;
 use super::quote::{Style, quote};
+use super::record::Record;
 
 /// Appends one line. `record.fields` holds `,"key":value` pairs. Errors have no verbosity.
 pub(super) fn write_line(out: &mut String, record: &Record<'_>) {

@@ -19,6 +19,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::quote::{Chain, Style, quote};
+use super::record::Record;
 use super::vmodule::{VModule, verbosity_at};
 use super::{LogFormat, json, text};
 
@@ -95,27 +96,10 @@ fn needed_verbosity(metadata: &Metadata<'_>) -> u32 {
     }
 }
 
-/// One event, ready for a format.
-pub(super) struct Record<'a> {
-    pub(super) level: Level,
-    pub(super) verbosity: u32,
-    pub(super) time: Timestamp,
-    pub(super) zone: &'a TimeZone,
-    pub(super) pid: u32,
-    /// File name without directory.
-    pub(super) file: &'a str,
-    pub(super) line: u32,
-    pub(super) message: &'a str,
-    /// Fields in the format's own notation.
-    pub(super) fields: &'a str,
-}
-
-impl Record<'_> {
-    fn write(&self, format: LogFormat, line: &mut String) {
-        match format {
-            LogFormat::Text => text::write_line(line, self),
-            LogFormat::Json => json::write_line(line, self),
-        }
+fn write_record(record: &Record<'_>, format: LogFormat, line: &mut String) {
+    match format {
+        LogFormat::Text => text::write_line(line, record),
+        LogFormat::Json => json::write_line(line, record),
     }
 }
 
@@ -139,7 +123,7 @@ pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> St
         fields: &fields,
     };
     let mut line = String::new();
-    record.write(format, &mut line);
+    write_record(&record, format, &mut line);
     line
 }
 
@@ -315,7 +299,7 @@ where
                 message,
                 fields,
             };
-            record.write(self.format, line);
+            write_record(&record, self.format, line);
             // There is nowhere to report that the log cannot be written.
             let _ = self.out.lock().write_all(line.as_bytes());
         });

@@ -16,6 +16,7 @@ mod json;
 mod layer;
 mod queue;
 mod quote;
+mod record;
 #[cfg(test)]
 mod tests;
 mod text;

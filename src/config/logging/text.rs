@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use tracing::Level;
 
-use super::layer::Record;
 use super::quote::{Style, quote};
+use super::record::Record;
 
 /// Appends one line. `record.fields` holds ` key=value` pairs.
 pub(super) fn write_line(out: &mut String, record: &Record<'_>) {

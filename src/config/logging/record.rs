@@ -1,0 +1,20 @@
+//! One event, ready for a format.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use tracing::Level;
+
+/// The parts of one log line.
+pub(super) struct Record<'a> {
+    pub(super) level: Level,
+    pub(super) verbosity: u32,
+    pub(super) time: Timestamp,
+    pub(super) zone: &'a TimeZone,
+    pub(super) pid: u32,
+    /// File name without directory.
+    pub(super) file: &'a str,
+    pub(super) line: u32,
+    pub(super) message: &'a str,
+    /// Fields in the format's own notation.
+    pub(super) fields: &'a str,
+}

@@ -204,7 +204,7 @@ pub async fn nothing_real_is_harmed_by_faults_under_churn() {
     settings.lanes = 1;
     // Its hooks cannot say in which container they ran.
     settings.uncounted = match Flavour::current() {
-        // A container whose StartContainer the kill cut short may have run without a trace of it.
+        // Its lists may show a container whose creation or start the kill cut short as one that has run.
         Flavour::Crio | Flavour::CrioEvents => {
             &[Goal::PreStopLost, Goal::PostStartLost, Goal::RunAgain]
         }

@@ -12,7 +12,8 @@ use crate::support::report::{self, Table};
 /// were missed.
 pub fn summarize(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>) -> Vec<String> {
     let missed = sums.iter().flat_map(|(fault, sum)| {
-        let missed = sum.missed().into_iter();
+        let counted = |goal: &Goal| !settings.uncounted.contains(goal);
+        let missed = sum.missed().into_iter().filter(counted);
         missed.map(|goal| format!("{}: {} {}", fault.text(), sum.count(goal), goal.text()))
     });
     let missed: Vec<_> = missed.collect();

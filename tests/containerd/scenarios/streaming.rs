@@ -110,9 +110,9 @@ pub async fn a_kube_client_runs_commands_attaches_and_reads_logs() {
     assert_eq!(read_all(process.stdout()).await, "x+y%20z\n");
     assert_eq!(exit_code(&mut process).await, 0);
 
-    // A terminal, and its size.
-    let script =
-        r#"until [ "$(stty size 2>/dev/null)" = "33 77" ]; do usleep 20000; done; tty; echo sized"#;
+    // A terminal, and its size. CRI-O drops what it has not read of a terminal when the command ends.
+    let script = r#"until [ "$(stty size 2>/dev/null)" = "33 77" ]; do usleep 20000; done
+        tty; echo sized; usleep 500000"#;
     let terminal = AttachParams::interactive_tty();
     let run = client.kubelet_node_exec(&WEB, "main", ["sh", "-c", script], &terminal);
     let mut process = soon("exec", run).await.unwrap();
@@ -237,7 +237,7 @@ pub async fn a_client_of_spdy_runs_commands_and_reaches_ports() {
     );
 
     // The end of its input would hang up the terminal.
-    let script = "until%20%5B%20%22$(stty%20size%202%3E/dev/null)%22%20=%20%2233%2077%22%20%5D;%20do%20usleep%2020000;%20done;%20echo%20sized";
+    let script = "until%20%5B%20%22$(stty%20size%202%3E/dev/null)%22%20=%20%2233%2077%22%20%5D;%20do%20usleep%2020000;%20done;%20echo%20sized;%20usleep%20500000";
     let url =
         format!("{server}/exec/{pod}/main?output=1&tty=1&command=sh&command=-c&command={script}");
     let (out, err, code) = ran(&["exec", "-t", "-size", "77x33", &url], b"").await;

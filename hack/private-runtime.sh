@@ -33,6 +33,7 @@ slot_file=$dir/slot
 read_slot() { slot=$(cat "$slot_file" 2>/dev/null) && [[ -n $slot ]]; }
 network() { printf 'kt%s' "$slot"; }
 runtime_dir() { printf '/run/kt%s' "$slot"; }
+# shellcheck disable=SC2154 # set by those that source this file
 socket() { printf '%s/%s.sock' "$(runtime_dir)" "$runtime"; }
 
 crictl() { "$crictl_path" -c /dev/null -r "unix://$(socket)" "$@"; }

@@ -1,23 +1,18 @@
 //! From a kubeconfig file to a client, which is built again when the file, or one that it refers to, changes.
 
+use super::transport::Transport;
 use crate::base::{FileVersion, Reloaded, SecretUrl};
 use anyhow::Context as _;
-use hyper_util::{client::legacy, rt::TokioExecutor};
-use kube::{
-    Client,
-    client::ConfigExt as _,
-    config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig},
-};
+use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 use tokio::{runtime::Handle, task::spawn_blocking};
-use tower::{BoxError, ServiceBuilder};
 
-/// A client with connections of its own, and the files of its credentials.
+/// The connections of one identity, and the files of its credentials.
 pub(super) struct Connection {
-    pub(super) client: Client,
+    pub(super) transport: Transport,
     /// The URL of the API server.
     pub(super) url: SecretUrl,
     /// Host and port, as in metrics.
@@ -65,17 +60,8 @@ async fn read(path: &Path) -> anyhow::Result<Connection> {
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
-    // Not kube's own stack: that logs every failure, retries by itself, and takes its proxy from the
-    // environment. The caller logs and retries.
-    let connector = config.rustls_https_connector()?;
-    let pool = legacy::Client::builder(TokioExecutor::new()).build(connector);
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .map_err(BoxError::from)
-        .service(pool);
     Ok(Connection {
-        client: Client::new(service, config.default_namespace),
+        transport: Transport::new(config)?,
         url,
         host,
         named,

@@ -1,6 +1,5 @@
 //! The metric families of requests to the API server, named as upstream names them.
 
-use super::review::Review;
 use crate::base::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -10,8 +9,29 @@ use std::{sync::Arc, time::Duration};
 
 /// The status of a request without a response.
 const NO_ANSWER: &str = "<error>";
-/// All requests are reviews.
-const METHOD: &str = "POST";
+
+/// What a request is counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    TokenReview,
+    AccessReview,
+    Other(&'static str),
+}
+
+impl Method {
+    pub(super) fn of(method: &http::Method) -> Self {
+        let names = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+        let name = names.into_iter().find(|name| *name == method.as_str());
+        Self::Other(name.unwrap_or("OTHER"))
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::TokenReview | Self::AccessReview => "POST",
+            Self::Other(name) => name,
+        }
+    }
+}
 
 /// Upper bounds, seconds.
 const REQUEST_BUCKETS: [f64; 12] = [
@@ -99,26 +119,27 @@ impl RequestMetrics {
     pub(super) fn observe(
         &self,
         host: &Arc<str>,
-        review: Review,
+        method: Method,
         status: Option<u16>,
         took: Duration,
     ) {
         let (host, seconds) = (host.clone(), took.as_secs_f64());
         let code = status.map_or(NO_ANSWER.to_owned(), |status| status.to_string());
         let latency = Latency {
-            verb: METHOD,
+            verb: method.label(),
             host: host.clone(),
         };
         self.duration.get_or_create_owned(&latency).observe(seconds);
         let request = Request {
             code: code.clone(),
-            method: METHOD,
+            method: method.label(),
             host,
         };
         self.requests.get_or_create_owned(&request).inc();
-        let of_review = match review {
-            Review::Token => &self.tokens,
-            Review::Access => &self.accesses,
+        let of_review = match method {
+            Method::TokenReview => &self.tokens,
+            Method::AccessReview => &self.accesses,
+            Method::Other(_) => return,
         };
         let code = Code { code };
         of_review.requests.get_or_create_owned(&code).inc();

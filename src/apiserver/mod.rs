@@ -1,21 +1,28 @@
-//! The client of the API server, for TokenReviews and SubjectAccessReviews of the kubelet's own port.
+//! The client of the API server: reads, writes, watches and reviews.
 //!
-//! * Owns: the client of `--kubeconfig`, its credentials, deadlines and retries.
+//! * Owns: the connections of `--kubeconfig`, their credentials and deadlines; the retries of reviews and watches.
 //! * Woken by its callers; publishes nothing.
-//! * Must never watch pods or write anything, log a token, or keep a caller waiting for longer than
-//!   [`TIMEOUT`].
+//! * Must never log a token or an object's data, take a failure for an empty answer, or keep a caller
+//!   waiting without a deadline.
 //! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to
 //!   the clients of `TokenReview` and `SubjectAccessReview` in
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
 pub mod configmap_secret;
+mod error;
 mod kubeconfig;
 mod metrics;
+mod request;
 mod review;
+mod transport;
+mod watch;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use review::{ReviewError, TIMEOUT};
+pub use error::ApiError;
+pub use request::{Patch, Place};
+pub use review::TIMEOUT;
+pub use watch::{Item, ListWatch, Selection, Unreadable, WatchEvent};
 
 use self::metrics::RequestMetrics;
 use crate::{base::Reloaded, base::metrics::Metrics};

@@ -90,7 +90,7 @@ async fn an_invalid_response_is_an_error_without_the_token() {
         .review_token("s3cret")
         .await
         .unwrap_err();
-    assert!(matches!(error, ReviewError::Unreadable(_)), "{error:?}");
+    assert!(matches!(error, ApiError::Unreadable(_)), "{error:?}");
     let text = format!("{} {error:?}", crate::base::chain(&error));
     assert!(!text.contains("s3cret"), "{text}");
     assert_eq!(server.seen("tokenreviews").len(), 1);
@@ -100,7 +100,7 @@ async fn an_invalid_response_is_an_error_without_the_token() {
 async fn a_silent_server_runs_into_the_deadline() {
     let server = Scripted::start(|_, _| Answer::Silence).await;
     let error = client(&server).await.review_token("t").await.unwrap_err();
-    assert!(matches!(error, ReviewError::Late), "{error:?}");
+    assert!(matches!(error, ApiError::Late(_)), "{error:?}");
 }
 
 #[tokio::test]
@@ -112,13 +112,13 @@ async fn a_server_that_is_not_there_or_another_one_is_an_error() {
     let path = kubeconfig(dir.path(), port, &Authority::new("cluster"));
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
     let error = api.review_token("t").await.unwrap_err();
-    assert!(matches!(error, ReviewError::Unreachable(_)), "{error:?}");
+    assert!(matches!(error, ApiError::Unreachable(_)), "{error:?}");
 
     let server = Scripted::start(|_, _| Answer::Json(201, json!({"authenticated": true}))).await;
     let path = kubeconfig(dir.path(), server.port, &Authority::new("somebody else"));
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
     let error = api.review_token("t").await.unwrap_err();
-    assert!(matches!(error, ReviewError::Unreachable(_)), "{error:?}");
+    assert!(matches!(error, ApiError::Unreachable(_)), "{error:?}");
     assert!(server.seen("tokenreviews").is_empty());
 }
 

@@ -43,7 +43,7 @@ fn put(directory: &Path, issued: &Issued) {
 }
 
 /// Reviews until the result is the expected one.
-async fn until(api: &ApiServer, mut good: impl FnMut(Result<(), ReviewError>) -> bool) {
+async fn until(api: &ApiServer, mut good: impl FnMut(Result<(), ApiError>) -> bool) {
     let end = Instant::now() + WAIT_LIMIT;
     while !good(api.review_token("t").await.map(drop)) {
         assert!(Instant::now() < end, "it has not been read again");
@@ -88,14 +88,14 @@ async fn a_renewed_token_counts_and_so_do_renewed_authorities() {
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
     assert!(matches!(
         api.review_token("t").await,
-        Err(ReviewError::Refused { .. })
+        Err(ApiError::Refused { .. })
     ));
     fs::write(dir.path().join("token"), TOKEN).unwrap();
     until(&api, |result| result.is_ok()).await;
     let other = Authority::new("another one").pem();
     fs::write(dir.path().join("cluster.crt"), other).unwrap();
     until(&api, |result| {
-        matches!(result, Err(ReviewError::Unreachable(_)))
+        matches!(result, Err(ApiError::Unreachable(_)))
     })
     .await;
     fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
@@ -112,7 +112,7 @@ async fn a_changed_kubeconfig_is_read_with_the_files_that_it_refers_to_now() {
     fs::write(dir.path().join("cluster.crt"), second.authority()).unwrap();
     write_kubeconfig(dir.path(), second.port, json!({"tokenFile": "token"}));
     until(&api, |result| {
-        matches!(result, Err(ReviewError::Refused { .. }))
+        matches!(result, Err(ApiError::Refused { .. }))
     })
     .await;
     fs::write(dir.path().join("token"), TOKEN).unwrap();

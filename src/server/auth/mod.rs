@@ -30,7 +30,7 @@ use self::{
 };
 use super::{bearer_protocol, tls::ClientAuthorities};
 use crate::{
-    apiserver::{ApiServer, ReviewError, TIMEOUT},
+    apiserver::{ApiError, ApiServer, TIMEOUT},
     base::chain,
     base::metrics::Metrics,
 };
@@ -104,7 +104,7 @@ struct AuthState {
 #[derive(Debug, thiserror::Error)]
 enum ReviewFailure {
     #[error(transparent)]
-    Review(#[from] ReviewError),
+    Review(#[from] ApiError),
     #[error("{0}")]
     Contradiction(&'static str),
     #[error("too many reviews for unknown clients")]
@@ -320,7 +320,7 @@ async fn with_deadline<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {
     let reviewed = timeout(TIMEOUT, review).await;
-    reviewed.unwrap_or(Err(ReviewFailure::Review(ReviewError::Late)))
+    reviewed.unwrap_or(Err(ReviewFailure::Review(ApiError::Late(TIMEOUT))))
 }
 
 fn digest(bytes: &[u8]) -> Key {

@@ -1,0 +1,178 @@
+//! Why a request to the API server failed. Pure.
+
+use http::StatusCode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use std::{error::Error, io, time::Duration};
+
+/// Longest text of the API server in an error, bytes.
+const MAX_TEXT: usize = 512;
+
+/// Why a request failed. Never contains what was sent: that may be a token.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The API server responded with an error.
+    #[error("the API server returned {status}: {text}")]
+    Refused {
+        /// The HTTP status.
+        status: StatusCode,
+        /// The machine-readable reason, such as `AlreadyExists`; empty when there is none.
+        reason: String,
+        /// Its message, cut short.
+        text: String,
+    },
+    /// The connection failed.
+    #[error("the request to the API server failed")]
+    Unreachable(#[source] Box<dyn Error + Send + Sync>),
+    /// The response is not what was requested, or too large.
+    #[error("invalid response of the API server")]
+    Unreadable(#[source] Box<dyn Error + Send + Sync>),
+    /// The deadline is over.
+    #[error("the API server did not respond within {} s", .0.as_secs())]
+    Late(Duration),
+}
+
+impl ApiError {
+    /// The error that a response with an error status is. Text that is no `Status` is not repeated.
+    pub(super) fn refused(status: StatusCode, body: &[u8]) -> Self {
+        let parsed: Option<Status> = serde_json::from_slice(body).ok();
+        let parsed = parsed.unwrap_or_default();
+        let mut text = parsed
+            .message
+            .unwrap_or_else(|| "it did not say why".to_owned());
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        Self::Refused {
+            status,
+            reason: parsed.reason.unwrap_or_default(),
+            text,
+        }
+    }
+
+    /// The place of a parser's error alone: its text quotes the input, which may be secret.
+    pub(super) fn unreadable(error: &serde_json::Error) -> Self {
+        let place = format!("at line {}, column {}", error.line(), error.column());
+        Self::Unreadable(place.into())
+    }
+
+    fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    fn has_reason(&self, expected: &str) -> bool {
+        matches!(self, Self::Refused { reason, .. } if reason == expected)
+    }
+
+    /// The object does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(StatusCode::NOT_FOUND)
+    }
+
+    /// The object was changed or replaced meanwhile.
+    pub fn is_conflict(&self) -> bool {
+        self.status() == Some(StatusCode::CONFLICT) && !self.is_already_exists()
+    }
+
+    /// An object of that name exists.
+    pub fn is_already_exists(&self) -> bool {
+        self.has_reason("AlreadyExists")
+    }
+
+    /// The version of the list is not known any more.
+    pub fn is_gone(&self) -> bool {
+        self.status() == Some(StatusCode::GONE)
+    }
+
+    /// The kubelet may not do that.
+    pub fn is_forbidden(&self) -> bool {
+        self.status() == Some(StatusCode::FORBIDDEN)
+    }
+
+    /// Whether the same request may succeed later without anybody changing it.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => {
+                status.is_server_error()
+                    || matches!(
+                        *status,
+                        StatusCode::TOO_MANY_REQUESTS
+                            | StatusCode::REQUEST_TIMEOUT
+                            | StatusCode::UNAUTHORIZED
+                    )
+            }
+            Self::Unreachable(_) | Self::Unreadable(_) | Self::Late(_) => true,
+        }
+    }
+
+    /// Whether a review is tried again within its deadline; upstream's `DefaultShouldRetry`.
+    pub(super) fn is_retried_by_reviews(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => matches!(status.as_u16(), 429 | 500 | 503 | 504),
+            Self::Unreachable(error) => is_lost(error.as_ref()),
+            Self::Unreadable(_) | Self::Late(_) => false,
+        }
+    }
+}
+
+/// Whether an established connection broke.
+fn is_lost(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        let http = error.downcast_ref::<hyper::Error>();
+        if matches!(
+            io,
+            Some(
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            )
+        ) || http.is_some_and(|http| http.is_incomplete_message() || http.is_closed())
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn refusals_are_told_apart_by_status_and_reason() {
+        let refused = |code: u16, reason: &str| {
+            let body = json!({"kind": "Status", "reason": reason, "message": "no"}).to_string();
+            ApiError::refused(StatusCode::from_u16(code).unwrap(), body.as_bytes())
+        };
+        assert!(refused(404, "NotFound").is_not_found());
+        assert!(refused(409, "Conflict").is_conflict());
+        assert!(refused(409, "AlreadyExists").is_already_exists());
+        assert!(!refused(409, "AlreadyExists").is_conflict());
+        assert!(refused(410, "Expired").is_gone());
+        assert!(refused(403, "Forbidden").is_forbidden());
+        for (code, transient) in [
+            (401, true),
+            (403, false),
+            (422, false),
+            (429, true),
+            (503, true),
+        ] {
+            assert_eq!(refused(code, "").is_transient(), transient, "{code}");
+        }
+        assert!(ApiError::Late(Duration::from_secs(1)).is_transient());
+    }
+
+    #[test]
+    fn text_that_is_no_status_is_not_repeated_and_long_text_is_cut() {
+        let error = ApiError::refused(StatusCode::BAD_GATEWAY, b"<html>secret");
+        assert!(!error.to_string().contains("secret"), "{error}");
+        let long = json!({"message": "\u{e9}".repeat(MAX_TEXT)}).to_string();
+        let error = ApiError::refused(StatusCode::BAD_REQUEST, long.as_bytes());
+        assert!(error.to_string().len() < MAX_TEXT + 100);
+    }
+}

@@ -1,0 +1,321 @@
+//! Typed requests: one try each, with a deadline. The caller retries.
+
+use super::{ApiError, ApiServer, metrics::Method as Counted};
+use bytes::Bytes;
+use http::{Method, Request, Response, header};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::Resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use kube::client::Body;
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use std::{fmt::Write as _, time::Duration};
+use tokio::time::{Instant, timeout};
+
+/// Deadline of one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest response, bytes: a page of a list of pods of the largest size is less.
+const MAX_RESPONSE: usize = 64 * 1024 * 1024;
+
+/// What is escaped in a segment of a path.
+const SEGMENT: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'/')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// Which object.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Its namespace; `None` for objects of the cluster.
+    pub namespace: Option<&'a str>,
+    /// Its name.
+    pub name: &'a str,
+}
+
+impl<'a> Place<'a> {
+    /// An object that is in no namespace.
+    pub fn cluster(name: &'a str) -> Self {
+        let namespace = None;
+        Self { namespace, name }
+    }
+
+    /// An object in a namespace.
+    pub fn namespaced(namespace: &'a str, name: &'a str) -> Self {
+        let namespace = Some(namespace);
+        Self { namespace, name }
+    }
+}
+
+/// A change of an object.
+#[derive(Clone, Debug)]
+pub enum Patch {
+    /// A strategic merge patch: lists are merged by their keys.
+    Strategic(Value),
+    /// A JSON merge patch: lists are replaced.
+    Merge(Value),
+}
+
+/// The path of a collection, or of an object in it.
+pub(super) fn path<K: Resource>(
+    namespace: Option<&str>,
+    name: Option<&str>,
+    subresource: Option<&str>,
+) -> String {
+    let mut path = match K::GROUP {
+        "" => format!("/api/{}", K::VERSION),
+        group => format!("/apis/{group}/{}", K::VERSION),
+    };
+    let escaped = |text| utf8_percent_encode(text, SEGMENT);
+    if let Some(namespace) = namespace {
+        // Writing to a String does not fail.
+        let _ = write!(path, "/namespaces/{}", escaped(namespace));
+    }
+    let _ = write!(path, "/{}", K::URL_PATH_SEGMENT);
+    for part in [name, subresource].into_iter().flatten() {
+        let _ = write!(path, "/{}", escaped(part));
+    }
+    path
+}
+
+/// A parameter of a query, escaped.
+pub(super) fn parameter(name: &str, value: &str) -> String {
+    format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC))
+}
+
+impl ApiServer {
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn get<K>(&self, at: Place<'_>) -> Result<K, ApiError>
+    where
+        K: Resource + DeserializeOwned,
+    {
+        let path = path::<K>(at.namespace, Some(at.name), None);
+        self.json(Method::GET, path, Bytes::new()).await
+    }
+
+    /// Creates an object and returns it as it is stored.
+    ///
+    /// # Errors
+    /// See [`ApiError`]; an object of the same name is [`ApiError::is_already_exists`].
+    pub async fn create<K>(&self, namespace: Option<&str>, object: &K) -> Result<K, ApiError>
+    where
+        K: Resource + Serialize + DeserializeOwned,
+    {
+        let path = path::<K>(namespace, None, None);
+        self.json(Method::POST, path, text(object)?).await
+    }
+
+    /// Replaces an object; its `resourceVersion`, if there is one, has to be the stored one.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn update<K>(&self, at: Place<'_>, object: &K) -> Result<K, ApiError>
+    where
+        K: Resource + Serialize + DeserializeOwned,
+    {
+        let path = path::<K>(at.namespace, Some(at.name), None);
+        self.json(Method::PUT, path, text(object)?).await
+    }
+
+    /// Changes an object, or its `status` or another subresource.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn patch<K>(
+        &self,
+        at: Place<'_>,
+        subresource: Option<&str>,
+        patch: &Patch,
+    ) -> Result<K, ApiError>
+    where
+        K: Resource + DeserializeOwned,
+    {
+        let path = path::<K>(at.namespace, Some(at.name), subresource);
+        let (body, kind) = match patch {
+            Patch::Strategic(body) => (body, "application/strategic-merge-patch+json"),
+            Patch::Merge(body) => (body, "application/merge-patch+json"),
+        };
+        let response = self.send(Method::PATCH, path, text(body)?, kind).await?;
+        parsed(&response)
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn delete<K: Resource>(
+        &self,
+        at: Place<'_>,
+        options: &DeleteOptions,
+    ) -> Result<(), ApiError> {
+        let path = path::<K>(at.namespace, Some(at.name), None);
+        let body = text(options)?;
+        self.send(Method::DELETE, path, body, JSON).await.map(drop)
+    }
+
+    /// Posts to a subresource of an object, such as `token` of a service account.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn create_subresource<K, B, R>(
+        &self,
+        at: Place<'_>,
+        subresource: &str,
+        body: &B,
+    ) -> Result<R, ApiError>
+    where
+        K: Resource,
+        B: Serialize,
+        R: DeserializeOwned,
+    {
+        let path = path::<K>(at.namespace, Some(at.name), Some(subresource));
+        self.json(Method::POST, path, text(body)?).await
+    }
+
+    /// Sends JSON and reads JSON.
+    pub(super) async fn json<R: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: String,
+        body: Bytes,
+    ) -> Result<R, ApiError> {
+        let counted = Counted::of(&method);
+        self.json_counted(counted, method, path, body).await
+    }
+
+    /// The same, counted as something of its own.
+    pub(super) async fn json_counted<R: DeserializeOwned>(
+        &self,
+        counted: Counted,
+        method: Method,
+        path: String,
+        body: Bytes,
+    ) -> Result<R, ApiError> {
+        let request = request(method, path, body, JSON)?;
+        parsed(&self.exchange(counted, request).await?)
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: String,
+        body: Bytes,
+        kind: &'static str,
+    ) -> Result<Bytes, ApiError> {
+        let counted = Counted::of(&method);
+        let request = request(method, path, body, kind)?;
+        self.exchange(counted, request).await
+    }
+
+    /// Sends a request and reads the response to its end, within [`TIMEOUT`].
+    async fn exchange(&self, counted: Counted, request: Request<Body>) -> Result<Bytes, ApiError> {
+        let mut observed = self.observed(counted);
+        let exchange = async {
+            let connection = self.connection.current().await;
+            let client = connection.transport.for_request();
+            let client = client.ok_or_else(|| ApiError::Unreachable("no connection".into()))?;
+            let sent = client.send(request).await;
+            let response = sent.map_err(|error| ApiError::Unreachable(error.into()))?;
+            observed.answered(response.status());
+            whole(response).await
+        };
+        let exchanged = timeout(TIMEOUT, exchange).await;
+        exchanged.unwrap_or(Err(ApiError::Late(TIMEOUT)))
+    }
+
+    pub(super) fn observed(&self, method: Counted) -> Observed<'_> {
+        Observed {
+            api: self,
+            method,
+            status: None,
+            begun: Instant::now(),
+        }
+    }
+}
+
+const JSON: &str = "application/json";
+
+/// A request that is counted when it ends, also when it is cancelled.
+pub(super) struct Observed<'a> {
+    api: &'a ApiServer,
+    method: Counted,
+    status: Option<u16>,
+    begun: Instant,
+}
+
+impl Observed<'_> {
+    pub(super) fn answered(&mut self, status: http::StatusCode) {
+        self.status = Some(status.as_u16());
+    }
+}
+
+impl Drop for Observed<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = &self.api.metrics {
+            let took = self.begun.elapsed();
+            let host = &self.api.connection.latest().host;
+            metrics.observe(host, self.method, self.status, took);
+        }
+    }
+}
+
+pub(super) fn request(
+    method: Method,
+    path: String,
+    body: Bytes,
+    kind: &'static str,
+) -> Result<Request<Body>, ApiError> {
+    let mut request = Request::builder().method(method).uri(path);
+    request = request.header(header::ACCEPT, JSON);
+    if !body.is_empty() {
+        request = request.header(header::CONTENT_TYPE, kind);
+    }
+    let request = request.body(Body::from(body));
+    request.map_err(|error| ApiError::Unreadable(error.into()))
+}
+
+/// Reads a response; an error status is an error.
+pub(super) async fn whole(response: Response<Body>) -> Result<Bytes, ApiError> {
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MAX_RESPONSE)
+        .collect()
+        .await;
+    let body = body.map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            ApiError::Unreadable(error)
+        } else {
+            ApiError::Unreachable(error)
+        }
+    })?;
+    let body = body.to_bytes();
+    if !status.is_success() {
+        return Err(ApiError::refused(status, &body));
+    }
+    Ok(body)
+}
+
+fn text<T: Serialize>(body: &T) -> Result<Bytes, ApiError> {
+    let text = serde_json::to_vec(body);
+    text.map(Bytes::from)
+        .map_err(|error| ApiError::unreadable(&error))
+}
+
+fn parsed<R: DeserializeOwned>(body: &[u8]) -> Result<R, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::unreadable(&error))
+}

@@ -2,7 +2,7 @@
 
 use super::{Periods, image_gc, images, introspect::Live, memory, probes, sources};
 use crate::{
-    apiserver::configmap_secret::Objects,
+    apiserver::{ApiServer, configmap_secret::Objects},
     base::Tasks,
     base::metrics::Metrics,
     base::otel::Tracer,
@@ -56,6 +56,8 @@ const LOG_LINKS: &str = "/var/log/containers";
 
 /// Everything that does not need the runtime to answer.
 pub struct Stores {
+    /// The API server, unless this is a node of its own.
+    pub(super) api: Option<ApiServer>,
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
@@ -90,6 +92,7 @@ impl Stores {
     pub(super) fn open(
         config: &KubeletConfig,
         machine: Machine,
+        api: Option<ApiServer>,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
         let root = KubeletRoot::create(&config.root_dir)
@@ -111,6 +114,7 @@ impl Stores {
             keyring,
             records,
             posted,
+            api,
             metrics,
             tracer,
             probe_metrics: Metrics::new(),

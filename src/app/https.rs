@@ -20,18 +20,15 @@ pub(super) struct Secured {
     pub(super) auth: KubeletAuth,
 }
 
-/// Reads what `--kubeconfig` refers to, and opens the port unless it is switched off.
+/// Opens the port unless it is switched off.
 ///
 /// # Errors
 /// An unusable file, settings that need an API server, or a port in use.
 pub(super) async fn open(
     config: &KubeletConfig,
+    api: Option<ApiServer>,
     metrics: &Metrics,
 ) -> anyhow::Result<Option<Secured>> {
-    let api = match &config.kubeconfig {
-        Some(path) => Some(ApiServer::of_kubeconfig(path).await?.measured(metrics)),
-        None => None,
-    };
     let server = config.server.clone();
     if !server.enabled {
         return Ok(None);

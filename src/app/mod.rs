@@ -26,7 +26,7 @@ mod user_ids;
 mod views;
 
 use crate::{
-    apiserver::configmap_secret::Objects,
+    apiserver::{ApiServer, configmap_secret::Objects},
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, chain},
     config::{
@@ -116,11 +116,15 @@ impl App {
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
         let metrics = Metrics::new();
-        let secured = https::open(&config, &metrics).await?;
+        let api = match &config.kubeconfig {
+            Some(path) => Some(ApiServer::of_kubeconfig(path).await?.measured(&metrics)),
+            None => None,
+        };
+        let secured = https::open(&config, api.clone(), &metrics).await?;
         if let Some(path) = config.local_objects_dir.clone() {
             tokio::spawn(check_local_objects(path));
         }
-        let stores = Stores::open(&config, machine, metrics)?;
+        let stores = Stores::open(&config, machine, api, metrics)?;
         let stats = stats::of(&config, &stores);
         process_metrics::register(&config, &stores);
         store_metrics::register(&stores, stats.clone(), &stores.metrics);

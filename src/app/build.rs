@@ -43,6 +43,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use std::{
     collections::HashSet,
     path::PathBuf,
@@ -60,6 +61,8 @@ pub struct Stores {
     pub(super) api: Option<ApiServer>,
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
+    /// The node as the API server has it.
+    pub(super) node: watch::Receiver<Option<Arc<Node>>>,
     /// Families of probes, which have a page of their own.
     pub(super) probe_metrics: Metrics,
     /// Families of health checks, which have a page of their own.
@@ -115,6 +118,7 @@ impl Stores {
             records,
             posted,
             api,
+            node: watch::Sender::new(None).subscribe(),
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
@@ -208,6 +212,7 @@ pub(super) async fn start(
         )?,
         app_armor: stores.machine.app_armor,
         features: features.clone(),
+        node: stores.node.clone(),
     };
     let status_features = features.clone();
     let shared = Shared {
@@ -296,8 +301,11 @@ pub(super) async fn start(
         volumes: pod_sync.volumes.clone(),
     };
     let _ = stores.live.set(live);
-    let (updates, sources) =
-        PodConfig::start(sources::config(config), stores.events.clone(), tasks)?;
+    let (updates, sources) = PodConfig::start(
+        sources::config(config, stores.api.clone(), &stores.cache),
+        stores.events.clone(),
+        tasks,
+    )?;
     let sync_loop = SyncLoop {
         updates,
         sources,

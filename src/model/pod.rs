@@ -52,6 +52,8 @@ pub trait PodExt {
     fn host_network(&self) -> bool;
     /// Not from an API server.
     fn is_static(&self) -> bool;
+    /// The API server's copy of a static pod.
+    fn is_mirror(&self) -> bool;
     /// `terminationGracePeriodSeconds`, default 30 s.
     fn termination_grace_seconds(&self) -> i64;
     /// `deletionTimestamp` is set.
@@ -130,6 +132,10 @@ impl PodExt for Pod {
             Some(source) => PodSource::parse(source) != Some(PodSource::Api),
             None => false,
         }
+    }
+
+    fn is_mirror(&self) -> bool {
+        self.annotation(keys::CONFIG_MIRROR).is_some()
     }
 
     fn termination_grace_seconds(&self) -> i64 {

@@ -21,8 +21,8 @@ pub use decode::{DecodeError, Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_po
 pub use defaults::default_pod;
 pub use field::{ErrorKind, FieldError};
 pub use validate::{
-    LocalObjects, own_annotations, static_pod_references, unsupported_fields, unsupported_warnings,
-    validate_pod,
+    LocalObjects, api_pod_names, own_annotations, static_pod_references, unsupported_api_fields,
+    unsupported_fields, unsupported_warnings, validate_pod,
 };
 
 #[cfg(test)]

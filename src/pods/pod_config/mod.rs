@@ -1,14 +1,15 @@
-//! Pods in: from files and a URL to one stream of updates.
+//! Pods in: from files, a URL and the API server to one stream of updates.
 //!
 //! ```text
 //!  source.file ----\
 //!  source.http -----+-- complete lists --> pod_config (merge) -- PodUpdate --> sync loop
-//!  source.posted --/
+//!  source.posted --+
+//!  source.api -----/
 //! ```
 //!
 //! * Owns: the sources and what each has delivered; the identity of static pods ([`static_pod`]).
 //! * Woken by: inotify and the re-list timer (`source.file`, and `source.posted`, which
-//!   are the files that [`PostedPods`] keeps), a timer (`source.http`), their lists
+//!   are the files that [`PostedPods`] keeps), a timer (`source.http`), a watch (`source.api`), their lists
 //!   (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.
 //! * Publishes: [`PodUpdate`]s, at most one message per kind and list; [`SourcesReady`].
 //! * Must never take a source that cannot be read for an empty one, and never log a manifest's
@@ -19,6 +20,7 @@
 //! pod at the next re-list). The last good version lives in memory. What an earlier kubelet started from
 //! a file that was never seen good since the kubelet started runs on until the file can be read.
 
+mod api;
 mod file;
 mod http;
 mod manifest;
@@ -27,6 +29,7 @@ mod posted;
 mod ready;
 mod static_pod;
 
+pub use api::ApiConfig;
 pub use file::{Clash, FileConfig, ReadError, manifests_at, one_of_each_name, read_manifest};
 pub use http::HttpConfig;
 pub use manifest::{BadManifest, InvalidItem, Manifest, Remark, read_file, read_url};
@@ -59,6 +62,8 @@ pub struct Config {
     pub http: Option<HttpConfig>,
     /// Where pods are kept that clients post, if they may.
     pub posted: Option<FileConfig>,
+    /// The API server, if there is one.
+    pub api: Option<ApiConfig>,
 }
 
 impl Config {
@@ -66,7 +71,8 @@ impl Config {
         let file = self.file.as_ref().map(|_| PodSource::File);
         let http = self.http.as_ref().map(|_| PodSource::Http);
         let posted = self.posted.as_ref().map(|_| PodSource::Posted);
-        file.into_iter().chain(http).chain(posted)
+        let api = self.api.as_ref().map(|_| PodSource::Api);
+        file.into_iter().chain(http).chain(posted).chain(api)
     }
 }
 
@@ -84,7 +90,7 @@ struct SourceList {
 pub struct PodConfig;
 
 impl PodConfig {
-    /// Starts the tasks `pod_config`, `source.file`, `source.http` and `source.posted` (those configured).
+    /// Starts the task `pod_config` and one for each source that is configured.
     ///
     /// # Errors
     /// The URL or one of its headers is none.
@@ -113,8 +119,19 @@ impl PodConfig {
         }
         if let Some(http) = config.http {
             let recorder = recorder.clone();
-            let source = http::run(http, node, lists.clone(), recorder, tasks.shutdown());
+            let source = http::run(
+                http,
+                node.clone(),
+                lists.clone(),
+                recorder,
+                tasks.shutdown(),
+            );
             tasks.spawn("source.http", source);
+        }
+        if let Some(api) = config.api {
+            let (store, source) = api::start(api, node, lists.clone(), recorder.clone());
+            tasks.spawn("source.api.store", store.run(tasks.shutdown()));
+            tasks.spawn("source.api", source.run(tasks.shutdown()));
         }
         // `lists` goes along so that the merger lives on without any source.
         let merge = merge_all(to_merge, lists, updates, recorder, tasks.shutdown());

@@ -34,6 +34,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
         }),
         http: None,
         posted: None,
+        api: None,
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
@@ -68,6 +69,7 @@ async fn a_given_uid_makes_an_edit_an_update() {
         }),
         http: None,
         posted: None,
+        api: None,
     };
     let (mut updates, _ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
@@ -87,6 +89,7 @@ async fn without_sources_the_merger_waits_for_shutdown() {
         file: None,
         http: None,
         posted: None,
+        api: None,
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert!(ready.all_ready().is_some());
@@ -107,6 +110,7 @@ async fn a_url_that_is_none_is_refused_before_anything_starts() {
             objects: LocalObjects::None,
         }),
         posted: None,
+        api: None,
     };
     assert!(PodConfig::start(config, EventRecorder::new(), &mut tasks).is_err());
     assert!(tasks.first_end().await.is_none());
@@ -167,6 +171,7 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
         }),
         http: None,
         posted: None,
+        api: None,
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     let mut next = async || timeout(TIMEOUT, updates.recv()).await.unwrap().unwrap();

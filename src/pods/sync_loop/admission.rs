@@ -1,14 +1,19 @@
 //! Whether this node may run a pod at all. Pure.
 //!
-//! A pod that is rejected here has failed, with a reason; this process does not admit it again. Answers to upstream's admit handlers, in their order.
+//! A pod that is rejected here has failed, with a reason; this process does not admit it again. Answers to
+//! upstream's admit handlers, in their order.
 
 mod app_armor;
+mod predicates;
 pub mod sysctls;
 
 use crate::{
     cri::RuntimeFeatures,
+    model::validation::unsupported_api_fields,
     model::{Pod, PodExt},
 };
+use k8s_openapi::api::core::v1::Node;
+use std::sync::Arc;
 use sysctls::Allowlist;
 
 /// The node as admission sees it.
@@ -20,6 +25,10 @@ pub struct NodeView<'a> {
     pub app_armor: bool,
     /// What the runtime can do.
     pub features: RuntimeFeatures,
+    /// The node as the API server has it, once that is known.
+    pub object: Option<&'a Node>,
+    /// The other pods that were admitted and have not ended.
+    pub others: &'a [Arc<Pod>],
 }
 
 /// Why a pod is rejected.
@@ -42,10 +51,32 @@ impl Rejection {
 
 /// The first rule that a pod breaks, if there is one.
 pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
+    unsupported(pod)?;
     sysctls::admit(pod, node.sysctls)?;
     operating_system(pod)?;
     supplemental_groups(pod, node.features)?;
+    if let Some(object) = node.object {
+        predicates::admit(pod, object, node.others)?;
+    }
     app_armor::admit(pod, node.app_armor)
+}
+
+/// A pod of the API server with a field that this kubelet does not support; manifests with one are refused when
+/// they are read. Upstream has no counterpart.
+fn unsupported(pod: &Pod) -> Result<(), Rejection> {
+    let fields = if pod.is_static() {
+        Vec::new()
+    } else {
+        unsupported_api_fields(pod)
+    };
+    if fields.is_empty() {
+        return Ok(());
+    }
+    let fields: Vec<_> = fields.iter().map(ToString::to_string).collect();
+    Err(Rejection::new(
+        "UnexpectedAdmissionError",
+        fields.join(", "),
+    ))
 }
 
 fn operating_system(pod: &Pod) -> Result<(), Rejection> {

@@ -14,6 +14,8 @@ pub enum Step {
     Create(Arc<Pod>),
     /// Update the pod's worker.
     Update(Arc<Pod>),
+    /// Show the pod's status again: something in it that is not this kubelet's has changed.
+    Refresh(Arc<Pod>),
     /// End the pod: its source no longer has it.
     Kill(Arc<Pod>),
 }
@@ -34,7 +36,7 @@ fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) 
     match op {
         PodOp::Add => vec![Step::Set(pod.clone()), Step::Create(pod)],
         PodOp::Update | PodOp::Delete => vec![Step::Set(pod.clone()), Step::Update(pod)],
-        PodOp::Reconcile => vec![Step::Set(pod)],
+        PodOp::Reconcile => vec![Step::Set(pod.clone()), Step::Refresh(pod)],
         // The last desired version has the grace period and the hooks; the update may not.
         PodOp::Remove => {
             let uid = pod.uid();
@@ -94,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn updates_and_deletions_reach_the_worker_and_reconciliations_do_not() {
+    fn updates_and_deletions_reach_the_worker_and_reconciliations_only_the_status() {
         let p = pod("u", None);
         for op in [PodOp::Update, PodOp::Delete] {
             let steps = dispatch(&update(op, vec![p.clone()]), &|_| None);
             assert_eq!(steps, [Step::Set(p.clone()), Step::Update(p.clone())]);
         }
         let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None);
-        assert_eq!(steps, [Step::Set(p)]);
+        assert_eq!(steps, [Step::Set(p.clone()), Step::Refresh(p)]);
     }
 
     #[test]

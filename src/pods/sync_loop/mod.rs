@@ -33,6 +33,7 @@ use crate::{
 };
 use admission::{NodeView, admit, sysctls::Allowlist};
 use dispatch::{Step, dispatch};
+use k8s_openapi::api::core::v1::Node;
 use occupant::{Occupant, occupant};
 use std::{
     collections::HashSet,
@@ -95,6 +96,8 @@ pub struct Admission {
     pub app_armor: bool,
     /// What the runtime can do.
     pub features: FeaturesReader,
+    /// The node as the API server has it, if there is one.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
 }
 
 /// The loop.
@@ -212,6 +215,7 @@ impl SyncLoop {
                 Step::Create(pod) => {
                     self.create_after(&predecessors, pod);
                 }
+                Step::Refresh(pod) => self.publish(&pod),
                 Step::Update(pod) => {
                     let update = UpdateOptions::sync(UpdateKind::Update, pod);
                     self.workers.update_known_pod(update);
@@ -301,16 +305,20 @@ impl SyncLoop {
     }
 
     fn sync(&self, pod: Arc<Pod>) {
+        self.publish(&pod);
+        let update = UpdateOptions::sync(UpdateKind::Sync, pod);
+        self.workers.update_known_pod(update);
+    }
+
+    fn publish(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         // What the runtime has may be of the pod before it, whose own worker publishes its status.
         let is_anothers = self.workers.wants_restart(&uid)
             || self.cleaning.contains(&uid)
             || self.held.contains(&uid);
         if !is_anothers {
-            self.pod_sync.statuses.publish(&pod);
+            self.pod_sync.statuses.publish(pod);
         }
-        let update = UpdateOptions::sync(UpdateKind::Sync, pod);
-        self.workers.update_known_pod(update);
     }
 
     /// Whether the source of a pod of the runtime is not known yet.
@@ -354,10 +362,16 @@ impl SyncLoop {
             self.metrics.created(&pod);
         }
         let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
-        if !waits && !pod.is_terminal() && !self.pod_sync.has_ended(&uid) {
+        let seen = self.cache.try_settled(&uid);
+        // What runs was admitted before; a pod may not end because the node has changed since.
+        let runs = seen.as_ref().map_or_else(
+            || !self.cache.latest(&uid).is_empty(),
+            |status| status.is_active(),
+        );
+        let is_over = pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_ended(&uid);
+        if !waits && !runs && !is_over {
             self.admit(&pod);
         }
-        let seen = self.cache.try_settled(&uid);
         let options = UpdateOptions::sync(UpdateKind::Create, pod).seen(seen);
         self.update_worker(&uid, options);
     }
@@ -365,16 +379,40 @@ impl SyncLoop {
     /// Publishes the pod as failed if the node rejects it; its worker then ends it.
     fn admit(&self, pod: &Arc<Pod>) {
         let admission = &self.admission;
+        let object = admission.node.borrow().clone();
+        let others = if object.is_some() {
+            self.admitted_but(&pod.uid())
+        } else {
+            Vec::new()
+        };
         let node = NodeView {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
             features: *admission.features.borrow(),
+            object: object.as_deref(),
+            others: &others,
         };
         if let Err(rejection) = admit(pod, &node) {
             self.metrics.rejected(rejection.reason);
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
         }
+    }
+
+    /// Desired pods that use up the node: all that have a worker and have not ended.
+    fn admitted_but(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
+        let mut pods = self.manager.reader().pods();
+        pods.retain(|pod| {
+            let other = pod.uid();
+            other != *uid && self.workers.knows(&other) && !self.has_ended(&other)
+        });
+        pods
+    }
+
+    fn has_ended(&self, uid: &PodUid) -> bool {
+        let status = self.pod_sync.statuses.statuses().get(uid);
+        let phase = status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Failed" | "Succeeded"))
     }
 
     /// Updates the pod's worker. While the remains of an earlier pod of this UID are being removed there

@@ -1,5 +1,6 @@
 //! The API's rules for pods at creation, and what a static pod and this kubelet refuse beyond them.
 
+mod api_pod;
 mod containers;
 mod dns;
 mod env;
@@ -14,10 +15,11 @@ mod security;
 mod unsupported;
 mod volumes;
 
+pub use api_pod::api_pod_names;
 pub use own_annotations::own_annotations;
 pub use pod::validate_pod;
 pub use references::{LocalObjects, static_pod_references};
-pub use unsupported::{unsupported_fields, unsupported_warnings};
+pub use unsupported::{unsupported_api_fields, unsupported_fields, unsupported_warnings};
 pub(super) use volumes::volume_sources;
 
 use super::field::{Errors, Path};

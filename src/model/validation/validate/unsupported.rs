@@ -21,12 +21,33 @@ const VOLUME_KINDS: [&str; 7] = [
     "secret",
 ];
 
-/// Fields without effect in this kubelet.
+/// Fields of a static pod without effect in this kubelet.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
+    fields(pod, spec_fields)
+}
+
+/// The same for a pod of the API server, which has what such fields refer to.
+pub fn unsupported_api_fields(pod: &Pod) -> Vec<FieldError> {
+    fields(pod, |spec, path, errors| {
+        let resources = spec.resources.as_ref();
+        for (field, given) in [
+            ("resources", resources.is_some_and(asks_for_anything)),
+            ("resourceClaims", some(spec.resource_claims.as_ref())),
+            (
+                "ephemeralContainers",
+                some(spec.ephemeral_containers.as_ref()),
+            ),
+        ] {
+            refuse(given, &path.child(field), errors);
+        }
+    })
+}
+
+fn fields(pod: &Pod, of_spec: impl Fn(&PodSpec, &Path<'_>, &mut Errors)) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
-        spec_fields(spec, &path, &mut errors);
+        of_spec(spec, &path, &mut errors);
         containers(spec, &path, &mut errors);
         let list = path.child("volumes");
         for (index, volume) in spec.volumes.iter().flatten().enumerate() {

@@ -13,6 +13,8 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'st
             supplemental_groups_policy: strict_groups,
             ..RuntimeFeatures::default()
         },
+        object: None,
+        others: &[],
     };
     admit(pod, &node).map_err(|rejection| (rejection.reason, rejection.message))
 }

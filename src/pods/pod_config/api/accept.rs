@@ -1,0 +1,97 @@
+//! What becomes of a pod of the API server before anyone else sees it. Pure.
+
+use crate::{
+    model::validation::api_pod_names,
+    model::{Pod, PodExt, PodSource, keys},
+};
+
+/// The prefix of annotations that only this kubelet writes.
+const OWN: &str = "kubelet.rs/";
+
+/// The pod without what nobody here reads and what only a kubelet may say of a pod: its annotations are its users'
+/// own. A mirror keeps what it was made with.
+///
+/// # Errors
+/// The pod is not of this node, or a name in it is none.
+pub(super) fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
+    let wrong = api_pod_names(&pod);
+    if !wrong.is_empty() {
+        let fields = wrong.iter().map(ToString::to_string);
+        return Err(fields.collect::<Vec<_>>().join(", "));
+    }
+    let bound_to = pod.spec().and_then(|spec| spec.node_name.as_deref());
+    if bound_to != Some(node_name) {
+        return Err(format!(
+            "it is bound to node {:?}",
+            bound_to.unwrap_or_default()
+        ));
+    }
+    // The largest part of many pods.
+    pod.metadata.managed_fields = None;
+    let is_mirror = pod.is_mirror();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    if !is_mirror {
+        annotations.retain(|key, _| !key.starts_with(OWN));
+        annotations.remove(keys::CONFIG_SEEN);
+    }
+    annotations.insert(keys::CONFIG_SOURCE.into(), PodSource::Api.as_str().into());
+    Ok(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(annotations: serde_json::Value) -> Pod {
+        let pod = json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "u", "annotations": annotations,
+                "managedFields": [{"manager": "kubectl"}],
+            },
+            "spec": {"nodeName": "node1", "containers": [{"name": "main"}]},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn what_only_a_kubelet_says_is_not_taken_from_the_api() {
+        let given = pod(json!({
+            "mine": "1", "kubelet.rs/spec-digest": "v1:0", "kubelet.rs/manifest": "/etc/x",
+            "kubernetes.io/config.source": "file", "kubernetes.io/config.seen": "never",
+        }));
+        let accepted = accept(given, "node1").unwrap();
+        let annotations = accepted.metadata.annotations.as_ref().unwrap();
+        let kept: Vec<_> = annotations
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(
+            kept,
+            [("kubernetes.io/config.source", "api"), ("mine", "1")]
+        );
+        assert!(accepted.metadata.managed_fields.is_none());
+        assert!(!accepted.is_static());
+    }
+
+    #[test]
+    fn a_mirror_keeps_what_it_was_made_with() {
+        let given = json!({
+            "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h",
+            "kubernetes.io/config.source": "file", "kubelet.rs/spec-digest": "v1:0",
+        });
+        let accepted = accept(pod(given), "node1").unwrap();
+        assert!(accepted.is_mirror() && !accepted.is_static());
+        assert_eq!(accepted.annotation(keys::SPEC_DIGEST), Some("v1:0"));
+    }
+
+    #[test]
+    fn a_pod_of_another_node_and_one_with_a_hostile_name_are_refused() {
+        let error = accept(pod(json!({})), "node2").unwrap_err();
+        assert_eq!(error, "it is bound to node \"node1\"");
+        let mut hostile = pod(json!({}));
+        hostile.metadata.uid = Some("../x".into());
+        let error = accept(hostile, "node1").unwrap_err();
+        assert!(error.starts_with("metadata.uid: Invalid value"), "{error}");
+    }
+}

@@ -1,0 +1,223 @@
+//! The pods of the API server as far as they are known. Pure.
+
+use crate::{
+    apiserver::{Item, Unreadable},
+    model::{Completeness, Pod, PodExt, PodUid},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::accept::accept;
+
+/// A pod that is not taken, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Refused {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) why: String,
+}
+
+/// The pods of this node.
+#[derive(Debug)]
+pub(super) struct ApiPods {
+    node_name: String,
+    pods: BTreeMap<PodUid, Arc<Pod>>,
+    /// Missing in the last list. A pod of this node may be taken for gone only when the API server says of the pod
+    /// itself that it is: a list may come from a server that has lost or not yet loaded its data.
+    in_doubt: BTreeSet<PodUid>,
+    /// What exists and could not be read, and of which no earlier version is known.
+    unread: BTreeSet<String>,
+    listed: bool,
+}
+
+impl ApiPods {
+    /// `adopted`: pods that an earlier kubelet knew and that run.
+    pub(super) fn new(node_name: String, adopted: Vec<Arc<Pod>>) -> Self {
+        Self {
+            node_name,
+            pods: adopted.into_iter().map(|pod| (pod.uid(), pod)).collect(),
+            in_doubt: BTreeSet::new(),
+            unread: BTreeSet::new(),
+            listed: false,
+        }
+    }
+
+    /// All pods, in a stable order.
+    pub(super) fn pods(&self) -> Vec<Arc<Pod>> {
+        self.pods.values().cloned().collect()
+    }
+
+    /// Whether a pod that is not among them is gone.
+    pub(super) fn completeness(&self) -> Completeness {
+        if self.listed {
+            Completeness::from(self.unread.clone())
+        } else {
+            Completeness::Partial
+        }
+    }
+
+    /// Pods that have to be asked for one by one.
+    pub(super) fn in_doubt(&self) -> Vec<Arc<Pod>> {
+        let uids = self.in_doubt.iter();
+        uids.filter_map(|uid| self.pods.get(uid).cloned()).collect()
+    }
+
+    /// Takes in a whole list; returns what in it is refused.
+    pub(super) fn listed(&mut self, items: Vec<Item<Pod>>) -> Vec<Refused> {
+        self.listed = true;
+        self.unread.clear();
+        self.in_doubt = self.pods.keys().cloned().collect();
+        let taken = items.into_iter().map(|item| self.applied(item));
+        taken.filter_map(Result::err).collect()
+    }
+
+    /// Takes in a new or changed pod.
+    ///
+    /// # Errors
+    /// It cannot be used. An earlier version of it stays.
+    pub(super) fn applied(&mut self, item: Item<Pod>) -> Result<(), Refused> {
+        let refused = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta, why| {
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            Refused {
+                namespace: text(&meta.namespace),
+                name: text(&meta.name),
+                uid: text(&meta.uid),
+                why,
+            }
+        };
+        let read = match item {
+            Ok(pod) => {
+                let metadata = pod.metadata.clone();
+                accept(*pod, &self.node_name).map_err(|why| refused(&metadata, why))
+            }
+            Err(Unreadable { metadata, why }) => Err(refused(&metadata, why)),
+        };
+        match read {
+            Ok(pod) => {
+                self.take(Arc::new(pod));
+                Ok(())
+            }
+            Err(refused) => {
+                let uid = PodUid::from(refused.uid.as_str());
+                self.in_doubt.remove(&uid);
+                if !self.pods.contains_key(&uid) {
+                    self.unread.insert(refused.uid.clone());
+                }
+                Err(refused)
+            }
+        }
+    }
+
+    fn take(&mut self, pod: Arc<Pod>) {
+        let uid = pod.uid();
+        self.in_doubt.remove(&uid);
+        self.unread.remove(uid.as_str());
+        // The name can belong to another pod only when that one is gone.
+        let name = pod.full_name();
+        self.pods
+            .retain(|other, old| *other == uid || old.full_name() != name);
+        self.pods.insert(uid, pod);
+        let pods = &self.pods;
+        self.in_doubt.retain(|uid| pods.contains_key(uid));
+    }
+
+    /// A pod is gone.
+    pub(super) fn deleted(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+        self.in_doubt.remove(uid);
+        self.unread.remove(uid.as_str());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use serde_json::json;
+
+    fn pod(uid: &str, name: &str) -> Box<Pod> {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": uid},
+            "spec": {"nodeName": "node1", "containers": [{"name": "main"}]},
+        });
+        Box::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn unreadable(uid: &str, name: &str) -> Item<Pod> {
+        let metadata = ObjectMeta {
+            uid: Some(uid.into()),
+            name: Some(name.into()),
+            ..ObjectMeta::default()
+        };
+        Err(Unreadable {
+            metadata,
+            why: "invalid".into(),
+        })
+    }
+
+    fn none() -> ApiPods {
+        ApiPods::new("node1".into(), Vec::new())
+    }
+
+    fn uids(pods: &ApiPods) -> Vec<String> {
+        pods.pods.keys().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn before_the_first_list_nothing_is_complete() {
+        let adopted = vec![Arc::new(*pod("a", "one"))];
+        let mut pods = ApiPods::new("node1".into(), adopted);
+        assert_eq!(pods.completeness(), Completeness::Partial);
+        assert_eq!(uids(&pods), ["a"]);
+        assert_eq!(pods.listed(vec![Ok(pod("a", "one"))]), []);
+        assert_eq!(pods.completeness(), Completeness::Complete);
+        assert!(pods.in_doubt().is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_a_list_lacks_stays_in_doubt_until_it_is_known_to_be_gone() {
+        let mut pods = none();
+        pods.listed(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]);
+        pods.listed(vec![]);
+        assert_eq!(uids(&pods), ["a", "b"]);
+        assert_eq!(pods.in_doubt().len(), 2);
+        pods.deleted(&"a".into());
+        pods.applied(Ok(pod("b", "two"))).unwrap();
+        assert_eq!(uids(&pods), ["b"]);
+        assert!(pods.in_doubt().is_empty());
+    }
+
+    #[test]
+    fn a_new_pod_of_a_name_proves_that_the_old_one_is_gone() {
+        let mut pods = none();
+        pods.listed(vec![Ok(pod("a", "one"))]);
+        pods.listed(vec![Ok(pod("b", "one"))]);
+        assert_eq!(uids(&pods), ["b"]);
+        assert!(pods.in_doubt().is_empty());
+        pods.applied(Ok(pod("c", "one"))).unwrap();
+        assert_eq!(uids(&pods), ["c"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_its_last_version_and_makes_nothing_else_gone() {
+        let mut pods = none();
+        pods.listed(vec![Ok(pod("a", "one"))]);
+        let refused = pods.listed(vec![unreadable("a", "one"), unreadable("n", "new")]);
+        assert_eq!(refused.len(), 2);
+        assert_eq!(uids(&pods), ["a"]);
+        assert!(pods.in_doubt().is_empty());
+        assert!(!pods.completeness().covers(None));
+        pods.deleted(&"n".into());
+        assert!(pods.completeness().covers(None));
+        let elsewhere = {
+            let mut pod = pod("e", "else");
+            pod.spec.as_mut().unwrap().node_name = Some("node2".into());
+            pod
+        };
+        assert!(pods.applied(Ok(elsewhere)).is_err());
+        assert_eq!(uids(&pods), ["a"]);
+    }
+}

@@ -1,0 +1,288 @@
+//! Pods of the API server: those that are bound to this node.
+//!
+//! A failure of the API server changes nothing. A pod is gone when the watch says so, or when a list lacks it and
+//! so does a second one that asks for this pod alone. While the API server is away at the start, the pods that
+//! the last kubelet knew and that run are looked after.
+
+mod accept;
+mod known;
+mod store;
+
+use super::SourceList;
+use crate::{
+    apiserver::{ApiServer, Item, Selection, WatchEvent},
+    base::chain,
+    model::{Pod, PodExt, PodSource, PodUid, reasons},
+    state::events::{EventRecorder, ObjectRef},
+    state::pod_cache::PodCache,
+};
+use accept::accept;
+use anyhow::Context as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use known::{ApiPods, Refused};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use store::ApiPodStore;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long the runtime status of the pods of an earlier kubelet may take until they are adopted.
+const ADOPTION: Duration = Duration::from_secs(2);
+/// How long after a failed question about a pod in doubt the next one is.
+const DOUBT_RETRY: Duration = Duration::from_secs(2);
+
+/// Where pods of the API server come from.
+#[derive(Clone, Debug)]
+pub struct ApiConfig {
+    /// The API server.
+    pub api: ApiServer,
+    /// Where the last list is kept.
+    pub directory: PathBuf,
+    /// Which pods run.
+    pub cache: PodCache,
+}
+
+/// The source's store and the source itself, to be run as tasks.
+pub(super) fn start(
+    config: ApiConfig,
+    node_name: String,
+    lists: mpsc::Sender<SourceList>,
+    recorder: EventRecorder,
+) -> (ApiPodStore, ApiSource) {
+    let store = ApiPodStore::new(config.directory);
+    let source = ApiSource {
+        api: config.api,
+        cache: config.cache,
+        known: ApiPods::new(node_name.clone(), Vec::new()),
+        node_name,
+        store: store.clone(),
+        lists,
+        recorder,
+        refused: HashMap::new(),
+    };
+    (store, source)
+}
+
+/// What a question about one pod found: the pod, or that there is none.
+type Answer = Result<Option<Box<Pod>>, String>;
+
+/// The source.
+pub(super) struct ApiSource {
+    api: ApiServer,
+    cache: PodCache,
+    node_name: String,
+    known: ApiPods,
+    store: ApiPodStore,
+    lists: mpsc::Sender<SourceList>,
+    recorder: EventRecorder,
+    /// Why pods were refused, by UID, so that each is reported once.
+    refused: HashMap<String, String>,
+}
+
+impl ApiSource {
+    /// Delivers lists until shutdown.
+    pub(super) async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            result = self.watch() => result,
+        }
+    }
+
+    async fn watch(mut self) -> anyhow::Result<()> {
+        self.adopt().await?;
+        let mut watch = self.api.list_watch::<Pod>(Selection {
+            namespace: None,
+            field_selector: Some(format!("spec.nodeName={}", self.node_name)),
+        });
+        let mut doubt: Option<(PodUid, BoxFuture<'static, Answer>)> = None;
+        let mut next_doubt = Instant::now();
+        let mut failing = false;
+        loop {
+            if doubt.is_none() {
+                doubt = self.question();
+            }
+            tokio::select! {
+                event = watch.next() => {
+                    let failed = matches!(event, WatchEvent::Failed(_));
+                    if let WatchEvent::Failed(error) = &event && !failing {
+                        tracing::warn!(err = %chain(error.as_ref()), "Watching pods failed; pods go on as they are");
+                    } else if failing && !failed {
+                        tracing::info!("Watching pods again");
+                    }
+                    failing = failed;
+                    if self.on_event(event) {
+                        self.deliver().await?;
+                    }
+                }
+                answer = answered(&mut doubt, next_doubt) => {
+                    let (uid, answer) = answer;
+                    doubt = None;
+                    if self.on_answer(&uid, answer) {
+                        self.deliver().await?;
+                    } else {
+                        next_doubt = Instant::now() + DOUBT_RETRY;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes over the pods of an earlier kubelet that run. Others are not started before the API server says that
+    /// they still exist.
+    async fn adopt(&mut self) -> anyhow::Result<()> {
+        self.cache.complete().await;
+        let mut adopted = Vec::new();
+        let deadline = Instant::now() + ADOPTION;
+        for pod in self.store.read().await {
+            let uid = pod.uid();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let settled = timeout(left, self.cache.settled(&uid)).await;
+            let runs = settled.map_or_else(
+                |_| !self.cache.latest(&uid).is_empty(),
+                |status| status.is_active(),
+            );
+            if !runs {
+                continue;
+            }
+            match accept(Arc::unwrap_or_clone(pod), &self.node_name) {
+                Ok(pod) => adopted.push(Arc::new(pod)),
+                Err(why) => tracing::warn!(podUID = %uid, err = why, "Ignoring a stored pod"),
+            }
+        }
+        if adopted.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(
+            pods = adopted.len(),
+            "Taking over running pods of the API server"
+        );
+        self.known = ApiPods::new(self.node_name.clone(), adopted);
+        self.send().await
+    }
+
+    /// Whether anything is to be delivered.
+    fn on_event(&mut self, event: WatchEvent<Pod>) -> bool {
+        match event {
+            WatchEvent::Listed(items) => {
+                let refused = self.known.listed(items);
+                self.refused
+                    .retain(|uid, _| refused.iter().any(|refused| refused.uid == *uid));
+                refused.into_iter().for_each(|refused| self.report(refused));
+            }
+            WatchEvent::Applied(item) => {
+                if let Err(refused) = self.known.applied(item) {
+                    self.report(refused);
+                }
+            }
+            WatchEvent::Deleted(item) => {
+                let metadata = match &item {
+                    Ok(pod) => &pod.metadata,
+                    Err(unreadable) => &unreadable.metadata,
+                };
+                let uid = metadata.uid.as_deref().unwrap_or_default();
+                self.refused.remove(uid);
+                self.known.deleted(&uid.into());
+            }
+            WatchEvent::Failed(_) => return false,
+        }
+        true
+    }
+
+    /// A pod that is not taken stays as it is in the API; whoever made it can read why.
+    fn report(&mut self, refused: Refused) {
+        let Refused {
+            namespace,
+            name,
+            uid,
+            why,
+        } = refused;
+        if self.refused.get(&uid) == Some(&why) {
+            return;
+        }
+        tracing::warn!(pod = %format!("{namespace}/{name}"), podUID = uid, err = why, "Ignoring a pod of the API server");
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some(namespace);
+        pod.metadata.name = Some(name);
+        pod.metadata.uid = Some(uid.clone());
+        let text = format!("Error validating pod from api: {why}");
+        let reason = reasons::event::FAILED_VALIDATION;
+        self.recorder.warning(&ObjectRef::pod(&pod), reason, text);
+        self.refused.insert(uid, why);
+    }
+
+    fn question(&self) -> Option<(PodUid, BoxFuture<'static, Answer>)> {
+        let pod = self.known.in_doubt().into_iter().next()?;
+        let (api, node) = (self.api.clone(), self.node_name.clone());
+        let uid = pod.uid();
+        Some((uid, async move { ask(&api, &node, &pod).await }.boxed()))
+    }
+
+    /// Whether the doubt is over.
+    fn on_answer(&mut self, uid: &PodUid, answer: Answer) -> bool {
+        match answer {
+            Ok(Some(pod)) if pod.uid() == *uid => {
+                if let Err(refused) = self.known.applied(Ok(pod)) {
+                    self.report(refused);
+                }
+            }
+            Ok(_) => {
+                tracing::info!(podUID = %uid, "The pod is gone from the API server");
+                self.known.deleted(uid);
+            }
+            Err(error) => {
+                tracing::warn!(podUID = %uid, err = error, "A list lacks a pod, and whether it exists is not known");
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn deliver(&mut self) -> anyhow::Result<()> {
+        self.store.set(&self.known.pods());
+        self.send().await
+    }
+
+    async fn send(&self) -> anyhow::Result<()> {
+        let list = SourceList {
+            source: PodSource::Api,
+            pods: self.known.pods(),
+            completeness: self.known.completeness(),
+        };
+        let sent = self.lists.send(list).await;
+        sent.ok().context("the merger of pod lists has ended")
+    }
+}
+
+async fn answered(
+    doubt: &mut Option<(PodUid, BoxFuture<'static, Answer>)>,
+    not_before: Instant,
+) -> (PodUid, Answer) {
+    sleep_until(not_before).await;
+    match doubt {
+        Some((uid, question)) => (uid.clone(), question.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Lists one pod. Reading it by name is not allowed to a node once the pod is gone.
+async fn ask(api: &ApiServer, node_name: &str, pod: &Pod) -> Answer {
+    let mut list = api.list_watch::<Pod>(Selection {
+        namespace: Some(pod.namespace().to_owned()),
+        field_selector: Some(format!(
+            "spec.nodeName={node_name},metadata.name={}",
+            pod.name()
+        )),
+    });
+    match list.next().await {
+        WatchEvent::Listed(items) => one(items),
+        WatchEvent::Failed(error) => Err(chain(error.as_ref())),
+        WatchEvent::Applied(_) | WatchEvent::Deleted(_) => Err("no list came".into()),
+    }
+}
+
+fn one(items: Vec<Item<Pod>>) -> Answer {
+    let item = items.into_iter().next().transpose();
+    item.map_err(|unreadable| unreadable.why)
+}

@@ -1,0 +1,251 @@
+//! The pods of the API server on disk: what an earlier kubelet knew of those that run, for when the API server is
+//! away at the start.
+
+use crate::{
+    base::{DirtySet, atomic_file, with_own_files},
+    model::{Pod, PodExt, PodUid},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use parking_lot::Mutex;
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Larger files are not the store's own: the API server stores objects of 3 MiB at most.
+const MAX_FILE: u64 = 8 * 1024 * 1024;
+/// How long a failed write waits before the next try.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The store; cheap to clone. It never keeps a pod from running: what cannot be written is tried again.
+#[derive(Clone, Debug)]
+pub(in crate::pods::pod_config) struct ApiPodStore {
+    directory: Arc<PathBuf>,
+    dirty: Arc<DirtySet<PodUid>>,
+    /// The pods to write; one that is not in it is to be removed.
+    pods: Arc<Mutex<HashMap<PodUid, Arc<Pod>>>>,
+}
+
+impl ApiPodStore {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self {
+            directory: Arc::new(directory),
+            dirty: Arc::default(),
+            pods: Arc::default(),
+        }
+    }
+
+    /// What an earlier kubelet left. A file that cannot be read is logged and left out.
+    pub(super) async fn read(&self) -> Vec<Arc<Pod>> {
+        let directory = self.directory.clone();
+        let read = with_own_files(move || read(&directory)).await;
+        let read = read.map_err(io::Error::other).and_then(|read| read);
+        let read = read.unwrap_or_else(|error| {
+            tracing::warn!(err = %error, path = %self.directory.display(), "Reading the last list of pods failed");
+            Vec::new()
+        });
+        let read: Vec<_> = read.into_iter().map(Arc::new).collect();
+        let by_uid = read.iter().map(|pod| (pod.uid(), pod.clone()));
+        self.pods.lock().extend(by_uid);
+        read
+    }
+
+    /// Makes the store hold these pods and no others, soon.
+    pub(super) fn set(&self, wanted: &[Arc<Pod>]) {
+        let mut pods = self.pods.lock();
+        let uids: HashSet<PodUid> = wanted.iter().map(|pod| pod.uid()).collect();
+        let gone = pods.keys().filter(|uid| !uids.contains(*uid)).cloned();
+        let gone = gone.collect::<Vec<_>>();
+        for uid in &gone {
+            pods.remove(uid);
+        }
+        let changed = wanted.iter().filter(|pod| {
+            let known = pods.insert(pod.uid(), (*pod).clone());
+            known.is_none_or(|known| !Arc::ptr_eq(&known, pod) && differs(&known, pod))
+        });
+        let changed = changed.map(|pod| pod.uid()).collect::<Vec<_>>();
+        self.dirty.mark_all(gone.into_iter().chain(changed));
+    }
+
+    /// Writes what changed, until shutdown.
+    pub(in crate::pods::pod_config) async fn run(
+        self,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut failing = false;
+        loop {
+            let uids = tokio::select! {
+                uids = self.dirty.take() => uids,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            let (directory, pods) = (self.directory.clone(), self.pods.clone());
+            let work = move || write(&directory, uids, &pods.lock().clone());
+            let failed = match with_own_files(work).await {
+                Ok(failed) => failed,
+                Err(error) => anyhow::bail!("writing pods panicked: {error}"),
+            };
+            let Some((error, uids)) = failed else {
+                failing = false;
+                continue;
+            };
+            if !std::mem::replace(&mut failing, true) {
+                tracing::warn!(err = %error, path = %self.directory.display(), "Writing the list of pods failed; trying again");
+            }
+            self.dirty.mark_all(uids);
+            tokio::select! {
+                () = tokio::time::sleep(RETRY) => {}
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+    }
+}
+
+fn differs(old: &Pod, new: &Pod) -> bool {
+    let metadata = |pod: &Pod| ObjectMeta {
+        resource_version: None,
+        ..pod.metadata.clone()
+    };
+    old.spec != new.spec || old.status != new.status || metadata(old) != metadata(new)
+}
+
+/// A file per pod, by UID. The source validates UIDs.
+fn file(directory: &Path, uid: &PodUid) -> PathBuf {
+    directory.join(format!("{uid}.json"))
+}
+
+fn read(directory: &Path) -> io::Result<Vec<Pod>> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    let mut pods = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if atomic_file::is_leftover(name) {
+            let _ = fs::remove_file(entry.path());
+            continue;
+        }
+        let Some(uid) = name.strip_suffix(".json") else {
+            continue;
+        };
+        let meta = entry.metadata()?;
+        let read = (meta.is_file() && meta.len() <= MAX_FILE)
+            .then(|| fs::read(entry.path()))
+            .unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into()));
+        let pod = read.and_then(|bytes| Ok(serde_json::from_slice::<Pod>(&bytes)?));
+        match pod {
+            Ok(pod) if *pod.uid().as_str() == *uid => pods.push(pod),
+            Ok(_) => {
+                tracing::warn!(path = %entry.path().display(), "Ignoring a stored pod of another UID")
+            }
+            Err(error) => {
+                tracing::warn!(path = %entry.path().display(), err = %error, "Reading a stored pod failed");
+            }
+        }
+    }
+    Ok(pods)
+}
+
+/// The first error, and what remains to be written.
+fn write(
+    directory: &Path,
+    uids: HashSet<PodUid>,
+    pods: &HashMap<PodUid, Arc<Pod>>,
+) -> Option<(io::Error, Vec<PodUid>)> {
+    let mut failed: Option<(io::Error, Vec<PodUid>)> = None;
+    for uid in uids {
+        let path = file(directory, &uid);
+        let done = match pods.get(&uid) {
+            Some(pod) => stored(pod).and_then(|bytes| atomic_file::write(&path, &bytes)),
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        };
+        if let Err(error) = done {
+            let failed = failed.get_or_insert_with(|| (error, Vec::new()));
+            failed.1.push(uid);
+        }
+    }
+    failed
+}
+
+fn stored(pod: &Pod) -> io::Result<Vec<u8>> {
+    Ok(serde_json::to_vec(pod)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, version: &str) -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.into());
+        pod.metadata.resource_version = Some(version.into());
+        Arc::new(pod)
+    }
+
+    async fn stored(dir: &Path) -> Vec<String> {
+        let read = ApiPodStore::new(dir.to_owned()).read().await;
+        let mut uids: Vec<_> = read.iter().map(|pod| pod.uid().to_string()).collect();
+        uids.sort();
+        uids
+    }
+
+    #[tokio::test]
+    async fn what_is_set_is_read_by_the_next_kubelet_and_what_is_gone_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ApiPodStore::new(dir.path().join("api-pods"));
+        assert!(store.read().await.is_empty());
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(store.clone().run(shutdown.clone()));
+        let settle = || async {
+            while !store.dirty.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        store.set(&[pod("a", "1"), pod("b", "1")]);
+        let expect = |expected: &'static [&'static str]| {
+            let dir = store.directory.clone();
+            async move {
+                let patience = Duration::from_secs(60);
+                let found = async {
+                    while stored(&dir).await != expected {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                tokio::time::timeout(patience, found).await.unwrap();
+            }
+        };
+        settle().await;
+        expect(&["a", "b"]).await;
+        store.set(&[pod("b", "2")]);
+        expect(&["b"]).await;
+        fs::write(store.directory.join("c.json"), "{").unwrap();
+        fs::write(
+            store.directory.join("d.json"),
+            r#"{"metadata":{"uid":"other"}}"#,
+        )
+        .unwrap();
+        expect(&["b"]).await;
+        shutdown.cancel();
+        task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_new_version_of_the_same_pod_is_not_written_again() {
+        let store = ApiPodStore::new("nowhere".into());
+        store.set(&[pod("a", "1")]);
+        assert!(!store.dirty.is_empty());
+        store.dirty.take().await;
+        store.set(&[pod("a", "2")]);
+        assert!(store.dirty.is_empty());
+    }
+}

@@ -1,0 +1,500 @@
+//! Whether a pod fits this node as the scheduler sees it: resources, selectors, ports, taints. Pure.
+//!
+//! The scheduler has decided the same, but the node may have changed since, and a pod may name its node itself.
+//! Answers to upstream's `pkg/kubelet/lifecycle/predicate.go`, with its reasons and texts.
+
+use super::Rejection;
+use crate::{
+    model::{Pod, PodExt, Quantity},
+    resources::requests,
+};
+use k8s_openapi::api::core::v1::{
+    Container, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration,
+};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+const CPU: &str = "cpu";
+const UNKNOWN_AMOUNT: &str = "UnexpectedAdmissionError";
+
+/// Checks a pod against the node and the other pods that were admitted.
+///
+/// # Errors
+/// The first rule that it breaks.
+pub(super) fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+    resources(pod, node, others)?;
+    if !matches_node(pod, node) {
+        return Err(failed(
+            "NodeAffinity",
+            "node(s) didn't match Pod's node affinity/selector",
+        ));
+    }
+    if others.iter().any(|other| ports_collide(pod, other)) {
+        return Err(failed(
+            "NodePorts",
+            "node(s) didn't have free ports for the requested pod ports",
+        ));
+    }
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    let mut taints = taints.unwrap_or_default().iter();
+    if !pod.is_static() && taints.any(|taint| evicts(taint) && !is_tolerated(pod, taint)) {
+        return Err(failed(
+            "TaintToleration",
+            "node(s) had taints that the pod didn't tolerate",
+        ));
+    }
+    Ok(())
+}
+
+fn failed(predicate: &'static str, why: &str) -> Rejection {
+    Rejection::new(predicate, format!("Predicate {predicate} failed: {why}"))
+}
+
+// -- resources ---------------------------------------------------------------------------------------------------
+
+fn resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+    let allocatable = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.as_ref());
+    let Some(allocatable) = allocatable else {
+        return Ok(());
+    };
+    let capacity = |resource: &str| {
+        let quantity = allocatable.get(resource)?;
+        Quantity::from_api(quantity)
+            .ok()
+            .map(|quantity| amount(resource, quantity))
+    };
+    if let Some(most) = capacity("pods") {
+        let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
+        if used >= most {
+            return Err(insufficient("pods", 1, used, most));
+        }
+    }
+    let wanted = requested(pod)?;
+    let mut used = BTreeMap::<String, i64>::new();
+    for other in others {
+        // One that was admitted with an amount that cannot be read counts for nothing.
+        for (resource, more) in requested(other).unwrap_or_default() {
+            let sum = used.entry(resource).or_default();
+            *sum = sum.saturating_add(more);
+        }
+    }
+    let first = [CPU, "memory", "ephemeral-storage"];
+    let named = first.iter().filter_map(|name| wanted.get_key_value(*name));
+    let rest = wanted
+        .iter()
+        .filter(|(name, _)| !first.contains(&name.as_str()));
+    for (resource, wanted) in named.chain(rest) {
+        let most = match capacity(resource) {
+            Some(most) => most,
+            // A resource of the cluster and not of the node is nobody's here to count.
+            None if resource.contains('/') => continue,
+            None => 0,
+        };
+        let used = used.get(resource).copied().unwrap_or_default();
+        if *wanted > 0 && *wanted > most.saturating_sub(used) {
+            return Err(insufficient(resource, *wanted, used, most));
+        }
+    }
+    Ok(())
+}
+
+/// Thousandths of a CPU, and whole units of everything else.
+fn amount(resource: &str, quantity: Quantity) -> i64 {
+    if resource == CPU {
+        quantity.milli_value()
+    } else {
+        quantity.value()
+    }
+}
+
+fn requested(pod: &Pod) -> Result<BTreeMap<String, i64>, Rejection> {
+    let resources = requests::of_pod_and_overhead::<Quantity>(pod);
+    let resources = resources.map_err(|error| Rejection::new(UNKNOWN_AMOUNT, error.to_string()))?;
+    let requests = resources.requests.into_iter();
+    Ok(requests
+        .map(|(resource, quantity)| {
+            let amount = amount(&resource, quantity);
+            (resource, amount)
+        })
+        .collect())
+}
+
+fn insufficient(resource: &str, requested: i64, used: i64, capacity: i64) -> Rejection {
+    let message = format!(
+        "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+    );
+    let reason = match resource {
+        CPU => "OutOfcpu",
+        "memory" => "OutOfmemory",
+        "ephemeral-storage" => "OutOfephemeral-storage",
+        "pods" => "OutOfpods",
+        "hugepages-2Mi" => "OutOfhugepages-2Mi",
+        "hugepages-1Gi" => "OutOfhugepages-1Gi",
+        // Upstream appends any name.
+        _ => "OutOfExtendedResource",
+    };
+    Rejection::new(reason, message)
+}
+
+// -- node selector and affinity ----------------------------------------------------------------------------------
+
+fn matches_node(pod: &Pod, node: &Node) -> bool {
+    let Some(spec) = pod.spec() else {
+        return true;
+    };
+    let labels = node.metadata.labels.as_ref();
+    let label = |key: &str| {
+        labels
+            .and_then(|labels| labels.get(key))
+            .map(String::as_str)
+    };
+    let mut selector = spec.node_selector.iter().flatten();
+    if !selector.all(|(key, value)| label(key) == Some(value)) {
+        return false;
+    }
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|all| all.node_affinity.as_ref());
+    let required = affinity.and_then(|node| {
+        node.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    required.is_none_or(|required| selects(required, node, &label))
+}
+
+type Label<'a> = dyn Fn(&str) -> Option<&'a str> + 'a;
+
+fn selects(selector: &NodeSelector, node: &Node, label: &Label<'_>) -> bool {
+    let mut terms = selector.node_selector_terms.iter();
+    terms.any(|term| term_matches(term, node, label))
+}
+
+/// An empty term matches nothing.
+fn term_matches(term: &NodeSelectorTerm, node: &Node, label: &Label<'_>) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let name = node.metadata.name.as_deref();
+    let field = |key: &str| name.filter(|_| key == "metadata.name");
+    !(expressions.is_empty() && fields.is_empty())
+        && expressions
+            .iter()
+            .all(|wanted| holds(wanted, label(&wanted.key)))
+        && fields
+            .iter()
+            .all(|wanted| holds(wanted, field(&wanted.key)))
+}
+
+fn holds(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = wanted.values.as_deref().unwrap_or_default();
+    let is_one = value.is_some_and(|value| values.iter().any(|one| one == value));
+    let number = |text: &str| text.parse::<i64>().ok();
+    let compared = || {
+        let bound = number(values.first()?)?;
+        Some(number(value?)?.cmp(&bound))
+    };
+    match wanted.operator.as_str() {
+        "In" => is_one,
+        "NotIn" => !is_one,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
+        "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
+        _ => false,
+    }
+}
+
+// -- host ports --------------------------------------------------------------------------------------------------
+
+fn ports_collide(one: &Pod, other: &Pod) -> bool {
+    let (one, other) = (host_ports(one), host_ports(other));
+    let everywhere = |address: &str| address == "0.0.0.0" || address == "::";
+    one.iter().any(|(address, protocol, port)| {
+        other
+            .iter()
+            .any(|(other_address, other_protocol, other_port)| {
+                port == other_port
+                    && protocol == other_protocol
+                    && (address == other_address
+                        || everywhere(address)
+                        || everywhere(other_address))
+            })
+    })
+}
+
+/// Address, protocol and port on the host; those of init containers only where they are sidecars.
+fn host_ports(pod: &Pod) -> HashSet<(&str, &str, i32)> {
+    let init = pod.init_containers().iter();
+    let sidecars = init.filter(|container| crate::model::is_sidecar(container));
+    let containers = pod.containers().iter().chain(sidecars);
+    containers
+        .flat_map(|container| container_host_ports(container, pod.host_network()))
+        .collect()
+}
+
+fn container_host_ports(
+    container: &Container,
+    host_network: bool,
+) -> impl Iterator<Item = (&str, &str, i32)> {
+    let ports = container.ports.iter().flatten();
+    ports.filter_map(move |port| {
+        let implied = host_network.then_some(port.container_port);
+        let number = port.host_port.filter(|port| *port > 0).or(implied)?;
+        let given = |text: &'_ Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+        let address = if given(&port.host_ip) {
+            port.host_ip.as_deref()
+        } else {
+            None
+        };
+        let protocol = if given(&port.protocol) {
+            port.protocol.as_deref()
+        } else {
+            None
+        };
+        Some((
+            address.unwrap_or("0.0.0.0"),
+            protocol.unwrap_or("TCP"),
+            number,
+        ))
+    })
+}
+
+// -- taints ------------------------------------------------------------------------------------------------------
+
+/// The only effect that concerns pods that are on the node already.
+fn evicts(taint: &Taint) -> bool {
+    taint.effect == "NoExecute"
+}
+
+fn is_tolerated(pod: &Pod, taint: &Taint) -> bool {
+    let tolerations = pod.spec().and_then(|spec| spec.tolerations.as_deref());
+    tolerations
+        .unwrap_or_default()
+        .iter()
+        .any(|toleration| tolerates(toleration, taint))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let text = |text: &'_ Option<String>| text.clone().unwrap_or_default();
+    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
+    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_deref() {
+        None | Some("" | "Equal") => text(&toleration.value) == text(&taint.value),
+        Some("Exists") => true,
+        Some(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(patch: Value) -> Node {
+        let mut node = json!({
+            "metadata": {"name": "node1", "labels": {"zone": "a", "cores": "8"}},
+            "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3"}},
+        });
+        merge(&mut node, patch);
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn merge(into: &mut Value, patch: Value) {
+        match (into, patch) {
+            (Value::Object(into), Value::Object(patch)) => {
+                for (key, value) in patch {
+                    merge(into.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (into, patch) => *into = patch,
+        }
+    }
+
+    fn pod(spec: Value) -> Pod {
+        let mut whole = json!({"containers": [{"name": "main"}]});
+        merge(&mut whole, spec);
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": whole})).unwrap()
+    }
+
+    fn of_size(cpu: &str, memory: &str) -> Value {
+        json!({"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]})
+    }
+
+    fn rejected(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Option<(String, String)> {
+        let rejection = admit(pod, node, others).err()?;
+        Some((rejection.reason.to_string(), rejection.message))
+    }
+
+    #[test]
+    fn what_others_have_is_not_given_twice() {
+        let others = [Arc::new(pod(of_size("1500m", "512Mi")))];
+        let rows = [
+            (of_size("500m", "512Mi"), None),
+            (
+                of_size("501m", "1"),
+                Some((
+                    "OutOfcpu",
+                    "cpu, requested: 501, used: 1500, capacity: 2000",
+                )),
+            ),
+            (
+                of_size("1m", "513Mi"),
+                Some((
+                    "OutOfmemory",
+                    "memory, requested: 537919488, used: 536870912, capacity: 1073741824",
+                )),
+            ),
+            (json!({}), None),
+        ];
+        for (spec, expected) in rows {
+            let expected = expected.map(|(reason, text): (&str, &str)| {
+                (
+                    reason.to_owned(),
+                    format!("Node didn't have enough resource: {text}"),
+                )
+            });
+            assert_eq!(
+                rejected(&pod(spec.clone()), &node(json!({})), &others),
+                expected,
+                "{spec}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_so_many_pods_fit_and_resources_of_the_cluster_are_not_counted() {
+        let one = Arc::new(pod(json!({})));
+        let three = [one.clone(), one.clone(), one.clone()];
+        let (reason, text) = rejected(&one, &node(json!({})), &three).unwrap();
+        assert_eq!(reason, "OutOfpods");
+        assert!(
+            text.ends_with("pods, requested: 1, used: 3, capacity: 3"),
+            "{text}"
+        );
+        let extended = |name: &str| {
+            pod(json!({"containers": [{"name": "m", "resources": {"requests": {name: "1"}}}]}))
+        };
+        assert_eq!(
+            rejected(&extended("example.com/gpu"), &node(json!({})), &[]),
+            None
+        );
+        let with = node(json!({"status": {"allocatable": {"example.com/gpu": "0"}}}));
+        let reason = rejected(&extended("example.com/gpu"), &with, &[])
+            .unwrap()
+            .0;
+        assert_eq!(reason, "OutOfExtendedResource");
+        let reason = rejected(&extended("hugepages-2Mi"), &node(json!({})), &[])
+            .unwrap()
+            .0;
+        assert_eq!(reason, "OutOfhugepages-2Mi");
+    }
+
+    #[test]
+    fn selectors_and_required_affinity_have_to_match() {
+        let term = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+        let affinity = |terms: Value| {
+            json!({"affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
+        };
+        let field = |name: &str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
+        for (spec, fits) in [
+            (json!({"nodeSelector": {"zone": "a"}}), true),
+            (json!({"nodeSelector": {"zone": "b"}}), false),
+            (json!({"nodeSelector": {"other": "a"}}), false),
+            (affinity(json!([term("zone", "In", &["a", "b"])])), true),
+            (affinity(json!([term("zone", "NotIn", &["a"])])), false),
+            (affinity(json!([term("other", "NotIn", &["a"])])), true),
+            (affinity(json!([term("zone", "Exists", &[])])), true),
+            (affinity(json!([term("zone", "DoesNotExist", &[])])), false),
+            (affinity(json!([term("cores", "Gt", &["7"])])), true),
+            (affinity(json!([term("cores", "Gt", &["8"])])), false),
+            (affinity(json!([term("cores", "Lt", &["9"])])), true),
+            (affinity(json!([term("zone", "Lt", &["9"])])), false),
+            (affinity(json!([term("zone", "Sounds", &["like"])])), false),
+            (affinity(json!([field("node1")])), true),
+            (affinity(json!([field("node2")])), false),
+            (
+                affinity(json!([field("node2"), term("zone", "Exists", &[])])),
+                true,
+            ),
+            (affinity(json!([{}])), false),
+        ] {
+            let found = rejected(&pod(spec.clone()), &node(json!({})), &[]);
+            let expected = (!fits).then(|| {
+                let text = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+                ("NodeAffinity".to_owned(), text.to_owned())
+            });
+            assert_eq!(found, expected, "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_port_of_the_host_belongs_to_one_pod() {
+        let on = |port: Value| pod(json!({"containers": [{"name": "m", "ports": [port]}]}));
+        let taken = [Arc::new(on(
+            json!({"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1"}),
+        ))];
+        for (port, free) in [
+            (json!({"containerPort": 80}), true),
+            (json!({"containerPort": 1, "hostPort": 8081}), true),
+            (json!({"containerPort": 1, "hostPort": 8080}), false),
+            (
+                json!({"containerPort": 1, "hostPort": 8080, "protocol": "UDP"}),
+                true,
+            ),
+            (
+                json!({"containerPort": 1, "hostPort": 8080, "hostIP": "10.0.0.2"}),
+                true,
+            ),
+            (
+                json!({"containerPort": 1, "hostPort": 8080, "hostIP": "10.0.0.1"}),
+                false,
+            ),
+        ] {
+            let reason = rejected(&on(port.clone()), &node(json!({})), &taken).map(|found| found.0);
+            assert_eq!(reason.as_deref(), (!free).then_some("NodePorts"), "{port}");
+        }
+    }
+
+    #[test]
+    fn only_taints_that_evict_matter_and_static_pods_tolerate_all() {
+        let tainted = |effect: &str| {
+            node(json!({"spec": {"taints": [{"key": "k", "value": "v", "effect": effect}]}}))
+        };
+        let with = |toleration: Value| pod(json!({"tolerations": [toleration]}));
+        for (pod, fits) in [
+            (pod(json!({})), false),
+            (with(json!({"operator": "Exists"})), true),
+            (with(json!({"key": "k", "value": "v"})), true),
+            (with(json!({"key": "k", "value": "w"})), false),
+            (
+                with(json!({"key": "k", "operator": "Exists", "effect": "NoExecute"})),
+                true,
+            ),
+            (
+                with(json!({"key": "k", "operator": "Exists", "effect": "NoSchedule"})),
+                false,
+            ),
+            (with(json!({"key": "other", "operator": "Exists"})), false),
+        ] {
+            let reason = rejected(&pod, &tainted("NoExecute"), &[]).map(|found| found.0);
+            assert_eq!(
+                reason.as_deref(),
+                (!fits).then_some("TaintToleration"),
+                "{pod:?}"
+            );
+        }
+        assert_eq!(rejected(&pod(json!({})), &tainted("NoSchedule"), &[]), None);
+        let mut of_file = pod(json!({}));
+        let annotations = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
+        of_file.metadata.annotations = Some(annotations.into());
+        assert_eq!(rejected(&of_file, &tainted("NoExecute"), &[]), None);
+    }
+}

@@ -1,12 +1,15 @@
 //! The desired pods: what should run on this node.
 //!
-//! * Owns: the pods of all sources, by UID.
+//! * Owns: the pods of all sources by UID, and the mirrors of static pods by full name.
 //! * Woken by: the sync loop, its one writer.
-//! * Publishes: pods by UID and all of them.
-//! * Must never invent or drop a pod on its own.
+//! * Publishes: pods by UID and all of them; mirrors; which of them changed, for the writers of the API server.
+//! * Must never invent or drop a pod on its own, or list a mirror among the pods that should run here.
 //! * Answers to upstream's `pkg/kubelet/pod`.
 
-use crate::model::{Pod, PodExt, PodUid};
+use crate::{
+    base::DirtySet,
+    model::{Pod, PodExt, PodFullName, PodUid},
+};
 use parking_lot::RwLock;
 use std::{
     collections::{HashMap, HashSet},
@@ -17,12 +20,23 @@ use std::{
 #[derive(Clone, Debug, Default)]
 pub struct PodManager {
     pods: Arc<RwLock<HashMap<PodUid, Arc<Pod>>>>,
+    mirrors: Arc<RwLock<HashMap<PodFullName, Arc<Pod>>>>,
 }
 
 /// Writing end, for the sync loop alone.
 #[derive(Debug, Default)]
 pub struct PodManagerWriter {
     reader: PodManager,
+    changes: Option<Arc<PodChanges>>,
+}
+
+/// What changed among the pods. Only kept where it is taken: without an API server nothing would.
+#[derive(Debug, Default)]
+pub struct PodChanges {
+    /// Pods whose object or mirror changed.
+    pub pods: DirtySet<PodUid>,
+    /// Names of static pods and mirrors that came, changed or went.
+    pub mirrors: DirtySet<PodFullName>,
 }
 
 impl PodManager {
@@ -55,6 +69,23 @@ impl PodManager {
     pub fn uids(&self) -> HashSet<PodUid> {
         self.pods.read().keys().cloned().collect()
     }
+
+    /// The mirror that the API server has of a static pod.
+    pub fn mirror_of(&self, name: &PodFullName) -> Option<Arc<Pod>> {
+        self.mirrors.read().get(name).cloned()
+    }
+
+    /// The static pod of this name.
+    pub fn static_of(&self, name: &PodFullName) -> Option<Arc<Pod>> {
+        let pods = self.pods.read();
+        let mut named = pods.values().filter(|pod| pod.full_name() == *name);
+        named.find(|pod| pod.is_static()).cloned()
+    }
+
+    /// All mirrors, in no order.
+    pub fn mirrors(&self) -> Vec<Arc<Pod>> {
+        self.mirrors.read().values().cloned().collect()
+    }
 }
 
 impl PodManagerWriter {
@@ -63,20 +94,67 @@ impl PodManagerWriter {
         self.reader.clone()
     }
 
+    /// The same, keeping what changes.
+    #[must_use]
+    pub fn keeping(self, changes: Arc<PodChanges>) -> Self {
+        let changes = Some(changes);
+        Self { changes, ..self }
+    }
+
     /// Adds or replaces a pod.
     pub fn set(&self, pod: Arc<Pod>) {
-        self.reader.pods.write().insert(pod.uid(), pod);
+        self.reader.pods.write().insert(pod.uid(), pod.clone());
+        self.changed(&pod);
     }
 
     /// Removes a pod; returns it if it was there.
     pub fn remove(&self, uid: &PodUid) -> Option<Arc<Pod>> {
-        self.reader.pods.write().remove(uid)
+        let removed = self.reader.pods.write().remove(uid);
+        removed.iter().for_each(|pod| self.changed(pod));
+        removed
+    }
+
+    /// Adds or replaces the mirror of a static pod, which need not exist.
+    pub fn set_mirror(&self, mirror: Arc<Pod>) {
+        let name = mirror.full_name();
+        self.reader.mirrors.write().insert(name.clone(), mirror);
+        self.mirror_changed(name);
+    }
+
+    /// Removes a mirror; returns it. A newer one of the same name, which has another UID, is kept.
+    pub fn unset_mirror(&self, name: &PodFullName, uid: &PodUid) -> Option<Arc<Pod>> {
+        let mut mirrors = self.reader.mirrors.write();
+        let is_it = mirrors.get(name).is_some_and(|known| known.uid() == *uid);
+        let removed = is_it.then(|| mirrors.remove(name)).flatten();
+        drop(mirrors);
+        if removed.is_some() {
+            self.mirror_changed(name.clone());
+        }
+        removed
+    }
+
+    fn changed(&self, pod: &Pod) {
+        if let Some(changes) = &self.changes {
+            changes.pods.mark(pod.uid());
+            if pod.is_static() {
+                changes.mirrors.mark(pod.full_name());
+            }
+        }
+    }
+
+    fn mirror_changed(&self, name: PodFullName) {
+        if let Some(changes) = &self.changes {
+            let mirrored = self.reader.static_of(&name);
+            changes.pods.mark_all(mirrored.map(|pod| pod.uid()));
+            changes.mirrors.mark(name);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::keys;
 
     #[test]
     fn the_last_version_of_a_pod_wins_and_removal_returns_it() {
@@ -90,5 +168,58 @@ mod tests {
         assert_eq!(manager.pods().len(), 1);
         assert_eq!(writer.remove(&"u".into()).unwrap().name(), "second");
         assert!(manager.uids().is_empty());
+    }
+
+    fn pod(uid: &str, source: &str) -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.into());
+        pod.metadata.name = Some("web".into());
+        pod.metadata.namespace = Some("default".into());
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::CONFIG_SOURCE.into(), source.into());
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn a_mirror_is_no_pod_that_should_run_and_is_found_by_its_name() {
+        let writer = PodManagerWriter::default();
+        let manager = writer.reader();
+        let name = pod("m", "api").full_name();
+        writer.set_mirror(pod("m", "api"));
+        assert!(manager.is_empty() && manager.static_of(&name).is_none());
+        writer.set(pod("api", "api"));
+        assert!(manager.static_of(&name).is_none(), "not a static pod");
+        writer.set(pod("s", "file"));
+        assert_eq!(manager.static_of(&name).unwrap().uid(), "s".into());
+        assert_eq!(manager.mirror_of(&name).unwrap().uid(), "m".into());
+        assert_eq!(manager.mirrors().len(), 1);
+    }
+
+    #[test]
+    fn removing_an_earlier_mirror_keeps_the_one_that_took_its_place() {
+        let writer = PodManagerWriter::default();
+        let name = pod("m", "api").full_name();
+        writer.set_mirror(pod("new", "api"));
+        assert!(writer.unset_mirror(&name, &"old".into()).is_none());
+        assert!(writer.reader().mirror_of(&name).is_some());
+        assert!(writer.unset_mirror(&name, &"new".into()).is_some());
+        assert!(writer.reader().mirror_of(&name).is_none());
+    }
+
+    #[test]
+    fn what_changes_is_marked_for_those_who_write_to_the_api_server() {
+        let changes = Arc::new(PodChanges::default());
+        let writer = PodManagerWriter::default().keeping(changes.clone());
+        let name = pod("s", "file").full_name();
+        let taken = || (changes.pods.take_now(), changes.mirrors.take_now());
+        let both = (HashSet::from(["s".into()]), HashSet::from([name.clone()]));
+        writer.set(pod("s", "file"));
+        assert_eq!(taken(), both);
+        writer.set_mirror(pod("m", "api"));
+        assert_eq!(taken(), both, "the pod whose status the mirror shows");
+        writer.unset_mirror(&name, &"m".into());
+        assert_eq!(taken(), both);
+        writer.set(pod("a", "api"));
+        assert_eq!(taken(), (HashSet::from(["a".into()]), HashSet::new()));
     }
 }

@@ -1,6 +1,6 @@
 //! What an update of a source means. Pure.
 
-use crate::model::{Pod, PodExt, PodOp, PodUid, PodUpdate};
+use crate::model::{Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate};
 use std::sync::Arc;
 
 /// One thing to do, in order.
@@ -10,6 +10,10 @@ pub enum Step {
     Set(Arc<Pod>),
     /// Remove it from the store.
     Unset(PodUid),
+    /// Store the mirror of a static pod. It has no worker: nothing in it changes what runs.
+    SetMirror(Arc<Pod>),
+    /// Remove it from the store.
+    UnsetMirror(PodFullName, PodUid),
     /// Give the pod a worker.
     Create(Arc<Pod>),
     /// Update the pod's worker.
@@ -33,6 +37,14 @@ pub fn dispatch(update: &PodUpdate, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>)
 }
 
 fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
+    if pod.is_mirror() && PodSource::of(&pod) == Some(PodSource::Api) {
+        let step = if op == PodOp::Remove {
+            Step::UnsetMirror(pod.full_name(), pod.uid())
+        } else {
+            Step::SetMirror(pod)
+        };
+        return vec![step];
+    }
     match op {
         PodOp::Add => vec![Step::Set(pod.clone()), Step::Create(pod)],
         PodOp::Update | PodOp::Delete => vec![Step::Set(pod.clone()), Step::Update(pod)],
@@ -49,7 +61,7 @@ fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Completeness, PodSource};
+    use crate::model::{Completeness, keys};
 
     fn pod(uid: &str, created: Option<&str>) -> Arc<Pod> {
         let mut pod = Pod::default();
@@ -104,6 +116,29 @@ mod tests {
         }
         let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None);
         assert_eq!(steps, [Step::Set(p.clone()), Step::Refresh(p)]);
+    }
+
+    #[test]
+    fn a_mirror_is_stored_and_gets_no_worker() {
+        let annotated = |source: &str| {
+            let mut mirror = Pod::default();
+            mirror.metadata.uid = Some("m".into());
+            let annotations = [(keys::CONFIG_SOURCE, source), (keys::CONFIG_MIRROR, "h")];
+            let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            mirror.metadata.annotations = Some(annotations.into());
+            Arc::new(mirror)
+        };
+        let mirror = annotated("api");
+        for op in [PodOp::Add, PodOp::Update, PodOp::Delete, PodOp::Reconcile] {
+            let steps = dispatch(&update(op, vec![mirror.clone()]), &|_| None);
+            assert_eq!(steps, [Step::SetMirror(mirror.clone())]);
+        }
+        let steps = dispatch(&update(PodOp::Remove, vec![mirror.clone()]), &|_| None);
+        assert_eq!(steps, [Step::UnsetMirror(mirror.full_name(), "m".into())]);
+        // A manifest cannot have the annotation; a pod that is no mirror of the API server's is a pod.
+        let of_file = annotated("file");
+        let steps = dispatch(&update(PodOp::Add, vec![of_file.clone()]), &|_| None);
+        assert_eq!(steps, [Step::Set(of_file.clone()), Step::Create(of_file)]);
     }
 
     #[test]

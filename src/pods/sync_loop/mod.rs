@@ -212,6 +212,10 @@ impl SyncLoop {
                 Step::Unset(uid) => {
                     self.manager.remove(&uid);
                 }
+                Step::SetMirror(mirror) => self.manager.set_mirror(mirror),
+                Step::UnsetMirror(name, uid) => {
+                    self.manager.unset_mirror(&name, &uid);
+                }
                 Step::Create(pod) => {
                     self.create_after(&predecessors, pod);
                 }

@@ -2,7 +2,7 @@
 
 use super::{PodFullName, PodSource, PodUid, RestartPolicy, keys};
 use crate::base::GoDuration;
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use std::{ops::RangeInclusive, time::Duration};
 
 /// The API's pod. Shared as `Arc<Pod>` and never changed once a source has delivered it.
@@ -24,6 +24,65 @@ pub fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")
 }
 
+/// The ephemeral container as any other, without its target.
+pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
+    let EphemeralContainer {
+        args,
+        command,
+        env,
+        env_from,
+        image,
+        image_pull_policy,
+        lifecycle,
+        liveness_probe,
+        name,
+        ports,
+        readiness_probe,
+        resize_policy,
+        resources,
+        restart_policy,
+        restart_policy_rules,
+        security_context,
+        startup_probe,
+        stdin,
+        stdin_once,
+        target_container_name: _,
+        termination_message_path,
+        termination_message_policy,
+        tty,
+        volume_devices,
+        volume_mounts,
+        working_dir,
+    } = ephemeral.clone();
+    Container {
+        args,
+        command,
+        env,
+        env_from,
+        image,
+        image_pull_policy,
+        lifecycle,
+        liveness_probe,
+        name,
+        ports,
+        readiness_probe,
+        resize_policy,
+        resources,
+        restart_policy,
+        restart_policy_rules,
+        security_context,
+        startup_probe,
+        stdin,
+        stdin_once,
+        termination_message_path,
+        termination_message_policy,
+        tty,
+        volume_devices,
+        volume_mounts,
+        working_dir,
+    }
+}
+
 /// Shorthands that hide the `Option`s of API types.
 pub trait PodExt {
     /// `metadata.uid`.
@@ -42,6 +101,8 @@ pub trait PodExt {
     fn containers(&self) -> &[Container];
     /// Init containers, sidecars included, in spec order.
     fn init_containers(&self) -> &[Container];
+    /// Ephemeral containers.
+    fn ephemeral_containers(&self) -> &[EphemeralContainer];
     /// A regular or init container by name.
     fn container(&self, name: &str) -> Option<&Container>;
     /// Pod-level policy; `Always` when absent.
@@ -99,6 +160,12 @@ impl PodExt for Pod {
         self.spec
             .as_ref()
             .and_then(|spec| spec.init_containers.as_deref())
+            .unwrap_or_default()
+    }
+
+    fn ephemeral_containers(&self) -> &[EphemeralContainer] {
+        let spec = self.spec.as_ref();
+        spec.and_then(|spec| spec.ephemeral_containers.as_deref())
             .unwrap_or_default()
     }
 

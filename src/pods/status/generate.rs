@@ -121,6 +121,8 @@ pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, Illegal
     let mut init = container_statuses(inputs, list(&old.init_container_statuses), Kind::Init);
     let mut regular = container_statuses(inputs, list(&old.container_statuses), Kind::Regular);
     limit_messages(&mut init, &mut regular);
+    let ephemeral = list(&old.ephemeral_container_statuses);
+    let ephemeral = container_statuses(inputs, ephemeral, Kind::Ephemeral);
 
     let generated = phase::of(inputs.pod, &init, &regular, inputs.pod_is_terminal);
     let (phase, reason, message) = settle_phase(inputs, &old, generated);
@@ -138,6 +140,7 @@ pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, Illegal
         resources: Some(resources),
         conditions: Some(conditions),
         container_statuses: none_if_empty(regular),
+        ephemeral_container_statuses: none_if_empty(ephemeral),
         host_ip: inputs.host_ips.first().cloned(),
         host_ips: none_if_empty(host_ips),
         init_container_statuses: none_if_empty(init),

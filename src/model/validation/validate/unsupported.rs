@@ -33,10 +33,6 @@ pub fn unsupported_api_fields(pod: &Pod) -> Vec<FieldError> {
         for (field, given) in [
             ("resources", resources.is_some_and(asks_for_anything)),
             ("resourceClaims", some(spec.resource_claims.as_ref())),
-            (
-                "ephemeralContainers",
-                some(spec.ephemeral_containers.as_ref()),
-            ),
         ] {
             refuse(given, &path.child(field), errors);
         }

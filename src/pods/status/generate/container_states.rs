@@ -7,7 +7,7 @@ use super::{
     states::{UNKNOWN_EXIT_CODE, terminated, waiting},
     whole_seconds,
 };
-use crate::model::{self, Pod, PodExt, ProbeResult, is_sidecar, reasons};
+use crate::model::{self, Pod, PodExt, ProbeResult, as_container, is_sidecar, reasons};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
@@ -16,21 +16,27 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use std::borrow::Cow;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Which of a pod's two container lists.
+/// Which of a pod's container lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Init,
     Regular,
+    Ephemeral,
 }
 
 impl Kind {
-    fn containers(self, pod: &Pod) -> &[Container] {
+    fn containers(self, pod: &Pod) -> Cow<'_, [Container]> {
         match self {
-            Self::Init => pod.init_containers(),
-            Self::Regular => pod.containers(),
+            Self::Init => pod.init_containers().into(),
+            Self::Regular => pod.containers().into(),
+            Self::Ephemeral => {
+                let ephemeral = pod.ephemeral_containers().iter();
+                ephemeral.map(as_container).collect()
+            }
         }
     }
 
@@ -39,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Statuses of one list: init containers in spec order, regular ones by name.
+/// Statuses of one list: init containers in spec order, others by name.
 pub(super) fn container_statuses(
     inputs: &Inputs<'_>,
     old: &[ContainerStatus],
@@ -53,7 +59,7 @@ pub(super) fn container_statuses(
             one(inputs, container, kind, old)
         })
         .collect();
-    if kind == Kind::Regular {
+    if kind != Kind::Init {
         statuses.sort_by(|a, b| a.name.cmp(&b.name));
     }
     statuses
@@ -275,6 +281,10 @@ fn why_waiting(
     shown: &ContainerStatus,
 ) -> Option<ContainerState> {
     let init = kind == Kind::Init;
+    // An ephemeral container is started once.
+    if kind == Kind::Ephemeral && newest.is_some() {
+        return None;
+    }
     if inputs.pod_is_terminal || !starts_next(inputs.pod, container, init, newest) {
         return None;
     }
@@ -301,6 +311,11 @@ fn mark_started_and_ready(
     old: Option<&ContainerStatus>,
     status: &mut ContainerStatus,
 ) {
+    if kind == Kind::Ephemeral {
+        // Nothing probes it, and the pod's readiness does not depend on it.
+        (status.started, status.ready) = (None, false);
+        return;
+    }
     let running = newest.filter(|newest| newest.state == model::ContainerState::Running);
     let Some(instance) = running else {
         status.started = Some(false);

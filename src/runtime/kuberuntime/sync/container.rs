@@ -17,7 +17,10 @@ use crate::{
     runtime::kuberuntime::{
         exits::ExitRecords,
         gc::ContainerGc,
-        generate::{ConfigBuilder, ContainerRequest, security_context::ImageUser},
+        generate::{
+            ConfigBuilder, ContainerRequest,
+            security_context::{ImageUser, in_process_namespace_of},
+        },
         log_links::LogLinks,
         restart_back_off::{Admission, RestartBackOff, back_off_event, back_off_text},
     },
@@ -25,6 +28,7 @@ use crate::{
     state::pod_cache::{ItemId, Owner, PodCache},
     state::pod_history::PodHistory,
 };
+use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use std::{borrow::Cow, sync::Arc};
@@ -84,6 +88,7 @@ impl ContainerStarter {
         if request.cancel.is_cancelled() {
             return Err(NotStarted::Cancelled);
         }
+        let config = config.and_then(|config| in_target(request, container, config));
         let config = config.map_err(|error| {
             let message = chain(error.as_ref());
             let text = format!("Error: {message}");
@@ -277,4 +282,27 @@ impl ContainerStarter {
             ),
         }
     }
+}
+
+/// An ephemeral container may be made to see the processes of another container.
+fn in_target(
+    request: &SyncRequest<'_>,
+    container: &Container,
+    mut config: ContainerConfig,
+) -> anyhow::Result<ContainerConfig> {
+    let mut ephemeral = request.pod.ephemeral_containers().iter();
+    let ephemeral = ephemeral.find(|ephemeral| ephemeral.name == container.name);
+    let target = ephemeral.and_then(|ephemeral| ephemeral.target_container_name.as_deref());
+    let Some(target) = target.filter(|target| !target.is_empty()) else {
+        return Ok(config);
+    };
+    let mut instances = request.status.instances(target);
+    let running = instances.find(|instance| instance.state == ContainerState::Running);
+    let running = running.with_context(|| format!("unable to find target container {target}"))?;
+    let linux = config.linux.as_mut();
+    let security = linux.and_then(|linux| linux.security_context.as_mut());
+    if let Some(options) = security.and_then(|security| security.namespace_options.as_mut()) {
+        *options = in_process_namespace_of(options.clone(), &running.id);
+    }
+    Ok(config)
 }

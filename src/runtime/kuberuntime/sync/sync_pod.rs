@@ -8,7 +8,7 @@ use super::request::{NotStarted, RETRY_AFTER, Sandbox, StartFailure, SyncReport,
 use crate::{
     base::chain,
     cri::CriError,
-    model::{Pod, PodExt, PodStatus, is_sidecar, reasons},
+    model::{Pod, PodExt, PodStatus, as_container, is_sidecar, reasons},
     runtime::kuberuntime::{
         KubeGenericRuntimeManager,
         actions::{
@@ -277,6 +277,17 @@ impl KubeGenericRuntimeManager {
         if request.cancel.run_until_cancelled(pruned).await.is_none() {
             report.cancelled = true;
             return;
+        }
+        for start in &actions.ephemeral_containers_to_start {
+            let Some(ephemeral) = pod.ephemeral_containers().get(start.index) else {
+                continue;
+            };
+            let container = as_container(ephemeral);
+            self.start_one(request, sandbox, start, &container, report)
+                .await;
+            if report.cancelled {
+                return;
+            }
         }
         for start in &actions.init_containers_to_start {
             let Some(container) = pod.init_containers().get(start.index) else {

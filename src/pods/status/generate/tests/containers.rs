@@ -418,3 +418,29 @@ fn a_plain_init_container_is_ready_when_it_has_succeeded() {
     assert!(!ready(exited("i", "c", 1)));
     assert!(!ready(running("i", "c")));
 }
+
+#[test]
+fn an_ephemeral_container_is_shown_and_decides_nothing() {
+    let mut pod = from_api(pod("Never", &[], &["a"]));
+    let ephemeral = serde_json::json!([{"name": "debug", "image": "img:1"}]);
+    let spec = pod.spec.as_mut().unwrap();
+    spec.ephemeral_containers = serde_json::from_value(ephemeral).unwrap();
+    let shown = |containers: &[model::ContainerStatus]| {
+        let status = generate(&pod, containers);
+        let ephemeral = status.ephemeral_container_statuses.clone().unwrap();
+        let [debug] = ephemeral.try_into().unwrap();
+        (status, debug)
+    };
+    let (_, debug) = shown(&[running("a", "c1")]);
+    assert_eq!(state_text(&debug.state), "waiting:ContainerCreating");
+    let (status, debug) = shown(&[running("debug", "c2"), running("a", "c1")]);
+    assert!(debug.state.unwrap().running.is_some());
+    assert_eq!((debug.started, debug.ready), (None, false));
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert!(of(&status, "a").ready);
+    let (status, debug) = shown(&[exited("debug", "c2", 1), running("a", "c1")]);
+    assert_eq!(debug.state.unwrap().terminated.unwrap().exit_code, 1);
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    let (status, _) = shown(&[running("debug", "c2"), exited("a", "c1", 0)]);
+    assert_eq!(status.phase.as_deref(), Some("Succeeded"));
+}

@@ -2,7 +2,7 @@
 
 use crate::cri::v1;
 use crate::images::ReadyImage;
-use crate::model::{Pod, PodExt, keys};
+use crate::model::{ContainerId, Pod, PodExt, keys};
 use crate::runtime::kuberuntime::generate::{
     settings::SpecSettings, user_namespaces::ranges::IdRange,
 };
@@ -274,6 +274,18 @@ pub fn namespaces(pod: &Pod, user_namespace: Option<IdRange>) -> v1::NamespaceOp
         ipc: node_or_pod(asks(spec.and_then(|s| s.host_ipc))).into(),
         target_id: String::new(),
         userns_options: Some(user_namespace_options(user_namespace)),
+    }
+}
+
+/// The same for an ephemeral container that is to see the processes of another container.
+pub fn in_process_namespace_of(
+    options: v1::NamespaceOption,
+    target: &ContainerId,
+) -> v1::NamespaceOption {
+    v1::NamespaceOption {
+        pid: v1::NamespaceMode::Target.into(),
+        target_id: target.to_string(),
+        ..options
     }
 }
 

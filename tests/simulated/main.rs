@@ -24,6 +24,8 @@ mod collector;
 
 mod apart;
 mod api_pods;
+mod api_server;
+mod api_source;
 mod asking;
 mod checkpoint;
 mod collected;

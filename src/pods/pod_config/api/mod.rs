@@ -1,7 +1,8 @@
 //! Pods of the API server: those that are bound to this node.
 //!
-//! A failure of the API server changes nothing. A pod is gone when the watch says so, or when a list lacks it and
-//! so does a second one that asks for this pod alone. While the API server is away at the start, the pods that
+//! A failure of the API server changes nothing. A pod is gone when the watch says so, or when a list lacks it, so
+//! does a second one that asks for this pod alone, and the server knows this node: one that has lost its data, or
+//! has not loaded it, does not. While the API server is away at the start, the pods that
 //! the last kubelet knew and that run are looked after.
 
 mod accept;
@@ -10,7 +11,7 @@ mod store;
 
 use super::SourceList;
 use crate::{
-    apiserver::{ApiServer, Item, Selection, WatchEvent},
+    apiserver::{ApiServer, Item, Place, Selection, WatchEvent},
     base::chain,
     model::{Pod, PodExt, PodSource, PodUid, reasons},
     state::events::{EventRecorder, ObjectRef},
@@ -19,6 +20,7 @@ use crate::{
 use accept::accept;
 use anyhow::Context as _;
 use futures::future::{BoxFuture, FutureExt as _};
+use k8s_openapi::api::core::v1::Node;
 use known::{ApiPods, Refused};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use store::ApiPodStore;
@@ -268,6 +270,18 @@ async fn answered(
 
 /// Lists one pod. Reading it by name is not allowed to a node once the pod is gone.
 async fn ask(api: &ApiServer, node_name: &str, pod: &Pod) -> Answer {
+    let found = list_one(api, node_name, pod).await?;
+    if found.is_none() {
+        let node = api.get::<Node>(Place::cluster(node_name)).await;
+        let node = node.map_err(|error| chain(&error))?;
+        if node.metadata.name.as_deref() != Some(node_name) {
+            return Err("the API server does not know this node".into());
+        }
+    }
+    Ok(found)
+}
+
+async fn list_one(api: &ApiServer, node_name: &str, pod: &Pod) -> Answer {
     let mut list = api.list_watch::<Pod>(Selection {
         namespace: Some(pod.namespace().to_owned()),
         field_selector: Some(format!(

@@ -1,0 +1,352 @@
+//! An API server that keeps objects of any kind, and goes wrong when it is told to. It knows no rules: what they are
+//! is tested with a real one.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{broadcast, watch};
+
+/// How requests are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// As they should be.
+    Well,
+    /// With this status, all of them.
+    Status(u16),
+    /// Not at all; watches say nothing.
+    Silent,
+    /// With what is no JSON.
+    Garbage,
+    /// Lists have nothing in them and no object exists.
+    Empty,
+    /// Connections are cut.
+    Away,
+}
+
+/// An object's place: `/api/v1`, its namespace, `pods`, and its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    api: String,
+    namespace: Option<String>,
+    resource: String,
+    name: Option<String>,
+    subresource: Option<String>,
+}
+
+impl Place {
+    fn of(path: &str) -> Option<Place> {
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let api = if *parts.first()? == "api" { 2 } else { 3 };
+        let (api, mut rest) = (parts.get(..api)?.join("/"), parts.get(api..)?.iter());
+        let mut resource = (*rest.next()?).to_owned();
+        let mut namespace = None;
+        if resource == "namespaces" && rest.len() > 1 {
+            namespace = rest.next().map(|part| (*part).to_owned());
+            resource = (*rest.next()?).to_owned();
+        }
+        let mut next = || rest.next().map(|part| (*part).to_owned());
+        let (name, subresource) = (next(), next());
+        Some(Place {
+            api,
+            namespace,
+            resource,
+            name,
+            subresource,
+        })
+    }
+
+    fn holds(&self, other: &Place) -> bool {
+        self.api == other.api
+            && self.resource == other.resource
+            && (self.namespace.is_none() || self.namespace == other.namespace)
+            && (self.name.is_none() || self.name == other.name)
+    }
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) body: Value,
+}
+
+struct Shared {
+    objects: Mutex<(u64, BTreeMap<Place, Value>)>,
+    mode: watch::Sender<Mode>,
+    events: broadcast::Sender<(Place, Value)>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// The server; it ends with the test.
+pub(crate) struct FakeApiServer {
+    shared: Arc<Shared>,
+    port: u16,
+}
+
+impl FakeApiServer {
+    pub(crate) async fn start() -> FakeApiServer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let shared = Arc::new(Shared {
+            objects: Mutex::default(),
+            mode: watch::Sender::new(Mode::Well),
+            events: broadcast::channel(1024).0,
+            seen: Mutex::default(),
+        });
+        tokio::spawn(serve(listener, shared.clone()));
+        FakeApiServer { shared, port }
+    }
+
+    /// Writes a kubeconfig for it.
+    pub(crate) fn kubeconfig(&self, dir: &Path) -> PathBuf {
+        let path = dir.join("kubeconfig");
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": format!("http://127.0.0.1:{}", self.port)}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        });
+        std::fs::write(&path, text.to_string()).expect("write");
+        path
+    }
+
+    /// From now on; what is under way is cut.
+    pub(crate) fn answer(&self, mode: Mode) {
+        self.shared.mode.send_replace(mode);
+    }
+
+    /// Adds or replaces an object.
+    pub(crate) fn put(&self, path: &str, object: Value) {
+        self.shared.put(Place::of(path).expect("a path"), object);
+    }
+
+    /// Takes an object away.
+    pub(crate) fn remove(&self, path: &str) {
+        self.shared.remove(&Place::of(path).expect("a path"));
+    }
+
+    /// An object as it is now.
+    pub(crate) fn object(&self, path: &str) -> Option<Value> {
+        let place = Place::of(path).expect("a path");
+        self.shared.objects.lock().1.get(&place).cloned()
+    }
+
+    /// Requests so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().clone()
+    }
+}
+
+impl Shared {
+    fn put(&self, place: Place, mut object: Value) -> Value {
+        let mut objects = self.objects.lock();
+        objects.0 += 1;
+        object["metadata"]["resourceVersion"] = json!(objects.0.to_string());
+        let old = objects.1.insert(place.clone(), object.clone());
+        let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
+        let _ = self.events.send((place, event(kind, &object)));
+        object
+    }
+
+    fn remove(&self, place: &Place) -> Option<Value> {
+        let mut objects = self.objects.lock();
+        let mut object = objects.1.remove(place)?;
+        objects.0 += 1;
+        object["metadata"]["resourceVersion"] = json!(objects.0.to_string());
+        let _ = self.events.send((place.clone(), event("DELETED", &object)));
+        Some(object)
+    }
+
+    fn list(&self, of: &Place, name: Option<&str>) -> Value {
+        let objects = self.objects.lock();
+        let named = |object: &Value| name.is_none_or(|name| object["metadata"]["name"] == name);
+        let items = objects.1.iter().filter(|(place, _)| of.holds(place));
+        let items: Vec<_> = items
+            .map(|(_, object)| object.clone())
+            .filter(named)
+            .collect();
+        json!({"metadata": {"resourceVersion": objects.0.to_string()}, "items": items})
+    }
+
+    /// Events from now on; what happened between a list and its watch is put before them.
+    fn watch(&self, of: Place, name: Option<String>, since: u64) -> Body {
+        let objects = self.objects.lock();
+        let fits = move |place: &Place, object: &Value| {
+            let named = |name: &String| object["metadata"]["name"] == name.as_str();
+            of.holds(place) && name.as_ref().is_none_or(named)
+        };
+        let missed = objects.1.iter().filter(|(place, object)| {
+            let version = object["metadata"]["resourceVersion"].as_str();
+            let version = version.and_then(|version| version.parse::<u64>().ok());
+            fits(place, object) && version > Some(since)
+        });
+        let missed: Vec<_> = missed
+            .map(|(_, object)| line(&event("MODIFIED", object)))
+            .collect();
+        let live = futures::stream::unfold(self.events.subscribe(), |mut events| async {
+            let sent = events.recv().await.expect("a test makes few events");
+            Some((sent, events))
+        });
+        let live = live.filter_map(move |(place, event)| {
+            let line = fits(&place, &event["object"]).then(|| line(&event));
+            std::future::ready(line)
+        });
+        let lines = futures::stream::iter(missed).chain(live);
+        let frames = lines.map(|line| Ok::<_, Infallible>(Frame::data(line)));
+        StreamBody::new(frames).boxed_unsync()
+    }
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+fn event(kind: &str, object: &Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+fn line(event: &Value) -> Bytes {
+    Bytes::from(format!("{event}\n"))
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let mut mode = shared.mode.subscribe();
+            let before = *mode.borrow_and_update();
+            if before == Mode::Away {
+                return;
+            }
+            let service = service_fn(|request| answer(request, shared.clone()));
+            let connection = hyper::server::conn::http1::Builder::new();
+            let connection = connection.serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                _ = connection => {}
+                _ = mode.changed() => {}
+            }
+        });
+    }
+}
+
+fn whole(status: u16, body: &str) -> Response<Body> {
+    let body = Full::new(Bytes::from(body.to_owned())).boxed_unsync();
+    let response = Response::builder().status(status);
+    response.body(body).expect("a response")
+}
+
+fn refused(status: u16, reason: &str) -> Response<Body> {
+    let body = json!({"kind": "Status", "reason": reason, "message": "scripted", "code": status});
+    whole(status, &body.to_string())
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+) -> Result<Response<Body>, Infallible> {
+    let mode = *shared.mode.borrow();
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.expect("a whole body").to_bytes();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    shared.seen.lock().push(Seen {
+        method: parts.method.to_string(),
+        path: parts.uri.to_string(),
+        body: body.clone(),
+    });
+    Ok(match mode {
+        Mode::Well => well(&parts.method, parts.uri.path(), &query, body, &shared),
+        Mode::Status(status) => refused(status, "Scripted"),
+        Mode::Silent | Mode::Away => std::future::pending().await,
+        Mode::Garbage => whole(200, "<html>"),
+        Mode::Empty if parts.method == Method::GET && !query.contains("watch=true") => {
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+            whole(200, &list.to_string())
+        }
+        Mode::Empty => std::future::pending().await,
+    })
+}
+
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let mut of_name = pairs.filter(|(key, _)| *key == name);
+    let value = of_name.next()?.1;
+    let value = percent_encoding::percent_decode_str(value).decode_utf8();
+    Some(value.expect("UTF-8").into_owned())
+}
+
+fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) -> Response<Body> {
+    let Some(place) = Place::of(path) else {
+        return refused(404, "NotFound");
+    };
+    let found = |object: Option<Value>| match object {
+        Some(object) => whole(200, &object.to_string()),
+        None => refused(404, "NotFound"),
+    };
+    let object_place = Place {
+        subresource: None,
+        ..place.clone()
+    };
+    let stored = || shared.objects.lock().1.get(&object_place).cloned();
+    match (method.as_str(), &place.name) {
+        ("GET", None) => {
+            let selector = parameter(query, "fieldSelector").unwrap_or_default();
+            let mut fields = selector.split(',');
+            let name = fields.find_map(|field| field.strip_prefix("metadata.name="));
+            if !query.contains("watch=true") {
+                return whole(200, &shared.list(&place, name).to_string());
+            }
+            let since = parameter(query, "resourceVersion").and_then(|text| text.parse().ok());
+            let name = name.map(str::to_owned);
+            let body = shared.watch(place, name, since.unwrap_or_default());
+            Response::new(body)
+        }
+        ("GET", Some(_)) => found(stored()),
+        ("POST", None) => {
+            let name = body["metadata"]["name"].as_str().map(str::to_owned);
+            let place = Place { name, ..place };
+            if shared.objects.lock().1.contains_key(&place) {
+                return refused(409, "AlreadyExists");
+            }
+            let mut object = body;
+            if object["metadata"]["uid"].is_null() {
+                object["metadata"]["uid"] = json!(format!("uid-{}", shared.objects.lock().0));
+            }
+            whole(201, &shared.put(place, object).to_string())
+        }
+        ("PUT", Some(_)) => found(stored().map(|_| shared.put(object_place.clone(), body))),
+        ("PATCH", Some(_)) => found(stored().map(|mut object| {
+            merge(&mut object, body);
+            shared.put(object_place.clone(), object)
+        })),
+        ("DELETE", Some(_)) => found(shared.remove(&object_place)),
+        _ => refused(405, "MethodNotAllowed"),
+    }
+}
+
+/// Lists are replaced. A strategic patch merges some of them; of what is tested here no part depends on that.
+fn merge(into: &mut Value, patch: Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (key, value) in patch {
+                if value.is_null() {
+                    into.remove(&key);
+                } else if !key.starts_with('$') {
+                    merge(into.entry(key).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (into, patch) => *into = patch,
+    }
+}

@@ -1,0 +1,263 @@
+//! Pods that the API server binds to this node, and an API server that goes wrong: whatever it does, what runs goes
+//! on.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::api_server::{FakeApiServer, Mode, Seen};
+use crate::node::{Node, WAIT_LIMIT};
+use crate::pods::{IMAGE, simple};
+use crate::support::fake_runtime::{FakeRuntime, PodView};
+use crate::support::wait::{holds, wait_for};
+
+fn path(name: &str) -> String {
+    format!("/api/v1/namespaces/default/pods/{name}")
+}
+
+/// A pod as the API server has it.
+fn bound(name: &str) -> Value {
+    let mut pod = simple(name);
+    pod["metadata"]["uid"] = json!(format!("uid-of-{name}"));
+    pod["metadata"]["namespace"] = json!("default");
+    pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    pod["spec"]["nodeName"] = json!("node1");
+    pod["spec"]["restartPolicy"] = json!("Always");
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(1);
+    pod
+}
+
+async fn joined() -> (Node, FakeApiServer) {
+    let api = FakeApiServer::start().await;
+    api.put(
+        "/api/v1/nodes/node1",
+        json!({"metadata": {"name": "node1"}}),
+    );
+    let mut node = Node::new().await;
+    node.periods().audit = Duration::from_millis(200);
+    let path = api.kubeconfig(&node.path(""));
+    node.argue(&format!("--kubeconfig={}", path.display()));
+    (node, api)
+}
+
+fn runs(fake: &FakeRuntime, name: &str) -> Option<PodView> {
+    let pod = fake.pod(name)?;
+    let running = pod
+        .containers
+        .iter()
+        .any(|container| container.is_running());
+    running.then_some(pod)
+}
+
+async fn wait_runs(node: &Node, name: &str) -> PodView {
+    let what = format!("{name} runs");
+    let fact = |fake: &FakeRuntime| runs(fake, name).is_some();
+    node.fake.wait_until(&what, WAIT_LIMIT, fact).await;
+    runs(&node.fake, name).expect("it runs")
+}
+
+fn ids(fake: &FakeRuntime, name: &str) -> Vec<String> {
+    let pod = fake.pod(name).expect("the pod");
+    pod.containers
+        .iter()
+        .map(|container| container.id.clone())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_bound_pod_runs_and_one_that_is_removed_ends() {
+    let (mut node, api) = joined().await;
+    api.put(&path("first"), bound("first"));
+    node.start().await;
+    wait_runs(&node, "first").await;
+    api.put(&path("second"), bound("second"));
+    wait_runs(&node, "second").await;
+    api.remove(&path("first"));
+    let gone = |fake: &FakeRuntime| fake.pod("first").is_none();
+    node.fake
+        .wait_until("first is gone", WAIT_LIMIT, gone)
+        .await;
+    assert!(runs(&node.fake, "second").is_some());
+}
+
+#[tokio::test]
+async fn whatever_the_api_server_answers_running_pods_are_not_touched() {
+    for mode in [
+        Mode::Status(500),
+        Mode::Status(403),
+        Mode::Silent,
+        Mode::Garbage,
+        Mode::Empty,
+        Mode::Away,
+    ] {
+        let (mut node, api) = joined().await;
+        api.put(&path("web"), bound("web"));
+        node.start().await;
+        wait_runs(&node, "web").await;
+        let before = ids(&node.fake, "web");
+        // While the kubelet runs, and for one that starts then.
+        for restarted in [false, true] {
+            if restarted {
+                node.stop().await;
+            }
+            api.answer(mode);
+            node.fake.clear_calls();
+            if restarted {
+                node.start().await;
+                node.wait_healthy().await;
+            }
+            let touched = |fake: &FakeRuntime| fake.mutations() > 0;
+            assert!(
+                node.never(Duration::from_millis(1000), touched).await,
+                "{mode:?}: {:?}",
+                node.fake.calls()
+            );
+            assert_eq!(ids(&node.fake, "web"), before, "{mode:?}");
+        }
+        // It is looked after all the same.
+        wait_for("the pod is shown", WAIT_LIMIT, async || {
+            let shown = node.pods().await.len();
+            holds(shown == 1, format!("{mode:?}: {shown} pods"))
+        })
+        .await;
+        assert!(node.fake.exit("web/main", 1));
+        let replaced = |fake: &FakeRuntime| {
+            runs(fake, "web").is_some_and(|pod| {
+                pod.containers
+                    .iter()
+                    .any(|c| c.is_running() && !before.contains(&c.id))
+            })
+        };
+        node.fake
+            .wait_until("the container was started again", WAIT_LIMIT, replaced)
+            .await;
+        api.answer(Mode::Well);
+        api.put(&path("later"), bound("later"));
+        wait_runs(&node, "later").await;
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_lacks_a_pod_is_checked_before_the_pod_ends() {
+    let (mut node, api) = joined().await;
+    api.put(&path("web"), bound("web"));
+    api.put(&path("gone"), bound("gone"));
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_runs(&node, "gone").await;
+    node.stop().await;
+    api.remove(&path("gone"));
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.pod("gone").is_none();
+    node.fake.wait_until("gone is gone", WAIT_LIMIT, gone).await;
+    assert!(runs(&node.fake, "web").is_some());
+    let alone = |seen: &Seen| seen.path.starts_with("/api/v1/namespaces/default/pods?");
+    assert!(api.seen().iter().any(alone), "{:#?}", api.seen());
+}
+
+#[tokio::test]
+async fn an_unreadable_pod_and_one_with_hostile_names_harm_no_other() {
+    let (mut node, api) = joined().await;
+    let mut unreadable = bound("unreadable");
+    unreadable["spec"]["containers"] = json!("none");
+    let mut hostile = bound("hostile");
+    hostile["metadata"]["uid"] = json!("../../hostile");
+    let mut elsewhere = bound("elsewhere");
+    elsewhere["spec"]["nodeName"] = json!("node2");
+    for (name, pod) in [
+        ("unreadable", unreadable),
+        ("hostile", hostile),
+        ("elsewhere", elsewhere),
+        ("web", bound("web")),
+    ] {
+        api.put(&path(name), pod);
+    }
+    node.start().await;
+    wait_runs(&node, "web").await;
+    let events = node.events().await;
+    assert!(events.contains("metadata.uid: Invalid value"), "{events}");
+    let before = ids(&node.fake, "web");
+    // Known to the kubelet, and turned unreadable: the version that runs stays.
+    let mut broken = bound("web");
+    broken["spec"] = json!(7);
+    api.put(&path("web"), broken);
+    api.put(&path("next"), bound("next"));
+    wait_runs(&node, "next").await;
+    assert_eq!(ids(&node.fake, "web"), before);
+    assert_eq!(node.fake.pods().len(), 2);
+}
+
+#[tokio::test]
+async fn what_a_pod_says_of_itself_in_annotations_of_the_kubelet_is_not_believed() {
+    let (mut node, api) = joined().await;
+    let mut pod = bound("web");
+    pod["metadata"]["annotations"] = json!({
+        "kubernetes.io/config.source": "file", "kubelet.rs/spec-digest": "v1:one",
+    });
+    api.put(&path("web"), pod.clone());
+    node.start().await;
+    wait_runs(&node, "web").await;
+    let before = ids(&node.fake, "web");
+    pod["metadata"]["annotations"]["kubelet.rs/spec-digest"] = json!("v1:two");
+    pod["metadata"]["annotations"]["mine"] = json!("new");
+    api.put(&path("web"), pod);
+    wait_for("the change is known", WAIT_LIMIT, async || {
+        let pods = node.pods().await;
+        let annotations = pods
+            .first()
+            .and_then(|pod| pod.metadata.annotations.clone());
+        let annotations = annotations.unwrap_or_default();
+        let source = annotations.get("kubernetes.io/config.source");
+        let known =
+            annotations.contains_key("mine") && source.is_some_and(|source| source == "api");
+        holds(known, format!("{annotations:?}"))
+    })
+    .await;
+    assert_eq!(ids(&node.fake, "web"), before);
+}
+
+#[tokio::test]
+async fn a_pod_with_a_field_that_is_not_supported_has_failed_with_its_name() {
+    let (mut node, api) = joined().await;
+    let mut pod = bound("web");
+    pod["spec"]["volumes"] = json!([{"name": "disk", "csi": {"driver": "d"}}]);
+    api.put(&path("web"), pod);
+    node.start().await;
+    wait_for("the pod has failed", WAIT_LIMIT, async || {
+        let pods = node.pods().await;
+        let status = pods
+            .first()
+            .and_then(|pod| pod.status.clone())
+            .unwrap_or_default();
+        let message = status.message.clone().unwrap_or_default();
+        let failed = status.phase.as_deref() == Some("Failed");
+        holds(
+            failed && message.contains("spec.volumes[0].csi"),
+            format!("{status:?}"),
+        )
+    })
+    .await;
+    assert!(node.fake.pods().is_empty());
+}
+
+#[tokio::test]
+async fn an_ephemeral_container_starts_in_a_running_pod() {
+    let (mut node, api) = joined().await;
+    let mut pod = bound("web");
+    api.put(&path("web"), pod.clone());
+    node.start().await;
+    wait_runs(&node, "web").await;
+    let before = ids(&node.fake, "web");
+    pod["spec"]["ephemeralContainers"] =
+        json!([{"name": "debug", "image": IMAGE, "targetContainerName": "main"}]);
+    api.put(&path("web"), pod);
+    let runs = |fake: &FakeRuntime| {
+        fake.container("web/debug")
+            .is_some_and(|container| container.is_running())
+    };
+    node.fake.wait_until("it runs", WAIT_LIMIT, runs).await;
+    assert!(node.fake.exit("web/debug", 0));
+    let again = |fake: &FakeRuntime| fake.pod("web").is_some_and(|pod| pod.containers.len() != 2);
+    assert!(node.never(Duration::from_millis(500), again).await);
+    assert!(before.iter().all(|id| ids(&node.fake, "web").contains(id)));
+}

@@ -72,15 +72,17 @@ async fn a_connection_that_is_silently_dead_is_noticed_and_the_watch_resumes() {
     let took = begun.elapsed();
     assert!(took <= Duration::from_secs(26), "{took:?}");
     tokio::time::resume();
-    tokio::spawn(async move {
+    let resumed = tokio::spawn(async move {
         let second = server.next_watch().await;
         second
             .line(&json!({"type": "DELETED", "object": pod("a", "6")}))
             .await;
         assert_eq!(server.versions(), ["1", "5"]);
         assert_eq!(server.connections(), 2);
+        server
     });
     let event = watch.next().await;
     assert!(matches!(event, WatchEvent::Deleted(_)), "{event:?}");
+    resumed.await.unwrap();
     drop(api);
 }

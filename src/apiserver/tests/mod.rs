@@ -1,6 +1,7 @@
 #[allow(unreachable_pub)]
 pub(crate) mod pki;
 mod connections;
+mod identity;
 mod renewed;
 mod requests;
 #[allow(unreachable_pub)]

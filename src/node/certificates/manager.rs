@@ -4,7 +4,7 @@ use super::{
     bootstrap::Bootstrap,
     failure::{report, stored},
     metrics::CertificateMetrics,
-    plan::{Purpose, Template, renewal},
+    plan::{Purpose, Template, delay, renewal},
     request::{self, RequestError, Signer, request},
     store::{Current, FileStore},
 };
@@ -103,9 +103,19 @@ impl CertificateManager {
             };
             match renewed {
                 Ok(new) => {
+                    random = fastrand::f64();
+                    let is_good =
+                        new.satisfies(&template) && renewal(&new.facts, random) > SystemTime::now();
                     let old = current.replace(new);
                     self.observe(old.as_ref());
-                    (failures, random) = (0, fastrand::f64());
+                    if is_good {
+                        failures = 0;
+                    } else {
+                        // The signer may leave names out, or issue what ends at once, each time.
+                        failures += 1;
+                        self.metrics.set_end(current.as_ref().map(end));
+                        sleep(delay(failures, false)).await;
+                    }
                 }
                 Err(error) => {
                     failures += 1;

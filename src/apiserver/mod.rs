@@ -39,8 +39,11 @@ use std::{
 };
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
+
+/// How long a request may wait for its place in the rate, before its own deadline begins.
+const RATE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a request that waits for an identity checks for it.
 const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
@@ -119,13 +122,23 @@ impl ApiServer {
     }
 
     /// Waits until a request may be sent. Cancelling it costs at most one request of the rate.
-    async fn admitted(&self) {
-        if let Some(rate) = &self.rate {
+    ///
+    /// # Errors
+    /// Too many wait.
+    async fn admitted(&self) -> Result<(), ApiError> {
+        let Some(rate) = &self.rate else {
+            return Ok(());
+        };
+        let admission = async {
             let mut rate = rate.lock().await;
             if let Some(wait) = rate.take(Instant::now(), Duration::MAX) {
                 sleep(wait).await;
             }
-        }
+        };
+        let admitted = timeout(RATE_TIMEOUT, admission).await;
+        admitted.map_err(|_| {
+            ApiError::Unreachable("too many requests wait for their place in kubeAPIQPS".into())
+        })
     }
 
     /// The connection of the present identity, once there is one.

@@ -196,7 +196,7 @@ impl ApiServer {
         body: Bytes,
     ) -> Result<R, ApiError> {
         let counted = Counted::of(&method);
-        self.admitted().await;
+        self.admitted().await?;
         self.json_counted(counted, method, path, body).await
     }
 
@@ -220,7 +220,7 @@ impl ApiServer {
         kind: &'static str,
     ) -> Result<Bytes, ApiError> {
         let counted = Counted::of(&method);
-        self.admitted().await;
+        self.admitted().await?;
         let request = request(method, path, body, kind)?;
         self.exchange(counted, request, TIMEOUT).await
     }

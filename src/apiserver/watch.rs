@@ -168,14 +168,14 @@ impl ApiServer {
     async fn page(self, uri: String) -> Result<Reply, ApiError> {
         let counted = Counted::of(&Method::GET);
         let request = request(Method::GET, uri, Bytes::new(), "")?;
-        self.admitted().await;
+        self.admitted().await?;
         let page = self.exchange(counted, request, TIMEOUT).await?;
         Ok(Reply::Page(page))
     }
 
     async fn watch(self, uri: String, lasts: Duration) -> Result<Reply, ApiError> {
         let request = request(Method::GET, uri, Bytes::new(), "")?;
-        self.admitted().await;
+        self.admitted().await?;
         let connection = self.connected(TIMEOUT).await?;
         let mut observed = self.observed(Counted::of(&Method::GET));
         let exchange = async {

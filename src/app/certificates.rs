@@ -48,6 +48,7 @@ pub(super) fn start(config: &KubeletConfig, stores: &Stores, tasks: &mut Tasks) 
         bootstrap_kubeconfig,
         kubeconfig: kubeconfig.clone(),
         store: store(CLIENT),
+        rotates: identity.rotate_certificates,
         node_name: node_name.clone(),
     });
     if let Some(bootstrap) = bootstrap.clone() {

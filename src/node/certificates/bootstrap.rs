@@ -9,7 +9,7 @@ use super::{
     store::{FileStore, create_directory},
 };
 use crate::{
-    apiserver::{ApiServer, kubeconfig_is_valid, write_for_certificate},
+    apiserver::{ApiServer, certificate_is_valid, kubeconfig_is_valid, write_for_certificate},
     base::atomic_file,
 };
 use anyhow::Context as _;
@@ -38,6 +38,8 @@ pub struct Bootstrap {
     pub kubeconfig: PathBuf,
     /// Where the certificate goes.
     pub store: FileStore,
+    /// Whether that certificate replaces the one of the kubeconfig while it is valid.
+    pub rotates: bool,
     /// The node's name.
     pub node_name: String,
 }
@@ -73,8 +75,14 @@ impl Bootstrap {
     }
 
     async fn is_needed(&self) -> bool {
-        let path = self.kubeconfig.clone();
-        let check = move || !kubeconfig_is_valid(&path, SystemTime::now());
+        let own = self.clone();
+        let check = move || {
+            let now = SystemTime::now();
+            let is_renewed = own.rotates
+                && own.kubeconfig.exists()
+                && certificate_is_valid(&own.store.current_path(), now);
+            !is_renewed && !kubeconfig_is_valid(&own.kubeconfig, now)
+        };
         spawn_blocking(check).await.unwrap_or(false)
     }
 

@@ -36,16 +36,18 @@ impl CertificateMetrics {
     pub fn new(purpose: Purpose, metrics: &Metrics) -> Self {
         let end: Arc<Mutex<Option<SystemTime>>> = Arc::default();
         let read = end.clone();
-        let (ttl, ttl_help, errors) = match purpose {
+        let (ttl, ttl_help, errors, errors_help) = match purpose {
             Purpose::Client => (
                 "kubelet_certificate_manager_client_ttl_seconds",
                 "Gauge of the TTL (time-to-live) of the Kubelet's client certificate in seconds until expiry (negative if already expired); +Inf if it is invalid or unused.",
                 "kubelet_certificate_manager_client_expiration_renew_errors",
+                "Counter of certificate renewal errors.",
             ),
             Purpose::Serving => (
                 "kubelet_certificate_manager_server_ttl_seconds",
                 "Gauge of the TTL (time-to-live) of the Kubelet's serving certificate in seconds until expiry (negative if already expired); +Inf if it is invalid or unused.",
                 "kubelet_server_expiration_renew_errors",
+                "Counter of certificate renewal errors.",
             ),
         };
         metrics.register(
@@ -60,11 +62,7 @@ impl CertificateMetrics {
                 Histogram::new(LIVES),
             )
         });
-        let errors = metrics.register(
-            errors,
-            "Counter of certificate renewal errors.",
-            Counter::default(),
-        );
+        let errors = metrics.register(errors, errors_help, Counter::default());
         Self { end, errors, lives }
     }
 

@@ -31,6 +31,8 @@ enum Fate {
     Issued(i64, i64),
     /// The same for a key of somebody else.
     Foreign,
+    /// For another node.
+    Renamed,
     Garbage,
     Denied,
     Failed,
@@ -99,6 +101,7 @@ impl Cluster {
             bootstrap_kubeconfig: self.server.kubeconfig(&directory.join("bootstrap")),
             kubeconfig: directory.join("kubelet.conf"),
             store: FileStore::new(&directory.join("pki"), CLIENT),
+            rotates: true,
             node_name: "n1".to_owned(),
         }
     }
@@ -131,6 +134,10 @@ fn decided(request: &Value, fate: Fate, authority: &Authority) -> Option<Value> 
             issued(authority.sign(&der, "system:node:n1", begun, ends))
         }
         Fate::Foreign => issued(authority.client("system:node:n1", &["system:nodes"]).pem),
+        Fate::Renamed => {
+            let der = CertificateSigningRequestDer::from_pem_slice(&pem(request));
+            issued(authority.sign(&der.expect("a request"), "system:node:n2", -60, 3600))
+        }
         Fate::Garbage => issued("<html>".to_owned()),
         Fate::Denied => json!({"conditions": condition("Denied")}),
         Fate::Failed => json!({"conditions": condition("Failed")}),
@@ -216,7 +223,7 @@ async fn a_client_waits_for_the_identity_of_a_bootstrap_and_uses_it() {
     assert!(text.contains("alert"), "{text}");
 }
 
-#[tokio::test(start_paused = false)]
+#[tokio::test]
 async fn a_denied_failed_or_deleted_request_is_made_again_with_another_key() {
     for fate in [
         Fate::Denied,
@@ -301,8 +308,7 @@ async fn a_certificate_that_cannot_be_written_is_written_later() {
     assert_eq!(cluster.requests().len(), 1);
 }
 
-fn manager(cluster: &Cluster, api: ApiServer, dir: &Path, metrics: &Metrics) -> CertificateManager {
-    let _ = cluster;
+fn manager(api: ApiServer, dir: &Path, metrics: &Metrics) -> CertificateManager {
     let (store, metrics) = (
         FileStore::new(dir, CLIENT),
         CertificateMetrics::new(Purpose::Client, metrics),
@@ -325,7 +331,7 @@ async fn a_client_certificate_is_requested_at_once_and_renewed_before_its_end() 
     let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path()))
         .await
         .unwrap();
-    let manager = manager(&cluster, api, dir.path(), &metrics);
+    let manager = manager(api, dir.path(), &metrics);
     let shutdown = tokio_util::sync::CancellationToken::new();
     let running = tokio::spawn(manager.run(shutdown.clone()));
     let store = FileStore::new(dir.path(), CLIENT);
@@ -353,13 +359,44 @@ async fn a_client_certificate_is_requested_at_once_and_renewed_before_its_end() 
 }
 
 #[tokio::test]
+async fn a_signer_that_changes_names_is_not_asked_without_a_delay() {
+    let cluster = Cluster::start(&[Fate::Renamed]).await;
+    let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
+    let kubeconfig = cluster.server.kubeconfig(dir.path());
+    let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
+    let manager = manager(api, dir.path(), &metrics);
+    let running = tokio::spawn(manager.run(tokio_util::sync::CancellationToken::new()));
+    until("a request", || cluster.requests().len() == 1).await;
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(cluster.requests().len(), 1);
+    running.abort();
+}
+
+#[tokio::test]
+async fn an_expired_kubeconfig_needs_no_bootstrap_while_the_renewed_certificate_is_valid() {
+    let cluster = Cluster::start(&[Fate::Issued(-60, 3600)]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let bootstrap = cluster.bootstrap(dir.path());
+    bootstrap.until_done().await;
+    fs::write(&bootstrap.kubeconfig, "{}").unwrap();
+    bootstrap.until_done().await;
+    assert_eq!(cluster.requests().len(), 1);
+    let strict = Bootstrap {
+        rotates: false,
+        ..bootstrap
+    };
+    strict.until_done().await;
+    assert_eq!(cluster.requests().len(), 2);
+}
+
+#[tokio::test]
 async fn a_failed_renewal_is_counted_and_leaves_the_certificate() {
     let cluster = Cluster::start(&[Fate::Issued(-9500, 500), Fate::Denied]).await;
     let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
     let api = ApiServer::of_kubeconfig(&cluster.server.kubeconfig(dir.path()))
         .await
         .unwrap();
-    let manager = manager(&cluster, api, dir.path(), &metrics);
+    let manager = manager(api, dir.path(), &metrics);
     let running = tokio::spawn(manager.run(tokio_util::sync::CancellationToken::new()));
     until("a failure", || {
         let text = metrics.text();

@@ -1,18 +1,27 @@
 //! From a kubeconfig file to a client, which is built again when the file, or one that it refers to, changes.
 
-use super::transport::Transport;
-use crate::base::{FileVersion, Reloaded, SecretUrl};
+use super::{ApiError, Identity, transport::Transport};
+use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, chain, x509};
 use anyhow::Context as _;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use serde_json::json;
 use std::{
+    fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
 };
 use tokio::{runtime::Handle, task::spawn_blocking};
 
 /// The connections of one identity, and the files of its credentials.
 pub(super) struct Connection {
-    pub(super) transport: Transport,
+    /// `None` while the kubelet has no identity.
+    pub(super) transport: Option<Transport>,
     /// The URL of the API server.
     pub(super) url: SecretUrl,
     /// Host and port, as in metrics.
@@ -22,6 +31,24 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    fn awaited(named: Vec<(PathBuf, FileVersion)>) -> Self {
+        Self {
+            transport: None,
+            url: SecretUrl::from(String::new()),
+            host: "".into(),
+            named,
+        }
+    }
+
+    /// Its connections.
+    ///
+    /// # Errors
+    /// The kubelet has no identity.
+    pub(super) fn transport(&self) -> Result<&Transport, ApiError> {
+        let transport = self.transport.as_ref();
+        transport.ok_or_else(|| ApiError::Unreachable("no client certificate".into()))
+    }
+
     /// Whether one of these files has changed. Blocking.
     fn is_stale(&self) -> bool {
         let mut named = self.named.iter();
@@ -34,20 +61,48 @@ impl Connection {
 ///
 /// # Errors
 /// What cannot be read or used, with the path of the kubeconfig.
-pub(super) async fn open(path: &Path) -> anyhow::Result<Reloaded<Connection>> {
-    let own = path.to_owned();
+pub(super) async fn open(identity: Identity) -> anyhow::Result<Reloaded<Connection>> {
     let handle = Handle::current();
+    let files: Vec<_> = [
+        Some(identity.kubeconfig.clone()),
+        identity.certificate.clone(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let is_known = AtomicBool::new(false);
     let read = move || {
-        let read = handle.block_on(read(&own));
-        read.with_context(|| format!("cannot use kubeconfig {}", own.display()))
+        let mut named = Vec::new();
+        let path = identity.kubeconfig.display();
+        let read = handle.block_on(read(&identity, &mut named));
+        match read {
+            Ok(connection) => {
+                is_known.store(true, Ordering::Relaxed);
+                Ok(connection)
+            }
+            // A kubeconfig that has been usable stays in use.
+            Err(error) if identity.is_awaited && !is_known.load(Ordering::Relaxed) => {
+                if identity.kubeconfig.exists() {
+                    tracing::warn!(
+                        %path,
+                        err = chain(error.as_ref()),
+                        "Using the kubeconfig failed; waiting for the one of the bootstrap"
+                    );
+                }
+                Ok(Connection::awaited(named))
+            }
+            Err(error) => Err(error.context(format!("cannot use kubeconfig {path}"))),
+        }
     };
-    let files = vec![path.to_owned()];
     let open = move || Reloaded::open("the kubeconfig", files, read, Connection::is_stale);
     spawn_blocking(open).await?
 }
 
-async fn read(path: &Path) -> anyhow::Result<Connection> {
-    let file = Kubeconfig::read_from(path)?;
+async fn read(
+    identity: &Identity,
+    named_files: &mut Vec<(PathBuf, FileVersion)>,
+) -> anyhow::Result<Connection> {
+    let mut file = Kubeconfig::read_from(&identity.kubeconfig)?;
     let (cluster, user) = current(&file);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
     anyhow::ensure!(
@@ -55,17 +110,167 @@ async fn read(path: &Path) -> anyhow::Result<Connection> {
         "proxy-url of the cluster is not supported"
     );
     // Recorded before they are read, so that a change in between is read again.
-    let named = named(cluster, user);
+    *named_files = named(cluster, user);
+    let own = match user {
+        Some(user) => own_certificate(identity, user)?,
+        None => None,
+    };
+    if let Some(own) = own {
+        let name = user_name(&file);
+        let mut users = file.auth_infos.iter_mut();
+        if let Some(user) = users.find(|one| Some(&one.name) == name.as_ref()) {
+            user.auth_info = Some(own);
+        }
+    }
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
     Ok(Connection {
-        transport: Transport::new(config)?,
+        transport: Some(Transport::new(&config)?),
         url,
         host,
-        named,
+        named: named_files.clone(),
     })
+}
+
+/// The credentials that replace those of the kubeconfig: the renewed certificate, if it is valid, or certificate and
+/// key of one file each on its own, as the certificate must not be presented twice.
+fn own_certificate(identity: &Identity, user: &AuthInfo) -> anyhow::Result<Option<AuthInfo>> {
+    let renewed = identity.certificate.as_deref();
+    let renewed = renewed.filter(|path| certificate_is_valid(path, SystemTime::now()));
+    let same = user.client_certificate.as_ref().filter(|path| {
+        user.client_certificate_data.is_none()
+            && user.client_key_data.is_none()
+            && user.client_key.as_ref() == Some(path)
+    });
+    let Some(path) = renewed.or(same.map(Path::new)) else {
+        return Ok(None);
+    };
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (certificates, key) = split(&text);
+    Ok(Some(AuthInfo {
+        client_certificate_data: Some(STANDARD.encode(certificates)),
+        client_key_data: Some(STANDARD.encode(key).into()),
+        ..AuthInfo::default()
+    }))
+}
+
+/// The certificates of a PEM file, and the rest.
+fn split(pem: &str) -> (String, String) {
+    let (mut certificates, mut rest) = (String::new(), String::new());
+    let mut in_certificate = false;
+    for line in pem.lines() {
+        in_certificate |= line == "-----BEGIN CERTIFICATE-----";
+        let part = if in_certificate {
+            &mut certificates
+        } else {
+            &mut rest
+        };
+        part.push_str(line);
+        part.push('\n');
+        in_certificate &= line != "-----END CERTIFICATE-----";
+    }
+    (certificates, rest)
+}
+
+/// Whether a file holds certificates none of which has expired, and a key. Blocking.
+pub fn certificate_is_valid(path: &Path, now: SystemTime) -> bool {
+    fs::read(path).is_ok_and(|pem| {
+        let is_key = PrivateKeyDer::from_pem_slice(&pem).is_ok();
+        is_key && certificates_are_valid(&pem, now)
+    })
+}
+
+fn certificates_are_valid(pem: &[u8], now: SystemTime) -> bool {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let certificates = read.unwrap_or_default();
+    let is_valid = |der: &CertificateDer<'_>| {
+        let facts = x509::facts(der);
+        facts.is_some_and(|facts| now < SystemTime::from(facts.not_after))
+    };
+    !certificates.is_empty() && certificates.iter().all(is_valid)
+}
+
+/// Whether a kubeconfig has a client certificate that has not expired; upstream's `isClientConfigStillValid`.
+/// Blocking.
+pub fn kubeconfig_is_valid(path: &Path, now: SystemTime) -> bool {
+    let Ok(file) = Kubeconfig::read_from(path) else {
+        return false;
+    };
+    let (Some(cluster), Some(user)) = current(&file) else {
+        return false;
+    };
+    let of = |data: Option<&str>, path: Option<&String>| match data {
+        Some(data) => STANDARD.decode(data).ok(),
+        None => path.and_then(|path| fs::read(path).ok()),
+    };
+    let data = user.client_certificate_data.as_deref();
+    let pem = of(data, user.client_certificate.as_ref()).unwrap_or_default();
+    let has_key = user.client_key_data.is_some()
+        || user
+            .client_key
+            .as_ref()
+            .is_some_and(|path| Path::new(path).exists());
+    cluster.server.is_some() && has_key && certificates_are_valid(&pem, now)
+}
+
+/// Writes a kubeconfig for the API server of another kubeconfig, with the certificate and key of a file. Blocking.
+///
+/// # Errors
+/// One cannot be read, or the other written.
+pub fn write_for_certificate(
+    bootstrap: &Path,
+    to: &Path,
+    certificate: &Path,
+) -> anyhow::Result<()> {
+    let file = Kubeconfig::read_from(bootstrap)
+        .with_context(|| format!("cannot use {}", bootstrap.display()))?;
+    let (cluster, _) = current(&file);
+    let cluster = cluster.context("the bootstrap kubeconfig has no current cluster")?;
+    let mut own = json!({ "server": cluster.server });
+    let fields = [
+        ("certificate-authority", &cluster.certificate_authority),
+        (
+            "certificate-authority-data",
+            &cluster.certificate_authority_data,
+        ),
+        ("tls-server-name", &cluster.tls_server_name),
+    ];
+    for (name, value) in fields {
+        if let Some((value, fields)) = value.as_ref().zip(own.as_object_mut()) {
+            fields.insert(name.to_owned(), json!(value));
+        }
+    }
+    if let Some((true, fields)) = cluster.insecure_skip_tls_verify.zip(own.as_object_mut()) {
+        fields.insert("insecure-skip-tls-verify".to_owned(), json!(true));
+    }
+    let context =
+        json!({"cluster": "default-cluster", "user": "default-auth", "namespace": "default"});
+    let user = json!({"client-certificate": certificate, "client-key": certificate});
+    // JSON is YAML.
+    let text = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "default-cluster", "cluster": own}],
+        "contexts": [{"name": "default-context", "context": context}],
+        "current-context": "default-context",
+        "users": [{"name": "default-auth", "user": user}],
+    });
+    if let Some(directory) = to.parent() {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    let text = format!("{text:#}\n");
+    atomic_file::write(to, text.as_bytes())
+        .with_context(|| format!("cannot write {}", to.display()))
+}
+
+fn user_name(file: &Kubeconfig) -> Option<String> {
+    let name = file.current_context.as_ref();
+    let context = file.contexts.iter().find(|one| Some(&one.name) == name)?;
+    context.context.as_ref()?.user.clone()
 }
 
 /// The cluster and the user of the current context.

@@ -20,20 +20,52 @@ mod watch;
 pub(crate) mod tests;
 
 pub use error::ApiError;
+pub use kubeconfig::{certificate_is_valid, kubeconfig_is_valid, write_for_certificate};
 pub use request::{Patch, Place};
 pub use review::TIMEOUT;
 pub use watch::{Item, ListWatch, Selection, Unreadable, WatchEvent};
 
 use self::metrics::RequestMetrics;
-use crate::{base::Reloaded, base::metrics::Metrics};
+use crate::{
+    base::metrics::Metrics,
+    base::{Rate, Reloaded},
+};
 use kubeconfig::Connection;
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout},
+};
+
+/// How long a request may wait for its place in the rate, before its own deadline begins.
+const RATE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often a request that waits for an identity checks for it.
+const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A client of the API server; clones share its connections.
 #[derive(Clone)]
 pub struct ApiServer {
     connection: Arc<Reloaded<Connection>>,
     metrics: Option<RequestMetrics>,
+    /// First come, first served: who waits holds the lock.
+    rate: Option<Arc<Mutex<Rate>>>,
+}
+
+/// Where the kubelet's credentials are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// A certificate with its key, which replaces the credentials of the kubeconfig while it is valid.
+    pub certificate: Option<PathBuf>,
+    /// Whether the kubeconfig is written later; until then every request fails.
+    pub is_awaited: bool,
 }
 
 impl fmt::Debug for ApiServer {
@@ -49,11 +81,83 @@ impl ApiServer {
     /// # Errors
     /// What cannot be read or used, with the path of the file.
     pub async fn of_kubeconfig(path: &Path) -> anyhow::Result<Self> {
-        let connection = Arc::new(kubeconfig::open(path).await?);
+        let kubeconfig = path.to_owned();
+        Self::open(Identity {
+            kubeconfig,
+            certificate: None,
+            is_awaited: false,
+        })
+        .await
+    }
+
+    /// The same with a certificate that is renewed, or a kubeconfig that comes later.
+    ///
+    /// # Errors
+    /// As [`Self::of_kubeconfig`]; none while the kubeconfig is awaited.
+    pub async fn open(identity: Identity) -> anyhow::Result<Self> {
+        let connection = Arc::new(kubeconfig::open(identity).await?);
         Ok(Self {
             connection,
             metrics: None,
+            rate: None,
         })
+    }
+
+    /// The same with a limit of requests a second; reviews have one of their own. No limit when `qps` is zero.
+    #[must_use]
+    pub fn limited(self, qps: u32, burst: u32) -> Self {
+        let rate = (qps > 0).then(|| Arc::new(Mutex::new(Rate::new(f64::from(qps), burst))));
+        Self { rate, ..self }
+    }
+
+    /// The same without that limit, for the lease: it is one request in ten seconds, and a node whose lease waits
+    /// behind a thousand status patches counts as lost.
+    #[must_use]
+    pub fn unlimited(&self) -> Self {
+        let rate = None;
+        Self {
+            rate,
+            ..self.clone()
+        }
+    }
+
+    /// Waits until a request may be sent. Cancelling it costs at most one request of the rate.
+    ///
+    /// # Errors
+    /// Too many wait.
+    async fn admitted(&self) -> Result<(), ApiError> {
+        let Some(rate) = &self.rate else {
+            return Ok(());
+        };
+        let admission = async {
+            let mut rate = rate.lock().await;
+            if let Some(wait) = rate.take(Instant::now(), Duration::MAX) {
+                sleep(wait).await;
+            }
+        };
+        let admitted = timeout(RATE_TIMEOUT, admission).await;
+        admitted.map_err(|_| {
+            ApiError::Unreachable("too many requests wait for their place in kubeAPIQPS".into())
+        })
+    }
+
+    /// The connection of the present identity, once there is one.
+    ///
+    /// # Errors
+    /// There is none within the deadline.
+    async fn connected(&self, deadline: Duration) -> Result<Arc<Connection>, ApiError> {
+        let end = Instant::now() + deadline;
+        loop {
+            let connection = self.connection.current().await;
+            if connection.transport.is_some() {
+                return Ok(connection);
+            }
+            if Instant::now() + IDENTITY_INTERVAL >= end {
+                let text = "the kubelet has no client certificate yet";
+                return Err(ApiError::Unreachable(text.into()));
+            }
+            sleep(IDENTITY_INTERVAL).await;
+        }
     }
 
     /// The same with metrics of its requests.

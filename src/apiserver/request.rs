@@ -196,10 +196,11 @@ impl ApiServer {
         body: Bytes,
     ) -> Result<R, ApiError> {
         let counted = Counted::of(&method);
+        self.admitted().await?;
         self.json_counted(counted, method, path, body).await
     }
 
-    /// The same, counted as something of its own.
+    /// The same, counted as something of its own, outside the rate.
     pub(super) async fn json_counted<R: DeserializeOwned>(
         &self,
         counted: Counted,
@@ -208,7 +209,7 @@ impl ApiServer {
         body: Bytes,
     ) -> Result<R, ApiError> {
         let request = request(method, path, body, JSON)?;
-        parsed(&self.exchange(counted, request).await?)
+        parsed(&self.exchange(counted, request, TIMEOUT).await?)
     }
 
     async fn send(
@@ -219,24 +220,27 @@ impl ApiServer {
         kind: &'static str,
     ) -> Result<Bytes, ApiError> {
         let counted = Counted::of(&method);
+        self.admitted().await?;
         let request = request(method, path, body, kind)?;
-        self.exchange(counted, request).await
+        self.exchange(counted, request, TIMEOUT).await
     }
 
-    /// Sends a request and reads the response to its end, within [`TIMEOUT`].
-    async fn exchange(&self, counted: Counted, request: Request<Body>) -> Result<Bytes, ApiError> {
+    /// Sends a request and reads the response to its end, within a deadline.
+    pub(super) async fn exchange(
+        &self,
+        counted: Counted,
+        request: Request<Body>,
+        deadline: Duration,
+    ) -> Result<Bytes, ApiError> {
+        let connection = self.connected(deadline).await?;
         let mut observed = self.observed(counted);
         let exchange = async {
-            let connection = self.connection.current().await;
-            let client = connection.transport.for_request();
-            let client = client.ok_or_else(|| ApiError::Unreachable("no connection".into()))?;
-            let sent = client.send(request).await;
-            let response = sent.map_err(|error| ApiError::Unreachable(error.into()))?;
+            let response = connection.transport()?.send(request).await?;
             observed.answered(response.status());
             whole(response).await
         };
-        let exchanged = timeout(TIMEOUT, exchange).await;
-        exchanged.unwrap_or(Err(ApiError::Late(TIMEOUT)))
+        let exchanged = timeout(deadline, exchange).await;
+        exchanged.unwrap_or(Err(ApiError::Late(deadline)))
     }
 
     pub(super) fn observed(&self, method: Counted) -> Observed<'_> {

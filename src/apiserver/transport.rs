@@ -4,13 +4,20 @@
 //! one, and a request that waits for a stream would wait for as long as a watch lives. More watches get more
 //! connections.
 
-use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use super::ApiError;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use kube::{Client, Config, client::ConfigExt as _};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt as _},
+};
 use parking_lot::Mutex;
+use rustls::{ClientConfig, pki_types::ServerName};
 use std::{
     sync::{
         Arc,
@@ -18,7 +25,7 @@ use std::{
     },
     time::Duration,
 };
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, service_fn};
 
 /// Watches on one connection.
 const MAX_WATCHES: usize = 64;
@@ -28,14 +35,19 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+type Pool = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+
 /// The connections of one identity.
 pub(super) struct Transport {
-    config: Config,
+    client: Client,
+    tls: ClientConfig,
+    server_name: Option<ServerName<'static>>,
+    /// Never empty; the first also carries requests that end.
     lanes: Mutex<Vec<Lane>>,
 }
 
 struct Lane {
-    client: Client,
+    pool: Pool,
     watches: Arc<AtomicUsize>,
 }
 
@@ -49,75 +61,108 @@ impl Drop for WatchSlot {
 }
 
 impl Transport {
-    /// Connects when something is sent.
+    /// Connects when something is sent. Blocking: the credentials may come from a program.
     ///
     /// # Errors
     /// Credentials or authorities that cannot be used.
-    pub(super) fn new(config: Config) -> anyhow::Result<Self> {
-        let lanes = Mutex::new(vec![Lane::open(&config)?]);
-        Ok(Self { config, lanes })
+    pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
+        let tls = config.rustls_client_config()?;
+        let name = config.tls_server_name.clone();
+        let server_name = name.map(TryInto::try_into).transpose()?;
+        // Not kube's own stack: that speaks HTTP/1.1, logs every failure, retries by itself, and takes its proxy
+        // from the environment. The caller logs and retries.
+        let service = ServiceBuilder::new()
+            .layer(config.base_uri_layer())
+            .option_layer(config.auth_layer()?)
+            .map_err(BoxError::from)
+            .service(service_fn(send));
+        let lanes = Mutex::new(vec![Lane::new(&tls, server_name.as_ref())]);
+        Ok(Self {
+            client: Client::new(service, config.default_namespace.clone()),
+            tls,
+            server_name,
+            lanes,
+        })
     }
 
-    /// The client for requests that end.
-    ///
-    /// # Errors
-    /// There is none (see [`Self::for_watch`]).
-    pub(super) fn for_request(&self) -> Option<Client> {
-        self.lanes.lock().first().map(|lane| lane.client.clone())
+    /// Sends a request that ends.
+    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        let pool = self.lanes.lock().first().map(|lane| lane.pool.clone());
+        self.send_by(pool, request).await
     }
 
-    /// A client with room for a watch.
-    ///
-    /// # Errors
-    /// Credentials or authorities that cannot be used.
-    pub(super) fn for_watch(&self) -> anyhow::Result<(Client, WatchSlot)> {
+    /// Sends a request whose response may go on for long. The slot lives as long as the response is read.
+    pub(super) async fn watch(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(Response<Body>, WatchSlot), ApiError> {
+        let (pool, slot) = self.slot();
+        let response = self.send_by(Some(pool), request).await?;
+        Ok((response, slot))
+    }
+
+    async fn send_by(
+        &self,
+        pool: Option<Pool>,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        if let Some(pool) = pool {
+            request.extensions_mut().insert(pool);
+        }
+        let sent = self.client.send(request).await;
+        sent.map_err(|error| ApiError::Unreachable(error.into()))
+    }
+
+    /// A connection with room for a watch.
+    fn slot(&self) -> (Pool, WatchSlot) {
         let mut lanes = self.lanes.lock();
         let free = |lane: &&Lane| lane.watches.load(Ordering::Relaxed) < MAX_WATCHES;
-        if !lanes.iter().any(|lane| free(&lane)) {
-            lanes.push(Lane::open(&self.config)?);
+        if let Some(lane) = lanes.iter().find(free) {
+            return lane.occupy();
         }
-        let lane = lanes.iter().find(free);
-        let lane = lane.ok_or_else(|| anyhow::anyhow!("no connection for a watch"))?;
-        lane.watches.fetch_add(1, Ordering::Relaxed);
-        Ok((lane.client.clone(), WatchSlot(lane.watches.clone())))
+        let lane = Lane::new(&self.tls, self.server_name.as_ref());
+        let occupied = lane.occupy();
+        lanes.push(lane);
+        occupied
     }
+}
+
+/// By the connection that the request brings along: its authentication is added once, before.
+async fn send(mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+    let pool = request.extensions_mut().remove::<Pool>();
+    let pool = pool.ok_or("no connection for the request")?;
+    Ok(pool.request(request).await?)
 }
 
 impl Lane {
-    fn open(config: &Config) -> anyhow::Result<Self> {
-        Ok(Self {
-            client: client(config)?,
+    fn new(tls: &ClientConfig, server_name: Option<&ServerName<'static>>) -> Self {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let mut connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls.clone())
+            .https_or_http();
+        if let Some(name) = server_name {
+            let resolver = FixedServerNameResolver::new(name.clone());
+            connector = connector.with_server_name_resolver(resolver);
+        }
+        let connector = connector.enable_http1().enable_http2().wrap_connector(tcp);
+        let pool = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .http2_keep_alive_while_idle(true)
+            .build(connector);
+        Self {
+            pool,
             watches: Arc::default(),
-        })
+        }
     }
-}
 
-/// Not kube's own stack: that speaks HTTP/1.1, logs every failure, retries by itself, and takes its proxy from
-/// the environment. The caller logs and retries.
-fn client(config: &Config) -> anyhow::Result<Client> {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let mut tls = HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let name = name.clone().try_into()?;
-        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
+    fn occupy(&self) -> (Pool, WatchSlot) {
+        self.watches.fetch_add(1, Ordering::Relaxed);
+        (self.pool.clone(), WatchSlot(self.watches.clone()))
     }
-    let connector = tls.enable_http1().enable_http2().wrap_connector(tcp);
-    let pool = legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true)
-        .build(connector);
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .map_err(BoxError::from)
-        .service(pool);
-    Ok(Client::new(service, config.default_namespace.clone()))
 }

@@ -7,13 +7,14 @@ use super::{
     transport::WatchSlot,
 };
 use bytes::{Bytes, BytesMut};
+use futures::{FutureExt as _, future::BoxFuture};
 use http::Method;
 use http_body_util::BodyExt as _;
 use k8s_openapi::{Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
-use std::{marker::PhantomData, mem, sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 /// Objects in one page of a list.
@@ -26,6 +27,8 @@ const MIN_WATCH: Duration = Duration::from_secs(300);
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// The longest event of a watch, bytes: several times what the API server stores.
 const MAX_EVENT: usize = 32 * 1024 * 1024;
+/// A watch that ends before that without an event counts as a failure.
+const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// The delay before the next try doubles from the first to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(10);
@@ -67,21 +70,36 @@ pub enum WatchEvent<K> {
 /// Objects of one kind: lists them, watches them, resumes the watch where it ended, lists again where that cannot
 /// be, and after a failure waits before the next try.
 pub struct ListWatch<K> {
-    target: Target,
+    api: ApiServer,
+    selection: Selection,
     /// The version of the last list or event; `None` before the first list.
     version: Option<String>,
+    listed: Listed<K>,
+    /// A request that a cancelled call of [`Self::next`] has begun.
+    request: Option<BoxFuture<'static, Result<Reply, ApiError>>>,
     stream: Option<Stream>,
     delay: Option<Duration>,
     next_try: Instant,
-    kind: PhantomData<fn() -> K>,
 }
 
-/// What is listed and watched.
-struct Target {
-    api: ApiServer,
-    selection: Selection,
-    /// The path of the collection.
-    path: String,
+/// The pages of a list so far.
+struct Listed<K> {
+    items: Vec<Item<K>>,
+    next: Option<String>,
+}
+
+impl<K> Default for Listed<K> {
+    fn default() -> Self {
+        Self {
+            items: Vec::new(),
+            next: None,
+        }
+    }
+}
+
+enum Reply {
+    Page(Bytes),
+    Watch(Stream),
 }
 
 struct Stream {
@@ -89,7 +107,9 @@ struct Stream {
     buffer: BytesMut,
     /// How much of the buffer is known to contain no end of a line.
     searched: usize,
+    opened: Instant,
     until: Instant,
+    has_events: bool,
     _slot: WatchSlot,
 }
 
@@ -131,24 +151,61 @@ enum Line<K> {
 
 impl ApiServer {
     /// Lists and watches objects from the next call of [`ListWatch::next`] on.
-    pub fn list_watch<K: Resource>(&self, selection: Selection) -> ListWatch<K> {
+    pub fn list_watch<K>(&self, selection: Selection) -> ListWatch<K> {
         ListWatch {
-            target: Target {
-                api: self.clone(),
-                path: path::<K>(selection.namespace.as_deref(), None, None),
-                selection,
-            },
+            api: self.clone(),
+            selection,
             version: None,
+            listed: Listed::default(),
+            request: None,
             stream: None,
             delay: None,
             next_try: Instant::now(),
-            kind: PhantomData,
         }
+    }
+
+    /// One page of a list. The first is read from storage and not from a cache that may lag behind.
+    async fn page(self, uri: String) -> Result<Reply, ApiError> {
+        let counted = Counted::of(&Method::GET);
+        let request = request(Method::GET, uri, Bytes::new(), "")?;
+        self.admitted().await?;
+        let page = self.exchange(counted, request, TIMEOUT).await?;
+        Ok(Reply::Page(page))
+    }
+
+    async fn watch(self, uri: String, lasts: Duration) -> Result<Reply, ApiError> {
+        let request = request(Method::GET, uri, Bytes::new(), "")?;
+        self.admitted().await?;
+        let connection = self.connected(TIMEOUT).await?;
+        let mut observed = self.observed(Counted::of(&Method::GET));
+        let exchange = async {
+            let (response, slot) = connection.transport()?.watch(request).await?;
+            observed.answered(response.status());
+            if !response.status().is_success() {
+                let status = response.status();
+                return Err(match whole(response).await {
+                    Ok(body) => ApiError::refused(status, &body),
+                    Err(error) => error,
+                });
+            }
+            let opened = Instant::now();
+            Ok(Reply::Watch(Stream {
+                body: response.into_body(),
+                buffer: BytesMut::new(),
+                searched: 0,
+                opened,
+                until: opened + lasts + WATCH_GRACE,
+                has_events: false,
+                _slot: slot,
+            }))
+        };
+        let opened = timeout(TIMEOUT, exchange).await;
+        opened.unwrap_or(Err(ApiError::Late(TIMEOUT)))
     }
 }
 
 impl<K: Resource + DeserializeOwned> ListWatch<K> {
-    /// Waits for the next event. Cancelling it loses nothing.
+    /// Waits for the next event. Cancelling it loses nothing: the next call goes on where it was.
     pub async fn next(&mut self) -> WatchEvent<K> {
         loop {
             sleep_until(self.next_try).await;
@@ -160,7 +217,9 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
                 Ok(None) => {}
                 Err(error) => {
                     self.stream = None;
-                    if error.is_gone() {
+                    self.listed = Listed::default();
+                    // Where an event is unreadable the same version would bring it again.
+                    if error.is_gone() || matches!(error, ApiError::Unreadable(_)) {
                         self.version = None;
                     }
                     self.back_off();
@@ -178,24 +237,25 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         self.next_try = Instant::now() + delay.mul_f64(1.0 + 0.5 * fastrand::f64());
     }
 
-    /// One request, or one piece of the response to a watch; `None` when there is nothing to report yet.
+    /// One response, or one line of the response to a watch; `None` when there is nothing to report yet.
     async fn step(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
-        let Some(version) = self.version.clone() else {
-            let (version, items) = self.target.list().await?;
-            self.version = Some(version);
-            return Ok(Some(WatchEvent::Listed(items)));
-        };
         let Some(stream) = &mut self.stream else {
-            self.stream = Some(self.target.open(&version).await?);
-            return Ok(None);
+            let begun = self.request.take().unwrap_or_else(|| self.begin());
+            let reply = self.request.insert(begun).await;
+            self.request = None;
+            return match reply? {
+                Reply::Page(page) => self.add(&page),
+                Reply::Watch(stream) => {
+                    self.stream = Some(stream);
+                    Ok(None)
+                }
+            };
         };
         let Some(line) = stream.line().await? else {
-            // It ended, as it was asked to. The next one begins where it stopped, not at once in case the server
-            // ends each of them.
-            self.stream = None;
-            self.next_try = Instant::now() + FIRST_DELAY.mul_f64(fastrand::f64());
+            self.ended();
             return Ok(None);
         };
+        stream.has_events = true;
         match parsed(&line)? {
             Line::Event(event, version) => {
                 self.version = version.or(self.version.take());
@@ -209,50 +269,25 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             Line::Error(error) => Err(error),
         }
     }
-}
 
-impl Target {
-    /// All pages of a consistent list: the first is read from storage and not from a cache that may lag behind.
-    async fn list<K: DeserializeOwned>(&self) -> Result<(String, Vec<Item<K>>), ApiError> {
-        let mut items = Vec::new();
-        let mut next = None;
-        loop {
-            let mut query = vec![format!("limit={PAGE}")];
-            query.extend(next.map(|next: String| parameter("continue", &next)));
-            let body = self.get(query).await?;
-            let page: List<'_> =
-                serde_json::from_slice(&body).map_err(|error| ApiError::unreadable(&error))?;
-            items.extend(page.items.unwrap_or_default().into_iter().map(decoded));
-            next = page.metadata.next.filter(|next| !next.is_empty());
-            if next.is_none() {
-                return Ok((page.metadata.resource_version, items));
-            }
+    /// The watch ended at its time. The next one begins where it stopped, and later if the server ends each at once.
+    fn ended(&mut self) {
+        let ended = self.stream.take();
+        if ended.is_some_and(|it| it.has_events || it.opened.elapsed() >= SHORT_WATCH) {
+            self.next_try = Instant::now() + FIRST_DELAY.mul_f64(fastrand::f64());
+        } else {
+            self.back_off();
         }
     }
 
-    async fn get(&self, query: Vec<String>) -> Result<Bytes, ApiError> {
-        let exchange = async {
-            let mut observed = self.api.observed(Counted::of(&Method::GET));
-            let request = request(Method::GET, self.uri(query), Bytes::new(), "")?;
-            let connection = self.api.connection.current().await;
-            let client = connection.transport.for_request();
-            let client = client.ok_or_else(|| ApiError::Unreachable("no connection".into()))?;
-            let sent = client.send(request).await;
-            let response = sent.map_err(|error| ApiError::Unreachable(error.into()))?;
-            observed.answered(response.status());
-            whole(response).await
+    fn begin(&self) -> BoxFuture<'static, Result<Reply, ApiError>> {
+        let api = self.api.clone();
+        let Some(version) = &self.version else {
+            let mut query = vec![format!("limit={PAGE}")];
+            let next = self.listed.next.as_deref();
+            query.extend(next.map(|next| parameter("continue", next)));
+            return api.page(self.uri(query)).boxed();
         };
-        let exchanged = timeout(TIMEOUT, exchange).await;
-        exchanged.unwrap_or(Err(ApiError::Late(TIMEOUT)))
-    }
-
-    fn uri(&self, mut query: Vec<String>) -> String {
-        let selector = self.selection.field_selector.as_deref();
-        query.extend(selector.map(|selector| parameter("fieldSelector", selector)));
-        format!("{}?{}", self.path, query.join("&"))
-    }
-
-    async fn open(&self, version: &str) -> Result<Stream, ApiError> {
         let lasts = MIN_WATCH.mul_f64(1.0 + fastrand::f64());
         let query = vec![
             "watch=true".to_owned(),
@@ -260,32 +295,29 @@ impl Target {
             parameter("resourceVersion", version),
             format!("timeoutSeconds={}", lasts.as_secs()),
         ];
-        let request = request(Method::GET, self.uri(query), Bytes::new(), "")?;
-        let exchange = async {
-            let mut observed = self.api.observed(Counted::of(&Method::GET));
-            let connection = self.api.connection.current().await;
-            let slot = connection.transport.for_watch();
-            let (client, slot) = slot.map_err(|error| ApiError::Unreachable(error.into()))?;
-            let sent = client.send(request).await;
-            let response = sent.map_err(|error| ApiError::Unreachable(error.into()))?;
-            observed.answered(response.status());
-            if !response.status().is_success() {
-                let status = response.status();
-                return Err(match whole(response).await {
-                    Ok(body) => ApiError::refused(status, &body),
-                    Err(error) => error,
-                });
-            }
-            Ok(Stream {
-                body: response.into_body(),
-                buffer: BytesMut::new(),
-                searched: 0,
-                until: Instant::now() + lasts + WATCH_GRACE,
-                _slot: slot,
-            })
-        };
-        let opened = timeout(TIMEOUT, exchange).await;
-        opened.unwrap_or(Err(ApiError::Late(TIMEOUT)))
+        api.watch(self.uri(query), lasts).boxed()
+    }
+
+    /// Adds a page to the list; the last one completes it.
+    fn add(&mut self, page: &[u8]) -> Result<Option<WatchEvent<K>>, ApiError> {
+        let page: List<'_> =
+            serde_json::from_slice(page).map_err(|error| ApiError::unreadable(&error))?;
+        let items = page.items.unwrap_or_default();
+        self.listed.items.extend(items.into_iter().map(decoded));
+        self.listed.next = page.metadata.next.filter(|next| !next.is_empty());
+        if self.listed.next.is_some() {
+            return Ok(None);
+        }
+        self.version = Some(page.metadata.resource_version);
+        let listed = mem::take(&mut self.listed);
+        Ok(Some(WatchEvent::Listed(listed.items)))
+    }
+
+    fn uri(&self, mut query: Vec<String>) -> String {
+        let selector = self.selection.field_selector.as_deref();
+        query.extend(selector.map(|selector| parameter("fieldSelector", selector)));
+        let path = path::<K>(self.selection.namespace.as_deref(), None, None);
+        format!("{path}?{}", query.join("&"))
     }
 }
 
@@ -321,10 +353,7 @@ impl Stream {
                 }
                 Some(Err(error)) => return Err(ApiError::Unreachable(error.into())),
                 None if self.buffer.is_empty() => return Ok(None),
-                None => {
-                    self.searched = 0;
-                    return Ok(Some(mem::take(&mut self.buffer).freeze()));
-                }
+                None => return Err(ApiError::Unreachable("a watch ended in an event".into())),
             }
         }
     }

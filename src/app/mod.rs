@@ -10,6 +10,7 @@
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;
+mod certificates;
 mod store_metrics;
 mod images;
 mod introspect;
@@ -26,7 +27,7 @@ mod user_ids;
 mod views;
 
 use crate::{
-    apiserver::{ApiServer, configmap_secret::Objects},
+    apiserver::configmap_secret::Objects,
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, chain},
     config::{
@@ -116,10 +117,7 @@ impl App {
         let healthz = bind("healthz", config.server.healthz).await?;
         let read_only = bind("read-only", config.server.read_only).await?;
         let metrics = Metrics::new();
-        let api = match &config.kubeconfig {
-            Some(path) => Some(ApiServer::of_kubeconfig(path).await?.measured(&metrics)),
-            None => None,
-        };
+        let api = certificates::open_api(&config, &metrics).await?;
         let secured = https::open(&config, api.clone(), &metrics).await?;
         if let Some(path) = config.local_objects_dir.clone() {
             tokio::spawn(check_local_objects(path));
@@ -199,6 +197,7 @@ impl App {
         if tracer.is_on() {
             tasks.spawn("traces", tracer.clone().run(tasks.shutdown()));
         }
+        certificates::start(&self.config, &self.stores, &mut tasks);
         self.serve(&mut tasks);
         let manager = self.service_manager.clone();
         if let Some(manager) = &manager {

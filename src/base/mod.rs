@@ -27,6 +27,7 @@ mod single_flight;
 mod strings;
 mod tasks;
 mod url;
+pub mod x509;
 
 pub use chain::chain;
 pub use dirty::DirtySet;

@@ -46,7 +46,6 @@ pub fn resolve(
         .collect();
     let node_name = node_name(flags, facts, &mut problems);
     let node_ips = node_ips(flags, &mut problems);
-    refuse_cluster_flags(flags, &mut problems);
     check_provider_flags(flags, &mut problems);
     if flags.exit_on_lock_contention && flags.lock_file.is_none() {
         let message = "it needs --lock-file beside it".to_owned();
@@ -75,6 +74,7 @@ pub fn resolve(
         static_pods: static_pods(&effective),
         server: server::server(&effective, flags),
         kubeconfig: flags.kubeconfig.clone(),
+        identity: identity(&effective, flags),
         runtime: runtime(&effective),
         images: images(&effective, flags),
         image_gc: image_gc(&effective),
@@ -184,13 +184,6 @@ fn node_ips(flags: &Flags, problems: &mut Vec<Problem>) -> Vec<IpAddr> {
     }
 }
 
-fn refuse_cluster_flags(flags: &Flags, problems: &mut Vec<Problem>) {
-    if flags.bootstrap_kubeconfig.is_some() {
-        let message = "joining a cluster is not supported yet: remove --bootstrap-kubeconfig";
-        problems.push(flag_problem("bootstrap-kubeconfig", message.to_owned()));
-    }
-}
-
 fn check_provider_flags(flags: &Flags, problems: &mut Vec<Problem>) {
     let (config, programs) = (
         (
@@ -209,6 +202,17 @@ fn check_provider_flags(flags: &Flags, problems: &mut Vec<Problem>) {
                 format!("it needs --{missing} beside it"),
             ));
         }
+    }
+}
+
+fn identity(config: &KubeletConfiguration, flags: &Flags) -> IdentityConfig {
+    let directory = flags.cert_dir.clone();
+    IdentityConfig {
+        bootstrap_kubeconfig: flags.bootstrap_kubeconfig.clone(),
+        cert_dir: directory.unwrap_or_else(|| PathBuf::from(defaults::CERT_DIR)),
+        rotate_certificates: config.rotate_certificates.unwrap_or_default(),
+        qps: count(config.kube_api_qps),
+        burst: count(config.kube_api_burst),
     }
 }
 
@@ -362,6 +366,10 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
     let gates = config.feature_gates.as_ref();
     warnings.extend(gates.and_then(feature_gates::remark));
     warnings.extend(server::warnings(config));
+    if flags.bootstrap_kubeconfig.is_some() && flags.kubeconfig.is_none() {
+        let text = "--bootstrap-kubeconfig has no effect without --kubeconfig";
+        warnings.push(text.to_owned());
+    }
     if flags.kubeconfig.is_some() {
         let text = "--kubeconfig: PODS OF THE API SERVER ARE NOT TAKEN YET, and the node is not registered: only \
                     static pods run. The API server is asked about those who call the kubelet, and nothing else";

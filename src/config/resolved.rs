@@ -38,6 +38,8 @@ pub struct KubeletConfig {
     pub server: ServerConfig,
     /// How to reach the API server; `None` for a node of its own.
     pub kubeconfig: Option<PathBuf>,
+    /// How the kubelet is known to the API server.
+    pub identity: IdentityConfig,
     /// The container runtime.
     pub runtime: RuntimeConfig,
     /// Image pulls.
@@ -112,6 +114,21 @@ pub struct ServerConfig {
     pub off: Vec<Switch>,
     /// How long nothing may happen on a stream (exec, attach, port-forward); zero is no limit.
     pub stream_idle: Duration,
+}
+
+/// How the kubelet is known to the API server, and how often it sends requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdentityConfig {
+    /// How to get a client certificate while the kubeconfig has none that is valid.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Where certificates that the cluster issues are.
+    pub cert_dir: PathBuf,
+    /// Whether the client certificate is renewed.
+    pub rotate_certificates: bool,
+    /// Requests a second on average; zero is no limit.
+    pub qps: u32,
+    /// Requests at once.
+    pub burst: u32,
 }
 
 /// The container runtime.

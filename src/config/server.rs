@@ -101,9 +101,14 @@ fn tls(config: &KubeletConfiguration, flags: &Flags) -> TlsSettings {
                 certificate: certificate.into(),
                 key: key.into(),
             },
-            None => ServingCertificate::Own {
-                directory: directory.unwrap_or_else(|| PathBuf::from(defaults::CERT_DIR)),
-            },
+            None => {
+                let directory = directory.unwrap_or_else(|| PathBuf::from(defaults::CERT_DIR));
+                if config.server_tls_bootstrap.unwrap_or_default() {
+                    ServingCertificate::Issued { directory }
+                } else {
+                    ServingCertificate::Own { directory }
+                }
+            }
         },
         // What is wrong with them has been said.
         terms: TlsOptions::of(version, suites, curves).unwrap_or_default(),

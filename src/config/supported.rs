@@ -42,6 +42,8 @@ const SUPPORTED: &[&str] = &[
     "enableSystemLogHandler",
     "enableProfilingHandler",
     "enableDebugFlagsHandler",
+    "rotateCertificates",
+    "serverTLSBootstrap",
     "kubeAPIQPS",
     "kubeAPIBurst",
     "registryPullQPS",

@@ -282,7 +282,6 @@ clusterDNS:
 ";
     let list = [
         "--read-only-port=10250",
-        "--bootstrap-kubeconfig=/k",
         "--feature-gates=EventedPLEGG=true",
     ];
     assert_eq!(
@@ -298,8 +297,6 @@ clusterDNS:
             "--feature-gates: featureGates.EventedPLEGG: unrecognized feature gate: \
              EventedPLEGG; did you mean EventedPLEG?",
             "f0:8:21: evictionSoft.memory.available: needs an entry in evictionSoftGracePeriod",
-            "--bootstrap-kubeconfig: joining a cluster is not supported yet: remove \
-             --bootstrap-kubeconfig",
         ]
     );
 }
@@ -594,6 +591,55 @@ proptest::proptest! {
         let config = resolved(&list, &bodies).unwrap();
         proptest::prop_assert_eq!(config.effective.max_pods, Some(expected));
     }
+}
+
+#[test]
+fn the_identity_is_of_flags_and_file() {
+    use crate::server::tls::ServingCertificate;
+    let config = resolved(&["--kubeconfig=/k"], &[]).unwrap();
+    assert_eq!(
+        config.identity,
+        IdentityConfig {
+            bootstrap_kubeconfig: None,
+            cert_dir: "/var/lib/kubelet/pki".into(),
+            rotate_certificates: false,
+            qps: 50,
+            burst: 100,
+        }
+    );
+    let file =
+        "rotateCertificates: true\nserverTLSBootstrap: true\nkubeAPIQPS: 5\nkubeAPIBurst: 6\n";
+    let flags = [
+        "--kubeconfig=/k",
+        "--bootstrap-kubeconfig=/b",
+        "--cert-dir=/pki",
+    ];
+    let config = resolved(&flags, &[file]).unwrap();
+    let identity = &config.identity;
+    assert_eq!(identity.bootstrap_kubeconfig, Some("/b".into()));
+    assert!(identity.rotate_certificates);
+    assert_eq!((identity.qps, identity.burst), (5, 6));
+    let directory = "/pki".into();
+    assert_eq!(
+        config.server.tls.certificate,
+        ServingCertificate::Issued { directory }
+    );
+    assert_eq!(config.unsupported, Vec::<String>::new());
+    // A certificate that is given is used.
+    let file = format!("{file}tlsCertFile: /c.crt\ntlsPrivateKeyFile: /c.key\n");
+    let config = resolved(&flags, &[&file]).unwrap();
+    assert!(matches!(
+        config.server.tls.certificate,
+        ServingCertificate::Files { .. }
+    ));
+    let said = resolved(&["--bootstrap-kubeconfig=/b"], &[])
+        .unwrap()
+        .warnings
+        .concat();
+    assert!(
+        said.contains("--bootstrap-kubeconfig has no effect"),
+        "{said}"
+    );
 }
 
 #[test]

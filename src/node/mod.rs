@@ -1,3 +1,4 @@
-//! The node as a whole: usage of the node and its pods.
+//! The node as a whole: usage of the node and its pods, certificates.
 
 pub mod stats;
+pub mod certificates;

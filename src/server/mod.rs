@@ -48,7 +48,6 @@ mod streaming;
 mod tests;
 pub mod tls;
 mod views;
-mod x509;
 
 pub use checkpoint::Checkpoints;
 pub use container_logs::{LogParts, LogQuery, LogReaders};

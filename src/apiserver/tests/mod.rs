@@ -1,8 +1,12 @@
 #[allow(unreachable_pub)]
 pub(crate) mod pki;
+mod connections;
+mod identity;
 mod renewed;
+mod requests;
 #[allow(unreachable_pub)]
 pub(crate) mod scripted;
+mod watches;
 
 use super::*;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;

@@ -17,7 +17,7 @@ async fn server() -> Scripted {
 }
 
 /// A kubeconfig whose user and cluster have these fields.
-fn write_kubeconfig(directory: &Path, port: u16, user: serde_json::Value) -> PathBuf {
+pub(super) fn write_kubeconfig(directory: &Path, port: u16, user: serde_json::Value) -> PathBuf {
     let path = directory.join("kubeconfig");
     let text = json!({
         "apiVersion": "v1",

@@ -2,7 +2,7 @@
 //! may change and certificates expire while a connection is open.
 
 use super::user::{Outcome, of_certificate};
-use crate::server::{tls::Authorities, x509};
+use crate::{base::x509, server::tls::Authorities};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::{

@@ -1,6 +1,6 @@
 //! Users, and how credentials become one. Pure.
 
-use crate::server::x509;
+use crate::base::x509;
 use http::{HeaderMap, header};
 use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use sha2::{Digest as _, Sha256};

@@ -1,6 +1,6 @@
 //! A certificate with its key.
 
-use crate::server::x509::{self, Facts};
+use crate::base::x509::{self, Facts};
 use anyhow::Context as _;
 use rustls::{
     crypto::ring,

@@ -23,8 +23,16 @@ use self::{authorities::RequestCertificate, key_pair::Pair, self_signed::Names};
 use crate::base::{Reloaded, chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use rustls::{ServerConfig, server::ResolvesServerCert};
-use std::{net::IpAddr, path::PathBuf, sync::Arc};
+use rustls::{
+    ServerConfig,
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// HTTP/1.1 alone, which can be upgraded to a stream.
 const PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
@@ -53,13 +61,19 @@ pub enum ServingCertificate {
         /// The directory.
         directory: PathBuf,
     },
+    /// `kubelet-server-current.pem` in this directory, issued by the cluster. There is none at first, and no handshake
+    /// succeeds until there is.
+    Issued {
+        /// The directory.
+        directory: PathBuf,
+    },
 }
 
 /// The TLS of one port.
 #[derive(Debug)]
 pub struct Tls {
     terms: TlsOptions,
-    pair: Arc<Reloaded<Pair>>,
+    pair: Arc<Reloaded<Option<Pair>>>,
     authorities: Option<Arc<ClientAuthorities>>,
     made: Mutex<Made>,
 }
@@ -68,7 +82,7 @@ pub struct Tls {
 #[derive(Debug)]
 struct Made {
     config: Arc<ServerConfig>,
-    pair: Arc<Pair>,
+    pair: Arc<Option<Pair>>,
     authorities: Option<Arc<Authorities>>,
 }
 
@@ -87,7 +101,7 @@ impl Tls {
             ServingCertificate::Files { certificate, key } => {
                 let files = vec![certificate.clone(), key.clone()];
                 let (certificate, key) = (certificate.clone(), key.clone());
-                let read = move || Pair::read(&certificate, &key);
+                let read = move || Pair::read(&certificate, &key).map(Some);
                 Reloaded::open("the serving certificate", files, read, |_| false)?
             }
             ServingCertificate::Own { directory } => {
@@ -95,8 +109,15 @@ impl Tls {
                 let files = self_signed::files(directory).to_vec();
                 let directory = directory.clone();
                 self_signed::read_or_make(&directory, &names)?;
-                let read = move || self_signed::read_again(&directory, &names);
-                Reloaded::open("the serving certificate", files, read, self_signed::is_due)?
+                let read = move || self_signed::read_again(&directory, &names).map(Some);
+                let is_due = |pair: &Option<Pair>| pair.as_ref().is_some_and(self_signed::is_due);
+                Reloaded::open("the serving certificate", files, read, is_due)?
+            }
+            ServingCertificate::Issued { directory } => {
+                let path = directory.join("kubelet-server-current.pem");
+                let files = vec![path.clone()];
+                let read = move || Ok(issued(&path));
+                Reloaded::open("the serving certificate", files, read, |_| false)?
             }
         };
         let pair = Arc::new(pair);
@@ -104,7 +125,7 @@ impl Tls {
             pair.latest(),
             authorities.as_ref().map(|authorities| authorities.first()),
         );
-        let config = config(&terms, &first, asked.as_ref())?;
+        let config = config(&terms, first.as_ref().as_ref(), asked.as_ref())?;
         Ok(Self {
             terms,
             pair,
@@ -130,7 +151,7 @@ impl Tls {
             (old, new) => old.is_none() && new.is_none(),
         };
         if !same || !Arc::ptr_eq(&made.pair, &pair) {
-            match config(&self.terms, &pair, authorities.as_ref()) {
+            match config(&self.terms, pair.as_ref().as_ref(), authorities.as_ref()) {
                 Ok(config) => made.config = config,
                 // Everything that is read has been checked, so this does not happen; the old configuration is
                 // valid.
@@ -145,9 +166,33 @@ impl Tls {
     }
 }
 
+/// The certificate that the cluster has issued; `None` while there is none that can be used. Blocking.
+fn issued(path: &Path) -> Option<Pair> {
+    if !path.exists() {
+        return None;
+    }
+    let read = Pair::read(path, path);
+    read.inspect_err(|error| {
+        let err = chain(error.as_ref());
+        tracing::warn!(path = %path.display(), err, "The issued serving certificate is unusable");
+    })
+    .ok()
+}
+
+/// Ends every handshake: a client that gets a certificate of the cluster must never get another one.
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesServerCert for NoCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        tracing::debug!("No serving certificate available for the kubelet");
+        None
+    }
+}
+
 fn config(
     terms: &TlsOptions,
-    pair: &Pair,
+    pair: Option<&Pair>,
     authorities: Option<&Arc<Authorities>>,
 ) -> anyhow::Result<Arc<ServerConfig>> {
     let builder = ServerConfig::builder_with_provider(terms.provider())
@@ -159,7 +204,10 @@ fn config(
         }
         None => builder.with_no_client_auth(),
     };
-    let resolver: Arc<dyn ResolvesServerCert> = pair.resolver();
+    let resolver: Arc<dyn ResolvesServerCert> = match pair {
+        Some(pair) => pair.resolver(),
+        None => Arc::new(NoCertificate),
+    };
     let mut config = builder.with_cert_resolver(resolver);
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
     Ok(Arc::new(config))

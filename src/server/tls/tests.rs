@@ -172,6 +172,51 @@ fn files_that_are_given_must_be_good_at_the_start() {
     assert!(format!("{error:#}").contains("--cert-dir"), "{error:#}");
 }
 
+/// Whether a handshake on memory gets a certificate.
+async fn handshake(tls: &Tls, authority: &Authority) -> std::io::Result<()> {
+    let (client, server) = tokio::io::duplex(64 * 1024);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let acceptor = tokio_rustls::TlsAcceptor::from(tls.config().await);
+    let name = "n".try_into().unwrap();
+    let (served, connected) =
+        tokio::join!(acceptor.accept(server), connector.connect(name, client));
+    served?;
+    connected.map(drop)
+}
+
+#[tokio::test]
+async fn without_an_issued_certificate_handshakes_are_refused_until_there_is_one() {
+    let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new("a"));
+    let settings = TlsSettings {
+        certificate: ServingCertificate::Issued {
+            directory: dir.path().join("pki"),
+        },
+        terms: TlsOptions::default(),
+    };
+    let tls = Tls::open(&settings, ("n", &[]), None).unwrap();
+    assert!(handshake(&tls, &authority).await.is_err());
+    let issued = authority.server("n");
+    fs::create_dir(dir.path().join("pki")).unwrap();
+    let path = dir.path().join("pki/kubelet-server-current.pem");
+    fs::write(&path, "junk").unwrap();
+    assert!(handshake(&tls, &authority).await.is_err());
+    fs::write(&path, format!("{}{}", issued.pem, issued.key_pem)).unwrap();
+    let end = tokio::time::Instant::now() + TIMEOUT;
+    while handshake(&tls, &authority).await.is_err() {
+        assert!(tokio::time::Instant::now() < end, "it is not used");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(fs::read_dir(dir.path().join("pki")).unwrap().count(), 1);
+}
+
 /// Polls until the value is made of the current files.
 async fn wait<T: Send + Sync + 'static>(
     reloaded: &Arc<Reloaded<T>>,

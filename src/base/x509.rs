@@ -6,17 +6,17 @@ use jiff::{Timestamp, civil, tz::TimeZone};
 
 /// Subject and validity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub struct Facts {
     /// The subject's common name, the last one of several; empty without one.
-    pub(super) common_name: String,
+    pub common_name: String,
     /// The subject's organizations, in order.
-    pub(super) organisations: Vec<String>,
+    pub organisations: Vec<String>,
     /// The subject's UID attributes of Kubernetes (1.3.6.1.4.1.57683.2).
-    pub(super) uids: Vec<String>,
+    pub uids: Vec<String>,
     /// Start of the validity.
-    pub(super) not_before: Timestamp,
+    pub not_before: Timestamp,
     /// End of the validity.
-    pub(super) not_after: Timestamp,
+    pub not_after: Timestamp,
 }
 
 const SEQUENCE: u8 = 0x30;
@@ -35,7 +35,7 @@ const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
 /// Reads a certificate; `None` when it is invalid.
-pub(super) fn facts(certificate: &[u8]) -> Option<Facts> {
+pub fn facts(certificate: &[u8]) -> Option<Facts> {
     let (outer, _) = expect(certificate, SEQUENCE)?;
     let (mut rest, _) = expect(outer, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {

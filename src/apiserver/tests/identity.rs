@@ -1,0 +1,197 @@
+//! Whose credentials are used, and how often.
+
+use super::{
+    renewed::write_kubeconfig,
+    scripted::{Reply, TOKEN},
+    *,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use k8s_openapi::api::core::v1::Node;
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+use tokio::time::{Instant, sleep};
+
+async fn server() -> Scripted {
+    Scripted::serve(|_| Reply::Json(200, json!({"metadata": {"name": "n1"}}))).await
+}
+
+async fn get(api: &ApiServer) -> Result<Node, ApiError> {
+    api.get(Place::cluster("n1")).await
+}
+
+fn identity(kubeconfig: &Path, certificate: Option<&Path>, is_awaited: bool) -> Identity {
+    Identity {
+        kubeconfig: kubeconfig.to_owned(),
+        certificate: certificate.map(Path::to_owned),
+        is_awaited,
+    }
+}
+
+#[tokio::test]
+async fn requests_keep_to_the_rate_and_the_lease_does_not_wait() {
+    let server = server().await;
+    let api = client(&server).await.limited(20, 3);
+    let lease = api.unlimited();
+    let begun = Instant::now();
+    let tasks: Vec<_> = (0..13)
+        .map(|_| {
+            let api = api.clone();
+            tokio::spawn(async move { get(&api).await.map(drop) })
+        })
+        .collect();
+    sleep(Duration::from_millis(50)).await;
+    let waited = Instant::now();
+    get(&lease).await.unwrap();
+    assert!(waited.elapsed() < Duration::from_millis(300));
+    assert!(server.received().len() < 13);
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    // Three at once, and ten in 50 ms each.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(450), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_credential_plugin_brings_the_token() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
+    let plugin = dir.path().join("plugin");
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": TOKEN},
+    });
+    fs::write(
+        &plugin,
+        format!("#!/bin/sh\nsleep 0.2\necho '{credential}'\n"),
+    )
+    .unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": plugin,
+        "interactiveMode": "Never",
+    });
+    let path = write_kubeconfig(dir.path(), server.port, json!({ "exec": exec }));
+    let opening = tokio::spawn(async move { ApiServer::of_kubeconfig(&path).await.unwrap() });
+    // The only thread of this test is free meanwhile.
+    sleep(Duration::from_millis(50)).await;
+    assert!(!opening.is_finished());
+    get(&opening.await.unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_replaces_the_embedded_one_while_it_is_valid() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
+    let [embedded, renewed] = ["n1", "n2"].map(|name| server.clients.client(name, &[]));
+    let user = json!({
+        "client-certificate-data": STANDARD.encode(&embedded.pem),
+        "client-key-data": STANDARD.encode(&embedded.key_pem),
+    });
+    let path = write_kubeconfig(dir.path(), server.port, user);
+    assert!(kubeconfig_is_valid(&path, SystemTime::now()));
+    let current = dir.path().join("current.pem");
+    let expired = server.clients.expired_client("n3");
+    fs::write(&current, format!("{}{}", expired.pem, expired.key_pem)).unwrap();
+    let api = ApiServer::open(identity(&path, Some(&current), false))
+        .await
+        .unwrap();
+    get(&api).await.unwrap();
+    assert_eq!(server.certificate().unwrap(), embedded.der.to_vec());
+    fs::write(&current, format!("{}{}", renewed.pem, renewed.key_pem)).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.certificate().unwrap() != renewed.der.to_vec() {
+        assert!(Instant::now() < end, "it is not used");
+        get(&api).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn certificate_and_key_may_be_in_one_file() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
+    let issued = server.clients.client("n1", &[]);
+    fs::write(
+        dir.path().join("own.pem"),
+        format!("{}{}", issued.pem, issued.key_pem),
+    )
+    .unwrap();
+    let user = json!({"client-certificate": "own.pem", "client-key": "own.pem"});
+    let path = write_kubeconfig(dir.path(), server.port, user);
+    assert!(kubeconfig_is_valid(&path, SystemTime::now()));
+    get(&ApiServer::of_kubeconfig(&path).await.unwrap())
+        .await
+        .unwrap();
+    assert_eq!(server.certificate().unwrap(), issued.der.to_vec());
+}
+
+#[tokio::test]
+async fn a_kubeconfig_may_come_later_if_it_is_awaited() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    let path = dir.path().join("kubeconfig");
+    assert!(ApiServer::open(identity(&path, None, false)).await.is_err());
+    let api = ApiServer::open(identity(&path, None, true)).await.unwrap();
+    assert!(!kubeconfig_is_valid(&path, SystemTime::now()));
+    let own = api.clone();
+    let getting = tokio::spawn(async move { get(&own).await });
+    sleep(Duration::from_millis(300)).await;
+    assert!(!getting.is_finished());
+    server.kubeconfig(dir.path());
+    getting.await.unwrap().unwrap();
+    // What was usable stays in use.
+    fs::write(&path, "{").unwrap();
+    sleep(Duration::from_millis(1100)).await;
+    get(&api).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_identity_fails_after_its_deadline() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubeconfig");
+    let api = ApiServer::open(identity(&path, None, true)).await.unwrap();
+    let begun = Instant::now();
+    let error = get(&api).await.unwrap_err();
+    assert!(matches!(error, ApiError::Unreachable(_)), "{error:?}");
+    let took = begun.elapsed();
+    assert!(
+        took <= Duration::from_secs(10) && took >= Duration::from_secs(9),
+        "{took:?}"
+    );
+}
+
+#[test]
+fn a_kubeconfig_without_a_valid_certificate_is_not_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let clients = Authority::new("clients");
+    let (good, expired) = (clients.client("n", &[]), clients.expired_client("n"));
+    let user = |pem: &str| {
+        let (certificate, key) = (STANDARD.encode(pem), STANDARD.encode(&good.key_pem));
+        json!({"client-certificate-data": certificate, "client-key-data": key})
+    };
+    let both = format!("{}{}", good.pem, expired.pem);
+    let rows = [
+        (user(&good.pem), true),
+        (user(&expired.pem), false),
+        (user(&both), false),
+        (user("garbage"), false),
+        (json!({"token": "t"}), false),
+        (
+            json!({"client-certificate": "missing.pem", "client-key": "missing.pem"}),
+            false,
+        ),
+    ];
+    for (user, expected) in rows {
+        let path = write_kubeconfig(dir.path(), 1, user.clone());
+        assert_eq!(
+            kubeconfig_is_valid(&path, SystemTime::now()),
+            expected,
+            "{user}"
+        );
+    }
+}

@@ -1,0 +1,156 @@
+//! The first client certificate of a node, by a bootstrap kubeconfig.
+//!
+//! Upstream: `LoadClientCert` of `pkg/kubelet/certificate/bootstrap`.
+
+use super::{
+    failure::{report, stored},
+    plan::Template,
+    request::{CLIENT, RequestError, bootstrap_name, request},
+    store::{FileStore, create_directory},
+};
+use crate::{
+    apiserver::{ApiServer, certificate_is_valid, kubeconfig_is_valid, write_for_certificate},
+    base::atomic_file,
+};
+use anyhow::Context as _;
+use rcgen::KeyPair;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+use tokio::{task::spawn_blocking, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+/// How long a request may wait for its certificate.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+/// How often the present certificate is checked for its end.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// How often those that wait for the end of a bootstrap check for it.
+const DONE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Gets a client certificate whenever the kubeconfig has none that is valid.
+#[derive(Clone, Debug)]
+pub struct Bootstrap {
+    /// `--bootstrap-kubeconfig`.
+    pub bootstrap_kubeconfig: PathBuf,
+    /// `--kubeconfig`, which is written.
+    pub kubeconfig: PathBuf,
+    /// Where the certificate goes.
+    pub store: FileStore,
+    /// Whether that certificate replaces the one of the kubeconfig while it is valid.
+    pub rotates: bool,
+    /// The node's name.
+    pub node_name: String,
+}
+
+impl Bootstrap {
+    /// Runs until the token is cancelled; the kubelet does without a certificate meanwhile.
+    ///
+    /// # Errors
+    /// None; a failure is logged and tried again.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        tokio::select! {
+            () = self.bootstrap_forever() => {}
+            () = shutdown.cancelled() => {}
+        }
+        Ok(())
+    }
+
+    async fn bootstrap_forever(&self) {
+        loop {
+            if !self.is_needed().await {
+                sleep(CHECK_INTERVAL).await;
+                continue;
+            }
+            self.until_done().await;
+        }
+    }
+
+    /// Waits until the kubeconfig has a valid certificate.
+    pub async fn done(&self) {
+        while self.is_needed().await {
+            sleep(DONE_INTERVAL).await;
+        }
+    }
+
+    async fn is_needed(&self) -> bool {
+        let own = self.clone();
+        let check = move || {
+            let now = SystemTime::now();
+            let is_renewed = own.rotates
+                && own.kubeconfig.exists()
+                && certificate_is_valid(&own.store.current_path(), now);
+            !is_renewed && !kubeconfig_is_valid(&own.kubeconfig, now)
+        };
+        spawn_blocking(check).await.unwrap_or(false)
+    }
+
+    /// Tries until there is a certificate, or somebody else has written a kubeconfig with one.
+    pub(super) async fn until_done(&self) {
+        tracing::info!(
+            path = %self.kubeconfig.display(),
+            "Using bootstrap kubeconfig to generate TLS client cert, key and kubeconfig file"
+        );
+        let mut failures = 0;
+        while self.is_needed().await {
+            let Err(error) = self.once().await else {
+                tracing::info!(path = %self.kubeconfig.display(), "Wrote the kubeconfig with the new client certificate");
+                return;
+            };
+            failures += 1;
+            if matches!(error, RequestError::Rejected(_)) {
+                // The next request is another one.
+                self.remove_key().await;
+            }
+            sleep(report("client", failures, &error)).await;
+        }
+    }
+
+    async fn once(&self) -> Result<(), RequestError> {
+        let path = self.key_path();
+        let key = spawn_blocking(move || read_or_make_key(&path)).await;
+        let key = key.map_err(anyhow::Error::from)??;
+        let api = ApiServer::of_kubeconfig(&self.bootstrap_kubeconfig).await?;
+        let template = Template::client(&self.node_name);
+        let name = bootstrap_name(&template, &key);
+        let wanted = (CLIENT, &template);
+        let certificate = request(&api, wanted, &key, Some(name), WAIT_TIMEOUT).await?;
+        stored(&self.store, certificate, key.serialize_pem(), || {}).await?;
+        let own = self.clone();
+        let write = move || {
+            let certificate = own.store.current_path();
+            write_for_certificate(&own.bootstrap_kubeconfig, &own.kubeconfig, &certificate)
+        };
+        spawn_blocking(write).await.map_err(anyhow::Error::from)??;
+        self.remove_key().await;
+        Ok(())
+    }
+
+    /// Where the key is until its certificate is issued.
+    pub(super) fn key_path(&self) -> PathBuf {
+        self.store.directory().join("kubelet-client.key.tmp")
+    }
+
+    async fn remove_key(&self) {
+        let path = self.key_path();
+        if let Err(error) = tokio::fs::remove_file(&path).await {
+            tracing::debug!(path = %path.display(), err = %error, "Removing the key of the bootstrap failed");
+        }
+    }
+}
+
+/// The key of an earlier start, or a new one. Blocking.
+fn read_or_make_key(path: &Path) -> anyhow::Result<KeyPair> {
+    let existing = fs::read_to_string(path).ok();
+    if let Some(key) = existing.and_then(|pem| KeyPair::from_pem(&pem).ok()) {
+        return Ok(key);
+    }
+    let key = KeyPair::generate()?;
+    if let Some(directory) = path.parent() {
+        create_directory(directory)?;
+    }
+    atomic_file::write(path, key.serialize_pem().as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(key)
+}

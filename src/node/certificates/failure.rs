@@ -1,0 +1,60 @@
+//! What happens after a failure: it is logged, and tried again later.
+
+use super::{
+    plan::delay,
+    request::RequestError,
+    store::{Current, FileStore},
+};
+use crate::base::chain;
+use std::{sync::Arc, time::Duration};
+use tokio::{task::spawn_blocking, time::sleep};
+
+/// Logs a failure; how long to wait after it.
+pub(super) fn report(purpose: &str, failures: u32, error: &RequestError) -> Duration {
+    let (is_rejected, err) = match error {
+        RequestError::Rejected(why) => (true, why.clone()),
+        RequestError::Failed(error) => (false, chain(error.as_ref())),
+    };
+    let delay = delay(failures, is_rejected);
+    tracing::error!(
+        purpose,
+        err,
+        retry_after = delay.as_secs(),
+        "Requesting a certificate failed"
+    );
+    delay
+}
+
+/// Stores an issued certificate. A disk that is full may have room later, and an issued certificate need not be
+/// requested again.
+pub(super) async fn stored(
+    store: &FileStore,
+    certificate: Vec<u8>,
+    key: String,
+    failed: impl Fn(),
+) -> Result<Current, RequestError> {
+    let (certificate, key): (Arc<[u8]>, Arc<str>) = (certificate.into(), key.into());
+    let mut failures = 0;
+    loop {
+        let (store, certificate, key) = (store.clone(), certificate.clone(), key.clone());
+        let update = move || store.update(&certificate, key.as_bytes());
+        match spawn_blocking(update).await.map_err(anyhow::Error::from)? {
+            Err(error) if error.downcast_ref::<std::io::Error>().is_some() => {
+                failures += 1;
+                failed();
+                let delay = delay(failures, false);
+                let err = chain(error.as_ref());
+                tracing::error!(
+                    err,
+                    retry_after = delay.as_secs(),
+                    "Storing the new certificate failed"
+                );
+                sleep(delay).await;
+            }
+            // The same request would bring the same certificate.
+            updated => {
+                return updated.map_err(|error| RequestError::Rejected(chain(error.as_ref())));
+            }
+        }
+    }
+}

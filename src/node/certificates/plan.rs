@@ -1,0 +1,246 @@
+//! What certificate the node should have, what the response to a request means, and when to renew. Pure.
+
+use crate::base::x509::Facts;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use rustls::{
+    client::verify_server_name,
+    pki_types::{CertificateDer, ServerName},
+    server::ParsedCertificate,
+};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    time::{Duration, SystemTime},
+};
+
+/// What the certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be known to the API server.
+    Client,
+    /// For the secured port.
+    Serving,
+}
+
+impl Purpose {
+    /// As in logs.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Serving => "serving",
+        }
+    }
+}
+
+/// What a certificate should say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// `system:node:` and the node's name.
+    pub common_name: String,
+    /// Host names of a serving certificate.
+    pub dns_names: BTreeSet<String>,
+    /// Addresses of a serving certificate.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// The group of all nodes.
+pub(super) const ORGANISATION: &str = "system:nodes";
+
+impl Template {
+    /// Of a client certificate.
+    pub fn client(node_name: &str) -> Self {
+        Self {
+            common_name: format!("system:node:{node_name}"),
+            dns_names: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+        }
+    }
+
+    /// Of a serving certificate. `None` without any address: its signer refuses one without names.
+    pub fn serving(
+        node_name: &str,
+        dns_names: impl IntoIterator<Item = String>,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Option<Self> {
+        let template = Self {
+            dns_names: dns_names.into_iter().collect(),
+            addresses: addresses.into_iter().collect(),
+            ..Self::client(node_name)
+        };
+        (!template.addresses.is_empty()).then_some(template)
+    }
+
+    /// Whether a certificate says all of it; it may say more.
+    pub(super) fn is_satisfied_by(&self, certificate: &CertificateDer<'_>, facts: &Facts) -> bool {
+        let Ok(parsed) = ParsedCertificate::try_from(certificate) else {
+            return false;
+        };
+        let is_named = |name: Result<ServerName<'_>, _>| {
+            name.is_ok_and(|name| verify_server_name(&parsed, &name).is_ok())
+        };
+        facts.common_name == self.common_name
+            && facts.organisations.iter().any(|one| one == ORGANISATION)
+            && self
+                .dns_names
+                .iter()
+                .all(|name| is_named(ServerName::try_from(name.as_str())))
+            && self.addresses.iter().all(|address| {
+                is_named(Ok::<_, rustls::pki_types::InvalidDnsNameError>(
+                    ServerName::from(*address),
+                ))
+            })
+    }
+}
+
+/// How far a request is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    Pending,
+    /// The certificate with those that follow it, PEM.
+    Issued(Vec<u8>),
+    /// There will be no certificate; why.
+    Rejected(String),
+}
+
+/// Reads the state of the request with this UID.
+pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -> Progress {
+    if request.metadata.uid.as_deref() != uid {
+        return Progress::Rejected("the request was replaced by another one".to_owned());
+    }
+    let Some(status) = &request.status else {
+        return Progress::Pending;
+    };
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    let rejected = [("Denied", "denied"), ("Failed", "failed")];
+    for condition in conditions {
+        if let Some((_, how)) = rejected.iter().find(|(kind, _)| condition.type_ == *kind) {
+            let reason = condition.reason.as_deref().unwrap_or_default();
+            let message = condition.message.as_deref().unwrap_or_default();
+            return Progress::Rejected(format!(
+                "the request was {how}, reason: {reason:?}, message: {message:?}"
+            ));
+        }
+    }
+    let is_approved = conditions.iter().any(|one| one.type_ == "Approved");
+    match &status.certificate {
+        Some(certificate) if is_approved && !certificate.0.is_empty() => {
+            Progress::Issued(certificate.0.clone())
+        }
+        _ => Progress::Pending,
+    }
+}
+
+/// When to renew a certificate: after 70 to 90 % of its life, by a number from 0 to 1, so that nodes that were made
+/// together do not renew together.
+pub(super) fn renewal(facts: &Facts, random: f64) -> SystemTime {
+    let (from, until) = (
+        SystemTime::from(facts.not_before),
+        SystemTime::from(facts.not_after),
+    );
+    let life = until.duration_since(from).unwrap_or_default();
+    from + life.mul_f64(0.7 + 0.2 * random.clamp(0.0, 1.0))
+}
+
+/// The delay after so many failures in a row. A rejected request stays in the cluster for an hour, so there are
+/// fewer of these.
+pub(super) fn delay(failures: u32, is_rejected: bool) -> Duration {
+    let (first, most) = if is_rejected { (30, 300) } else { (2, 32) };
+    let doubled = 1u64 << failures.saturating_sub(1).min(8);
+    Duration::from_secs((first * doubled).min(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{apiserver::tests::pki::Authority, base::x509};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_request_is_pending_issued_or_rejected() {
+        let of = |status: Value| {
+            let request = json!({
+                "metadata": {"uid": "u"},
+                "spec": {"request": "", "signerName": "s"},
+                "status": status,
+            });
+            progress(&serde_json::from_value(request).unwrap(), Some("u"))
+        };
+        let condition =
+            |kind: &str| json!({"type": kind, "status": "True", "reason": "R", "message": "m"});
+        assert_eq!(of(json!({})), Progress::Pending);
+        assert_eq!(
+            of(json!({"conditions": [condition("Approved")]})),
+            Progress::Pending
+        );
+        assert_eq!(of(json!({"certificate": "YQ=="})), Progress::Pending);
+        assert_eq!(
+            of(json!({"conditions": [condition("Approved")], "certificate": "YQ=="})),
+            Progress::Issued(b"a".to_vec())
+        );
+        assert_eq!(
+            of(json!({"conditions": [condition("Approved")], "certificate": ""})),
+            Progress::Pending
+        );
+        for kind in ["Denied", "Failed"] {
+            let status = json!({"conditions": [condition("Approved"), condition(kind)], "certificate": "YQ=="});
+            let Progress::Rejected(why) = of(status) else {
+                panic!("{kind}");
+            };
+            assert!(
+                why.contains("\"R\"") && why.contains(&kind.to_lowercase()),
+                "{why}"
+            );
+        }
+        let request = json!({"metadata": {"uid": "v"}, "spec": {"request": "", "signerName": "s"}});
+        let request = serde_json::from_value(request).unwrap();
+        assert!(matches!(
+            progress(&request, Some("u")),
+            Progress::Rejected(_)
+        ));
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_between_70_and_90_percent_of_its_life() {
+        let mut facts = x509::facts(&Authority::new("a").client("n", &[]).der).unwrap();
+        let second = |second| jiff::Timestamp::from_second(second).unwrap();
+        (facts.not_before, facts.not_after) = (second(1000), second(2000));
+        for (random, expected) in [(0.0, 1700), (0.5, 1800), (1.0, 1900), (7.0, 1900)] {
+            let at = renewal(&facts, random)
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap();
+            assert_eq!(at.as_secs_f64().round() as u64, expected, "{random}");
+        }
+        (facts.not_before, facts.not_after) = (second(2000), second(1000));
+        assert_eq!(renewal(&facts, 0.5), SystemTime::from(second(2000)));
+    }
+
+    #[test]
+    fn delays_double_and_rejected_requests_have_longer_ones() {
+        let of = |is_rejected| {
+            [0, 1, 2, 3, 5, 6, 100].map(|failures| delay(failures, is_rejected).as_secs())
+        };
+        assert_eq!(of(false), [2, 2, 4, 8, 32, 32, 32]);
+        assert_eq!(of(true), [30, 30, 60, 120, 300, 300, 300]);
+    }
+
+    #[test]
+    fn a_certificate_satisfies_a_template_whose_names_it_has() {
+        let own = Authority::new("a").node("system:node:n1", "n1");
+        let facts = x509::facts(&own.der).unwrap();
+        let is_satisfied = |node: &str, names: &[&str], addresses: &[&str]| {
+            let template = Template {
+                dns_names: names.iter().map(|name| (*name).to_owned()).collect(),
+                addresses: addresses.iter().map(|one| one.parse().unwrap()).collect(),
+                ..Template::client(node)
+            };
+            template.is_satisfied_by(&own.der, &facts)
+        };
+        assert!(is_satisfied("n1", &[], &[]));
+        assert!(is_satisfied("n1", &["n1"], &["127.0.0.1"]));
+        assert!(!is_satisfied("n2", &[], &[]));
+        assert!(!is_satisfied("n1", &["n1", "other"], &[]));
+        assert!(!is_satisfied("n1", &[], &["127.0.0.1", "10.0.0.1"]));
+        assert!(!is_satisfied("n1", &["no name"], &[]));
+        assert_eq!(Template::serving("n1", ["n1".to_owned()], []), None);
+    }
+}

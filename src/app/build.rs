@@ -1,6 +1,6 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::{Periods, image_gc, images, introspect::Live, memory, probes, sources};
+use super::{Periods, cluster_node, image_gc, images, introspect::Live, memory, probes, sources};
 use crate::{
     apiserver::{ApiServer, configmap_secret::Objects},
     base::Tasks,
@@ -34,6 +34,7 @@ use crate::{
     runtime::logs::{LogPath, rotation},
     server::HealthChecks,
     state::events::EventRecorder,
+    state::node_object::NodeObjectWriter,
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
     state::pod_manager::PodManagerWriter,
@@ -58,6 +59,8 @@ const LOG_LINKS: &str = "/var/log/containers";
 pub struct Stores {
     /// The API server, unless this is a node of its own.
     pub(super) api: Option<ApiServer>,
+    /// The Node object that it has.
+    pub(super) node_object: NodeObjectWriter,
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
@@ -115,6 +118,7 @@ impl Stores {
             records,
             posted,
             api,
+            node_object: NodeObjectWriter::default(),
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
@@ -273,6 +277,17 @@ pub(super) async fn start(
         pod_history: stores.pod_history.clone(),
         state: state.clone(),
     });
+    let cluster_node = cluster_node::Parts {
+        api: stores.api.clone(),
+        node_object: stores.node_object,
+        events: stores.events.clone(),
+        runtime: stores.runtime.clone(),
+        images: stores.images.clone(),
+        state: state.clone(),
+        machine: stores.machine.clone(),
+        metrics: stores.metrics.clone(),
+    };
+    cluster_node::start(config, cluster_node, info, tasks).await?;
     let rotation = log_rotation(config, &stores.runtime, &stores.cache);
     let delays = Delays {
         resync: config.sync_frequency,
@@ -348,7 +363,8 @@ fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeF
     let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
     let (given, found) = (&config.node_ips, own_address());
-    Ok(NodeFacts::of(machine, storage, given, found))
+    let facts = NodeFacts::of(machine, storage, given, found);
+    Ok(cluster_node::reserve(facts, config))
 }
 
 /// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.

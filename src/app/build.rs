@@ -1,6 +1,6 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::{Periods, image_gc, images, introspect::Live, memory, probes, sources};
+use super::{Periods, cluster_node, image_gc, images, introspect::Live, memory, probes, sources};
 use crate::{
     apiserver::{ApiServer, configmap_secret::Objects},
     base::Tasks,
@@ -34,6 +34,7 @@ use crate::{
     runtime::logs::{LogPath, rotation},
     server::HealthChecks,
     state::events::EventRecorder,
+    state::node_object::NodeObjectWriter,
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
     state::pod_manager::PodManagerWriter,
@@ -43,7 +44,6 @@ use crate::{
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use std::{
     collections::HashSet,
     path::PathBuf,
@@ -59,10 +59,10 @@ const LOG_LINKS: &str = "/var/log/containers";
 pub struct Stores {
     /// The API server, unless this is a node of its own.
     pub(super) api: Option<ApiServer>,
+    /// The Node object that it has.
+    pub(super) node_object: NodeObjectWriter,
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
-    /// The node as the API server has it.
-    pub(super) node: watch::Receiver<Option<Arc<Node>>>,
     /// Families of probes, which have a page of their own.
     pub(super) probe_metrics: Metrics,
     /// Families of health checks, which have a page of their own.
@@ -118,7 +118,7 @@ impl Stores {
             records,
             posted,
             api,
-            node: watch::Sender::new(None).subscribe(),
+            node_object: NodeObjectWriter::default(),
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
@@ -212,7 +212,7 @@ pub(super) async fn start(
         )?,
         app_armor: stores.machine.app_armor,
         features: features.clone(),
-        node: stores.node.clone(),
+        node: stores.node_object.reader(),
     };
     let status_features = features.clone();
     let shared = Shared {
@@ -278,6 +278,18 @@ pub(super) async fn start(
         pod_history: stores.pod_history.clone(),
         state: state.clone(),
     });
+    let sources = sources::config(config, &stores);
+    let cluster_node = cluster_node::Parts {
+        api: stores.api.clone(),
+        node_object: stores.node_object,
+        events: stores.events.clone(),
+        runtime: stores.runtime.clone(),
+        images: stores.images.clone(),
+        state: state.clone(),
+        machine: stores.machine.clone(),
+        metrics: stores.metrics.clone(),
+    };
+    cluster_node::start(config, cluster_node, info, tasks).await?;
     let rotation = log_rotation(config, &stores.runtime, &stores.cache);
     let delays = Delays {
         resync: config.sync_frequency,
@@ -301,11 +313,7 @@ pub(super) async fn start(
         volumes: pod_sync.volumes.clone(),
     };
     let _ = stores.live.set(live);
-    let (updates, sources) = PodConfig::start(
-        sources::config(config, stores.api.clone(), &stores.cache),
-        stores.events.clone(),
-        tasks,
-    )?;
+    let (updates, sources) = PodConfig::start(sources, stores.events.clone(), tasks)?;
     let sync_loop = SyncLoop {
         updates,
         sources,
@@ -356,7 +364,8 @@ fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeF
     let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
     let (given, found) = (&config.node_ips, own_address());
-    Ok(NodeFacts::of(machine, storage, given, found))
+    let facts = NodeFacts::of(machine, storage, given, found);
+    Ok(cluster_node::reserve(facts, config))
 }
 
 /// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.

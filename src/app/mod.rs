@@ -11,6 +11,7 @@
 
 mod build;
 mod certificates;
+mod cluster_node;
 mod store_metrics;
 mod images;
 mod introspect;

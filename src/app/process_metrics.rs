@@ -74,7 +74,7 @@ pub(super) fn log(metrics: &Metrics, log: LogControl) {
     );
 }
 
-fn go_architecture() -> &'static str {
+pub(super) fn go_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -1,12 +1,11 @@
 //! Where pods come from, as configured.
 
+use super::Stores;
 use crate::{
-    apiserver::ApiServer,
     config::{KubeletConfig, StaticPodSources},
     model::PodSource,
     model::validation::LocalObjects,
     pods::pod_config::{self, ApiConfig, FileConfig, HttpConfig, PostedPods},
-    state::pod_cache::PodCache,
 };
 use std::path::PathBuf;
 
@@ -21,11 +20,7 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<PostedPods>
 }
 
 /// The sources that are configured.
-pub(super) fn config(
-    config: &KubeletConfig,
-    api: Option<ApiServer>,
-    cache: &PodCache,
-) -> pod_config::Config {
+pub(super) fn config(config: &KubeletConfig, stores: &Stores) -> pod_config::Config {
     let sources = &config.static_pods;
     let objects = LocalObjects::given(config.local_objects_dir.is_some());
     pod_config::Config {
@@ -48,10 +43,11 @@ pub(super) fn config(
             check_period: sources.file_check_frequency,
             objects,
         }),
-        api: api.map(|api| ApiConfig {
+        api: stores.api.clone().map(|api| ApiConfig {
             api,
             directory: config.root_dir.join("api-pods"),
-            cache: cache.clone(),
+            cache: stores.cache.clone(),
+            node: stores.node_object.reader(),
         }),
     }
 }

@@ -31,6 +31,7 @@ mod resolve;
 mod resolved;
 mod server;
 mod redacted;
+mod node;
 mod supported;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,8 @@ mod values;
 
 pub use document::{Problem, Problems, closest};
 pub use flags::{
-    ArgsError, Flags, Invocation, KUBERNETES_VERSION, VERBS, parse_args, parse_verb_args, version,
+    ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, VERBS, parse_args,
+    parse_verb_args, version,
 };
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;

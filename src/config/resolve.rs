@@ -11,6 +11,7 @@ use super::feature_gates;
 use super::flags::Flags;
 use super::kubelet_configuration::{KubeletConfiguration, TracingConfiguration};
 use super::logging::{LogFormat, LoggingConfig, VModule};
+use super::node;
 use super::redacted;
 use super::resolved::*;
 use super::server;
@@ -46,6 +47,7 @@ pub fn resolve(
         .collect();
     let node_name = node_name(flags, facts, &mut problems);
     let node_ips = node_ips(flags, &mut problems);
+    node::check(flags, &mut problems);
     check_provider_flags(flags, &mut problems);
     if flags.exit_on_lock_contention && flags.lock_file.is_none() {
         let message = "it needs --lock-file beside it".to_owned();
@@ -75,6 +77,7 @@ pub fn resolve(
         server: server::server(&effective, flags),
         kubeconfig: flags.kubeconfig.clone(),
         identity: identity(&effective, flags),
+        node: node::node(&effective, flags),
         runtime: runtime(&effective),
         images: images(&effective, flags),
         image_gc: image_gc(&effective),
@@ -371,8 +374,8 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
         warnings.push(text.to_owned());
     }
     if flags.kubeconfig.is_some() {
-        let text = "--kubeconfig: PODS OF THE API SERVER ARE NOT TAKEN YET, and the node is not registered: only \
-                    static pods run. The API server is asked about those who call the kubelet, and nothing else";
+        let text = "--kubeconfig: PODS OF THE API SERVER ARE NOT TAKEN YET: only static pods run. The node is \
+                    registered, and its status, lease and events are sent";
         warnings.push(text.to_owned());
     }
     warnings

@@ -1,5 +1,6 @@
 //! The validated configuration in concrete types: what the app builds from.
 
+use k8s_openapi::api::core::v1::Taint;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -11,6 +12,8 @@ use crate::base::SecretUrl;
 use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
+use crate::node::event_sink::EventRate;
+use crate::node::node_status::resources::{PodLimits, Reservation};
 use crate::server::{Switch, auth::AuthSettings, tls::TlsSettings};
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
@@ -40,6 +43,8 @@ pub struct KubeletConfig {
     pub kubeconfig: Option<PathBuf>,
     /// How the kubelet is known to the API server.
     pub identity: IdentityConfig,
+    /// The Node object; without an API server there is none.
+    pub node: NodeConfig,
     /// The container runtime.
     pub runtime: RuntimeConfig,
     /// Image pulls.
@@ -78,6 +83,39 @@ pub struct KubeletConfig {
     pub unsupported: Vec<String>,
     /// Other remarks to log once.
     pub warnings: Vec<String>,
+}
+
+/// The Node object, its status and lease, and events.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Create the object if it is not there.
+    pub register: bool,
+    /// Labels that it is created with.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that it is created with.
+    pub taints: Vec<Taint>,
+    /// Id of this machine at its provider.
+    pub provider_id: Option<String>,
+    /// A controller of the cloud provider sets addresses and lets pods come.
+    pub external_cloud_provider: bool,
+    /// A controller attaches volumes.
+    pub controller_attach: bool,
+    /// Scratch space is a resource.
+    pub local_storage_isolation: bool,
+    /// How often the status is computed.
+    pub update_period: Duration,
+    /// How often it is sent although nothing changed.
+    pub report_period: Duration,
+    /// How long the lease lasts.
+    pub lease_seconds: i32,
+    /// Images in the status; `None` for all.
+    pub max_images: Option<usize>,
+    /// How many pods the node takes.
+    pub pods: PodLimits,
+    /// What is kept from pods.
+    pub reservation: Reservation,
+    /// How often events are sent.
+    pub events: EventRate,
 }
 
 /// Where static pods come from.

@@ -76,6 +76,25 @@ const SUPPORTED: &[&str] = &[
     "volumeStatsAggPeriod",
 ];
 
+/// Fields that have their effect on a node of a cluster. There is no Node object elsewhere.
+const SUPPORTED_IN_CLUSTERS: &[&str] = &[
+    "registerNode",
+    "registerWithTaints",
+    "providerID",
+    "nodeStatusUpdateFrequency",
+    "nodeStatusReportFrequency",
+    "nodeStatusMaxImages",
+    "nodeLeaseDurationSeconds",
+    "enableControllerAttachDetach",
+    "localStorageCapacityIsolation",
+    "eventRecordQPS",
+    "eventBurst",
+    "maxPods",
+    "podsPerCore",
+    "systemReserved",
+    "kubeReserved",
+];
+
 /// The settings given that have no effect yet: fields by name, flags with their dashes.
 ///
 /// `given` is the configuration before defaults; `effective` after; `defaults` is all defaults.
@@ -97,7 +116,9 @@ pub(super) fn unsupported(
                 Some(default) => default == value,
                 None => is_zero(value),
             };
-            !same && !SUPPORTED.contains(&name.as_str())
+            let name = name.as_str();
+            let in_cluster = flags.kubeconfig.is_some() && SUPPORTED_IN_CLUSTERS.contains(&name);
+            !same && !in_cluster && !SUPPORTED.contains(&name)
         })
         .map(|(name, _)| name)
         .collect();
@@ -105,9 +126,13 @@ pub(super) fn unsupported(
     if given.cgroups_per_qos == Some(true) {
         names.push("cgroupsPerQOS".to_owned());
     }
+    let standalone = flags.kubeconfig.is_none();
     let process_flags = [
-        ("--node-labels", !flags.node_labels.is_empty()),
-        ("--cloud-provider", flags.cloud_provider.is_some()),
+        ("--node-labels", standalone && !flags.node_labels.is_empty()),
+        (
+            "--cloud-provider",
+            standalone && flags.cloud_provider.is_some(),
+        ),
         ("--runtime-cgroups", flags.runtime_cgroups.is_some()),
     ];
     let given_flags = process_flags.into_iter().filter(|(_, given)| *given);

@@ -165,6 +165,20 @@ fn hugepage_sizes(directory: &Path) -> Vec<u64> {
     sizes
 }
 
+/// The size of a huge page and the bytes of all such pages, for each size that the kernel offers. Blocking.
+pub fn huge_pages() -> Vec<(u64, u64)> {
+    let root = Path::new("/sys/kernel/mm/hugepages");
+    let pages = |size: u64| {
+        let path = root.join(format!("hugepages-{}kB/nr_hugepages", size / 1024));
+        let number = fs::read_to_string(path).unwrap_or_default();
+        number.trim().parse().unwrap_or(0_u64)
+    };
+    let sizes = hugepage_sizes(root).into_iter();
+    sizes
+        .map(|size| (size, size.saturating_mul(pages(size))))
+        .collect()
+}
+
 /// `hugepages-2048kB` is 2 MiB.
 pub(super) fn parse_hugepage_name(name: &str) -> Option<u64> {
     let kib: u64 = name

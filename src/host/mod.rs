@@ -1,6 +1,6 @@
 //! The kernel's side of the node: mounts, `/proc`, `/sys`, guarded file access.
 //!
-//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`] and its address,
+//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`], its [`Identity`] and address,
 //!   the heap's settings.
 //! * Woken by its callers; publishes nothing; keeps no state.
 //! * Must never know what a pod is, and never follow a link or cross a mount while deleting.
@@ -12,6 +12,7 @@ mod address;
 pub mod cgroup;
 mod disk_usage;
 pub mod files;
+mod identity;
 mod machine;
 pub mod memory;
 pub mod mount;
@@ -27,9 +28,10 @@ pub mod terminal;
 pub use address::own_address;
 pub use confined::{Shown, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage};
+pub use identity::Identity;
 pub use machine::{
     FilesystemSpace, FilesystemUsage, Machine, filesystem_bytes, filesystem_space,
-    filesystem_usage, parse_cpu_list, parse_mem_total,
+    filesystem_usage, huge_pages, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;

@@ -3,6 +3,7 @@
 //! Each store has one writer and cheap readers, and lies below every area that reads it.
 
 pub mod events;
+pub mod node_object;
 pub mod pod_history;
 pub mod pod_state_store;
 pub mod pod_cache;

@@ -124,6 +124,9 @@ pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static s
 /// The Kubernetes release whose kubelet this one behaves like.
 pub const KUBERNETES_VERSION: &str = "v1.36";
 
+/// The version that the Node object shows: that of Kubernetes, by whose skew others go, and this program's.
+pub const NODE_VERSION: &str = concat!("v1.36.0+rs", env!("CARGO_PKG_VERSION"));
+
 /// The one line that `--version` prints: this program's version and the Kubernetes release whose
 /// kubelet it behaves like.
 pub fn version() -> String {

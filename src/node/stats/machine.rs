@@ -1,25 +1,22 @@
 //! Facts of the machine for its series.
 
 use super::cadvisor::MachineFacts;
-use crate::host::{Machine, proc};
+use crate::host::{Identity, Machine, proc};
 use std::{collections::HashSet, fs};
 
 /// Reads the facts, which do not change while the machine runs. Blocking.
 pub(super) fn facts(machine: &Machine) -> MachineFacts {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let first = |paths: &[&str]| {
-        let mut texts = paths.iter().map(|path| text(path).trim().to_owned());
-        texts.find(|text| !text.is_empty()).unwrap_or_default()
-    };
+    let identity = Identity::read();
     let memory = proc::parse_meminfo(&text("/proc/meminfo"));
     let booted = proc::parse_boot_time(&text("/proc/stat")).unwrap_or_default();
     let (physical_cores, sockets) = topology();
     MachineFacts {
         kernel: machine.kernel_release.clone(),
-        os: pretty_name(&text("/etc/os-release")).to_owned(),
+        os: identity.os_image,
         boot_id: machine.boot_id.clone(),
-        machine_id: first(&["/etc/machine-id", "/var/lib/dbus/machine-id"]),
-        system_uuid: first(&["/sys/class/dmi/id/product_uuid", "/etc/machine-id"]),
+        machine_id: identity.machine_id,
+        system_uuid: identity.system_uuid,
         cores: machine.cpus.into(),
         physical_cores,
         sockets,
@@ -27,12 +24,6 @@ pub(super) fn facts(machine: &Machine) -> MachineFacts {
         swap: memory.swap_total,
         booted: i64::try_from(booted.saturating_mul(1_000_000_000)).unwrap_or_default(),
     }
-}
-
-fn pretty_name(os_release: &str) -> &str {
-    let mut lines = os_release.lines();
-    let name = lines.find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    name.unwrap_or_default().trim_matches('"')
 }
 
 /// Cores and sockets, where the kernel reports them.
@@ -67,7 +58,5 @@ mod tests {
             "{facts:?}"
         );
         assert!(facts.physical_cores <= Some(facts.cores));
-        assert_eq!(pretty_name("ID=x\nPRETTY_NAME=\"A B\"\n"), "A B");
-        assert_eq!(pretty_name(""), "");
     }
 }

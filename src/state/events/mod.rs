@@ -3,7 +3,8 @@
 //! * Owns: a bounded ring of recent events, equal ones counted together.
 //! * Woken by: events that are recorded.
 //! * Publishes: one log line per occurrence in upstream's form (`"Event occurred" object="ns/name"
-//!   kind="Pod" … reason="BackOff" message="…"`), and [`EventRecorder::recent`].
+//!   kind="Pod" … reason="BackOff" message="…"`), [`EventRecorder::recent`], and every occurrence to the one
+//!   [`Outbox`] there may be.
 //! * Must never block its caller or grow without bound.
 //! * Answers to upstream's `client-go/tools/record`.
 
@@ -13,8 +14,9 @@ use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
     hash::{BuildHasher as _, RandomState},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
+use tokio::sync::mpsc;
 
 /// How many different events are kept.
 const CAPACITY: usize = 1000;
@@ -116,10 +118,43 @@ pub struct Event {
     pub last_seen: Timestamp,
 }
 
+/// Something that happened once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occurrence {
+    /// What it is about.
+    pub object: ObjectRef,
+    /// Normal or Warning.
+    pub kind: EventType,
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// Text for people.
+    pub message: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Occurrences on their way to the API server, in their order.
+pub type Outbox = mpsc::Receiver<Occurrence>;
+
+/// Counts an occurrence for which the outbox has no room.
+pub type OnOverflow = Box<dyn Fn() + Send + Sync>;
+
 /// Records events; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct EventRecorder {
     kept: Arc<Mutex<Kept>>,
+    outbox: Arc<OnceLock<Sender>>,
+}
+
+struct Sender {
+    queue: mpsc::Sender<Occurrence>,
+    on_overflow: OnOverflow,
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
 }
 
 /// The kept events by when they were last seen, and where to find an equal one.
@@ -208,7 +243,27 @@ impl EventRecorder {
             "Event occurred"
         );
         let now = Timestamp::now();
+        if let Some(outbox) = self.outbox.get() {
+            let occurrence = Occurrence {
+                object: object.clone(),
+                kind,
+                reason,
+                message: message.clone(),
+                at: now,
+            };
+            if outbox.queue.try_send(occurrence).is_err() {
+                (outbox.on_overflow)();
+            }
+        }
         self.kept.lock().keep(object, kind, reason, message, now);
+    }
+
+    /// From now on occurrences are queued for the caller as well; those for which there is no room are dropped.
+    /// `None` if somebody has the queue already.
+    pub fn outbox(&self, room: usize, on_overflow: OnOverflow) -> Option<Outbox> {
+        let (queue, outbox) = mpsc::channel(room);
+        let sender = Sender { queue, on_overflow };
+        self.outbox.set(sender).ok().map(|()| outbox)
     }
 
     /// A Normal event about a pod or container.
@@ -266,6 +321,25 @@ mod tests {
         assert!(Arc::ptr_eq(&one[0], &two[0]));
         recorder.warning(&node, "A", "same");
         assert_eq!((one[0].count, recorder.recent()[0].count), (1, 2));
+    }
+
+    #[test]
+    fn a_full_outbox_neither_blocks_nor_keeps_anything_from_the_ring() {
+        let recorder = EventRecorder::new();
+        let node = ObjectRef::node("n");
+        recorder.normal(&node, "Before", "");
+        let dropped = Arc::new(Mutex::new(0));
+        let count = dropped.clone();
+        let overflow: OnOverflow = Box::new(move || *count.lock() += 1);
+        let mut outbox = recorder.outbox(2, overflow).unwrap();
+        assert!(recorder.outbox(2, Box::new(|| ())).is_none());
+        for reason in ["A", "B", "C"] {
+            recorder.clone().warning(&node, reason, "text");
+        }
+        let queued = [outbox.try_recv().unwrap(), outbox.try_recv().unwrap()];
+        assert_eq!(queued.map(|occurrence| occurrence.reason), ["A", "B"]);
+        assert!(outbox.try_recv().is_err());
+        assert_eq!((*dropped.lock(), recorder.recent().len()), (1, 4));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::{
     base::chain,
     model::{Pod, PodExt, PodSource, PodUid, reasons},
     state::events::{EventRecorder, ObjectRef},
+    state::node_object::NodeObject,
     state::pod_cache::PodCache,
 };
 use accept::accept;
@@ -32,6 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the runtime status of the pods of an earlier kubelet may take until they are adopted.
 const ADOPTION: Duration = Duration::from_secs(2);
+/// How long pods wait for the Node object.
+const NODE_KNOWN: Duration = Duration::from_secs(10);
 /// How long after a failed question about a pod in doubt the next one is.
 const DOUBT_RETRY: Duration = Duration::from_secs(2);
 
@@ -44,6 +47,8 @@ pub struct ApiConfig {
     pub directory: PathBuf,
     /// Which pods run.
     pub cache: PodCache,
+    /// The node as the API server has it; pods are admitted by it.
+    pub node: NodeObject,
 }
 
 /// The source's store and the source itself, to be run as tasks.
@@ -57,6 +62,7 @@ pub(super) fn start(
     let source = ApiSource {
         api: config.api,
         cache: config.cache,
+        node: config.node,
         known: ApiPods::new(node_name.clone(), Vec::new()),
         node_name,
         store: store.clone(),
@@ -74,6 +80,7 @@ type Answer = Result<Option<Box<Pod>>, String>;
 pub(super) struct ApiSource {
     api: ApiServer,
     cache: PodCache,
+    node: NodeObject,
     node_name: String,
     known: ApiPods,
     store: ApiPodStore,
@@ -94,6 +101,8 @@ impl ApiSource {
 
     async fn watch(mut self) -> anyhow::Result<()> {
         self.adopt().await?;
+        // A node that does not come about keeps no pod waiting for ever.
+        let _ = timeout(NODE_KNOWN, self.node.wait_for(Option::is_some)).await;
         let mut watch = self.api.list_watch::<Pod>(Selection {
             namespace: None,
             field_selector: Some(format!("spec.nodeName={}", self.node_name)),

@@ -1,0 +1,175 @@
+//! The node as a member of a cluster: its object, lease and events. Without an API server nothing of it runs.
+
+use super::process_metrics::go_architecture;
+use crate::{
+    apiserver::ApiServer,
+    base::Tasks,
+    base::metrics::Metrics,
+    config::{KubeletConfig, NODE_VERSION},
+    cri::{ImageClient, RuntimeClient, RuntimeInfo},
+    host::{self, Identity, own_address, proc},
+    node::{
+        event_sink::{self, EventSink},
+        lease::NodeLease,
+        node_manager::{self, NodeManager},
+        node_status::{Machine, StatusSettings, resources::Allocatable},
+        registration::RegistrationSettings,
+        runtime_facts::RuntimeFactsReader,
+    },
+    pods::pleg::RuntimeStateReader,
+    resources::NodeFacts,
+    state::{
+        events::{EventRecorder, ObjectRef},
+        node_object::NodeObjectWriter,
+    },
+};
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::NodeSystemInfo;
+use std::path::Path;
+
+/// The device manager's record of what was advertised and given.
+const DEVICE_CHECKPOINT: &str = "device-plugins/kubelet_internal_checkpoint";
+
+/// What is made elsewhere.
+pub(super) struct Parts {
+    pub(super) api: Option<ApiServer>,
+    pub(super) node_object: NodeObjectWriter,
+    pub(super) events: EventRecorder,
+    pub(super) runtime: RuntimeClient,
+    pub(super) images: ImageClient,
+    pub(super) state: RuntimeStateReader,
+    pub(super) machine: host::Machine,
+    pub(super) metrics: Metrics,
+}
+
+/// Starts the tasks of a node that has an API server.
+pub(super) async fn start(
+    config: &KubeletConfig,
+    parts: Parts,
+    info: &RuntimeInfo,
+    tasks: &mut Tasks,
+) -> anyhow::Result<()> {
+    let Some(api) = parts.api else {
+        return Ok(());
+    };
+    let shutdown = tasks.shutdown();
+    let dropped = event_sink::dropped(&parts.metrics);
+    if let Some(outbox) = event_sink::outbox(&parts.events, &dropped) {
+        let (name, rate) = (config.node_name.clone(), config.node.events);
+        let sink = EventSink::new(api.clone(), outbox, name, rate, dropped);
+        tasks.spawn("node.events", sink.run(shutdown.clone()));
+    }
+    let object = ObjectRef::node(&config.node_name);
+    parts
+        .events
+        .normal(&object, "Starting", "Starting kubelet.");
+    let (facts, runtime) =
+        RuntimeFactsReader::new(parts.runtime, parts.images, &info.version, &info.status);
+    tasks.spawn("node.runtime", facts.run(shutdown.clone()));
+    let (name, seconds) = (config.node_name.clone(), config.node.lease_seconds);
+    let lease = NodeLease::new(api.clone(), parts.node_object.reader(), name, seconds);
+    tasks.spawn("node.lease", lease.run(shutdown.clone()));
+    let root = config.root_dir.clone();
+    let (facts, storage) = (parts.machine, config.node.local_storage_isolation);
+    let read = move || (machine(&facts, &root, storage), has_checkpoint(&root));
+    let (machine, has_checkpoint) = tokio::task::spawn_blocking(read).await?;
+    let manager = NodeManager::new(node_manager::Deps {
+        api,
+        node: parts.node_object,
+        events: parts.events,
+        runtime,
+        state: parts.state,
+        own_ip: own_address,
+        machine: machine?,
+        status: status(config),
+        registration: registration(config),
+        reset_devices: !has_checkpoint,
+        update_period: config.node.update_period,
+        report_period: config.node.report_period,
+    });
+    tasks.spawn("node.status", manager.run(shutdown));
+    Ok(())
+}
+
+/// What pods may have of the node, where a configuration for clusters sets something aside.
+pub(super) fn reserve(facts: NodeFacts, config: &KubeletConfig) -> NodeFacts {
+    if config.kubeconfig.is_none() {
+        return facts;
+    }
+    let left = Allocatable::of(
+        &config.node.reservation,
+        facts.allocatable_milli_cpu,
+        facts.allocatable_memory_bytes,
+        facts.allocatable_ephemeral_storage_bytes,
+    );
+    NodeFacts {
+        allocatable_milli_cpu: left.milli_cpu,
+        allocatable_memory_bytes: left.memory,
+        allocatable_ephemeral_storage_bytes: left.ephemeral_storage,
+        ..facts
+    }
+}
+
+/// Blocking.
+fn machine(facts: &host::Machine, root: &Path, storage: bool) -> anyhow::Result<Machine> {
+    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let storage = storage.then(|| host::filesystem_bytes(root).map(bytes));
+    let identity = Identity::read();
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let huge_pages = host::huge_pages().into_iter();
+    Ok(Machine {
+        cpus: facts.cpus,
+        memory: bytes(facts.memory_bytes),
+        ephemeral_storage: storage
+            .transpose()
+            .with_context(|| format!("cannot measure {}", root.display()))?,
+        huge_pages: huge_pages
+            .map(|(size, all)| (bytes(size), bytes(all)))
+            .collect(),
+        swap: bytes(proc::parse_meminfo(&meminfo).swap_total),
+        info: NodeSystemInfo {
+            architecture: go_architecture().to_owned(),
+            boot_id: facts.boot_id.clone(),
+            kernel_version: facts.kernel_release.clone(),
+            kubelet_version: NODE_VERSION.to_owned(),
+            machine_id: identity.machine_id,
+            operating_system: "linux".to_owned(),
+            os_image: identity.os_image,
+            system_uuid: identity.system_uuid,
+            ..NodeSystemInfo::default()
+        },
+    })
+}
+
+/// Blocking.
+fn has_checkpoint(root: &Path) -> bool {
+    root.join(DEVICE_CHECKPOINT).exists()
+}
+
+fn status(config: &KubeletConfig) -> StatusSettings {
+    let node = &config.node;
+    let port = config.server.enabled.then(|| config.server.address.port());
+    StatusSettings {
+        node_name: config.node_name.clone(),
+        given_ips: config.node_ips.clone(),
+        external_cloud_provider: node.external_cloud_provider,
+        port: port.unwrap_or_default(),
+        max_images: node.max_images,
+        pods: node.pods,
+        reservation: node.reservation,
+    }
+}
+
+fn registration(config: &KubeletConfig) -> RegistrationSettings {
+    let node = &config.node;
+    RegistrationSettings {
+        node_name: config.node_name.clone(),
+        architecture: go_architecture().to_owned(),
+        register: node.register,
+        labels: node.labels.clone(),
+        taints: node.taints.clone(),
+        provider_id: node.provider_id.clone(),
+        external_cloud_provider: node.external_cloud_provider,
+        controller_attach: node.controller_attach,
+    }
+}

@@ -1,0 +1,250 @@
+//! Sends events of pods and the node to the API server.
+//!
+//! * Owns: the events that wait to be sent; the task `node.events`.
+//! * Woken by: the outbox of the event recorder.
+//! * Publishes: core/v1 Events of the component `kubelet`.
+//! * Must never block who records an event, or grow without bound while the API server is away.
+//! * Answers to upstream's `client-go/tools/record`.
+
+mod correlate;
+mod lru;
+mod pending;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    apiserver::{ApiError, ApiServer, Patch, Place},
+    base::{Rate, chain, metrics::Metrics},
+    state::events::{ObjectRef, OnOverflow, Outbox},
+};
+use correlate::{Correlator, EventKey, Record};
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use pending::Pending;
+use prometheus_client::metrics::{counter::Counter, family::Family};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// Occurrences between their recorder and this task.
+const ROOM: usize = 1000;
+/// The namespace of events about objects that are in none.
+const DEFAULT_NAMESPACE: &str = "default";
+const COMPONENT: &str = "kubelet";
+/// Most characters of the object's name in the name of an event.
+const MAX_NAME: usize = 236;
+/// The delay before the next try doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(30);
+
+/// Events that were not sent, by why.
+pub type Dropped = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// `eventRecordQPS` and `eventBurst`.
+#[derive(Clone, Copy, Debug)]
+pub struct EventRate {
+    /// On average, per second; zero for no limit.
+    pub qps: u32,
+    /// At once.
+    pub burst: u32,
+}
+
+/// Sends events.
+pub struct EventSink {
+    api: ApiServer,
+    outbox: Outbox,
+    node_name: String,
+    rate: Rate,
+    correlator: Correlator,
+    pending: Pending,
+    dropped: Dropped,
+    delay: Option<Duration>,
+    next_try: Instant,
+}
+
+/// Registers the family.
+pub fn dropped(metrics: &Metrics) -> Dropped {
+    metrics.register(
+        "kubelet_events_dropped_total",
+        "Total number of events that were not sent to the API server, by reason",
+        Dropped::default(),
+    )
+}
+
+/// The queue of a recorder for [`EventSink::new`].
+pub fn outbox(recorder: &crate::state::events::EventRecorder, dropped: &Dropped) -> Option<Outbox> {
+    let counted = dropped.clone();
+    let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
+    recorder.outbox(ROOM, on_overflow)
+}
+
+fn count(dropped: &Dropped, reason: &'static str) {
+    dropped.get_or_create(&[("reason", reason)]).inc();
+}
+
+impl EventSink {
+    /// A sink of this queue.
+    pub fn new(
+        api: ApiServer,
+        outbox: Outbox,
+        node_name: String,
+        rate: EventRate,
+        dropped: Dropped,
+    ) -> Self {
+        Self {
+            api,
+            outbox,
+            node_name,
+            rate: Rate::new(f64::from(rate.qps), rate.burst),
+            correlator: Correlator::new(),
+            pending: Pending::new(ROOM),
+            dropped,
+            delay: None,
+            next_try: Instant::now(),
+        }
+    }
+
+    /// Sends until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.work() => {}
+        }
+        Ok(())
+    }
+
+    async fn work(&mut self) {
+        loop {
+            let next_try = self.next_try;
+            tokio::select! {
+                biased;
+                Some(occurrence) = self.outbox.recv() => {
+                    match self.correlator.observe(occurrence, Instant::now()) {
+                        Some((key, record)) => {
+                            if self.pending.put(key, record) {
+                                count(&self.dropped, "too_many");
+                            }
+                        }
+                        None => count(&self.dropped, "rate"),
+                    }
+                }
+                () = sleep_until(next_try), if !self.pending.is_empty() => self.send_next().await,
+            }
+        }
+    }
+
+    /// Sends the oldest. What is recorded meanwhile waits in the outbox.
+    async fn send_next(&mut self) {
+        let Some((key, record)) = self.pending.take() else {
+            return;
+        };
+        let sent = self.send(&key, &record).await;
+        match sent {
+            Ok(()) => {
+                self.delay = None;
+                let wait = self.rate.take(Instant::now(), Duration::MAX);
+                self.next_try = Instant::now() + wait.unwrap_or_default();
+            }
+            Err(error) if error.is_transient() => {
+                if self.delay.is_none() {
+                    tracing::error!(err = %chain(&error), "Unable to write event (retry after sleep)");
+                }
+                let delay = self
+                    .delay
+                    .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
+                self.delay = Some(delay);
+                self.next_try = Instant::now() + delay.mul_f64(1.0 + 0.5 * fastrand::f64());
+                self.pending.put_back(key, record);
+            }
+            Err(error) => {
+                let object = &record.object.name;
+                tracing::warn!(object, reason = record.reason, err = %chain(&error), "Server rejected event (will not retry!)");
+                count(&self.dropped, "rejected");
+            }
+        }
+    }
+
+    async fn send(&mut self, key: &EventKey, record: &Record) -> Result<(), ApiError> {
+        let namespace = namespace(&record.object);
+        if let Some(name) = self.correlator.name(key) {
+            match self.count_in(namespace, &name, record).await {
+                // Events are kept for an hour.
+                Err(error) if error.is_not_found() => {}
+                sent => return sent,
+            }
+        }
+        let event = event(record, &self.node_name);
+        let name = event.metadata.name.clone().unwrap_or_default();
+        let sent = match self.api.create(Some(namespace), &event).await {
+            // The response to an earlier try was lost.
+            Err(error) if error.is_already_exists() => {
+                self.count_in(namespace, &name, record).await
+            }
+            created => created.map(drop),
+        };
+        if sent.is_ok() {
+            self.correlator.set_name(key, name);
+        }
+        sent
+    }
+
+    async fn count_in(&self, namespace: &str, name: &str, record: &Record) -> Result<(), ApiError> {
+        let at = Place::namespaced(namespace, name);
+        let patch = Patch::Strategic(counted(record));
+        self.api.patch::<Event>(at, None, &patch).await.map(drop)
+    }
+}
+
+fn namespace(object: &ObjectRef) -> &str {
+    match object.namespace.as_str() {
+        "" => DEFAULT_NAMESPACE,
+        namespace => namespace,
+    }
+}
+
+fn counted(record: &Record) -> serde_json::Value {
+    serde_json::json!({
+        "count": record.count,
+        "lastTimestamp": Time(record.last),
+        "message": record.message,
+    })
+}
+
+/// The event to create. Its name is made of its first time, so that a second try makes no second event.
+fn event(record: &Record, node_name: &str) -> Event {
+    let object = &record.object;
+    let stem: String = object.name.chars().take(MAX_NAME).collect();
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let namespace = namespace(object).to_owned();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{stem}.{:x}", record.first.as_nanosecond())),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(object.kind.to_owned()),
+            namespace: some(&object.namespace),
+            name: Some(object.name.clone()),
+            uid: some(object.uid.as_str()),
+            field_path: some(&object.field_path),
+            resource_version: None,
+        },
+        reason: Some(record.reason.to_owned()),
+        message: Some(record.message.clone()),
+        type_: Some(record.kind.as_str().to_owned()),
+        count: Some(record.count),
+        first_timestamp: Some(Time(record.first)),
+        last_timestamp: Some(Time(record.last)),
+        source: Some(EventSource {
+            component: Some(COMPONENT.to_owned()),
+            host: Some(node_name.to_owned()),
+        }),
+        reporting_component: Some(COMPONENT.to_owned()),
+        reporting_instance: Some(node_name.to_owned()),
+        ..Event::default()
+    }
+}

@@ -1,0 +1,192 @@
+//! The lease of the node: the sign of life that controllers go by.
+//!
+//! * Owns: the Lease object of the node; the task `node.lease`.
+//! * Woken by: a timer.
+//! * Publishes: nothing.
+//! * Must never depend on pods or the runtime: it says that this process lives.
+//! * Answers to upstream's `k8s.io/component-helpers/apimachinery/lease`.
+
+use crate::{
+    apiserver::{ApiError, ApiServer, Place},
+    base::chain,
+    state::node_object::NodeObject,
+};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+};
+use std::time::Duration;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+/// Where the leases of nodes are.
+const NAMESPACE: &str = "kube-node-lease";
+/// It is renewed four times while it lasts.
+const RENEWALS: u32 = 4;
+/// Renewals are up to this much later, so that nodes that started together do not renew together.
+const JITTER: f64 = 0.04;
+/// The delay before the next try doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const MAX_DELAY: Duration = Duration::from_secs(7);
+
+/// Renews the lease of a node.
+pub struct NodeLease {
+    api: ApiServer,
+    node: NodeObject,
+    node_name: String,
+    seconds: i32,
+    /// The last known version.
+    lease: Option<Lease>,
+}
+
+/// What to do after a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// Read it first: it is another one than was thought, or none.
+    Read,
+    /// The same once more.
+    Again,
+}
+
+/// What to do after an update that failed. Pure.
+fn after(error: &ApiError) -> Next {
+    if error.is_conflict() || error.is_not_found() {
+        Next::Read
+    } else {
+        Next::Again
+    }
+}
+
+/// The lease, renewed at `now`. It belongs to the Node object of this UID, if that is known, and to no former one: the
+/// garbage collector would remove it. Pure.
+fn renewed(
+    base: Option<&Lease>,
+    node_name: &str,
+    uid: Option<&str>,
+    seconds: i32,
+    now: Timestamp,
+) -> Lease {
+    let mut lease = base.cloned().unwrap_or_else(|| Lease {
+        metadata: ObjectMeta {
+            name: Some(node_name.to_owned()),
+            namespace: Some(NAMESPACE.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: None,
+    });
+    lease.spec = Some(LeaseSpec {
+        holder_identity: Some(node_name.to_owned()),
+        lease_duration_seconds: Some(seconds),
+        renew_time: Some(MicroTime(now)),
+        ..lease.spec.unwrap_or_default()
+    });
+    if let Some(uid) = uid {
+        let owners = lease.metadata.owner_references.get_or_insert_default();
+        owners.retain(|owner| owner.kind != "Node" || owner.uid == uid);
+        if !owners.iter().any(|owner| owner.uid == uid) {
+            owners.push(OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Node".to_owned(),
+                name: node_name.to_owned(),
+                uid: uid.to_owned(),
+                ..OwnerReference::default()
+            });
+        }
+    }
+    lease
+}
+
+impl NodeLease {
+    /// A lease of so many seconds; `node` is the object that it belongs to.
+    pub fn new(api: ApiServer, node: NodeObject, node_name: String, seconds: i32) -> Self {
+        Self {
+            api,
+            node,
+            node_name,
+            seconds,
+            lease: None,
+        }
+    }
+
+    /// Renews until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.work() => {}
+        }
+        Ok(())
+    }
+
+    async fn work(&mut self) {
+        // It cannot be made before there is an object that it belongs to.
+        let _ = self.node.wait_for(Option::is_some).await;
+        let seconds = u64::try_from(self.seconds).unwrap_or(1);
+        let period = Duration::from_secs(seconds) / RENEWALS;
+        loop {
+            self.renew().await;
+            sleep(period.mul_f64(1.0 + JITTER * fastrand::f64())).await;
+        }
+    }
+
+    /// Tries until it is renewed.
+    async fn renew(&mut self) {
+        let mut delay = FIRST_DELAY;
+        while let Err(error) = self.try_renew().await {
+            if after(&error) == Next::Read {
+                self.lease = None;
+            }
+            let place = format!("{NAMESPACE}/{}", self.node_name);
+            tracing::error!(lease = place, err = %chain(&error), "Failed to update lease");
+            sleep(delay).await;
+            delay = (delay * 2).min(MAX_DELAY);
+        }
+    }
+
+    async fn try_renew(&mut self) -> Result<(), ApiError> {
+        let known = match self.lease.take() {
+            Some(lease) => Some(lease),
+            None => self.read().await?,
+        };
+        let node = self.node.borrow().clone();
+        let uid = node.and_then(|node| node.metadata.uid.clone());
+        let now = Timestamp::now();
+        let next = renewed(
+            known.as_ref(),
+            &self.node_name,
+            uid.as_deref(),
+            self.seconds,
+            now,
+        );
+        let sent = match &known {
+            Some(_) => self.api.update(self.place(), &next).await,
+            None => self.api.create(Some(NAMESPACE), &next).await,
+        };
+        match sent {
+            Ok(lease) => {
+                self.lease = Some(lease);
+                Ok(())
+            }
+            Err(error) => {
+                // The request may have been carried out: the next try shows.
+                self.lease = known;
+                Err(error)
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<Option<Lease>, ApiError> {
+        match self.api.get(self.place()).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place::namespaced(NAMESPACE, &self.node_name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+//! Keeps the Node object: registers it, brings it in line, reports its status.
+//!
+//! * Owns: the store of the Node object, of which it is the one writer; the task `node.status`.
+//! * Woken by: the watch of the one object, changes of the runtime's state, a timer.
+//! * Publishes: the Node object, events of the node.
+//! * Must never block pods, and never take an API server that is away for a node that is gone.
+//! * Answers to upstream's `pkg/kubelet/kubelet_node_status.go`.
+
+use crate::{
+    apiserver::{ApiError, ApiServer, Patch, Place, Selection, WatchEvent},
+    base::chain,
+    node::node_status::{self, Facts, Generated, Machine, RuntimeFacts, StatusSettings},
+    node::registration::{self, RegistrationSettings},
+    pods::pleg::RuntimeStateReader,
+    state::events::{EventRecorder, ObjectRef},
+    state::node_object::NodeObjectWriter,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use serde_json::Value;
+use std::{net::IpAddr, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+/// The delay before the next try doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const MAX_DELAY: Duration = Duration::from_secs(7);
+
+/// What the manager works with.
+pub struct Deps {
+    /// Where the object is.
+    pub api: ApiServer,
+    /// Where it is kept.
+    pub node: NodeObjectWriter,
+    /// Takes the events of the node.
+    pub events: EventRecorder,
+    /// What the runtime says of itself.
+    pub runtime: watch::Receiver<RuntimeFacts>,
+    /// Whether it can be relied on.
+    pub state: RuntimeStateReader,
+    /// The address of the default route.
+    pub own_ip: fn() -> Option<IpAddr>,
+    /// What does not change.
+    pub machine: Machine,
+    /// The configuration of the status.
+    pub status: StatusSettings,
+    /// The configuration of the object.
+    pub registration: RegistrationSettings,
+    /// Whether devices that were advertised before are zero for now.
+    pub reset_devices: bool,
+    /// How often the status is computed.
+    pub update_period: Duration,
+    /// How often it is sent although nothing changed.
+    pub report_period: Duration,
+}
+
+/// Keeps the Node object.
+pub struct NodeManager {
+    deps: Deps,
+    /// Whether it is known that there is no object where none is kept.
+    listed: bool,
+    /// The object that was brought in line, by its UID.
+    reconciled: Option<String>,
+    /// The conditions of which events have told.
+    announced: Option<Vec<NodeCondition>>,
+    unschedulable: bool,
+    rebooted: bool,
+    report_due: Instant,
+    /// What the API server did not take although it accepted the request: it is of another version.
+    refused: Option<Value>,
+    delay: Option<Duration>,
+    next_try: Instant,
+}
+
+/// A step that failed, by upstream's log message.
+struct Failure(&'static str, ApiError);
+
+impl NodeManager {
+    /// A manager that has done nothing yet.
+    pub fn new(deps: Deps) -> Self {
+        Self {
+            deps,
+            listed: false,
+            reconciled: None,
+            announced: None,
+            unschedulable: false,
+            rebooted: false,
+            report_due: Instant::now(),
+            refused: None,
+            delay: None,
+            next_try: Instant::now(),
+        }
+    }
+
+    /// Works until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.work() => {}
+        }
+        Ok(())
+    }
+
+    async fn work(&mut self) {
+        let name = &self.deps.registration.node_name;
+        let mut watch = self.deps.api.list_watch::<Node>(Selection {
+            namespace: None,
+            field_selector: Some(format!("metadata.name={name}")),
+        });
+        loop {
+            let wake = self.step().await;
+            tokio::select! {
+                event = watch.next() => self.take(event),
+                Ok(()) = self.deps.state.changed() => {}
+                Ok(()) = self.deps.runtime.changed() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, event: WatchEvent<Node>) {
+        match event {
+            WatchEvent::Listed(items) => {
+                self.listed = true;
+                match items.into_iter().next() {
+                    Some(Ok(node)) => self.deps.node.replace(*node),
+                    Some(Err(unreadable)) => self.warn_unreadable(&unreadable.why),
+                    None => self.deps.node.clear(),
+                }
+            }
+            WatchEvent::Applied(Ok(node)) => self.deps.node.set(*node),
+            WatchEvent::Applied(Err(unreadable)) => self.warn_unreadable(&unreadable.why),
+            WatchEvent::Deleted(item) => {
+                let uid = match item {
+                    Ok(node) => node.metadata.uid,
+                    Err(unreadable) => unreadable.metadata.uid,
+                };
+                let known = self.deps.node.get();
+                // The event may be older than the object that was created since.
+                if known.is_some_and(|known| known.metadata.uid == uid) {
+                    tracing::info!(node = self.name(), "The node was deleted");
+                    self.deps.node.clear();
+                }
+            }
+            WatchEvent::Failed(error) => {
+                tracing::warn!(node = self.name(), err = %chain(error.as_ref()), "Failed to watch the node");
+            }
+        }
+        self.tell_schedulable();
+    }
+
+    fn warn_unreadable(&self, why: &str) {
+        tracing::warn!(node = self.name(), err = why, "Cannot decode the node");
+    }
+
+    fn name(&self) -> &str {
+        &self.deps.registration.node_name
+    }
+
+    /// Does what is to be done; when to do it again, if nothing happens before.
+    async fn step(&mut self) -> Instant {
+        if Instant::now() < self.next_try {
+            return self.next_try;
+        }
+        let Err(Failure(what, error)) = self.sync().await else {
+            self.delay = None;
+            return Instant::now() + self.deps.update_period;
+        };
+        tracing::error!(node = self.name(), err = %chain(&error), "{what}");
+        let delay = self
+            .delay
+            .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
+        self.delay = Some(delay);
+        self.next_try = Instant::now() + delay;
+        self.next_try
+    }
+
+    async fn sync(&mut self) -> Result<(), Failure> {
+        match self.deps.node.get() {
+            None if !self.listed || !self.deps.registration.register => Ok(()),
+            None => self.create().await,
+            Some(node) => {
+                if self.deps.registration.register {
+                    self.reconcile(&node).await?;
+                }
+                let node = self.deps.node.get().unwrap_or(node);
+                self.report(&node).await
+            }
+        }
+    }
+
+    async fn create(&mut self) -> Result<(), Failure> {
+        tracing::info!(node = self.name(), "Attempting to register node");
+        let generated = self.generate(&Node::default());
+        self.announced = Some(Vec::new());
+        self.announce(&generated);
+        let node = registration::new_node(&self.deps.registration, generated);
+        let created = match self.deps.api.create(None, &node).await {
+            // Somebody else was faster, or the response to an earlier request was lost.
+            Err(error) if error.is_already_exists() => self.deps.api.get(self.place()).await,
+            created => created,
+        };
+        let node: Node =
+            created.map_err(|error| Failure("Unable to register node with API server", error))?;
+        tracing::info!(node = self.name(), "Successfully registered node");
+        self.deps.node.set(node);
+        self.sent(true);
+        Ok(())
+    }
+
+    async fn reconcile(&mut self, node: &Node) -> Result<(), Failure> {
+        if self.reconciled.is_some() && self.reconciled == node.metadata.uid {
+            return Ok(());
+        }
+        let reset = self.deps.reset_devices;
+        if let Some(patch) = registration::reconcile(&self.deps.registration, node, reset) {
+            tracing::info!(node = self.name(), "Node was previously registered");
+            self.patch("Unable to reconcile node with API server", patch)
+                .await?;
+        }
+        self.reconciled.clone_from(&node.metadata.uid);
+        Ok(())
+    }
+
+    async fn report(&mut self, node: &Node) -> Result<(), Failure> {
+        let generated = self.generate(node);
+        let known = || node.status.clone().unwrap_or_default().conditions;
+        self.announced
+            .get_or_insert_with(|| known().unwrap_or_default());
+        self.announce(&generated);
+        if node_status::has_rebooted(node, &self.deps.machine) && !self.rebooted {
+            self.rebooted = true;
+            let boot_id = &self.deps.machine.info.boot_id;
+            let name = self.name();
+            let message = format!("Node {name} has been rebooted, boot id: {boot_id}");
+            let object = ObjectRef::node(name);
+            self.deps.events.warning(&object, "Rebooted", message);
+        }
+        let difference = node_status::difference(node, &generated, false);
+        let changed = difference.is_some() && difference != self.refused;
+        if !changed && Instant::now() < self.report_due {
+            return Ok(());
+        }
+        if let Some(patch) = node_status::difference(node, &generated, true) {
+            self.patch("Error updating node status, will retry", patch)
+                .await?;
+        }
+        let taken = self.deps.node.get();
+        self.refused = taken.and_then(|node| node_status::difference(&node, &generated, false));
+        self.sent(changed);
+        Ok(())
+    }
+
+    async fn patch(&mut self, what: &'static str, patch: Value) -> Result<(), Failure> {
+        let patch = Patch::Strategic(patch);
+        let patched = self
+            .deps
+            .api
+            .patch::<Node>(self.place(), Some("status"), &patch);
+        match patched.await {
+            Ok(node) => {
+                self.deps.node.set(node);
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_not_found() {
+                    self.deps.node.clear();
+                    self.listed = true;
+                }
+                Err(Failure(what, error))
+            }
+        }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place::cluster(&self.deps.registration.node_name)
+    }
+
+    /// A status was sent. After a change the next report has another time of its own, so that nodes that changed
+    /// together do not report together for ever.
+    fn sent(&mut self, changed: bool) {
+        let period = self.deps.report_period;
+        let jitter = if changed { fastrand::f64() - 0.5 } else { 0.0 };
+        self.report_due = Instant::now() + period.mul_f64(1.0 + jitter);
+    }
+
+    fn generate(&mut self, known: &Node) -> Generated {
+        let runtime = self.deps.runtime.borrow_and_update().clone();
+        let problems = problems(&mut self.deps.state);
+        node_status::generate(
+            known,
+            &Facts {
+                machine: &self.deps.machine,
+                settings: &self.deps.status,
+                runtime: &runtime,
+                own_ip: (self.deps.own_ip)(),
+                problems: &problems,
+                now: Timestamp::now(),
+            },
+        )
+    }
+
+    fn announce(&mut self, generated: &Generated) {
+        let after = generated.status.conditions.clone().unwrap_or_default();
+        let before = self.announced.replace(after.clone()).unwrap_or_default();
+        for change in node_status::transitions(&before, &after) {
+            self.tell(change.reason);
+        }
+    }
+
+    fn tell_schedulable(&mut self) {
+        let Some(node) = self.deps.node.get() else {
+            return;
+        };
+        let spec = node.spec.as_ref();
+        let unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
+        if std::mem::replace(&mut self.unschedulable, unschedulable) != unschedulable {
+            self.tell(if unschedulable {
+                "NodeNotSchedulable"
+            } else {
+                "NodeSchedulable"
+            });
+        }
+    }
+
+    fn tell(&self, reason: &'static str) {
+        let name = self.name();
+        let message = format!("Node {name} status is now: {reason}");
+        let object = ObjectRef::node(name);
+        self.deps.events.normal(&object, reason, message);
+    }
+}
+
+/// Why the node is not ready.
+fn problems(state: &mut RuntimeStateReader) -> Vec<String> {
+    let state = state.borrow_and_update();
+    let network = state.network_error();
+    // The rest of the text is upstream's for a pod that waits for the network.
+    let network = network.map(|text| match text.strip_prefix("network is not ready: ") {
+        Some(rest) => rest.to_owned(),
+        None => text,
+    });
+    let runtime = state.runtime_error(Instant::now());
+    runtime.into_iter().chain(network).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! From the known and the wanted status to a strategic merge patch. Pure.
+
+use super::Generated;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
+use serde_json::{Map, Value, json};
+
+/// Members of the status that are replaced as a whole.
+const WHOLE: [&str; 4] = ["images", "runtimeHandlers", "declaredFeatures", "features"];
+/// Members that are merged, so that what was removed has to be said.
+const MERGED: [&str; 4] = ["capacity", "allocatable", "nodeInfo", "daemonEndpoints"];
+
+/// What to send so that the node gets this status; `None` when it has it. Heartbeats alone are a difference only
+/// if `heartbeats`.
+pub fn difference(known: &Node, wanted: &Generated, heartbeats: bool) -> Option<Value> {
+    let nothing = NodeStatus::default();
+    let status = known.status.as_ref().unwrap_or(&nothing);
+    let status = members(status, &wanted.status, heartbeats);
+    let mut patch = Map::new();
+    if !status.is_empty() {
+        patch.insert("status".into(), status.into());
+    }
+    if let Some(metadata) = annotations(known, wanted) {
+        patch.insert("metadata".into(), metadata);
+    }
+    (!patch.is_empty()).then(|| patch.into())
+}
+
+fn annotations(known: &Node, wanted: &Generated) -> Option<Value> {
+    let existing = known.metadata.annotations.as_ref();
+    let mut differing = Map::new();
+    for (name, value) in &wanted.annotations {
+        let before = existing.and_then(|annotations| annotations.get(*name));
+        if before != value.as_ref() {
+            differing.insert((*name).to_owned(), json!(value));
+        }
+    }
+    (!differing.is_empty()).then(|| json!({ "annotations": differing }))
+}
+
+fn members(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Map<String, Value> {
+    let (before, after) = (object(known), object(wanted));
+    let mut patch = Map::new();
+    let (null, empty) = (Value::Null, Map::new());
+    for name in WHOLE {
+        let (old, new) = (
+            before.get(name).unwrap_or(&null),
+            after.get(name).unwrap_or(&null),
+        );
+        if old != new {
+            patch.insert(name.into(), new.clone());
+        }
+    }
+    for name in MERGED {
+        let map = |of: &'_ Map<String, Value>| of.get(name).and_then(Value::as_object).cloned();
+        let (old, new) = (map(&before), map(&after));
+        let part = merged(&old.unwrap_or_default(), new.as_ref().unwrap_or(&empty));
+        if !part.is_empty() {
+            patch.insert(name.into(), part.into());
+        }
+    }
+    if known.addresses != wanted.addresses {
+        // Their key is the type, which two addresses of a node with both families share.
+        let mut list: Vec<Value> = wanted
+            .addresses
+            .iter()
+            .flatten()
+            .map(|a| json!(a))
+            .collect();
+        list.push(json!({ "$patch": "replace" }));
+        patch.insert("addresses".into(), list.into());
+    }
+    let sent = conditions(known, wanted, heartbeats);
+    if !sent.is_empty() {
+        patch.insert("conditions".into(), sent.into());
+    }
+    patch
+}
+
+fn object(status: &NodeStatus) -> Map<String, Value> {
+    match json!(status) {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}
+
+fn merged(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
+    let removed = old.keys().filter(|name| !new.contains_key(*name));
+    let mut patch: Map<String, Value> = removed.map(|name| (name.clone(), Value::Null)).collect();
+    let set = new
+        .iter()
+        .filter(|(name, value)| old.get(*name) != Some(value));
+    patch.extend(set.map(|(name, value)| (name.clone(), value.clone())));
+    patch
+}
+
+/// Conditions are merged by their type, so that those of others need not be named.
+fn conditions(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Vec<Value> {
+    let find = |kind: &str| {
+        let mut all = known.conditions.iter().flatten();
+        all.find(|condition| condition.type_ == kind)
+    };
+    let plain = |condition: &NodeCondition| NodeCondition {
+        last_heartbeat_time: None,
+        ..condition.clone()
+    };
+    let differs = |condition: &&NodeCondition| match find(&condition.type_) {
+        Some(known) if heartbeats => known != *condition,
+        Some(known) => plain(known) != plain(condition),
+        None => true,
+    };
+    let sent = wanted.conditions.iter().flatten().filter(differs);
+    sent.map(|condition| json!(condition)).collect()
+}

@@ -1,0 +1,182 @@
+//! Capacity and allocatable. Pure.
+
+use super::Machine;
+use crate::model::{Amount, Quantity};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use std::collections::BTreeMap;
+
+/// Amounts by resource.
+pub type ResourceList = BTreeMap<String, ApiQuantity>;
+
+const CPU: &str = "cpu";
+const MEMORY: &str = "memory";
+const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+const PODS: &str = "pods";
+const HUGE_PAGES: &str = "hugepages-";
+
+/// An amount, or a share of what there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Threshold {
+    /// Bytes.
+    Bytes(i64),
+    /// Of the capacity, 0 to 1. Upstream keeps it in 32 bits, and the numbers show it.
+    Share(f32),
+}
+
+impl Threshold {
+    fn of(self, capacity: i64) -> i64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+            Self::Share(share) => (capacity as f64 * f64::from(share)) as i64,
+        }
+    }
+}
+
+/// What is kept from pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reservation {
+    /// Thousandths of a CPU.
+    pub milli_cpu: i64,
+    /// Bytes of memory.
+    pub memory: i64,
+    /// Bytes of scratch space.
+    pub ephemeral_storage: i64,
+    /// Below so much free memory pods are evicted.
+    pub memory_threshold: Option<Threshold>,
+    /// Below so much free scratch space pods are evicted.
+    pub storage_threshold: Option<Threshold>,
+}
+
+/// How many pods the node takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodLimits {
+    /// In any case.
+    pub max_pods: u32,
+    /// By CPUs; zero for no such limit.
+    pub pods_per_core: u32,
+}
+
+impl PodLimits {
+    fn on(self, cpus: u32) -> u32 {
+        match self.pods_per_core {
+            0 => self.max_pods,
+            each => cpus.saturating_mul(each).min(self.max_pods),
+        }
+    }
+}
+
+/// What pods may have of CPU, memory and scratch space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocatable {
+    /// Thousandths of a CPU.
+    pub milli_cpu: i64,
+    /// Bytes, before huge pages are subtracted.
+    pub memory: i64,
+    /// Bytes.
+    pub ephemeral_storage: i64,
+}
+
+impl Allocatable {
+    /// What is left of a machine.
+    pub fn of(reservation: &Reservation, milli_cpu: i64, memory: i64, storage: i64) -> Self {
+        let threshold = |threshold: Option<Threshold>, of: i64| {
+            threshold.map_or(0, |threshold| threshold.of(of))
+        };
+        let left = |all: i64, reserved: i64, threshold: i64| {
+            all.saturating_sub(reserved)
+                .saturating_sub(threshold)
+                .max(0)
+        };
+        Self {
+            milli_cpu: left(milli_cpu, reservation.milli_cpu, 0),
+            memory: left(
+                memory,
+                reservation.memory,
+                threshold(reservation.memory_threshold, memory),
+            ),
+            ephemeral_storage: left(
+                storage,
+                reservation.ephemeral_storage,
+                threshold(reservation.storage_threshold, storage),
+            ),
+        }
+    }
+}
+
+/// Capacity and allocatable. Resources of others that the node has (`known`) stay: devices and what administrators
+/// have added. Huge pages of sizes that the kernel does not offer any more go.
+pub(super) fn resources(
+    machine: &Machine,
+    pods: PodLimits,
+    reservation: &Reservation,
+    known: &ResourceList,
+) -> (ResourceList, ResourceList) {
+    let milli_cpu = i64::from(machine.cpus).saturating_mul(1000);
+    let left = Allocatable::of(
+        reservation,
+        milli_cpu,
+        machine.memory,
+        machine.ephemeral_storage.unwrap_or_default(),
+    );
+    let mut capacity = known.clone();
+    capacity.retain(|name, _| !name.starts_with(HUGE_PAGES));
+    if machine.ephemeral_storage.is_none() {
+        capacity.remove(EPHEMERAL_STORAGE);
+    }
+    let mut own = vec![
+        (CPU.to_owned(), Amount::of_milli(milli_cpu)),
+        (MEMORY.to_owned(), Amount::of_bytes(machine.memory)),
+        (PODS.to_owned(), count(pods.on(machine.cpus))),
+    ];
+    let storage = machine.ephemeral_storage.map(Amount::of_bytes);
+    own.extend(storage.map(|amount| (EPHEMERAL_STORAGE.to_owned(), amount)));
+    let mut huge = 0_i64;
+    for (size, bytes) in &machine.huge_pages {
+        huge = huge.saturating_add(*bytes);
+        let size = Amount::of_bytes(*size).to_api().0;
+        own.push((format!("{HUGE_PAGES}{size}"), Amount::of_bytes(*bytes)));
+    }
+    capacity.extend(
+        own.into_iter()
+            .map(|(name, amount)| (name, amount.to_api())),
+    );
+    let mut allocatable = capacity.clone();
+    let memory = left.memory.saturating_sub(huge).max(0);
+    allocatable.insert(CPU.into(), Amount::of_milli(left.milli_cpu).to_api());
+    allocatable.insert(MEMORY.into(), Amount::of_bytes(memory).to_api());
+    if machine.ephemeral_storage.is_some() {
+        let amount = Amount::of_bytes(left.ephemeral_storage);
+        allocatable.insert(EPHEMERAL_STORAGE.into(), amount.to_api());
+    }
+    (capacity, allocatable)
+}
+
+fn count(number: u32) -> Amount {
+    Amount::of_milli(i64::from(number).saturating_mul(1000))
+}
+
+/// Whether a resource is none of Kubernetes' own: such are advertised by device plugins or administrators.
+pub fn is_extended(name: &str) -> bool {
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    !native && !name.starts_with("requests.")
+}
+
+/// The amount of a resource in a configuration's map; nothing unless it can be read.
+pub fn given(map: &BTreeMap<String, String>, name: &str) -> Quantity {
+    let text = map.get(name);
+    text.and_then(|text| Quantity::parse(text).ok())
+        .unwrap_or_default()
+}
+
+/// A threshold as the configuration spells it; `None` for 0 % and 100 %, which switch it off.
+pub fn threshold(text: &str) -> Option<Threshold> {
+    match text.strip_suffix('%') {
+        Some(percent) => {
+            let percent: f32 = percent.parse().ok()?;
+            let used = percent > 0.0 && percent < 100.0;
+            used.then_some(Threshold::Share(percent / 100.0))
+        }
+        None => Some(Threshold::Bytes(Quantity::parse(text).ok()?.value())),
+    }
+}

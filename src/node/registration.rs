@@ -1,0 +1,170 @@
+//! The Node object of a node that is new to the cluster, and how one that is there is brought in line. Pure.
+
+use crate::node::node_status::{Generated, resources};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeSpec, Taint},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Says that a controller attaches volumes to this node.
+const CONTROLLER_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Keeps pods away until the cloud provider has looked at the node.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Labels that a kubelet brings in line on a node that is there; all others are set once.
+const RECONCILED_LABELS: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// What the configuration says of the object.
+#[derive(Clone, Debug)]
+pub struct RegistrationSettings {
+    /// The node's name.
+    pub node_name: String,
+    /// Go's name of the architecture.
+    pub architecture: String,
+    /// `--register-node`.
+    pub register: bool,
+    /// `--node-labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `registerWithTaints`.
+    pub taints: Vec<Taint>,
+    /// `providerID`.
+    pub provider_id: Option<String>,
+    /// `--cloud-provider=external`.
+    pub external_cloud_provider: bool,
+    /// `enableControllerAttachDetach`.
+    pub controller_attach: bool,
+}
+
+/// The object without a status.
+pub fn initial(settings: &RegistrationSettings) -> Node {
+    let pairs = [
+        ("kubernetes.io/hostname", settings.node_name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", &settings.architecture),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", &settings.architecture),
+    ];
+    let own = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut labels = BTreeMap::from(own);
+    labels.extend(settings.labels.clone());
+    let mut taints = settings.taints.clone();
+    if settings.external_cloud_provider {
+        taints.push(Taint {
+            key: UNINITIALIZED.into(),
+            value: Some("true".into()),
+            effect: "NoSchedule".into(),
+            time_added: None,
+        });
+    }
+    let annotation = (CONTROLLER_ATTACH.to_owned(), "true".to_owned());
+    Node {
+        metadata: ObjectMeta {
+            name: Some(settings.node_name.clone()),
+            labels: Some(labels),
+            annotations: settings.controller_attach.then(|| [annotation].into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            provider_id: settings.provider_id.clone(),
+            taints: (!taints.is_empty()).then_some(taints),
+            ..NodeSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The object to create.
+pub fn new_node(settings: &RegistrationSettings, generated: Generated) -> Node {
+    let mut node = initial(settings);
+    node.status = Some(generated.status);
+    let annotations = generated.annotations.into_iter();
+    let set = annotations.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    node.metadata
+        .annotations
+        .get_or_insert_default()
+        .extend(set);
+    node
+}
+
+/// The patch of the status subresource that brings an object that is there in line; `None` when it is. Devices that
+/// were advertised before are zero until they are advertised again, if `reset_devices`.
+pub fn reconcile(
+    settings: &RegistrationSettings,
+    existing: &Node,
+    reset_devices: bool,
+) -> Option<Value> {
+    let wanted = initial(settings);
+    let labels = differing_labels(&wanted, existing);
+    let annotations = differing_annotation(settings, existing);
+    let devices = if reset_devices {
+        zeroed(existing)
+    } else {
+        Map::new()
+    };
+    let mut patch = Map::new();
+    let mut metadata = Map::new();
+    for (name, part) in [("labels", labels), ("annotations", annotations)] {
+        if !part.is_empty() {
+            metadata.insert(name.into(), part.into());
+        }
+    }
+    if !metadata.is_empty() {
+        patch.insert("metadata".into(), metadata.into());
+    }
+    if !devices.is_empty() {
+        let status = json!({ "capacity": devices, "allocatable": devices });
+        patch.insert("status".into(), status);
+    }
+    (!patch.is_empty()).then(|| patch.into())
+}
+
+fn differing_labels(wanted: &Node, existing: &Node) -> Map<String, Value> {
+    let wanted = wanted.metadata.labels.iter().flatten();
+    let ours = wanted.filter(|(name, _)| RECONCILED_LABELS.contains(&name.as_str()));
+    let differing = ours.filter_map(|(name, value)| {
+        let labels = existing.metadata.labels.as_ref();
+        let known = labels.and_then(|labels| labels.get(name));
+        if value.is_empty() {
+            return known.map(|_| (name.clone(), Value::Null));
+        }
+        (known != Some(value)).then(|| (name.clone(), json!(value)))
+    });
+    differing.collect()
+}
+
+fn differing_annotation(settings: &RegistrationSettings, existing: &Node) -> Map<String, Value> {
+    let annotations = existing.metadata.annotations.as_ref();
+    let known = annotations.and_then(|annotations| annotations.get(CONTROLLER_ATTACH));
+    let value = match (settings.controller_attach, known.map(String::as_str)) {
+        (true, Some("true")) | (false, None) => return Map::new(),
+        (true, _) => json!("true"),
+        (false, Some(_)) => Value::Null,
+    };
+    Map::from_iter([(CONTROLLER_ATTACH.to_owned(), value)])
+}
+
+fn zeroed(existing: &Node) -> Map<String, Value> {
+    let status = existing.status.as_ref();
+    let capacity = status.and_then(|status| status.capacity.as_ref());
+    let names = capacity.into_iter().flatten();
+    let devices = names.filter(|(name, amount)| resources::is_extended(name) && amount.0 != "0");
+    devices
+        .map(|(name, _)| (name.clone(), json!("0")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! What the node's status shows of the runtime, read again now and then.
+//!
+//! * Owns: the task `node.runtime`.
+//! * Woken by: a timer.
+//! * Publishes: [`RuntimeFacts`].
+//! * Must never keep the status waiting: a runtime that hangs is reported all the same.
+
+use crate::{
+    cri::{
+        ImageClient, RuntimeClient,
+        v1::{Image, StatusResponse, VersionResponse},
+    },
+    node::node_status::RuntimeFacts,
+};
+use k8s_openapi::api::core::v1::{ContainerImage, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
+use std::time::Duration;
+use tokio::{sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+/// Images come and go without any message of the runtime.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Reads the facts.
+pub struct RuntimeFactsReader {
+    runtime: RuntimeClient,
+    images: ImageClient,
+    facts: watch::Sender<RuntimeFacts>,
+}
+
+impl RuntimeFactsReader {
+    /// A reader, and where the facts are; at first those of these replies.
+    pub fn new(
+        runtime: RuntimeClient,
+        images: ImageClient,
+        version: &VersionResponse,
+        status: &StatusResponse,
+    ) -> (Self, watch::Receiver<RuntimeFacts>) {
+        let (facts, reader) = watch::channel(with_status(
+            RuntimeFacts {
+                version: version_of(version),
+                ..RuntimeFacts::default()
+            },
+            status,
+        ));
+        let own = Self {
+            runtime,
+            images,
+            facts,
+        };
+        (own, reader)
+    }
+
+    /// Reads until shutdown.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let work = async {
+            loop {
+                self.read().await;
+                sleep(PERIOD).await;
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = work => {}
+        }
+        Ok(())
+    }
+
+    /// What cannot be read stays as it was: the runtime's health is reported elsewhere.
+    async fn read(&self) {
+        let (version, status, images) = tokio::join!(
+            self.runtime.version(),
+            self.runtime.status(false),
+            self.images.list_images(None),
+        );
+        let mut next = self.facts.borrow().clone();
+        if let Ok(version) = version {
+            next.version = version_of(&version);
+        }
+        if let Ok(status) = status {
+            next = with_status(next, &status);
+        }
+        if let Ok(images) = images {
+            next.images = Some(listed(images));
+        }
+        self.facts.send_if_modified(|known| {
+            let changed = *known != next;
+            *known = next;
+            changed
+        });
+    }
+}
+
+fn version_of(reply: &VersionResponse) -> String {
+    format!("{}://{}", reply.runtime_name, reply.runtime_version)
+}
+
+fn with_status(facts: RuntimeFacts, status: &StatusResponse) -> RuntimeFacts {
+    let handlers = status.runtime_handlers.iter().map(|handler| {
+        let features = handler.features.as_ref();
+        NodeRuntimeHandler {
+            name: Some(handler.name.clone()),
+            features: features.map(|features| NodeRuntimeHandlerFeatures {
+                recursive_read_only_mounts: Some(features.recursive_read_only_mounts),
+                user_namespaces: Some(features.user_namespaces),
+            }),
+        }
+    });
+    let features = status.features.as_ref();
+    RuntimeFacts {
+        handlers: handlers.collect(),
+        supplemental_groups_policy: features.map(|features| features.supplemental_groups_policy),
+        ..facts
+    }
+}
+
+fn listed(images: Vec<Image>) -> Vec<ContainerImage> {
+    let images = images.into_iter().map(|image| ContainerImage {
+        names: Some([image.repo_digests, image.repo_tags].concat()),
+        size_bytes: Some(i64::try_from(image.size).unwrap_or(i64::MAX)),
+    });
+    let mut images: Vec<_> = images.collect();
+    // The runtime lists them in no order, and an equal list is no change.
+    images.sort_by(|a, b| a.names.cmp(&b.names));
+    images
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::v1::{RuntimeFeatures, RuntimeHandler, RuntimeHandlerFeatures};
+
+    #[test]
+    fn what_the_runtime_does_not_say_is_not_in_the_status() {
+        let version = VersionResponse {
+            runtime_name: "containerd".into(),
+            runtime_version: "1.6.20".into(),
+            ..VersionResponse::default()
+        };
+        assert_eq!(version_of(&version), "containerd://1.6.20");
+        let silent = with_status(RuntimeFacts::default(), &StatusResponse::default());
+        assert_eq!(silent, RuntimeFacts::default());
+        let handler = RuntimeHandler {
+            name: "runc".into(),
+            features: Some(RuntimeHandlerFeatures {
+                recursive_read_only_mounts: true,
+                user_namespaces: false,
+            }),
+        };
+        let status = StatusResponse {
+            runtime_handlers: vec![handler],
+            features: Some(RuntimeFeatures {
+                supplemental_groups_policy: true,
+            }),
+            ..StatusResponse::default()
+        };
+        let facts = with_status(RuntimeFacts::default(), &status);
+        assert_eq!(facts.supplemental_groups_policy, Some(true));
+        let features = facts.handlers[0].features.clone().unwrap();
+        assert_eq!(features.recursive_read_only_mounts, Some(true));
+        assert_eq!(features.user_namespaces, Some(false));
+    }
+
+    #[test]
+    fn an_image_has_its_digests_before_its_tags_and_the_order_of_the_list_is_no_matter() {
+        let image = |digest: &str, tag: &str| Image {
+            repo_digests: vec![digest.into()],
+            repo_tags: vec![tag.into()],
+            size: 7,
+            ..Image::default()
+        };
+        let (one, two) = (image("a@1", "a:1"), image("b@1", "b:1"));
+        let images = listed(vec![two.clone(), one.clone()]);
+        assert_eq!(images, listed(vec![one, two]));
+        let names = images[0].names.clone().unwrap();
+        assert_eq!(names, ["a@1", "a:1"]);
+        assert_eq!(images[0].size_bytes, Some(7));
+    }
+}

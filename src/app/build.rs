@@ -1,6 +1,6 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::{Periods, image_gc, images, introspect::Live, memory, probes, sources};
+use super::{Periods, cluster_pods, image_gc, images, introspect::Live, memory, probes, sources};
 use crate::{
     apiserver::{ApiServer, configmap_secret::Objects},
     base::Tasks,
@@ -36,7 +36,7 @@ use crate::{
     state::events::EventRecorder,
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
-    state::pod_manager::PodManagerWriter,
+    state::pod_manager::{PodChanges, PodManagerWriter},
     state::pod_state_store::PodStateStore,
     state::probe_results::{self, ProbeResults},
     volumes::{HostMounter, KubeletRoot, VolumeManager},
@@ -72,6 +72,8 @@ pub struct Stores {
     pub(super) root: KubeletRoot,
     pub(super) manager: PodManagerWriter,
     pub(super) statuses: StatusManager,
+    /// What changed among pods, if the API server is told.
+    pub(super) changes: Option<Arc<PodChanges>>,
     pub(super) cache: PodCache,
     pub(super) cache_writer: PodCacheWriter,
     pub(super) heartbeat: Heartbeat,
@@ -110,6 +112,7 @@ impl Stores {
         let (cache_writer, cache) =
             pod_cache::pod_cache_with(AddressOrder::of_node(&config.node_ips));
         let keyring = images::keyring(config, &metrics)?;
+        let changes = api.as_ref().map(|_| Arc::<PodChanges>::default());
         Ok(Self {
             keyring,
             records,
@@ -125,8 +128,9 @@ impl Stores {
             images,
             state_store,
             root,
-            manager: PodManagerWriter::default(),
-            statuses: StatusManager::new(),
+            manager: cluster_pods::manager(changes.as_ref()),
+            statuses: cluster_pods::statuses(changes.as_ref()),
+            changes,
             cache,
             cache_writer,
             heartbeat: Heartbeat::new(),
@@ -218,6 +222,9 @@ pub(super) async fn start(
         user_namespaces,
     };
     let runtime = runtime_manager(config, &stores, shared);
+    let writers = cluster_pods::Writers::of(&stores);
+    let (_, host_ips) = watch::channel(vec![node.address().to_owned()]);
+    let remote = cluster_pods::remote(&stores, host_ips);
     let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
         stores.runtime.clone(),
@@ -253,7 +260,8 @@ pub(super) async fn start(
         stores.state_store.clone(),
         status_features,
     );
-    let statuses = Arc::new(statuses.timing(PodStartMetrics::new(&stores.metrics)));
+    let statuses = statuses.timing(PodStartMetrics::new(&stores.metrics));
+    let statuses = Arc::new(cluster_pods::publisher(statuses, remote));
     let reclaim = image_gc::Reclaim {
         collector,
         runtime: runtime.clone(),
@@ -318,6 +326,9 @@ pub(super) async fn start(
         runtime_returned: pleg.returned.clone(),
     };
     let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());
+    if let Some(writers) = writers {
+        writers.start(config, &workers, &ready, tasks);
+    }
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
     }

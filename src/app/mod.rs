@@ -10,6 +10,7 @@
 //! new work, workers end their step, journal flushed, servers drained, under one deadline.
 
 mod build;
+mod cluster_pods;
 mod store_metrics;
 mod images;
 mod introspect;

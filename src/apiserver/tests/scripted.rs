@@ -29,8 +29,38 @@ pub enum Answer {
     Silence,
 }
 
-/// The last part of the path, and the `spec` of the review.
-type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub method: String,
+    pub path: String,
+    /// Null if there is none.
+    pub body: Value,
+}
+
+impl Call {
+    /// The last part of the path.
+    fn kind(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// The status and the body of the response; `None` is no response.
+type Script = dyn Fn(&Call) -> Option<(u16, String)> + Send + Sync;
+
+/// The response to a review.
+fn review(call: &Call, answer: Answer) -> Option<(u16, String)> {
+    Some(match answer {
+        Answer::Silence => return None,
+        Answer::Garbage => (201, format!("<{}>", call.body["spec"])),
+        Answer::Json(201, status) => {
+            let mut review = call.body.clone();
+            review["status"] = status;
+            (201, review.to_string())
+        }
+        Answer::Json(status, body) => (status, body.to_string()),
+    })
+}
 
 /// The server; it ends with the test.
 pub struct Scripted {
@@ -39,7 +69,7 @@ pub struct Scripted {
     /// The authority of client certificates, which replace the token.
     pub clients: Arc<Authority>,
     shown: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
-    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    seen: Arc<Mutex<Vec<Call>>>,
     task: JoinHandle<()>,
 }
 
@@ -53,7 +83,16 @@ impl Drop for Scripted {
 pub const TOKEN: &str = "node-token";
 
 impl Scripted {
+    /// Responds to reviews, by the last part of the path and their `spec`.
     pub async fn start(script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
+        let respond = move |call: &Call| review(call, script(call.kind(), &call.body["spec"]));
+        Self::serving(respond).await
+    }
+
+    /// Responds to every request with a status and a body, or not at all.
+    pub async fn serving(
+        script: impl Fn(&Call) -> Option<(u16, String)> + Send + Sync + 'static,
+    ) -> Self {
         let authority = Authority::new("cluster");
         let own = authority.server("kubernetes");
         let clients = Arc::new(Authority::new("clients"));
@@ -133,8 +172,13 @@ impl Scripted {
     /// The specs of all reviews of a kind so far: `tokenreviews` or `subjectaccessreviews`.
     pub fn seen(&self, kind: &str) -> Vec<Value> {
         let seen = self.seen.lock();
-        let of_kind = seen.iter().filter(|(path, _)| path == kind);
-        of_kind.map(|(_, spec)| spec.clone()).collect()
+        let of_kind = seen.iter().filter(|call| call.kind() == kind);
+        of_kind.map(|call| call.body["spec"].clone()).collect()
+    }
+
+    /// All requests so far.
+    pub fn calls(&self) -> Vec<Call> {
+        self.seen.lock().clone()
     }
 }
 
@@ -160,29 +204,30 @@ pub fn kubeconfig(directory: &Path, port: u16, authority: &Authority) -> PathBuf
 async fn answer(
     request: Request<Incoming>,
     has_certificate: bool,
-    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    seen: Arc<Mutex<Vec<Call>>>,
     script: Arc<Script>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let allowed = format!("Bearer {TOKEN}");
     let known = request.headers().get(header::AUTHORIZATION);
     let known = known.is_some_and(|value| value.as_bytes() == allowed.as_bytes());
     let known = known || has_certificate;
-    let kind = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let kind = kind.to_owned();
+    let (method, path) = (
+        request.method().to_string(),
+        request.uri().path().to_owned(),
+    );
     let body = request.into_body().collect().await.expect("a whole body");
-    let mut review: Value = serde_json::from_slice(&body.to_bytes()).expect("a review");
-    let spec = review["spec"].take();
-    seen.lock().push((kind.clone(), spec.clone()));
-    let (status, text) = match (known, script(&kind, &spec)) {
+    let body = body.to_bytes();
+    let body = if body.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&body).expect("JSON")
+    };
+    let call = Call { method, path, body };
+    seen.lock().push(call.clone());
+    let (status, text) = match (known, script(&call)) {
         (false, _) => (401, "Unauthorized".to_owned()),
-        (true, Answer::Silence) => std::future::pending().await,
-        (true, Answer::Garbage) => (201, format!("<{spec}>")),
-        (true, Answer::Json(201, status)) => {
-            review["spec"] = spec;
-            review["status"] = status;
-            (201, review.to_string())
-        }
-        (true, Answer::Json(status, body)) => (status, body.to_string()),
+        (true, Some(response)) => response,
+        (true, None) => std::future::pending().await,
     };
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = http::StatusCode::from_u16(status).expect("a status");

@@ -14,7 +14,7 @@ mod restart_all;
 mod states;
 #[cfg(test)]
 mod tests;
-mod transition;
+pub(in crate::pods) mod transition;
 
 pub use conditions::{carry_transition_times, is_owned};
 pub(in crate::pods::status) use container_states::unknown_exit;

@@ -14,6 +14,8 @@ mod kubeconfig;
 mod metrics;
 mod request;
 mod review;
+mod subscriptions;
+pub mod token;
 mod transport;
 mod watch;
 #[cfg(test)]

@@ -67,14 +67,21 @@ pub enum WatchEvent<K> {
 /// Objects of one kind: lists them, watches them, resumes the watch where it ended, lists again where that cannot
 /// be, and after a failure waits before the next try.
 pub struct ListWatch<K> {
-    api: ApiServer,
-    selection: Selection,
+    target: Target,
     /// The version of the last list or event; `None` before the first list.
     version: Option<String>,
     stream: Option<Stream>,
     delay: Option<Duration>,
     next_try: Instant,
     kind: PhantomData<fn() -> K>,
+}
+
+/// What is listed and watched.
+struct Target {
+    api: ApiServer,
+    selection: Selection,
+    /// The path of the collection.
+    path: String,
 }
 
 struct Stream {
@@ -124,10 +131,13 @@ enum Line<K> {
 
 impl ApiServer {
     /// Lists and watches objects from the next call of [`ListWatch::next`] on.
-    pub fn list_watch<K>(&self, selection: Selection) -> ListWatch<K> {
+    pub fn list_watch<K: Resource>(&self, selection: Selection) -> ListWatch<K> {
         ListWatch {
-            api: self.clone(),
-            selection,
+            target: Target {
+                api: self.clone(),
+                path: path::<K>(selection.namespace.as_deref(), None, None),
+                selection,
+            },
             version: None,
             stream: None,
             delay: None,
@@ -171,12 +181,12 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     /// One request, or one piece of the response to a watch; `None` when there is nothing to report yet.
     async fn step(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
         let Some(version) = self.version.clone() else {
-            let (version, items) = self.list().await?;
+            let (version, items) = self.target.list().await?;
             self.version = Some(version);
             return Ok(Some(WatchEvent::Listed(items)));
         };
         let Some(stream) = &mut self.stream else {
-            self.stream = Some(self.open(&version).await?);
+            self.stream = Some(self.target.open(&version).await?);
             return Ok(None);
         };
         let Some(line) = stream.line().await? else {
@@ -199,9 +209,11 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             Line::Error(error) => Err(error),
         }
     }
+}
 
+impl Target {
     /// All pages of a consistent list: the first is read from storage and not from a cache that may lag behind.
-    async fn list(&self) -> Result<(String, Vec<Item<K>>), ApiError> {
+    async fn list<K: DeserializeOwned>(&self) -> Result<(String, Vec<Item<K>>), ApiError> {
         let mut items = Vec::new();
         let mut next = None;
         loop {
@@ -237,8 +249,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     fn uri(&self, mut query: Vec<String>) -> String {
         let selector = self.selection.field_selector.as_deref();
         query.extend(selector.map(|selector| parameter("fieldSelector", selector)));
-        let path = path::<K>(self.selection.namespace.as_deref(), None, None);
-        format!("{path}?{}", query.join("&"))
+        format!("{}?{}", self.path, query.join("&"))
     }
 
     async fn open(&self, version: &str) -> Result<Stream, ApiError> {

@@ -2,7 +2,7 @@
 
 use super::{Periods, image_gc, images, introspect::Live, memory, probes, sources};
 use crate::{
-    apiserver::{ApiServer, configmap_secret::Objects},
+    apiserver::{ApiServer, configmap_secret::Objects, token::Tokens},
     base::Tasks,
     base::metrics::Metrics,
     base::otel::Tracer,
@@ -198,8 +198,10 @@ pub(super) async fn start(
     let node = Arc::new(node_facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
     let user_namespaces = user_namespaces(config, &stores.root).await?;
-    let objects = Objects::new(config.local_objects_dir.clone());
-    let volumes = VolumeManager::new(stores.root.clone(), node.clone(), objects, HostMounter);
+    let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
+    let tokens = Tokens::new(stores.api.clone(), objects.changes());
+    let root = stores.root.clone();
+    let volumes = VolumeManager::with_tokens(root, node.clone(), objects, tokens, HostMounter);
     let (results_writer, results) = probe_results::probe_results();
     let admission = Admission {
         sysctls: Allowlist::new(

@@ -3,6 +3,8 @@ pub(crate) mod pki;
 mod renewed;
 #[allow(unreachable_pub)]
 pub(crate) mod scripted;
+#[allow(unreachable_pub)]
+pub(crate) mod stored;
 
 use super::*;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;

@@ -2,8 +2,9 @@
 
 use super::pki::Authority;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Request, Response, header};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -32,6 +33,11 @@ pub enum Answer {
 /// The last part of the path, and the `spec` of the review.
 type Script = dyn Fn(&str, &Value) -> Answer + Send + Sync;
 
+/// The body of a response.
+pub type Reply = BoxBody<Bytes, Infallible>;
+/// Answers a request of a client with these credentials.
+type Handler = dyn Fn(Request<Incoming>, bool) -> BoxFuture<'static, Response<Reply>> + Send + Sync;
+
 /// The server; it ends with the test.
 pub struct Scripted {
     pub port: u16,
@@ -54,6 +60,23 @@ pub const TOKEN: &str = "node-token";
 
 impl Scripted {
     pub async fn start(script: impl Fn(&str, &Value) -> Answer + Send + Sync + 'static) -> Self {
+        let seen = Arc::<Mutex<Vec<_>>>::default();
+        let (all, script): (_, Arc<Script>) = (seen.clone(), Arc::new(script));
+        let reviews = move |request, known| -> BoxFuture<'static, _> {
+            Box::pin(answer(request, known, all.clone(), script.clone()))
+        };
+        let mut server = Self::serve(reviews).await;
+        server.seen = seen;
+        server
+    }
+
+    /// A server of any requests.
+    pub async fn serve(
+        handler: impl Fn(Request<Incoming>, bool) -> BoxFuture<'static, Response<Reply>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
         let authority = Authority::new("cluster");
         let own = authority.server("kubernetes");
         let clients = Arc::new(Authority::new("clients"));
@@ -77,14 +100,14 @@ impl Scripted {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let (seen, shown) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
-        let (all, script): (_, Arc<Script>) = (seen.clone(), Arc::new(script));
+        let shown = Arc::default();
+        let handler: Arc<Handler> = Arc::new(handler);
         let certificates: Arc<Mutex<Vec<Option<Vec<u8>>>>> = Arc::clone(&shown);
         let task = tokio::spawn(async move {
             // Connections end with the server.
             let mut open = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, all, script) = (acceptor.clone(), all.clone(), script.clone());
+                let (acceptor, handler) = (acceptor.clone(), handler.clone());
                 let certificates = certificates.clone();
                 open.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
@@ -94,10 +117,13 @@ impl Scripted {
                     let certificate = chain
                         .and_then(|chain| chain.first())
                         .map(|own| own.to_vec());
-                    let service = service_fn(move |request| {
+                    let service = service_fn(move |request: Request<Incoming>| {
                         certificates.lock().push(certificate.clone());
-                        let has_certificate = certificate.is_some();
-                        answer(request, has_certificate, all.clone(), script.clone())
+                        let allowed = format!("Bearer {TOKEN}");
+                        let token = request.headers().get(header::AUTHORIZATION);
+                        let token = token.is_some_and(|it| it.as_bytes() == allowed.as_bytes());
+                        let reply = handler(request, token || certificate.is_some());
+                        async { Ok::<_, Infallible>(reply.await) }
                     });
                     let served =
                         http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -110,7 +136,7 @@ impl Scripted {
             authority,
             clients,
             shown,
-            seen,
+            seen: Arc::default(),
             task,
         }
     }
@@ -159,14 +185,10 @@ pub fn kubeconfig(directory: &Path, port: u16, authority: &Authority) -> PathBuf
 
 async fn answer(
     request: Request<Incoming>,
-    has_certificate: bool,
+    known: bool,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
     script: Arc<Script>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let allowed = format!("Bearer {TOKEN}");
-    let known = request.headers().get(header::AUTHORIZATION);
-    let known = known.is_some_and(|value| value.as_bytes() == allowed.as_bytes());
-    let known = known || has_certificate;
+) -> Response<Reply> {
     let kind = request.uri().path().rsplit('/').next().unwrap_or_default();
     let kind = kind.to_owned();
     let body = request.into_body().collect().await.expect("a whole body");
@@ -184,7 +206,12 @@ async fn answer(
         }
         (true, Answer::Json(status, body)) => (status, body.to_string()),
     };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+    reply(status, text)
+}
+
+/// A response of one piece.
+pub fn reply(status: u16, text: impl Into<Bytes>) -> Response<Reply> {
+    let mut response = Response::new(Full::new(text.into()).boxed());
     *response.status_mut() = http::StatusCode::from_u16(status).expect("a status");
-    Ok(response)
+    response
 }

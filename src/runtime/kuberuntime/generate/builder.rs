@@ -159,13 +159,13 @@ impl ConfigBuilder {
             true => &node.host_ips,
             false => request.pod_ips,
         };
-        let (uid, cancel) = (pod.uid(), request.cancel);
+        let cancel = request.cancel;
         let objects = wanted_objects(pod, container);
         let env_inputs = EnvInputs {
             pod_ips,
             node,
             files: &read_env_files(container, request.volumes).await?,
-            objects: &self.volumes.objects(&uid, objects, cancel).await?,
+            objects: &self.volumes.objects(pod, objects, cancel).await?,
         };
         let environment =
             make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;

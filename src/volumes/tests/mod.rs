@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 
+mod cluster;
 mod content;
 mod crashes;
 mod dirs;

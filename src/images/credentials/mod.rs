@@ -18,4 +18,4 @@ mod pull_secret;
 pub use keyring::{Keyring, NodeFiles};
 pub use plugins::Plugins;
 pub(super) use pull_secret::{PullLogin, UsedSecret};
-pub use pull_secret::{PullSecret, PullSecrets};
+pub use pull_secret::{PullSecret, PullSecrets, pull_secret_keys, pull_secrets};

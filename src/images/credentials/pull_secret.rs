@@ -2,9 +2,10 @@
 
 use super::auths::Auths;
 use super::docker_config::{Form, parse};
-use crate::apiserver::configmap_secret::{Object, ObjectKey};
+use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
 use crate::base::hex;
 use crate::cri::v1::AuthConfig;
+use crate::model::{Pod, PodExt as _};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
@@ -20,6 +21,36 @@ pub struct PullSecret {
 
 /// The pull secrets of a pod, in its order.
 pub type PullSecrets = Arc<[PullSecret]>;
+
+/// The secrets that a pod names, in its order. Entries without a name are ignored, as the API allows them.
+pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
+    let spec = pod.spec();
+    let references = spec.and_then(|spec| spec.image_pull_secrets.as_ref());
+    let key = |name: &str| ObjectKey {
+        kind: ObjectKind::Secret,
+        namespace: pod.namespace().to_owned(),
+        name: name.to_owned(),
+    };
+    let names = references.into_iter().flatten().map(|it| it.name.as_str());
+    names.filter(|name| !name.is_empty()).map(key).collect()
+}
+
+/// The secrets of these keys, and the names of those that cannot be used, with the reason.
+pub fn pull_secrets(keys: &[ObjectKey], found: &Found) -> (PullSecrets, Vec<(String, String)>) {
+    let (mut secrets, mut failed) = (Vec::new(), Vec::new());
+    for key in keys {
+        let secret = match found.get(key) {
+            Some(Ok(object)) => PullSecret::of(key, object),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err("it was not looked up".to_owned()),
+        };
+        match secret {
+            Ok(secret) => secrets.push(secret),
+            Err(error) => failed.push((key.name.clone(), error)),
+        }
+    }
+    (secrets.into(), failed)
+}
 
 /// A login for a pull.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -122,7 +153,7 @@ fn hash(auth: &AuthConfig) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::configmap_secret::ObjectKind;
+    use crate::apiserver::configmap_secret::ObjectError;
     use k8s_openapi::api::core::v1::Secret;
     use serde_json::json;
 
@@ -178,5 +209,38 @@ mod tests {
         let text = r#"{"username":"u","password":"p\u003c\u0026\u003e"}"#;
         assert_eq!(hash(&login), hex(&Sha256::digest(text)));
         assert_eq!(hash(&AuthConfig::default()), hex(&Sha256::digest("{}")));
+    }
+
+    #[test]
+    fn secrets_that_cannot_be_used_are_named_and_the_others_stay_in_order() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns"},
+            "spec": {"containers": [], "imagePullSecrets":
+                [{"name": "b"}, {}, {"name": "gone"}, {"name": ""}, {"name": "a"}, {"name": "bad"}]},
+        }))
+        .unwrap();
+        let keys = pull_secret_keys(&pod);
+        let names: Vec<_> = keys.iter().map(|key| key.name.as_str()).collect();
+        assert_eq!(names, ["b", "gone", "a", "bad"]);
+        assert!(keys.iter().all(|key| key.namespace == "ns"));
+        let object = |text: &'static str| -> Object {
+            let entry = (".dockerconfigjson".to_owned(), text.into());
+            [entry].into_iter().collect()
+        };
+        let look_up = |key: &ObjectKey| {
+            let object = match key.name.as_str() {
+                "gone" => Err(ObjectError::NotFound(key.clone())),
+                "bad" => Ok(object("hunter2")),
+                _ => Ok(object("{}")),
+            };
+            (key.clone(), object.map(Arc::new))
+        };
+        let (secrets, failed) = pull_secrets(&keys, &keys.iter().map(look_up).collect());
+        let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
+        assert_eq!(failed[0].0, "gone");
+        assert_eq!(failed[0].1, r#"secret "gone" not found"#);
+        assert_eq!(failed[1].0, "bad");
+        assert!(!failed[1].1.contains("hunter2"));
     }
 }

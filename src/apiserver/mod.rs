@@ -8,12 +8,17 @@
 //!   the clients of `TokenReview` and `SubjectAccessReview` in
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
+mod collection;
 pub mod configmap_secret;
 mod error;
 mod kubeconfig;
 mod metrics;
 mod request;
 mod review;
+pub mod runtime_class;
+pub mod service;
+mod subscriptions;
+pub mod token;
 mod transport;
 mod watch;
 #[cfg(test)]

@@ -5,7 +5,10 @@ use super::{
     sources,
 };
 use crate::{
-    apiserver::{ApiServer, configmap_secret::Objects},
+    apiserver::{
+        ApiServer, configmap_secret::Objects, runtime_class::RuntimeClasses, service::Services,
+        token::Tokens,
+    },
     base::Tasks,
     base::metrics::Metrics,
     base::otel::Tracer,
@@ -210,8 +213,17 @@ pub(super) async fn start(
     let node = Arc::new(node_facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
     let user_namespaces = user_namespaces(config, &stores.root).await?;
-    let objects = Objects::new(config.local_objects_dir.clone());
-    let volumes = VolumeManager::new(stores.root.clone(), node.clone(), objects, HostMounter);
+    let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
+    let tokens = Tokens::new(stores.api.clone(), objects.changes());
+    let services = Services::new(stores.api.clone(), objects.changes());
+    let runtime_classes = RuntimeClasses::new(stores.api.clone(), objects.changes());
+    if stores.api.is_some() {
+        tasks.spawn("services", services.clone().run(tasks.shutdown()));
+        let classes = runtime_classes.clone();
+        tasks.spawn("runtime classes", classes.run(tasks.shutdown()));
+    }
+    let root = stores.root.clone();
+    let volumes = VolumeManager::with_tokens(root, node.clone(), objects, tokens, HostMounter);
     let (results_writer, results) = probe_results::probe_results();
     let admission = Admission {
         sysctls: Allowlist::new(
@@ -229,6 +241,8 @@ pub(super) async fn start(
         results: results.clone(),
         features,
         user_namespaces,
+        services,
+        runtime_classes,
     };
     let runtime = runtime_manager(config, &stores, shared);
     let writers = cluster_pods::Writers::of(&stores);
@@ -403,6 +417,8 @@ struct Shared {
     results: ProbeResults,
     features: FeaturesReader,
     user_namespaces: UserNamespaces,
+    services: Services,
+    runtime_classes: RuntimeClasses,
 }
 
 fn runtime_manager(
@@ -429,6 +445,8 @@ fn runtime_manager(
         volumes: shared.volumes,
         user_namespaces: shared.user_namespaces,
         features: shared.features,
+        services: shared.services,
+        runtime_classes: shared.runtime_classes,
         metrics: StartMetrics::new(&stores.metrics),
         config: kuberuntime::Config {
             max_restart_back_off: containers.max_restart_back_off,

@@ -97,7 +97,7 @@ impl Default for Periods {
 
 /// Not a part of the start, for the directory may be on a file system that hangs.
 async fn check_local_objects(path: PathBuf) {
-    if let Some(fault) = Objects::new(Some(path.clone())).fault().await {
+    if let Some(fault) = Objects::new(Some(path.clone()), None).fault().await {
         tracing::warn!(
             path = %path.display(),
             err = fault,

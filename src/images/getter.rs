@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::backoff::PullBackoff;
-use super::credentials::Keyring;
+use super::credentials::{Keyring, PullLogin};
 use super::error::{ImageError, pull_text};
 use super::image_name::ImageName;
 use super::pull_metrics::PullMetrics;
@@ -15,7 +15,7 @@ use super::puller::{PullConfig, PullOrder, Pulled, Puller};
 use super::records::PullRecords;
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::base::{GoDuration, SingleFlight};
-use crate::cri::v1::{AuthConfig, Image, ImageSpec};
+use crate::cri::v1::{Image, ImageSpec};
 use crate::cri::{CriError, ImageClient};
 use crate::model::{PodExt, PodUid, reasons};
 use crate::state::events::EventRecorder;
@@ -119,7 +119,7 @@ impl ImageGetter {
             }
         };
         self.hold_back(request)?;
-        let credentials = self.credentials(&plan).await;
+        let credentials = self.credentials(request, &plan).await;
         self.pull(request, plan, credentials).await
     }
 
@@ -162,6 +162,7 @@ impl ImageGetter {
     pub(super) async fn decide(&self, request: &ImageRequest<'_>) -> Result<Decision, Problem> {
         let ImageRequest { image, policy, .. } = *request;
         let (name, spec) = image_spec(request)?;
+        let repo = name.repo.clone();
         let present = match self.look_up(&spec).await {
             Ok(present) => present,
             // With this policy the registry decides; the lookup only chose the queue.
@@ -179,7 +180,7 @@ impl ImageGetter {
         };
         match (policy, present) {
             (PullPolicy::IfNotPresent | PullPolicy::Never, Some(found))
-                if !self.shared.records.must_pull(image, &found.id) =>
+                if !self.must_pull(request, &found.id, &repo) =>
             {
                 let image = ReadyImage::of(found.id.clone(), Some(&found));
                 Ok(Decision::Use(image))
@@ -192,6 +193,16 @@ impl ImageGetter {
         }
     }
 
+    /// Whether an image that is here may not be used by the pod before its registry allows it.
+    fn must_pull(&self, request: &ImageRequest<'_>, image_ref: &str, repo: &str) -> bool {
+        let secrets = || {
+            let logins = request.secrets.iter().flat_map(|s| s.lookup(repo));
+            logins.filter_map(|login| login.secret).collect()
+        };
+        let records = &self.shared.records;
+        records.must_pull(request.image, image_ref, secrets)
+    }
+
     /// The image, if it is on the machine. Concurrent lookups of one image are a single request.
     async fn look_up(&self, spec: &ImageSpec) -> Result<Option<Image>, CriError> {
         let begin = || {
@@ -202,8 +213,13 @@ impl ImageGetter {
     }
 
     /// The credentials to try for a pull.
-    pub(super) async fn credentials(&self, plan: &PullPlan) -> Vec<AuthConfig> {
-        self.shared.keyring.lookup(&plan.name.repo).await
+    pub(super) async fn credentials(
+        &self,
+        request: &ImageRequest<'_>,
+        plan: &PullPlan,
+    ) -> Vec<PullLogin> {
+        let keyring = &self.shared.keyring;
+        keyring.lookup(&plan.name.repo, request.secrets).await
     }
 
     /// Pulls, and emits the events. The first poll of the future puts the pull into the queue.
@@ -211,7 +227,7 @@ impl ImageGetter {
         &self,
         request: &ImageRequest<'_>,
         plan: PullPlan,
-        credentials: Vec<AuthConfig>,
+        credentials: Vec<PullLogin>,
     ) -> Result<ReadyImage, ImageError> {
         let ImageRequest { object, image, .. } = *request;
         let pod = request.pod.uid();

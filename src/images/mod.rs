@@ -25,6 +25,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+pub use credentials::{PullSecret, PullSecrets, pull_secret_keys, pull_secrets};
 pub use error::ImageError;
 pub(crate) use gc::sandbox_image;
 pub use getter::ImageManagerParts;

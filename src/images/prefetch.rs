@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::credentials::PullSecrets;
 use super::error::ImageError;
 use super::getter::{Decision, ImageGetter};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
@@ -37,6 +38,8 @@ pub struct WantedImage {
     pub image: String,
     /// Whether to pull.
     pub policy: PullPolicy,
+    /// The pod's image pull secrets.
+    pub secrets: PullSecrets,
 }
 
 /// The result of a prefetch.
@@ -225,12 +228,13 @@ impl Work {
             object: &self.wanted.object,
             image: &self.wanted.image,
             policy: self.wanted.policy,
+            secrets: &self.wanted.secrets,
             sandbox_config: Some(&self.sandbox),
         };
         match self.getter.decide(&request).await {
             Ok(Decision::Use(image)) => Outcome::Present(image),
             Ok(Decision::Pull(plan)) => {
-                let credentials = self.getter.credentials(&plan).await;
+                let credentials = self.getter.credentials(&request, &plan).await;
                 let pull = self.getter.pull(&request, plan, credentials);
                 tokio::pin!(pull);
                 // The first poll takes its place in the queue.

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
+use super::credentials::{PullLogin, UsedSecret};
 use super::error::pull_text;
 use super::records::PullRecords;
 use crate::base::{Rate, SingleFlight};
@@ -56,7 +57,7 @@ pub(super) struct Pulled {
 }
 
 /// Pulls of one image, as it was written, with different credentials are different pulls.
-type Key = (String, Vec<AuthConfig>);
+type Key = (String, Vec<PullLogin>);
 
 /// What to pull.
 pub(super) struct PullOrder<'a> {
@@ -67,7 +68,7 @@ pub(super) struct PullOrder<'a> {
     /// It is here already.
     pub(super) present: bool,
     /// Logins to try in order; none for an anonymous pull.
-    pub(super) credentials: Vec<AuthConfig>,
+    pub(super) credentials: Vec<PullLogin>,
     /// The pod's sandbox configuration, where there is one.
     pub(super) sandbox_config: Option<&'a PodSandboxConfig>,
 }
@@ -141,7 +142,7 @@ struct Pull {
     records: PullRecords,
     image: String,
     spec: ImageSpec,
-    credentials: Vec<AuthConfig>,
+    credentials: Vec<PullLogin>,
     sandbox_config: Option<PodSandboxConfig>,
 }
 
@@ -155,8 +156,8 @@ impl Pull {
             )
         })?;
         let begin = Instant::now();
-        let image_ref = match self.with_any_credentials().await {
-            Ok(image_ref) => image_ref,
+        let (image_ref, secret) = match self.with_any_credentials().await {
+            Ok(pulled) => pulled,
             Err(error) => {
                 intent.failed().await;
                 return Err(error);
@@ -167,7 +168,7 @@ impl Pull {
         // Records are looked up by id, and CRI-O answers a pull with the digest of the manifest.
         let id = image.as_ref().map(|image| image.id.as_str());
         let id = id.filter(|id| !id.is_empty()).unwrap_or(&image_ref);
-        intent.pulled(id).await;
+        intent.pulled(id, secret).await;
         Ok(Pulled {
             image_ref,
             took,
@@ -175,15 +176,18 @@ impl Pull {
         })
     }
 
-    async fn with_any_credentials(&mut self) -> Result<String, String> {
+    /// The runtime's reference, and the secret that worked if it was one.
+    async fn with_any_credentials(&mut self) -> Result<(String, Option<UsedSecret>), String> {
         let credentials = std::mem::take(&mut self.credentials);
         if credentials.is_empty() {
-            return self.once(None).await.map_err(|error| pull_text(&error));
+            let pulled = self.once(None).await;
+            let pulled = pulled.map(|image_ref| (image_ref, None));
+            return pulled.map_err(|error| pull_text(&error));
         }
         let mut errors = Vec::new();
-        for auth in credentials {
+        for PullLogin { auth, secret } in credentials {
             match self.once(Some(auth)).await {
-                Ok(image_ref) => return Ok(image_ref),
+                Ok(image_ref) => return Ok((image_ref, secret)),
                 Err(error) => {
                     // Equal failures are reported once.
                     let text = pull_text(&error);

@@ -1,5 +1,6 @@
 //! The image that a container needs, and the image it gets.
 
+use super::credentials::PullSecrets;
 use crate::cri::v1::{Image, PodSandboxConfig};
 use crate::model::Pod;
 use crate::state::events::ObjectRef;
@@ -38,6 +39,8 @@ pub struct ImageRequest<'a> {
     pub image: &'a str,
     /// Whether to pull.
     pub policy: PullPolicy,
+    /// The pod's image pull secrets.
+    pub secrets: &'a PullSecrets,
     /// The pod's sandbox configuration, where there is one.
     pub sandbox_config: Option<&'a PodSandboxConfig>,
 }

@@ -2,6 +2,7 @@
 
 use super::{UnsafeName, content::payload::PathError};
 use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
+use crate::apiserver::token::TokenError;
 use crate::model::QuantityError;
 use crate::resources::{BadAmount, FieldRefError};
 use std::{
@@ -137,9 +138,15 @@ pub enum ContentError {
     /// The volume is to be mounted outside of the container.
     #[error("invalid container mount point {0}")]
     MountPoint(String),
+    /// There is no token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// A token was not looked up.
+    #[error("the token was not looked up")]
+    TokenNotLookedUp,
     /// A source that this kubelet does not have.
-    #[error("a source of the volume is not supported by this kubelet")]
-    UnknownSource,
+    #[error("a {0} source of a projected volume is not supported by this kubelet")]
+    UnknownSource(&'static str),
 }
 
 /// All that is wrong, as upstream lists it: one thing as it is, several in brackets.

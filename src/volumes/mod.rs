@@ -4,8 +4,8 @@
 //!   pod has been given (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files
 //!   that the kubelet writes, sub-paths).
 //! * Woken by its callers; no task of its own, nothing is polled. A pod that has its volumes costs
-//!   one comparison per sync, and a look at the objects that its volumes show, if they show any.
-//! * Publishes: [`VolumePaths`], where each volume is on the node.
+//!   one comparison per sync, and one of the objects and tokens in its volumes, if there are any.
+//! * Publishes: [`VolumePaths`], where each volume is on the node; the pods whose objects or tokens changed.
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a
 //!   volume of another kind; never log what a volume says.
 //! * Answers to upstream's `pkg/kubelet/volumemanager`, `pkg/volume/{emptydir,hostpath,configmap,
@@ -31,15 +31,18 @@ pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
-use crate::apiserver::configmap_secret::{Found, ObjectKey, Objects};
+use crate::apiserver::{
+    configmap_secret::{Found, ObjectKey, Objects},
+    token::Tokens,
+};
 use crate::model::{Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
-use content::Digest;
+use content::{Digest, Inputs};
 use detached::{DetachedWork, NotDone, Permit};
 use parking_lot::Mutex;
 use plan::PlannedVolume;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -84,6 +87,7 @@ struct Shared {
     root: KubeletRoot,
     node: Arc<NodeFacts>,
     objects: Objects,
+    tokens: Tokens,
     mounter: Box<dyn Mounter>,
     prepared: Mutex<HashMap<PodUid, Known>>,
     detached: DetachedWork,
@@ -117,11 +121,23 @@ impl VolumeManager {
         objects: Objects,
         mounter: impl Mounter,
     ) -> Self {
+        Self::with_tokens(root, node, objects, Tokens::default(), mounter)
+    }
+
+    /// The same on a node that gets tokens of service accounts.
+    pub fn with_tokens(
+        root: KubeletRoot,
+        node: Arc<NodeFacts>,
+        objects: Objects,
+        tokens: Tokens,
+        mounter: impl Mounter,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 root,
                 node,
                 objects,
+                tokens,
                 mounter: Box::new(mounter),
                 prepared: Mutex::default(),
                 detached: DetachedWork::default(),
@@ -174,14 +190,17 @@ impl VolumeManager {
         pod: &Pod,
         cancel: &CancellationToken,
     ) -> Result<Prepared, VolumeError> {
+        self.shared.objects.register(pod);
         let plan = plan::plan(pod, &self.shared.node)?;
         let uid = pod.uid();
+        let tokens = plan::token_keys(&plan);
+        self.shared.tokens.register(&uid, tokens.clone());
         let known = self.shared.prepared.lock().get(&uid).cloned();
         let known = known.filter(|known| *known.plan == plan);
         let mut keys = plan::object_keys(&plan);
         if let Some(known) = &known {
             keys.retain(|key| !known.fixed.contains_key(key));
-            if keys.is_empty() {
+            if keys.is_empty() && tokens.is_empty() {
                 return Ok(Prepared {
                     paths: known.paths.clone(),
                     stale: Vec::new(),
@@ -199,28 +218,34 @@ impl VolumeManager {
             });
         }
         let shared = self.shared.clone();
-        let of = uid.clone();
+        let (of, objects) = (uid.clone(), self.shared.objects.of(pod));
         let work = |permit| async move {
-            let found = shared.objects.get(keys).await;
-            shared.make(of, plan, known, found, permit).await
+            let (objects, tokens) = tokio::join!(objects.get(keys), shared.tokens.get(tokens));
+            let inputs = Inputs { objects, tokens };
+            shared.make(of, plan, known, inputs, permit).await
         };
         self.detached(&uid, work, cancel).await?
     }
 
-    /// Config maps and secrets for a pod's variables. They may be on a file system that hangs: errors
-    /// are those of [`Self::prepare`].
+    /// Config maps and secrets that a pod refers to. They may be on a file system that hangs: errors are
+    /// those of [`Self::prepare`], which has to be called first.
     pub async fn objects(
         &self,
-        uid: &PodUid,
+        pod: &Pod,
         keys: BTreeSet<ObjectKey>,
         cancel: &CancellationToken,
     ) -> Result<Found, VolumeError> {
         if keys.is_empty() {
             return Ok(Found::new());
         }
-        let objects = self.shared.objects.clone();
+        let objects = self.shared.objects.of(pod);
         let work = |_| async move { objects.get(keys).await };
-        self.detached(uid, work, cancel).await
+        self.detached(&pod.uid(), work, cancel).await
+    }
+
+    /// Waits until objects or tokens of pods changed; takes these pods.
+    pub async fn changed(&self) -> HashSet<PodUid> {
+        self.shared.objects.changed().await
     }
 
     async fn detached<T, F>(
@@ -272,6 +297,8 @@ impl VolumeManager {
     /// containers runs any more; doing it again is fine. Waits for what a sync left behind, as long as
     /// that makes something.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.shared.objects.forget(uid);
+        self.shared.tokens.forget(uid);
         self.shared.detached.idle(uid).await;
         let shared = self.shared.clone();
         let uid = uid.clone();

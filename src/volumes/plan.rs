@@ -2,7 +2,7 @@
 
 use super::content::{self, ContentVolume, Group};
 use super::{SetUpError, VolumeError, paths::Plugin, record::Record};
-use crate::apiserver::configmap_secret::ObjectKey;
+use crate::apiserver::{configmap_secret::ObjectKey, token::TokenKey};
 use crate::model::{Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
@@ -150,6 +150,14 @@ pub(super) fn object_keys(plan: &[PlannedVolume]) -> BTreeSet<ObjectKey> {
     let contents = plan.iter().filter_map(PlannedVolume::content);
     contents
         .flat_map(|volume| content::object_keys(&volume.sources))
+        .collect()
+}
+
+/// The tokens that are in volumes.
+pub(super) fn token_keys(plan: &[PlannedVolume]) -> BTreeSet<TokenKey> {
+    let contents = plan.iter().filter_map(PlannedVolume::content);
+    contents
+        .flat_map(|volume| content::token_keys(&volume.sources))
         .collect()
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Known, PodDir, Prepared, SetUpError, Shared, SubPathRequest, VolumeError, VolumePath,
     VolumePaths,
-    content::{self, ContentVolume, Digest},
+    content::{self, ContentVolume, Digest, Inputs},
     detached::Permit,
     empty_dir, host_path,
     plan::{PlannedVolume, VolumeKind},
@@ -23,18 +23,19 @@ impl Shared {
         uid: PodUid,
         plan: Vec<PlannedVolume>,
         known: Option<Known>,
-        mut found: Found,
+        mut inputs: Inputs,
         permit: Permit,
     ) -> Result<Prepared, VolumeError> {
         if let Some(known) = &known {
             let fixed = known.fixed.iter();
-            found.extend(fixed.map(|(key, it)| (key.clone(), it.clone())));
+            let fixed = fixed.map(|(key, it)| (key.clone(), it.clone()));
+            inputs.objects.extend(fixed);
         }
         // What a host path leads to may hang.
         let is_foreign = plan.iter().any(is_host_path);
         let prepare = move || match known {
-            Some(known) => self.refresh(uid, known, &found, &permit),
-            None => self.prepare(uid, plan, &found, &permit),
+            Some(known) => self.refresh(uid, known, &inputs, &permit),
+            None => self.prepare(uid, plan, &inputs, &permit),
         };
         if is_foreign {
             tokio::task::spawn_blocking(prepare).await?
@@ -47,7 +48,7 @@ impl Shared {
         &self,
         uid: PodUid,
         plan: Vec<PlannedVolume>,
-        found: &Found,
+        inputs: &Inputs,
         permit: &Permit,
     ) -> Result<Prepared, VolumeError> {
         let pod = self.root.pod(&uid)?;
@@ -64,7 +65,7 @@ impl Shared {
             // the clean-up to wait: nothing of it is taken down.
             let creating = permit.begin().ok_or(VolumeError::Cancelled)?;
             let _making = (!is_host_path(volume)).then_some(creating);
-            let path = self.set_up(&pod, volume, found, &mut made);
+            let path = self.set_up(&pod, volume, inputs, &mut made);
             let path = path.map_err(|source| of_volume(&volume.name, source))?;
             made.paths.insert(volume.name.clone(), path);
         }
@@ -73,7 +74,7 @@ impl Shared {
             plan: Arc::new(plan),
             paths: paths.clone(),
             shown: Arc::new(made.shown),
-            fixed: Arc::new(immutable(found)),
+            fixed: Arc::new(immutable(&inputs.objects)),
         };
         let _making = permit.begin().ok_or(VolumeError::Cancelled)?;
         self.prepared.lock().insert(uid, known);
@@ -86,7 +87,7 @@ impl Shared {
         &self,
         uid: PodUid,
         known: Known,
-        found: &Found,
+        inputs: &Inputs,
         permit: &Permit,
     ) -> Result<Prepared, VolumeError> {
         let _making = permit.begin().ok_or(VolumeError::Cancelled)?;
@@ -98,11 +99,12 @@ impl Shared {
                 continue;
             };
             let mut keys = content::object_keys(&content.sources).into_iter();
-            if keys.all(|key| known.fixed.contains_key(&key)) {
+            let has_tokens = !content::token_keys(&content.sources).is_empty();
+            if !has_tokens && keys.all(|key| known.fixed.contains_key(&key)) {
                 continue;
             }
             let before = shown.get(&volume.name).copied();
-            match update(&path.host_path, content, found, before) {
+            match update(&path.host_path, content, inputs, before) {
                 Ok(now) if Some(now) == before => {}
                 Ok(now) => {
                     Arc::make_mut(&mut shown).insert(volume.name.clone(), now);
@@ -112,8 +114,9 @@ impl Shared {
         }
         let paths = known.paths.clone();
         let mut fixed = known.fixed.clone();
-        if immutable(found).len() > fixed.len() {
-            fixed = Arc::new(immutable(found));
+        let fixed_now = immutable(&inputs.objects);
+        if fixed_now.len() > fixed.len() {
+            fixed = Arc::new(fixed_now);
         }
         if !Arc::ptr_eq(&shown, &known.shown) || !Arc::ptr_eq(&fixed, &known.fixed) {
             let known = Known {
@@ -130,7 +133,7 @@ impl Shared {
         &self,
         pod: &PodDir,
         volume: &PlannedVolume,
-        found: &Found,
+        inputs: &Inputs,
         made: &mut Made,
     ) -> Result<VolumePath, SetUpError> {
         let (name, mounter) = (&volume.name, self.mounter.as_ref());
@@ -152,7 +155,7 @@ impl Shared {
                 })
             }
             VolumeKind::Content(content) => {
-                let host_path = self.set_up_content(pod, name, content, found, made)?;
+                let host_path = self.set_up_content(pod, name, content, inputs, made)?;
                 Ok(VolumePath {
                     host_path,
                     managed: true,
@@ -169,16 +172,16 @@ impl Shared {
         pod: &PodDir,
         name: &str,
         volume: &ContentVolume,
-        found: &Found,
+        inputs: &Inputs,
         made: &mut Made,
     ) -> Result<PathBuf, SetUpError> {
         let mounter = self.mounter.as_ref();
-        if content::is_fixed(&volume.sources, found)
+        if content::is_fixed(&volume.sources, &inputs.objects)
             && let Some(path) = content::made_before(pod, name, volume, mounter)
         {
             return Ok(path);
         }
-        let payload = match content::content_of(volume, found) {
+        let payload = match content::content_of(volume, inputs) {
             Ok(payload) => payload,
             Err(error) => {
                 let Some(path) = content::made_before(pod, name, volume, mounter) else {
@@ -236,10 +239,10 @@ struct Made {
 fn update(
     directory: &Path,
     volume: &ContentVolume,
-    found: &Found,
+    inputs: &Inputs,
     before: Option<Digest>,
 ) -> Result<Digest, SetUpError> {
-    let payload = content::content_of(volume, found)?;
+    let payload = content::content_of(volume, inputs)?;
     let now = content::digest(&payload);
     if Some(now) != before {
         content::write(directory, volume, &payload)?;

@@ -1,20 +1,29 @@
 //! ConfigMaps and Secrets that pods refer to.
 //!
-//! * Owns: reading them from a directory of the node, if there is one (`--local-objects-dir`, an extension of
-//!   ours for nodes without an API server).
-//! * Woken by its callers, for volumes and for environment variables; keeps nothing.
-//! * Publishes nothing.
-//! * Must never log, keep or show the data of an object, and never read outside of its directory.
+//! * Owns: for pods of the API server, a watch per object that one of them uses; for static pods, reading a
+//!   directory of the node, if there is one (`--local-objects-dir`, an extension of ours).
+//! * Woken by its callers, for volumes and for environment variables, and by watches.
+//! * Publishes: the pods whose objects changed.
+//! * Must never log or show the data of an object, never read outside of its directory, never give a static
+//!   pod an object of the API server or another pod a file, and never take a failure for a missing object.
 //! * Answers to upstream's `pkg/kubelet/configmap` and `pkg/kubelet/secret`.
 
+mod api;
 mod local;
 mod object;
+mod references;
 
 pub use local::MAX_OBJECT_BYTES;
 pub use object::{Found, Object, ObjectError, ObjectKey, ObjectKind};
 
+use super::ApiServer;
+use crate::{
+    base::DirtySet,
+    model::{Pod, PodExt as _, PodUid},
+};
+use api::ApiObjects;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -28,10 +37,23 @@ const MAX_READS: usize = 8;
 
 const TIMED_OUT: &str = "its directory does not answer";
 
-/// The source of ConfigMaps and Secrets. Cheap to clone.
-#[derive(Clone, Debug, Default)]
+/// The sources of ConfigMaps and Secrets. Cheap to clone.
+#[derive(Clone, Default)]
 pub struct Objects {
     local: Option<Arc<LocalObjectsDir>>,
+    api: Option<ApiObjects>,
+    changed: Arc<DirtySet<PodUid>>,
+}
+
+/// The source for one pod. Cheap to clone.
+#[derive(Clone)]
+pub struct PodObjects(Source);
+
+#[derive(Clone)]
+enum Source {
+    None,
+    Local(Arc<LocalObjectsDir>),
+    Api(ApiObjects),
 }
 
 #[derive(Debug)]
@@ -59,14 +81,18 @@ impl LocalObjectsDir {
 }
 
 impl Objects {
-    /// Objects below a directory: `configmaps/<namespace>/<name>/<key>` and `secrets/<namespace>/<name>/<key>`;
-    /// a file `..immutable` beside the keys makes an object immutable. Without a directory there are none.
-    pub fn new(local: Option<PathBuf>) -> Self {
+    /// For static pods, objects below a directory: `configmaps/<namespace>/<name>/<key>` and
+    /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object immutable. For
+    /// other pods, those of the API server.
+    pub fn new(local: Option<PathBuf>, api: Option<ApiServer>) -> Self {
+        let changed = Arc::<DirtySet<PodUid>>::default();
         Self {
             local: local.map(|path| {
                 let reads = Arc::new(Semaphore::new(MAX_READS));
                 Arc::new(LocalObjectsDir { path, reads })
             }),
+            api: api.map(|api| ApiObjects::new(api, changed.clone())),
+            changed,
         }
     }
 
@@ -80,31 +106,87 @@ impl Objects {
         }
     }
 
-    /// Reads all of these. An empty list costs nothing.
+    /// Where this pod's objects are: static pods have files, others what the API server has.
+    pub fn of(&self, pod: &Pod) -> PodObjects {
+        let source = if pod.is_static() {
+            self.local.clone().map(Source::Local)
+        } else {
+            self.api.clone().map(Source::Api)
+        };
+        PodObjects(source.unwrap_or(Source::None))
+    }
+
+    /// Follows what this pod refers to from now on, and nothing else for it.
+    pub fn register(&self, pod: &Pod) {
+        if let (Some(api), false) = (&self.api, pod.is_static()) {
+            api.register(&pod.uid(), references::references(pod));
+        }
+    }
+
+    /// Follows nothing for a pod any more.
+    pub fn forget(&self, uid: &PodUid) {
+        if let Some(api) = &self.api {
+            api.forget(uid);
+        }
+    }
+
+    /// Waits until something changed that pods refer to; takes them.
+    pub async fn changed(&self) -> HashSet<PodUid> {
+        self.changed.take().await
+    }
+
+    /// Where other things that pods refer to mark those that use them.
+    pub fn changes(&self) -> Arc<DirtySet<PodUid>> {
+        self.changed.clone()
+    }
+
+    /// How many objects of the API server pods refer to.
+    pub fn len(&self) -> usize {
+        self.api.as_ref().map_or(0, ApiObjects::len)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl PodObjects {
+    /// Reads all of these, within a bounded time. An empty list costs nothing.
     pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> Found {
         if keys.is_empty() {
             return Found::new();
         }
-        let Some(directory) = self.local.clone() else {
-            let without = |key: ObjectKey| (key.clone(), Err(ObjectError::NoSource(key)));
-            return keys.into_iter().map(without).collect();
-        };
-        let wanted = keys.clone();
-        let read = move |directory: &Path| {
-            let read = |key: ObjectKey| {
-                let object = local::read(directory, &key);
-                (key, object.map(Arc::new))
-            };
-            wanted.into_iter().map(read).collect()
-        };
-        let timed_out = |key: ObjectKey| {
-            let why = TIMED_OUT.to_owned();
-            (key.clone(), Err(ObjectError::Unreadable { key, why }))
-        };
-        let found = directory.read(read).await;
-        found.unwrap_or_else(|| keys.into_iter().map(timed_out).collect())
+        match &self.0 {
+            Source::None => {
+                let without = |key: ObjectKey| (key.clone(), Err(ObjectError::NoSource(key)));
+                keys.into_iter().map(without).collect()
+            }
+            Source::Local(directory) => read_files(directory.clone(), keys).await,
+            Source::Api(objects) => objects.get(keys).await,
+        }
     }
+}
+
+async fn read_files(directory: Arc<LocalObjectsDir>, keys: BTreeSet<ObjectKey>) -> Found {
+    let wanted = keys.clone();
+    let read = move |directory: &Path| {
+        let read = |key: ObjectKey| {
+            let object = local::read(directory, &key);
+            (key, object.map(Arc::new))
+        };
+        wanted.into_iter().map(read).collect()
+    };
+    let timed_out = |key: ObjectKey| {
+        let why = TIMED_OUT.to_owned();
+        (key.clone(), Err(ObjectError::Unreadable { key, why }))
+    };
+    let found = directory.read(read).await;
+    found.unwrap_or_else(|| keys.into_iter().map(timed_out).collect())
 }
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod api_tests;

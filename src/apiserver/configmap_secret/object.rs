@@ -1,6 +1,7 @@
 //! An object's key, its data, and why there may be none. Pure.
 
 use bytes::Bytes;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// The kinds of objects.
@@ -40,6 +41,8 @@ pub type Found = BTreeMap<ObjectKey, Result<Arc<Object>, ObjectError>>;
 pub struct Object {
     entries: BTreeMap<String, Bytes>,
     immutable: bool,
+    uid: String,
+    secret_type: String,
 }
 
 /// The keys without their values.
@@ -53,7 +56,35 @@ impl FromIterator<(String, Bytes)> for Object {
     fn from_iter<I: IntoIterator<Item = (String, Bytes)>>(entries: I) -> Self {
         Self {
             entries: entries.into_iter().collect(),
-            immutable: false,
+            ..Self::default()
+        }
+    }
+}
+
+/// Text and binary data; the API has no key in both.
+impl From<ConfigMap> for Object {
+    fn from(object: ConfigMap) -> Self {
+        let text = object.data.unwrap_or_default().into_iter();
+        let text = text.map(|(key, value)| (key, value.into()));
+        let binary = object.binary_data.unwrap_or_default().into_iter();
+        let binary = binary.map(|(key, value)| (key, value.0.into()));
+        Self {
+            entries: text.chain(binary).collect(),
+            immutable: object.immutable == Some(true),
+            uid: object.metadata.uid.unwrap_or_default(),
+            secret_type: String::new(),
+        }
+    }
+}
+
+impl From<Secret> for Object {
+    fn from(object: Secret) -> Self {
+        let data = object.data.unwrap_or_default().into_iter();
+        Self {
+            entries: data.map(|(key, value)| (key, value.0.into())).collect(),
+            immutable: object.immutable == Some(true),
+            uid: object.metadata.uid.unwrap_or_default(),
+            secret_type: object.type_.unwrap_or_default(),
         }
     }
 }
@@ -80,6 +111,16 @@ impl Object {
     pub fn is_immutable(&self) -> bool {
         self.immutable
     }
+
+    /// `metadata.uid`; empty for one that is a file.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// `type` of a Secret; empty for one that is a file.
+    pub fn secret_type(&self) -> &str {
+        &self.secret_type
+    }
 }
 
 /// Why there is no object; upstream's texts where it has one.
@@ -91,6 +132,17 @@ pub enum ObjectError {
     /// The object does not exist.
     #[error("{} {:?} not found", .0.kind, .0.name)]
     NotFound(ObjectKey),
+    /// The API server has not returned it yet. Whether it exists is unknown.
+    #[error("failed to sync {} cache: {why}", .key.kind)]
+    Unsynced {
+        /// The object.
+        key: ObjectKey,
+        /// What the latest request failed with.
+        why: String,
+    },
+    /// No pod that is known refers to it.
+    #[error("object {:?}/{:?} not registered", .0.namespace, .0.name)]
+    NotRegistered(ObjectKey),
     /// The object exists and is refused.
     #[error("{} {:?} cannot be read: {why}", .key.kind, .key.name)]
     Unreadable {

@@ -14,6 +14,18 @@ fn key(kind: ObjectKind, name: &str) -> ObjectKey {
     }
 }
 
+fn static_pod() -> Pod {
+    pod_of("file", "static")
+}
+
+pub(super) fn pod_of(source: &str, uid: &str) -> Pod {
+    serde_json::from_value(serde_json::json!({"metadata": {
+        "name": uid, "namespace": "shop", "uid": uid,
+        "annotations": {"kubernetes.io/config.source": source},
+    }}))
+    .unwrap()
+}
+
 fn put(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
     let path = dir.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -21,8 +33,9 @@ fn put(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
 }
 
 async fn get(dir: &Path, key: ObjectKey) -> Result<Arc<Object>, ObjectError> {
-    let objects = Objects::new(Some(dir.to_path_buf()));
+    let objects = Objects::new(Some(dir.to_path_buf()), None);
     objects
+        .of(&static_pod())
         .get([key.clone()].into())
         .await
         .remove(&key)
@@ -88,7 +101,10 @@ async fn missing_objects_have_upstreams_errors() {
         key(ObjectKind::Secret, "db"),
         key(ObjectKind::ConfigMap, "app"),
     ];
-    let found = Objects::default().get(wanted.into()).await;
+    let found = Objects::default()
+        .of(&static_pod())
+        .get(wanted.into())
+        .await;
     let texts: Vec<_> = found
         .into_values()
         .map(|found| found.unwrap_err().to_string())
@@ -263,13 +279,14 @@ fn two_versions_are_never_mixed() {
 async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it_answers() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "secrets/shop/db/user", "admin");
-    let objects = Objects::new(Some(dir.path().to_path_buf()));
+    let objects = Objects::new(Some(dir.path().to_path_buf()), None);
+    let files = objects.of(&static_pod());
     // Each read that hangs keeps its permit.
     let reads = objects.local.as_ref().unwrap().reads.clone();
     let hanging = reads.try_acquire_many_owned(MAX_READS as u32).unwrap();
     let key = key(ObjectKind::Secret, "db");
     let begun = tokio::time::Instant::now();
-    let error = objects.get([key.clone()].into()).await[&key]
+    let error = files.get([key.clone()].into()).await[&key]
         .clone()
         .unwrap_err();
     assert_eq!(begun.elapsed(), READ_TIMEOUT);
@@ -278,8 +295,8 @@ async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it
     assert!(!error.is_not_found());
     assert_eq!(objects.fault().await, Some("its directory does not answer"));
     drop(hanging);
-    assert!(objects.get([key.clone()].into()).await[&key].is_ok());
+    assert!(files.get([key.clone()].into()).await[&key].is_ok());
     assert_eq!(objects.fault().await, None);
-    let missing = Objects::new(Some(dir.path().join("missing")));
+    let missing = Objects::new(Some(dir.path().join("missing")), None);
     assert_eq!(missing.fault().await, Some("is no directory"));
 }

@@ -7,6 +7,8 @@ mod requests;
 #[allow(unreachable_pub)]
 pub(crate) mod scripted;
 mod watches;
+#[allow(unreachable_pub)]
+pub(crate) mod stored;
 
 use super::*;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;

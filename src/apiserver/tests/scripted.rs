@@ -68,6 +68,11 @@ impl Pushed {
         self.bytes(format!("{line}\n")).await;
     }
 
+    /// Waits until nobody reads it any more.
+    pub async fn closed(&self) {
+        self.0.closed().await;
+    }
+
     /// Breaks the response in the middle.
     pub async fn cut(self) {
         let error = io::Error::other("cut");

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::auths::Auths;
 use super::docker_config::{Form, parse};
 use super::plugins::Plugins;
+use super::pull_secret::{PullLogin, PullSecret};
 use crate::base::with_own_files;
 use crate::cri::v1::AuthConfig;
 use crate::host::files::read_head_or_empty;
@@ -92,11 +93,22 @@ impl Keyring {
         }
     }
 
-    /// The logins to try for an image, named in full and without tag; none for an anonymous pull.
-    pub async fn lookup(&self, repo: &str) -> Vec<AuthConfig> {
-        let mut logins = self.node_auths().await.lookup(repo);
-        logins.extend(self.inner.plugins.auths(repo).await.lookup(repo));
-        logins.into_iter().map(AuthConfig::from).collect()
+    /// The logins to try for an image, named in full and without tag: those of the pod's secrets first. None
+    /// for an anonymous pull.
+    pub(in crate::images) async fn lookup(
+        &self,
+        repo: &str,
+        secrets: &[PullSecret],
+    ) -> Vec<PullLogin> {
+        let mut logins: Vec<PullLogin> = secrets.iter().flat_map(|s| s.lookup(repo)).collect();
+        let mut own = self.node_auths().await.lookup(repo);
+        own.extend(self.inner.plugins.auths(repo).await.lookup(repo));
+        let own = own.into_iter().map(|login| PullLogin {
+            auth: AuthConfig::from(login),
+            secret: None,
+        });
+        logins.extend(own);
+        logins
     }
 
     async fn node_auths(&self) -> Auths {
@@ -125,10 +137,10 @@ mod tests {
     }
 
     async fn user(keyring: &Keyring) -> String {
-        let found = keyring.lookup("a.io/x").await;
+        let found = keyring.lookup("a.io/x", &[]).await;
         found
             .first()
-            .map_or(String::new(), |auth| auth.username.clone())
+            .map_or(String::new(), |login| login.auth.username.clone())
     }
 
     #[tokio::test]

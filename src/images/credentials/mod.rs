@@ -1,4 +1,4 @@
-//! The node's registry credentials: what a pull logs in with when the pod brings nothing.
+//! Registry credentials: what a pull logs in with, from the pod's secrets and then from the node.
 //!
 //! * **Owns** the reading of docker configuration files, in upstream's places and order, and the programs
 //!   that provide logins.
@@ -13,6 +13,9 @@ mod docker_config;
 mod keyring;
 mod matching;
 mod plugins;
+mod pull_secret;
 
 pub use keyring::{Keyring, NodeFiles};
 pub use plugins::Plugins;
+pub(super) use pull_secret::{PullLogin, UsedSecret};
+pub use pull_secret::{PullSecret, PullSecrets, pull_secret_keys, pull_secrets};

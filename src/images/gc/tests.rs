@@ -274,7 +274,7 @@ async fn records_of_pulls_go_with_their_images() {
     let world = World::new(&["a"], &["a"]);
     for (name, id) in [("r.io/a:1", "a"), ("r.io/gone:1", "gone")] {
         let intent = world.records.intend(name).await.unwrap();
-        intent.pulled(id).await;
+        intent.pulled(id, None).await;
     }
     let records = || {
         std::fs::read_dir(world.root.path().join("image_manager/pulled"))

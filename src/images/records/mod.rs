@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 
 use self::disk::{Disk, FileName};
 use self::record::{Credentials, Known, PulledRecord};
+use super::credentials::UsedSecret;
 use super::image_name::ImageName;
 use crate::base::with_own_files;
 use crate::cri::v1::Image;
@@ -103,8 +104,13 @@ impl PullRecords {
     }
 
     /// Whether an image that is here under the runtime's reference `image_ref` has to be pulled all
-    /// the same, to see whether a pod of this node may have it.
-    pub(super) fn must_pull(&self, image: &str, image_ref: &str) -> bool {
+    /// the same, to see whether a pod with these secrets may have it.
+    pub(super) fn must_pull(
+        &self,
+        image: &str,
+        image_ref: &str,
+        secrets: impl FnOnce() -> Vec<UsedSecret>,
+    ) -> bool {
         let Some(inner) = &self.inner else {
             return false;
         };
@@ -112,7 +118,8 @@ impl PullRecords {
         let pulled = state.pulled.get(&FileName::of(image_ref));
         let under_way = state.intents.contains_key(&FileName::of(image));
         let plain = ImageName::without_tag_and_digest(image);
-        policy::must_pull(&inner.policy, plain.as_deref(), image, pulled, under_way)
+        let plain = plain.as_deref();
+        policy::must_pull(&inner.policy, plain, image, pulled, under_way, secrets)
     }
 
     /// Notes that an image is about to be pulled. It must be on disk before the pull: were the
@@ -274,12 +281,16 @@ pub(super) struct Intent {
 }
 
 impl Intent {
-    /// The image was pulled anonymously or with a login of the node: every pod of it may use it.
-    pub(super) async fn pulled(mut self, image_ref: &str) {
+    /// The image was pulled with a login of this secret. Without one, it was anonymously or with a login of the
+    /// node: every pod of it may use the image.
+    pub(super) async fn pulled(mut self, image_ref: &str, secret: Option<UsedSecret>) {
         let Some(inner) = self.inner.take() else {
             return;
         };
-        let credentials = Some(Credentials::of_node());
+        let credentials = Some(match secret {
+            Some(secret) => Credentials::of_secret(secret),
+            None => Credentials::of_node(),
+        });
         match inner
             .write_pulled(&self.image, image_ref, credentials)
             .await

@@ -2,6 +2,7 @@
 //! `imagePullCredentialsVerificationPolicy`. Pure.
 
 use super::record::Known;
+use crate::images::credentials::UsedSecret;
 use crate::images::image_name::ImageName;
 
 /// Whose right to an image is verified.
@@ -80,7 +81,7 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a pod of this node that brings no credentials of its own has to pull an image that is here.
+/// Whether a pod of this node that brings these secrets has to pull an image that is here.
 /// `plain` is `image` without tag and digest, if it can be read; `under_way` says that the kubelet is
 /// pulling it or was when it was killed.
 pub(super) fn must_pull(
@@ -89,6 +90,7 @@ pub(super) fn must_pull(
     image: &str,
     pulled: Option<&Known>,
     under_way: bool,
+    secrets: impl FnOnce() -> Vec<UsedSecret>,
 ) -> bool {
     let by_kubelet = pulled.is_some() || under_way;
     if !policy.requires(plain.unwrap_or(image), by_kubelet) {
@@ -96,7 +98,8 @@ pub(super) fn must_pull(
     }
     let open = |(known, plain): (&Known, &str)| {
         let record = known.record();
-        record.is_some_and(|record| record.is_for_all(plain))
+        record
+            .is_some_and(|record| record.is_for_all(plain) || record.is_for_any(plain, &secrets()))
     };
     !pulled.zip(plain).is_some_and(open)
 }

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::images::credentials::UsedSecret;
+
 /// What is written; older versions are read as well.
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const READ_VERSIONS: [&str; 2] = [API_VERSION, "kubelet.config.k8s.io/v1alpha1"];
+/// Secrets in one record, the oldest of which goes for a new one.
+const MAX_SECRETS: usize = 100;
 const INTENT: &str = "ImagePullIntent";
 const RECORD: &str = "ImagePulledRecord";
 
@@ -66,7 +70,7 @@ pub(super) struct Credentials {
     node_pods_accessible: bool,
 }
 
-/// Pods with this pull secret. Only a kubelet with an API server writes these; they are kept.
+/// Pods with this pull secret, or another one with the same login.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Secret {
@@ -76,7 +80,7 @@ struct Secret {
     credential_hash: String,
 }
 
-/// Pods with this service account. The same.
+/// Pods with this service account. Written by other kubelets, and kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct ServiceAccount {
@@ -93,6 +97,51 @@ impl Credentials {
             ..Credentials::default()
         }
     }
+
+    /// A pull with a login of this secret.
+    pub(super) fn of_secret(secret: UsedSecret) -> Credentials {
+        let secret = Secret {
+            uid: secret.uid,
+            namespace: secret.namespace,
+            name: secret.name,
+            credential_hash: secret.credential_hash,
+        };
+        Credentials {
+            kubernetes_secrets: vec![secret],
+            ..Credentials::default()
+        }
+    }
+
+    /// These and others: what is open to the node is open to all of its pods.
+    fn and(&self, others: &Credentials) -> Credentials {
+        if self.node_pods_accessible || others.node_pods_accessible {
+            return Credentials::of_node();
+        }
+        let mut all = self.clone();
+        for secret in &others.kubernetes_secrets {
+            let secrets = &mut all.kubernetes_secrets;
+            secrets.retain(|known| !known.is_same_object(secret));
+            if secrets.len() >= MAX_SECRETS {
+                secrets.remove(0);
+            }
+            secrets.push(secret.clone());
+        }
+        all
+    }
+}
+
+impl Secret {
+    fn is_same_object(&self, other: &Secret) -> bool {
+        self.uid == other.uid && self.namespace == other.namespace && self.name == other.name
+    }
+
+    /// Whether it is this secret, also with another login by now, or has the same login.
+    fn covers(&self, used: &UsedSecret) -> bool {
+        let is_it =
+            self.uid == used.uid && self.namespace == used.namespace && self.name == used.name;
+        let hash = &self.credential_hash;
+        is_it || (!hash.is_empty() && *hash == used.credential_hash)
+    }
 }
 
 impl PulledRecord {
@@ -108,6 +157,14 @@ impl PulledRecord {
         credentials.is_some_and(|credentials| credentials.node_pods_accessible)
     }
 
+    /// Whether a pod with one of these secrets may use the image under this name.
+    pub(super) fn is_for_any(&self, plain: &str, secrets: &[UsedSecret]) -> bool {
+        let credentials = self.credential_mapping.get(plain);
+        let known = credentials.map(|credentials| &credentials.kubernetes_secrets);
+        let covered = |used: &UsedSecret| known.into_iter().flatten().any(|it| it.covers(used));
+        secrets.iter().any(covered)
+    }
+
     /// The record after one more pull; `None` if that says nothing new. `None` for credentials means
     /// that they are not known.
     pub(super) fn merged(
@@ -117,11 +174,16 @@ impl PulledRecord {
         credentials: Option<Credentials>,
         now: Timestamp,
     ) -> Option<PulledRecord> {
+        let before = known.and_then(|known| known.credential_mapping.get(plain));
+        // What opens an image to all closes it to none.
+        let credentials = credentials.map(|new| match before {
+            Some(before) => before.and(&new),
+            None => new,
+        });
         let changes = match (known, &credentials) {
             (None, _) => true,
             (Some(_), None) => false,
-            // Our own pulls are all open to the node; what opens an image to all closes it to none.
-            (Some(known), Some(_)) => !known.is_for_all(plain),
+            (Some(_), now) => before != now.as_ref(),
         };
         if !changes {
             return None;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::images::credentials::UsedSecret;
 use std::fs;
 use std::path::PathBuf;
 
@@ -40,7 +41,7 @@ impl World {
 
 async fn pull(records: &PullRecords, image: &str, image_ref: &str) {
     let intent = records.intend(image).await.unwrap();
-    intent.pulled(image_ref).await;
+    intent.pulled(image_ref, None).await;
 }
 
 fn image(id: &str, tags: &[&str], digests: &[&str]) -> Image {
@@ -65,7 +66,7 @@ async fn files_have_upstreams_names_and_content() {
         fs::read_to_string(path).unwrap(),
         "{\"kind\":\"ImagePullIntent\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"image\":\"repo.repo/test/test:v1\"}\n"
     );
-    intent.pulled("sha256:aa").await;
+    intent.pulled("sha256:aa", None).await;
     assert_eq!(world.count("pulling"), 0);
     let text = world.text("pulled", "sha256:aa");
     let head = "{\"kind\":\"ImagePulledRecord\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"lastUpdatedTime\":\"";
@@ -82,23 +83,26 @@ async fn an_image_belongs_to_those_who_pulled_it_by_that_name_also_after_a_resta
     let world = World::new();
     let mut records = world.open();
     assert!(
-        !records.must_pull("r.io/a:1", "sha256:aa"),
+        !records.must_pull("r.io/a:1", "sha256:aa", Vec::new),
         "it was there before"
     );
     pull(&records, "r.io/a:1", "sha256:aa").await;
     for _ in 0..2 {
-        assert!(!records.must_pull("r.io/a:2", "sha256:aa"));
-        assert!(!records.must_pull("r.io/a", "sha256:aa"));
+        assert!(!records.must_pull("r.io/a:2", "sha256:aa", Vec::new));
+        assert!(!records.must_pull("r.io/a", "sha256:aa", Vec::new));
         assert!(
-            records.must_pull("mirror.io/a:1", "sha256:aa"),
+            records.must_pull("mirror.io/a:1", "sha256:aa", Vec::new),
             "another name"
         );
-        assert!(!records.must_pull("r.io/b", "sha256:bb"), "another image");
+        assert!(
+            !records.must_pull("r.io/b", "sha256:bb", Vec::new),
+            "another image"
+        );
         records = world.open();
     }
     pull(&records, "mirror.io/a:1", "sha256:aa").await;
-    assert!(!records.must_pull("mirror.io/a:1", "sha256:aa"));
-    assert!(!records.must_pull("r.io/a:1", "sha256:aa"));
+    assert!(!records.must_pull("mirror.io/a:1", "sha256:aa", Vec::new));
+    assert!(!records.must_pull("r.io/a:1", "sha256:aa", Vec::new));
 }
 
 #[tokio::test]
@@ -112,14 +116,14 @@ async fn records_of_the_kubelet_before_are_gone_by_and_kept_whole() {
     world.put("pulled", "sha256:aa", &record);
     let records = world.open();
     assert!(
-        records.must_pull("r.io/a", "sha256:aa"),
+        records.must_pull("r.io/a", "sha256:aa", Vec::new),
         "it needs a secret"
     );
     assert!(
-        records.must_pull("r.io/b", "sha256:aa"),
+        records.must_pull("r.io/b", "sha256:aa", Vec::new),
         "it needs a service account"
     );
-    assert!(!records.must_pull("r.io/c", "sha256:aa"));
+    assert!(!records.must_pull("r.io/c", "sha256:aa", Vec::new));
     pull(&records, "r.io/c", "sha256:aa").await;
     assert_eq!(
         world.text("pulled", "sha256:aa"),
@@ -127,14 +131,14 @@ async fn records_of_the_kubelet_before_are_gone_by_and_kept_whole() {
         "nothing new, nothing written"
     );
     pull(&records, "r.io/b:1", "sha256:aa").await;
-    assert!(!records.must_pull("r.io/b", "sha256:aa"));
+    assert!(!records.must_pull("r.io/b", "sha256:aa", Vec::new));
     let text = world.text("pulled", "sha256:aa");
     assert!(text.contains(secrets) && !text.contains(accounts), "{text}");
     assert!(text.contains("kubelet.config.k8s.io/v1beta1"), "{text}");
     // Without any credentials, it was pulled in unknown circumstances.
     let bare = r#"{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":null,"imageRef":"sha256:bb"}"#;
     world.put("pulled", "sha256:bb", bare);
-    assert!(world.open().must_pull("r.io/b", "sha256:bb"));
+    assert!(world.open().must_pull("r.io/b", "sha256:bb", Vec::new));
 }
 
 #[tokio::test]
@@ -146,13 +150,13 @@ async fn what_cannot_be_read_counts_as_pulled_by_who_knows_whom() {
     {
         let image_ref = format!("sha256:{n}");
         world.put("pulled", &image_ref, text);
-        assert!(world.open().must_pull("r.io/a", &image_ref), "{text}");
+        assert!(world.open().must_pull("r.io/a", &image_ref, Vec::new), "{text}");
     }
     world.put("pulling", "r.io/x", "{");
     let records = world.open();
-    assert!(records.must_pull("r.io/x", "sha256:new"));
+    assert!(records.must_pull("r.io/x", "sha256:new", Vec::new));
     pull(&records, "r.io/x", "sha256:0").await;
-    assert!(!records.must_pull("r.io/x", "sha256:0"));
+    assert!(!records.must_pull("r.io/x", "sha256:0", Vec::new));
     assert_eq!(world.count("pulling"), 0);
 }
 
@@ -164,12 +168,15 @@ async fn pulls_that_share_an_image_share_its_note_and_the_last_one_takes_it_away
         records.intend("x").await.unwrap(),
         records.intend("x").await.unwrap(),
     );
-    assert!(records.must_pull("x", "sha256:aa"), "it is being pulled");
+    assert!(
+        records.must_pull("x", "sha256:aa", Vec::new),
+        "it is being pulled"
+    );
     one.failed().await;
     assert_eq!(world.count("pulling"), 1);
     two.failed().await;
     assert_eq!(world.count("pulling"), 0);
-    assert!(!records.must_pull("x", "sha256:aa"));
+    assert!(!records.must_pull("x", "sha256:aa", Vec::new));
 }
 
 #[tokio::test]
@@ -182,7 +189,7 @@ async fn an_image_whose_pull_was_cut_short_by_the_kubelets_death_is_to_be_verifi
     }
     let records = world.open();
     assert!(records.has_interrupted_pulls());
-    assert!(records.must_pull("r.io/by-tag:1", "sha256:aa"));
+    assert!(records.must_pull("r.io/by-tag:1", "sha256:aa", Vec::new));
     let images = [
         image("sha256:aa", &["r.io/by-tag:1"], &[]),
         image("sha256:bb", &[], &[&by_digest]),
@@ -192,10 +199,10 @@ async fn an_image_whose_pull_was_cut_short_by_the_kubelets_death_is_to_be_verifi
     records.recover(&images).await;
     assert_eq!((world.count("pulling"), world.count("pulled")), (1, 3));
     let records = world.open();
-    assert!(records.must_pull("r.io/by-tag:1", "sha256:aa"));
-    assert!(records.must_pull(&by_digest, "sha256:bb"));
-    assert!(records.must_pull("busybox", "sha256:dd"));
-    assert!(!records.must_pull("r.io/else:1", "sha256:cc"));
+    assert!(records.must_pull("r.io/by-tag:1", "sha256:aa", Vec::new));
+    assert!(records.must_pull(&by_digest, "sha256:bb", Vec::new));
+    assert!(records.must_pull("busybox", "sha256:dd", Vec::new));
+    assert!(!records.must_pull("r.io/else:1", "sha256:cc", Vec::new));
 }
 
 #[tokio::test]
@@ -274,7 +281,14 @@ fn patterns_of_the_allowlist_are_images_or_prefixes_of_images() {
     };
     let must = |patterns: &[&str], image: &str| {
         let plain = ImageName::without_tag_and_digest(image);
-        policy::must_pull(&policy(patterns), plain.as_deref(), image, None, false)
+        policy::must_pull(
+            &policy(patterns),
+            plain.as_deref(),
+            image,
+            None,
+            false,
+            Vec::new,
+        )
     };
     assert!(!must(&["r.io/team/*"], "r.io/team/app:1"));
     assert!(!must(
@@ -293,6 +307,46 @@ fn patterns_of_the_allowlist_are_images_or_prefixes_of_images() {
 async fn without_records_nothing_is_verified_and_nothing_written() {
     let records = PullRecords::off();
     pull(&records, "x", "sha256:aa").await;
-    assert!(!records.must_pull("x", "sha256:aa"));
+    assert!(!records.must_pull("x", "sha256:aa", Vec::new));
     assert!(!records.has_interrupted_pulls());
+}
+
+#[tokio::test]
+async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_its_login() {
+    let world = World::new();
+    let secret = |uid: &str, name: &str, hash: &str| UsedSecret {
+        uid: uid.into(),
+        namespace: "ns".into(),
+        name: name.into(),
+        credential_hash: hash.into(),
+    };
+    let mut records = world.open();
+    let intent = records.intend("r.io/a:1").await.unwrap();
+    let used = secret("u1", "pull", "h1");
+    intent.pulled("sha256:aa", Some(used.clone())).await;
+    let text = world.text("pulled", "sha256:aa");
+    let tail = r#"{"r.io/a":{"kubernetesSecrets":[{"uid":"u1","namespace":"ns","name":"pull","credentialHash":"h1"}]}}}"#;
+    assert!(text.trim_end().ends_with(tail), "{text}");
+    for _ in 0..2 {
+        let must_pull =
+            |secrets: Vec<UsedSecret>| records.must_pull("r.io/a:2", "sha256:aa", move || secrets);
+        assert!(!must_pull(vec![used.clone()]));
+        assert!(!must_pull(vec![secret("u1", "pull", "renewed")]));
+        assert!(!must_pull(vec![secret("u2", "other", "h1")]));
+        assert!(must_pull(vec![secret("u2", "pull", "h2")]), "made again");
+        assert!(must_pull(vec![]));
+        records = world.open();
+    }
+    // Another secret is added, a renewed login replaces the old one, and the node's own opens it to all.
+    for (uid, name, hash, count) in [("u2", "other", "h2", 2), ("u1", "pull", "h3", 2)] {
+        let intent = records.intend("r.io/a:1").await.unwrap();
+        intent
+            .pulled("sha256:aa", Some(secret(uid, name, hash)))
+            .await;
+        let text = world.text("pulled", "sha256:aa");
+        assert_eq!(text.matches("credentialHash").count(), count, "{text}");
+    }
+    assert!(!world.text("pulled", "sha256:aa").contains("h1"));
+    pull(&records, "r.io/a:1", "sha256:aa").await;
+    assert!(!records.must_pull("r.io/a:1", "sha256:aa", Vec::new));
 }

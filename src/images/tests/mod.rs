@@ -127,6 +127,7 @@ async fn ensure(
         object: &object,
         image,
         policy,
+        secrets: &Default::default(),
         sandbox_config: None,
     };
     manager

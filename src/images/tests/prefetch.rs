@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 fn wanted(pod: &Pod, container: &str, image: &str, policy: PullPolicy) -> WantedImage {
     WantedImage {
+        secrets: Default::default(),
         object: ObjectRef::container(pod, container),
         image: image.into(),
         policy,
@@ -31,6 +32,7 @@ impl World {
             object: &object,
             image,
             policy,
+            secrets: &Default::default(),
             sandbox_config: None,
         };
         let ready = self.manager.ensure_image_exists(&request).await;

@@ -105,3 +105,59 @@ async fn notes_of_pulls_go_however_the_pull_ends() {
     let pulled = dir.path().join("image_manager/pulled");
     assert_eq!(std::fs::read_dir(pulled).unwrap().count(), 1);
 }
+
+#[tokio::test]
+async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
+    use crate::apiserver::configmap_secret::{Object, ObjectKey, ObjectKind};
+    use crate::images::{PullSecret, PullSecrets};
+    let dir = tempfile::tempdir().unwrap();
+    let files = NodeFiles::of_node(dir.path(), dir.path(), None);
+    let auth = |user: &str| {
+        format!(r#"{{"auths": {{"r.io": {{"username": "{user}", "password": "p"}}}}}}"#)
+    };
+    std::fs::write(dir.path().join("config.json"), auth("node")).unwrap();
+    let records = PullRecords::open(dir.path(), VerificationPolicy::AlwaysVerify).unwrap();
+    let keyring = Keyring::new(files, Plugins::default());
+    let world = world_of(&PullConfig::default(), keyring, records);
+    world.present("sha256:here");
+    world.runtime.script.on("PullImage", |request| {
+        let auth = PullImageRequest::decode(request).unwrap().auth;
+        if auth.is_some_and(|auth| auth.username == "pod") {
+            let image_ref = "sha256:here".into();
+            return Reply::message(&PullImageResponse { image_ref });
+        }
+        Reply::Fail(Code::Unknown, "denied")
+    });
+    let object: Object = [(".dockerconfigjson".to_owned(), auth("pod").into())]
+        .into_iter()
+        .collect();
+    let key = ObjectKey {
+        kind: ObjectKind::Secret,
+        namespace: "default".into(),
+        name: "pull".into(),
+    };
+    let secret = PullSecret::of(&key, &object).unwrap();
+    let secrets = PullSecrets::from([secret]);
+    let ensure = async |uid: &str, secrets: &PullSecrets| {
+        let pod = pod(uid);
+        let request = ImageRequest {
+            pod: &pod,
+            object: &ObjectRef::container(&pod, "web"),
+            image: "r.io/x:1",
+            policy: IfNotPresent,
+            secrets,
+            sandbox_config: None,
+        };
+        let ready = world.manager.ensure_image_exists(&request).await;
+        ready.map(|image| image.reference)
+    };
+    for _ in 0..2 {
+        assert_eq!(ensure("with", &secrets).await.unwrap(), "sha256:here");
+    }
+    assert_eq!(world.runtime.script.calls("PullImage"), 1);
+    let error = ensure("without", &PullSecrets::default())
+        .await
+        .unwrap_err();
+    assert!(error.message.contains("denied"), "{error:?}");
+    assert_eq!(world.runtime.script.calls("PullImage"), 2);
+}

@@ -10,6 +10,7 @@ mod clean_up;
 mod deadline;
 mod known_pods;
 mod metrics;
+mod pull_secrets;
 mod statuses;
 pub mod syncer;
 mod unread;
@@ -230,9 +231,14 @@ impl PodSync {
         for error in &volumes.stale {
             failed(&chain(error));
         }
+        let secrets = match self.pull_secrets(pod, cancel).await {
+            Err(VolumeError::Cancelled) => anyhow::bail!("the sync was cancelled"),
+            secrets => secrets?,
+        };
         self.probes.add_pod(pod);
         let request = SyncRequest {
             pod,
+            secrets: &secrets,
             status: runtime_status,
             volumes: &volumes.paths,
             cancel,

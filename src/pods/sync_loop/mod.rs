@@ -169,6 +169,7 @@ impl SyncLoop {
                     }
                 }
                 uids = self.results.changed() => self.on_probe_results(uids),
+                uids = self.pod_sync.volumes.changed() => self.on_probe_results(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
                 uids = self.cleaned.take() => if self.on_cleaned(uids) { self.audits.soon() } else { self.audits.again() },
                 uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),

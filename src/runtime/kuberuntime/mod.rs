@@ -29,6 +29,7 @@ pub mod translate;
 mod fixtures;
 
 use crate::{
+    apiserver::{runtime_class::RuntimeClasses, service::Services},
     base::EarlyRelease,
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
@@ -83,6 +84,10 @@ pub struct Deps {
     pub user_namespaces: UserNamespaces,
     /// What the runtime can do.
     pub features: FeaturesReader,
+    /// The services of the cluster, for variables.
+    pub services: Services,
+    /// The runtime classes of the cluster.
+    pub runtime_classes: RuntimeClasses,
     /// The node's part of all configurations.
     pub settings: SpecSettings,
     /// Counts what is started.
@@ -161,6 +166,7 @@ impl KubeGenericRuntimeManager {
             deps.config.resolv_conf,
             deps.user_namespaces,
             deps.features,
+            (deps.services, deps.runtime_classes),
         ));
         let sandboxes = SandboxCreator {
             runtime: deps.runtime.clone(),

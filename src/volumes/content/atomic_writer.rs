@@ -16,7 +16,7 @@ use crate::host::{
 };
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, Uid},
     io::Errno,
 };
 use std::{
@@ -114,7 +114,8 @@ fn has_content(
     let stat = rustix::fs::fstat(&file)?;
     let mode = group.widen(content.mode, READ_ONLY, false);
     let length = content.data.len() as u64;
-    if stat.st_mode & 0o7777 != mode || !group.owns(&stat) {
+    let owned = content.owner.is_none_or(|owner| stat.st_uid == owner);
+    if stat.st_mode & 0o7777 != mode || !group.owns(&stat) || !owned {
         return Ok(false);
     }
     let mut bytes = Vec::with_capacity(content.data.len());
@@ -200,6 +201,9 @@ fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: Group) -> io
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mut file = File::from(open_within(version.as_fd(), path, flags, 0o600)?);
         file.write_all(&content.data)?;
+        if let Some(owner) = content.owner {
+            rustix::fs::fchown(&file, Some(Uid::from_raw(owner)), None)?;
+        }
         group.own(file.as_fd(), content.mode, READ_ONLY, false)?;
     }
     Ok(())

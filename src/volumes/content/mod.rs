@@ -12,15 +12,14 @@ mod sources;
 pub use atomic_writer::{Written, write as write_files};
 pub use owner::Group;
 pub use payload::{Content, PathError, Payload};
-pub use plan::{ContentVolume, Item, ObjectSource, Source};
+pub use plan::{ContentVolume, Item, ObjectSource, Source, TokenSource};
 
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
-pub(super) use sources::{is_fixed, object_keys, payload};
+pub(super) use sources::{Inputs, is_fixed, object_keys, payload, token_keys};
 
 use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::make_dir};
-use crate::apiserver::configmap_secret::Found;
 use crate::host::files;
 use owner::READ_ONLY;
 use rustix::{
@@ -120,15 +119,15 @@ pub(super) fn digest(payload: &Payload) -> Digest {
         hasher.update((path.len() as u64).to_le_bytes());
         hasher.update(path);
         hasher.update(content.mode.to_le_bytes());
+        hasher.update(content.owner.map_or(-1, i64::from).to_le_bytes());
         hasher.update((content.data.len() as u64).to_le_bytes());
         hasher.update(&content.data);
     }
     hasher.finalize().into()
 }
 
-/// The files of a volume from what was found.
-pub(super) fn content_of(volume: &ContentVolume, found: &Found) -> Result<Payload, SetUpError> {
-    payload(&volume.sources, found).map_err(SetUpError::Content)
+pub(super) fn content_of(volume: &ContentVolume, inputs: &Inputs) -> Result<Payload, SetUpError> {
+    payload(&volume.sources, inputs).map_err(SetUpError::Content)
 }
 
 fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> Result<bool, SetUpError> {

@@ -15,6 +15,8 @@ pub struct Content {
     pub data: Bytes,
     /// Permission bits.
     pub mode: u32,
+    /// The user that owns it; `None` for the kubelet's own.
+    pub owner: Option<u32>,
 }
 
 /// A file may hold a secret: its size is shown and nothing of what it says.
@@ -63,9 +65,23 @@ impl Payload {
     /// # Errors
     /// The path cannot be one in a volume.
     pub fn insert(&mut self, path: &str, data: Bytes, mode: u32) -> Result<(), PathError> {
+        self.insert_owned(path, data, mode, None)
+    }
+
+    /// The same for a file that belongs to a user.
+    ///
+    /// # Errors
+    /// The path cannot be one in a volume.
+    pub fn insert_owned(
+        &mut self,
+        path: &str,
+        data: Bytes,
+        mode: u32,
+        owner: Option<u32>,
+    ) -> Result<(), PathError> {
         let path = clean(path)?;
         let mode = mode & 0o777;
-        self.0.insert(path, Content { data, mode });
+        self.0.insert(path, Content { data, mode, owner });
         Ok(())
     }
 

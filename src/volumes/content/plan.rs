@@ -2,16 +2,19 @@
 
 use super::{Payload, owner::Group};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
+use crate::apiserver::token::TokenKey;
 use crate::model::{Pod, PodExt, pod_field};
 use crate::resources::{NodeFacts, field_ref_value};
 use crate::volumes::{error::ContentError, paths::Plugin};
 use k8s_openapi::api::core::v1::{
-    ConfigMapProjection, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, SecretProjection,
-    Volume, VolumeProjection,
+    ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource,
+    SecretProjection, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 
 /// The API's default for files.
 const DEFAULT_MODE: i32 = 0o644;
+/// Tokens that have an owner.
+const OWNERS_ONLY: u32 = 0o600;
 
 /// A volume whose files the kubelet writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,21 @@ pub enum Source {
     Pod(Payload),
     /// Entries of an object.
     Object(ObjectSource),
+    /// A token of the pod's service account.
+    Token(TokenSource),
+}
+
+/// A token as a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenSource {
+    /// Which token.
+    pub key: TokenKey,
+    /// The file.
+    pub path: String,
+    /// Its permission bits.
+    pub mode: u32,
+    /// Its owner, when all containers run as one user.
+    pub owner: Option<u32>,
 }
 
 /// Entries of an object as files.
@@ -117,14 +135,72 @@ fn projected(
                 Ok(files) => sources.push(Source::Pod(files)),
                 Err(more) => errors.extend(more),
             }
+        } else if let Some(source) = &projection.service_account_token {
+            sources.push(Source::Token(token(pod, source, wanted.default_mode)));
         } else if *projection != VolumeProjection::default() {
-            errors.push(ContentError::UnknownSource);
+            errors.push(ContentError::UnknownSource(unknown_source(projection)));
         }
     }
     match errors.is_empty() {
         true => Ok(sources),
         false => Err(errors),
     }
+}
+
+fn unknown_source(projection: &VolumeProjection) -> &'static str {
+    if projection.cluster_trust_bundle.is_some() {
+        "clusterTrustBundle"
+    } else if projection.pod_certificate.is_some() {
+        "podCertificate"
+    } else {
+        "unknown"
+    }
+}
+
+fn token(
+    pod: &Pod,
+    source: &ServiceAccountTokenProjection,
+    default_mode: Option<i32>,
+) -> TokenSource {
+    let spec = pod.spec();
+    let context = spec.and_then(|spec| spec.security_context.as_ref());
+    let group = context.and_then(|context| context.fs_group);
+    let owner = common_user(pod);
+    // The group gets its right to read with the volume.
+    let mode = if owner.is_some() || group.is_some() {
+        OWNERS_ONLY
+    } else {
+        bits(default_mode.unwrap_or(DEFAULT_MODE))
+    };
+    let audience = source.audience.clone();
+    let account = spec.and_then(|spec| spec.service_account_name.clone());
+    TokenSource {
+        key: TokenKey {
+            namespace: pod.namespace().to_owned(),
+            service_account: account.unwrap_or_default(),
+            audience: audience.filter(|audience| !audience.is_empty()),
+            expiration_seconds: source.expiration_seconds,
+            pod_name: pod.name().to_owned(),
+            pod_uid: pod.uid(),
+        },
+        path: source.path.clone(),
+        mode,
+        owner,
+    }
+}
+
+/// The user that all containers are to run as; `None` if there is no such user (upstream's `FsUserFrom`).
+fn common_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec()?;
+    let of_pod = spec.security_context.as_ref().and_then(|c| c.run_as_user);
+    let mut containers = pod.init_containers().iter().chain(pod.containers());
+    let user = |container: &Container| {
+        let own = container.security_context.as_ref();
+        own.and_then(|context| context.run_as_user).or(of_pod)
+    };
+    let first = user(containers.next()?)?;
+    let same = containers.all(|container| user(container) == Some(first));
+    same.then(|| u32::try_from(first).ok()).flatten()
 }
 
 fn config_map(pod: &Pod, source: &ConfigMapProjection, default_mode: Option<i32>) -> Source {

@@ -1,16 +1,33 @@
 //! From sources to files. Pure.
 
 use super::Payload;
-use super::plan::{ObjectSource, Source};
+use super::plan::{ObjectSource, Source, TokenSource};
 use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
+use crate::apiserver::token::{FoundTokens, TokenKey};
 use crate::volumes::error::{ContentError, ContentErrors};
 use std::collections::BTreeSet;
+
+/// What the API server or the node has for sources, looked up.
+#[derive(Clone, Debug, Default)]
+pub(in crate::volumes) struct Inputs {
+    pub(in crate::volumes) objects: Found,
+    pub(in crate::volumes) tokens: FoundTokens,
+}
 
 /// The objects that sources need.
 pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey> {
     let key = |source: &Source| match source {
         Source::Object(object) => Some(object.key.clone()),
-        Source::Pod(_) => None,
+        Source::Pod(_) | Source::Token(_) => None,
+    };
+    sources.iter().filter_map(key).collect()
+}
+
+/// The tokens that sources need.
+pub(in crate::volumes) fn token_keys(sources: &[Source]) -> BTreeSet<TokenKey> {
+    let key = |source: &Source| match source {
+        Source::Token(token) => Some(token.key.clone()),
+        Source::Pod(_) | Source::Object(_) => None,
     };
     sources.iter().filter_map(key).collect()
 }
@@ -19,7 +36,7 @@ pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey>
 pub(in crate::volumes) fn is_fixed(sources: &[Source], found: &Found) -> bool {
     let keys = object_keys(sources);
     let fixed = |key| matches!(found.get(key), Some(Ok(object)) if object.is_immutable());
-    !keys.is_empty() && keys.iter().all(fixed)
+    !keys.is_empty() && keys.iter().all(fixed) && token_keys(sources).is_empty()
 }
 
 /// All files of the volume.
@@ -28,17 +45,21 @@ pub(in crate::volumes) fn is_fixed(sources: &[Source], found: &Found) -> bool {
 /// Everything that is missing or wrong.
 pub(in crate::volumes) fn payload(
     sources: &[Source],
-    found: &Found,
+    inputs: &Inputs,
 ) -> Result<Payload, ContentErrors> {
     let mut payload = Payload::default();
     let mut errors = Vec::new();
     for source in sources {
         match source {
             Source::Pod(files) => payload.extend(files.clone()),
-            Source::Object(source) => match object_files(source, found) {
+            Source::Object(source) => match object_files(source, &inputs.objects) {
                 Ok(files) => payload.extend(files),
                 Err(error) => errors.push(error),
             },
+            Source::Token(source) => {
+                let added = add_token(source, &inputs.tokens, &mut payload);
+                errors.extend(added.err());
+            }
         }
     }
     if errors.is_empty() {
@@ -48,6 +69,17 @@ pub(in crate::volumes) fn payload(
         true => Ok(payload),
         false => Err(ContentErrors(errors)),
     }
+}
+
+fn add_token(
+    source: &TokenSource,
+    tokens: &FoundTokens,
+    payload: &mut Payload,
+) -> Result<(), ContentError> {
+    let token = tokens.get(&source.key);
+    let token = token.ok_or(ContentError::TokenNotLookedUp)?.clone()?;
+    payload.insert_owned(&source.path, token.0, source.mode, source.owner)?;
+    Ok(())
 }
 
 /// Upstream's `MakePayload` of config maps and secrets.

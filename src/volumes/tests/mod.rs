@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 
+mod cluster;
 mod content;
 mod crashes;
 mod dirs;
@@ -157,7 +158,7 @@ fn manager(base: &Path, mounter: &FakeMounter) -> VolumeManager {
         ..NodeFacts::default()
     };
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
-    let objects = Objects::new(Some(base.join("objects")));
+    let objects = Objects::new(Some(base.join("objects")), None);
     VolumeManager::new(root, Arc::new(facts), objects, mounter.clone())
 }
 
@@ -168,7 +169,8 @@ fn pod(volumes: Value) -> Pod {
         .map(|v| json!({"name": v["name"], "mountPath": "/x"}))
         .collect();
     serde_json::from_value(json!({
-        "metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u1",
+            "annotations": {"kubernetes.io/config.source": "file"}},
         "spec": {"volumes": volumes, "containers": [{"name": "c", "volumeMounts": mounts}]},
     }))
     .unwrap()

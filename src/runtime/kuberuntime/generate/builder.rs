@@ -9,7 +9,7 @@ use super::{
         restart_count_from_log_dir,
     },
     dns::{DnsWarning, ResolvConf},
-    env::{EnvInputs, make_environment, objects::wanted_objects},
+    env::{EnvError, EnvInputs, make_environment, objects::wanted_objects, variables_of_services},
     mounts::{ImageVolumes, MountSources},
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
     security_context::ImageUser,
@@ -18,6 +18,10 @@ use super::{
 };
 use crate::runtime::kuberuntime::log_paths;
 use crate::{
+    apiserver::{
+        runtime_class::{RuntimeClassError, RuntimeClasses},
+        service::Services,
+    },
     base::with_own_files,
     cri::{
         FeaturesReader,
@@ -39,6 +43,8 @@ pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     resolv_conf: Option<PathBuf>,
     user_namespaces: UserNamespaces,
     features: FeaturesReader,
+    services: Services,
+    runtime_classes: RuntimeClasses,
 }
 
 /// One container to configure.
@@ -73,6 +79,7 @@ impl ConfigBuilder {
         resolv_conf: Option<PathBuf>,
         user_namespaces: UserNamespaces,
         features: FeaturesReader,
+        (services, runtime_classes): (Services, RuntimeClasses),
     ) -> Self {
         Self {
             settings,
@@ -80,7 +87,17 @@ impl ConfigBuilder {
             resolv_conf,
             user_namespaces,
             features,
+            services,
+            runtime_classes,
         }
+    }
+
+    /// The runtime's handler for a new sandbox of the pod; empty for the default one.
+    pub(in crate::runtime::kuberuntime) async fn runtime_handler(
+        &self,
+        pod: &Pod,
+    ) -> Result<String, RuntimeClassError> {
+        self.runtime_classes.handler(pod).await
     }
 
     /// The pod's own ids, or none.
@@ -159,13 +176,16 @@ impl ConfigBuilder {
             true => &node.host_ips,
             false => request.pod_ips,
         };
-        let (uid, cancel) = (pod.uid(), request.cancel);
+        let cancel = request.cancel;
         let objects = wanted_objects(pod, container);
+        let services = self.services.of(pod).await;
+        let services = services.ok_or_else(|| ConfigError::from(EnvError::ServicesUnread))?;
         let env_inputs = EnvInputs {
+            services: &variables_of_services(&services),
             pod_ips,
             node,
             files: &read_env_files(container, request.volumes).await?,
-            objects: &self.volumes.objects(&uid, objects, cancel).await?,
+            objects: &self.volumes.objects(pod, objects, cancel).await?,
         };
         let environment =
             make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;

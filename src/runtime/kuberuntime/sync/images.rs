@@ -37,6 +37,7 @@ impl ContainerImages {
             object: ObjectRef::container(request.pod, &container.name),
             image: container.image.clone().unwrap_or_default(),
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),
+            secrets: request.secrets.clone(),
         });
         self.images.prefetch(request.pod, wanted.collect(), sandbox);
     }
@@ -54,6 +55,7 @@ impl ContainerImages {
             object: &object,
             image: container.image.as_deref().unwrap_or_default(),
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),
+            secrets: request.secrets,
             sandbox_config: Some(&sandbox.config),
         };
         self.get_image(request, container, &wanted).await
@@ -78,6 +80,7 @@ impl ContainerImages {
                 object: &ObjectRef::pod(request.pod),
                 image: reference,
                 policy: PullPolicy::of(source.pull_policy.as_deref()),
+                secrets: request.secrets,
                 sandbox_config: Some(&sandbox.config),
             };
             let image = self.get_image(request, container, &wanted).await?;

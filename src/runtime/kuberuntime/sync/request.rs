@@ -2,6 +2,7 @@
 
 use crate::{
     cri::v1::PodSandboxConfig,
+    images::PullSecrets,
     model::{ContainerId, Pod, PodStatus, SandboxId, reasons},
     volumes::VolumePaths,
 };
@@ -18,6 +19,8 @@ pub struct SyncRequest<'a> {
     pub pod: &'a Arc<Pod>,
     /// The pod as the runtime has it; settled.
     pub status: Arc<PodStatus>,
+    /// The pod's image pull secrets.
+    pub secrets: &'a PullSecrets,
     /// Where the pod's volumes are on the host.
     pub volumes: &'a VolumePaths,
     /// Fires when another sync of the pod is due.

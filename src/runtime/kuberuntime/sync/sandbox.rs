@@ -67,12 +67,19 @@ impl SandboxCreator {
     ) -> anyhow::Result<Sandbox> {
         let (pod, attempt) = (request.pod, actions.attempt);
         let object = ObjectRef::pod(pod);
-        let new = self.builder.new_sandbox(pod, attempt).await;
-        let NewSandbox {
-            config,
-            warnings,
-            fresh_logs,
-        } = new.inspect_err(|error| {
+        let new = async {
+            let handler = self.builder.runtime_handler(pod).await?;
+            Ok((handler, self.builder.new_sandbox(pod, attempt).await?))
+        };
+        let new: anyhow::Result<_> = new.await;
+        let (
+            handler,
+            NewSandbox {
+                config,
+                warnings,
+                fresh_logs,
+            },
+        ) = new.inspect_err(|error| {
             let text = format!("Failed to create pod sandbox: {}", chain(error.as_ref()));
             self.events
                 .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
@@ -84,8 +91,9 @@ impl SandboxCreator {
         self.images.prefetch(request, actions, &config);
         let _making = self.cache.creating(pod.uid());
         let begun = Instant::now();
-        let made = self.runtime.run_pod_sandbox(config.clone(), "").await;
-        self.metrics.ran_sandbox("", begun.elapsed(), made.is_err());
+        let made = self.runtime.run_pod_sandbox(config.clone(), &handler).await;
+        self.metrics
+            .ran_sandbox(&handler, begun.elapsed(), made.is_err());
         let id = match made {
             Ok(id) => {
                 // An earlier creation without an answer would have the name.

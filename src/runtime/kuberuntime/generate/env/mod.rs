@@ -3,6 +3,7 @@
 pub mod env_file;
 pub mod expansion;
 pub mod objects;
+mod services;
 
 use crate::apiserver::configmap_secret::Found;
 use crate::model::{Pod, PodExt, pod_field};
@@ -11,6 +12,7 @@ use env_file::{EnvFileError, value_of_key};
 use expansion::expand;
 use k8s_openapi::api::core::v1::{Container, EnvVar, FileKeySelector};
 use objects::{ObjectVariableError, entry_value, key_reference, variables_from};
+pub use services::variables_of_services;
 use std::collections::{BTreeMap, HashMap};
 
 /// Variables in the order of their first definition.
@@ -27,6 +29,8 @@ pub struct EnvInputs<'a> {
     pub files: &'a EnvFiles,
     /// The objects of [`objects::wanted_objects`], looked up.
     pub objects: &'a Found,
+    /// Those of services ([`variables_of_services`]).
+    pub services: &'a Environment,
 }
 
 /// A file of variables in a volume of the pod.
@@ -55,6 +59,9 @@ pub enum EnvError {
     /// A ConfigMap or Secret does not give a value.
     #[error(transparent)]
     Object(#[from] ObjectVariableError),
+    /// The API server has not listed its services.
+    #[error("services have not yet been read at least once, cannot construct envvars")]
+    ServicesUnread,
     /// A field that the downward API does not have.
     #[error("unsupported fieldPath: {0}")]
     FieldPath(String),
@@ -84,8 +91,8 @@ pub enum EnvError {
 }
 
 /// The container's variables (upstream's `makeEnvironmentVariables`): those of whole objects first,
-/// then single ones, each of which may refer to the variables above it. The last definition of a
-/// name wins.
+/// then single ones, each of which may refer to the variables above it and to those of services. The last
+/// definition of a name wins; those of services are added where a name is not defined.
 pub fn make_environment(
     pod: &Pod,
     container: &Container,
@@ -100,6 +107,11 @@ pub fn make_environment(
     for variable in container.env.iter().flatten() {
         if let Some(value) = value_of(pod, container, variable, &variables, inputs)? {
             variables.set(&variable.name, value);
+        }
+    }
+    for (name, value) in inputs.services {
+        if variables.get(name).is_none() {
+            variables.set(name, value.clone());
         }
     }
     Ok(variables.list)
@@ -137,7 +149,13 @@ fn value_of(
     inputs: &EnvInputs<'_>,
 ) -> Result<Option<String>, EnvError> {
     if let Some(value) = variable.value.as_deref().filter(|value| !value.is_empty()) {
-        return Ok(Some(expand(value, |name| above.get(name))));
+        let of_service = |name: &str| {
+            let mut all = inputs.services.iter().rev();
+            all.find(|(known, _)| known == name)
+                .map(|(_, value)| value.as_str())
+        };
+        let known = |name: &str| above.get(name).or_else(|| of_service(name));
+        return Ok(Some(expand(value, known)));
     }
     let Some(from) = &variable.value_from else {
         return Ok(Some(String::new()));

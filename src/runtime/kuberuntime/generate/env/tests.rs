@@ -11,6 +11,10 @@ fn made(pod: &Pod) -> Result<Environment, EnvError> {
 }
 
 fn made_with(pod: &Pod, objects: Found) -> Result<Environment, EnvError> {
+    made_beside(pod, objects, &Environment::new())
+}
+
+fn made_beside(pod: &Pod, objects: Found, services: &Environment) -> Result<Environment, EnvError> {
     let file = |name: &str, content| {
         let place = ("shared".to_string(), name.to_string());
         let host_path = format!("/k/shared/{name}");
@@ -25,6 +29,7 @@ fn made_with(pod: &Pod, objects: Found) -> Result<Environment, EnvError> {
             file("none", Err(EnvFileError::Missing)),
         ]),
         objects: &objects,
+        services,
     };
     make_environment(pod, &pod.containers()[0], &inputs)
 }
@@ -347,4 +352,27 @@ fn many_variables_do_not_take_long() {
     let begun = std::time::Instant::now();
     assert_eq!(made_with(&pod, objects).unwrap().len(), 50_000);
     assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn variables_of_services_may_be_referred_to_and_are_added_where_a_name_is_free() {
+    let pod = pod_with(json!({"env": [
+        {"name": "URL", "value": "http://$(WEB_SERVICE_HOST):$(WEB_SERVICE_PORT)"},
+        {"name": "WEB_SERVICE_PORT", "value": "1"},
+        {"name": "AFTER", "value": "$(WEB_SERVICE_PORT)"},
+    ]}));
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let services = vec![
+        pair("WEB_SERVICE_HOST", "10.0.0.3"),
+        pair("WEB_SERVICE_PORT", "80"),
+    ];
+    assert_eq!(
+        made_beside(&pod, Found::new(), &services).unwrap(),
+        [
+            pair("URL", "http://10.0.0.3:80"),
+            pair("WEB_SERVICE_PORT", "1"),
+            pair("AFTER", "1"),
+            pair("WEB_SERVICE_HOST", "10.0.0.3"),
+        ]
+    );
 }

@@ -73,6 +73,7 @@ fn container_with_ids(
         node: &settings.node,
         files: &EnvFiles::new(),
         objects: &Default::default(),
+        services: &Default::default(),
     };
     let inputs = ContainerInputs {
         restart_count: 3,

@@ -1,0 +1,131 @@
+//! All objects of one kind in the cluster, reduced to what the kubelet needs of them.
+
+use super::{ApiServer, Selection, WatchEvent};
+use crate::{
+    base::{DirtySet, chain},
+    model::PodUid,
+};
+use k8s_openapi::{Metadata, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{sync::watch, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+/// How long a sync waits for the first list.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The objects by namespace and name. Cheap to clone.
+pub(super) struct Collection<T> {
+    objects: Arc<Mutex<BTreeMap<(String, String), T>>>,
+    listed: watch::Sender<bool>,
+    /// Pods that miss something.
+    waiting: Arc<Mutex<HashSet<PodUid>>>,
+    changed: Arc<DirtySet<PodUid>>,
+}
+
+impl<T> Clone for Collection<T> {
+    fn clone(&self) -> Self {
+        Self {
+            objects: self.objects.clone(),
+            listed: self.listed.clone(),
+            waiting: self.waiting.clone(),
+            changed: self.changed.clone(),
+        }
+    }
+}
+
+impl<T> Collection<T> {
+    /// None yet. Pods that miss something are marked in the set when there is something new.
+    pub(super) fn new(changed: Arc<DirtySet<PodUid>>) -> Self {
+        Self {
+            objects: Arc::default(),
+            listed: watch::Sender::new(false),
+            waiting: Arc::default(),
+            changed,
+        }
+    }
+
+    /// Follows the objects until shutdown. Those that `reduce` makes nothing of are left out.
+    pub(super) async fn follow<K>(
+        &self,
+        api: &ApiServer,
+        shutdown: &CancellationToken,
+        reduce: impl Fn(&K) -> Option<T>,
+    ) where
+        K: Metadata<Ty = ObjectMeta> + DeserializeOwned,
+    {
+        let mut watch = api.list_watch::<K>(Selection::default());
+        let mut failing = false;
+        while let Some(event) = shutdown.run_until_cancelled(watch.next()).await {
+            if let WatchEvent::Failed(error) = &event {
+                if !failing {
+                    tracing::warn!(kind = K::KIND, err = %chain(error.as_ref()), "Failed to watch objects");
+                }
+                failing = true;
+                continue;
+            }
+            failing = false;
+            self.apply(event, &reduce);
+        }
+    }
+
+    fn apply<K>(&self, event: WatchEvent<K>, reduce: &impl Fn(&K) -> Option<T>)
+    where
+        K: Metadata<Ty = ObjectMeta>,
+    {
+        let key = |metadata: &ObjectMeta| {
+            let namespace = metadata.namespace.clone().unwrap_or_default();
+            (namespace, metadata.name.clone().unwrap_or_default())
+        };
+        {
+            let mut objects = self.objects.lock();
+            match event {
+                WatchEvent::Listed(items) => {
+                    let items = items.iter().flatten();
+                    let reduced = items.filter_map(|it| Some((key(it.metadata()), reduce(it)?)));
+                    *objects = reduced.collect();
+                }
+                WatchEvent::Applied(Ok(item)) => match reduce(&item) {
+                    Some(reduced) => drop(objects.insert(key(item.metadata()), reduced)),
+                    None => drop(objects.remove(&key(item.metadata()))),
+                },
+                WatchEvent::Deleted(Ok(item)) => drop(objects.remove(&key(item.metadata()))),
+                WatchEvent::Applied(Err(item)) | WatchEvent::Deleted(Err(item)) => {
+                    drop(objects.remove(&key(&item.metadata)));
+                }
+                WatchEvent::Failed(_) => return,
+            }
+        }
+        self.listed.send_replace(true);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        self.changed.mark_all(waiting);
+    }
+
+    /// Waits a short while for the first list; false when there is none yet.
+    pub(super) async fn is_listed(&self) -> bool {
+        let mut listed = self.listed.subscribe();
+        timeout(TIMEOUT, listed.wait_for(|listed| *listed))
+            .await
+            .is_ok()
+    }
+
+    /// Whether there was a list.
+    pub(super) fn is_listed_now(&self) -> bool {
+        *self.listed.borrow()
+    }
+
+    /// Marks the pod when something changes.
+    pub(super) fn wait(&self, uid: PodUid) {
+        self.waiting.lock().insert(uid);
+    }
+
+    /// Reads the objects, as far as they are known.
+    pub(super) fn read<R>(&self, read: impl FnOnce(&BTreeMap<(String, String), T>) -> R) -> R {
+        read(&self.objects.lock())
+    }
+}

@@ -1,0 +1,130 @@
+//! ConfigMaps and Secrets of the API server: one watch per object that a pod uses, which is all that the API
+//! server lets a node do.
+
+use super::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+use crate::apiserver::{
+    ApiError, ApiServer, Item, ListWatch, Selection, Unreadable, WatchEvent,
+    subscriptions::{NoValue, Publisher, Subscriptions},
+};
+use crate::base::{DirtySet, chain};
+use crate::model::PodUid;
+use k8s_openapi::{
+    Metadata,
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::de::DeserializeOwned;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// An object as it is stored, or why it cannot be used.
+type Value = Result<Arc<Object>, ObjectError>;
+
+/// The objects that pods of the API server use. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct ApiObjects {
+    api: ApiServer,
+    objects: Subscriptions<ObjectKey, Value>,
+}
+
+impl ApiObjects {
+    pub(super) fn new(api: ApiServer, changed: Arc<DirtySet<PodUid>>) -> Self {
+        let objects = Subscriptions::new(changed);
+        Self { api, objects }
+    }
+
+    pub(super) fn register(&self, uid: &PodUid, keys: BTreeSet<ObjectKey>) {
+        let api = self.api.clone();
+        self.objects.register(uid, keys, move |key, publisher| {
+            let api = api.clone();
+            async move {
+                match key.kind {
+                    ObjectKind::ConfigMap => follow::<ConfigMap>(&api, &key, &publisher).await,
+                    ObjectKind::Secret => follow::<Secret>(&api, &key, &publisher).await,
+                }
+            }
+        });
+    }
+
+    pub(super) fn forget(&self, uid: &PodUid) {
+        self.objects.forget(uid);
+    }
+
+    pub(super) async fn get(&self, keys: BTreeSet<ObjectKey>) -> Found {
+        let found = self.objects.get(keys).await.into_iter();
+        let value = |(key, value): (ObjectKey, Result<Value, NoValue>)| {
+            let value = value.unwrap_or_else(|none| {
+                Err(match none {
+                    NoValue::NotRegistered => ObjectError::NotRegistered(key.clone()),
+                    NoValue::Unsynced(why) => ObjectError::Unsynced {
+                        key: key.clone(),
+                        why,
+                    },
+                })
+            });
+            (key, value)
+        };
+        found.map(value).collect()
+    }
+
+    /// How many objects are used.
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+}
+
+/// Publishes an object and its changes; ends when it can never change again.
+async fn follow<K>(api: &ApiServer, key: &ObjectKey, publisher: &Publisher<Value>)
+where
+    K: Metadata<Ty = ObjectMeta> + Into<Object> + DeserializeOwned,
+{
+    let mut watch: ListWatch<K> = api.list_watch(Selection {
+        namespace: Some(key.namespace.clone()),
+        field_selector: Some(format!("metadata.name={}", key.name)),
+    });
+    let is_it = |item: &Item<K>| name(item) == Some(key.name.as_str());
+    loop {
+        let item = match watch.next().await {
+            WatchEvent::Listed(items) => items.into_iter().find(is_it),
+            WatchEvent::Applied(item) if is_it(&item) => Some(item),
+            WatchEvent::Deleted(item) if is_it(&item) => None,
+            WatchEvent::Applied(_) | WatchEvent::Deleted(_) => continue,
+            WatchEvent::Failed(error) => {
+                failed(key, &error, publisher);
+                continue;
+            }
+        };
+        let value = value_of(key, item);
+        let is_fixed = value.as_ref().is_ok_and(|object| object.is_immutable());
+        publisher.publish(value);
+        if is_fixed {
+            return;
+        }
+    }
+}
+
+fn value_of<K: Into<Object>>(key: &ObjectKey, item: Option<Item<K>>) -> Value {
+    match item {
+        None => Err(ObjectError::NotFound(key.clone())),
+        Some(Ok(object)) => Ok(Arc::new((*object).into())),
+        Some(Err(Unreadable { why, .. })) => Err(ObjectError::Unreadable {
+            key: key.clone(),
+            why,
+        }),
+    }
+}
+
+fn failed(key: &ObjectKey, error: &ApiError, publisher: &Publisher<Value>) {
+    if publisher.failed(chain(error)) && !error.is_transient() {
+        tracing::warn!(
+            kind = %key.kind, namespace = key.namespace, name = key.name, err = %chain(error),
+            "Failed to watch an object"
+        );
+    }
+}
+
+fn name<K: Metadata<Ty = ObjectMeta>>(item: &Item<K>) -> Option<&str> {
+    match item {
+        Ok(object) => object.metadata().name.as_deref(),
+        Err(unreadable) => unreadable.metadata.name.as_deref(),
+    }
+}

@@ -1,0 +1,204 @@
+//! The services of the cluster, for variables of containers.
+//!
+//! * Owns: one watch of all services, reduced to addresses and ports.
+//! * Woken by the watch; publishes the pods that waited for the first list.
+//! * Must never take a failure for an empty list.
+//! * Answers to the service lister of upstream's `pkg/kubelet`.
+
+use super::{ApiServer, collection::Collection};
+use crate::{
+    base::DirtySet,
+    model::{Pod, PodExt as _, PodUid},
+};
+use k8s_openapi::api::core::v1 as api;
+use std::{collections::BTreeMap, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+/// Every pod gets the variables of this service in namespace `default`.
+const MASTER_SERVICE: &str = "kubernetes";
+
+/// A service with an address of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// `clusterIP`.
+    pub cluster_ip: String,
+    /// Its ports, at least one.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name; empty when it has none.
+    pub name: String,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// Its number.
+    pub port: i32,
+}
+
+/// The services of the cluster. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Services(Option<(ApiServer, Collection<Arc<Service>>)>);
+
+impl Services {
+    /// Those of this API server, or none.
+    pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
+        Self(api.map(|api| (api, Collection::new(changed))))
+    }
+
+    /// Follows them until shutdown.
+    ///
+    /// # Errors
+    /// None.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        match &self.0 {
+            Some((api, services)) => services.follow(api, &shutdown, reduced).await,
+            None => shutdown.cancelled().await,
+        }
+        Ok(())
+    }
+
+    /// The services that a pod has variables of, by name; `None` when they are not known yet. A static pod
+    /// does not wait for them.
+    pub async fn of(&self, pod: &Pod) -> Option<Vec<Arc<Service>>> {
+        let Some((_, services)) = &self.0 else {
+            return Some(Vec::new());
+        };
+        if !pod.is_static() && !services.is_listed().await {
+            services.wait(pod.uid());
+            // The list may have come meanwhile.
+            if !services.is_listed_now() {
+                return None;
+            }
+        }
+        let links = pod.spec().and_then(|spec| spec.enable_service_links);
+        Some(services.read(|all| visible(all, pod.namespace(), links != Some(false))))
+    }
+}
+
+fn reduced(service: &api::Service) -> Option<Arc<Service>> {
+    let spec = service.spec.as_ref()?;
+    let cluster_ip = spec.cluster_ip.clone()?;
+    if cluster_ip.is_empty() || cluster_ip == "None" {
+        return None;
+    }
+    let port = |port: &api::ServicePort| ServicePort {
+        name: port.name.clone().unwrap_or_default(),
+        protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
+        port: port.port,
+    };
+    let ports: Vec<_> = spec.ports.iter().flatten().map(port).collect();
+    (!ports.is_empty()).then(|| {
+        Arc::new(Service {
+            name: service.metadata.name.clone().unwrap_or_default(),
+            cluster_ip,
+            ports,
+        })
+    })
+}
+
+/// Those of the pod's namespace, if it wants them, and the API server's own.
+fn visible(
+    all: &BTreeMap<(String, String), Arc<Service>>,
+    namespace: &str,
+    links: bool,
+) -> Vec<Arc<Service>> {
+    let mut visible = BTreeMap::new();
+    for ((of, name), service) in all {
+        if of == namespace && links {
+            visible.insert(name, service.clone());
+        } else if of == "default" && name == MASTER_SERVICE {
+            visible.entry(name).or_insert_with(|| service.clone());
+        }
+    }
+    visible.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::tests::stored::{Mode, Stored};
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    fn service(ip: &str) -> Value {
+        json!({"spec": {"clusterIP": ip, "ports": [{"port": 80}]}})
+    }
+
+    fn pod(source: &str, links: Option<bool>) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "shop", "uid": "u1",
+                "annotations": {"kubernetes.io/config.source": source}},
+            "spec": {"containers": [], "enableServiceLinks": links},
+        }))
+        .unwrap()
+    }
+
+    async fn started() -> (Stored, Services, Arc<DirtySet<PodUid>>) {
+        let server = Stored::start().await;
+        let changed = Arc::<DirtySet<PodUid>>::default();
+        let services = Services::new(Some(server.client().await), changed.clone());
+        (server, services, changed)
+    }
+
+    fn addresses(services: Option<Vec<Arc<Service>>>) -> Option<Vec<(String, String)>> {
+        let pair = |s: &Arc<Service>| (s.name.clone(), s.cluster_ip.clone());
+        services.map(|services| services.iter().map(pair).collect())
+    }
+
+    #[tokio::test]
+    async fn a_pod_sees_the_services_of_its_namespace_and_the_api_servers() {
+        let (server, services, _) = started().await;
+        server.put("services", "default", "kubernetes", service("10.0.0.1"));
+        server.put("services", "default", "other", service("10.0.0.2"));
+        server.put("services", "shop", "web", service("10.0.0.3"));
+        server.put("services", "shop", "headless", service("None"));
+        server.put(
+            "services",
+            "shop",
+            "external",
+            json!({"spec": {"ports": [{"port": 1}]}}),
+        );
+        let task = tokio::spawn(services.clone().run(CancellationToken::new()));
+        let pair = |name: &str, ip: &str| (name.to_owned(), ip.to_owned());
+        let own = [pair("kubernetes", "10.0.0.1"), pair("web", "10.0.0.3")];
+        assert_eq!(
+            addresses(services.of(&pod("api", None)).await),
+            Some(own.to_vec())
+        );
+        let without = addresses(services.of(&pod("api", Some(false))).await);
+        assert_eq!(without, Some(vec![pair("kubernetes", "10.0.0.1")]));
+        // One of the pod's own namespace stands before the API server's.
+        server.put("services", "shop", "kubernetes", service("10.0.0.9"));
+        server.delete("services", "shop", "web");
+        let own = Some(vec![pair("kubernetes", "10.0.0.9")]);
+        let follow = async {
+            while addresses(services.of(&pod("api", None)).await) != own {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), follow)
+            .await
+            .unwrap();
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn before_the_first_list_only_static_pods_go_on_and_others_are_marked_when_it_comes() {
+        let (server, services, changed) = started().await;
+        server.set(Mode::Refusing(503));
+        let task = tokio::spawn(services.clone().run(CancellationToken::new()));
+        assert_eq!(services.of(&pod("api", None)).await, None);
+        assert_eq!(services.of(&pod("file", None)).await, Some(vec![]));
+        server.set(Mode::Serving);
+        let marked = tokio::time::timeout(Duration::from_secs(20), changed.take());
+        assert!(marked.await.unwrap().contains(&PodUid::from("u1")));
+        assert_eq!(services.of(&pod("api", None)).await, Some(vec![]));
+        task.abort();
+        let none = Services::default();
+        assert_eq!(none.of(&pod("api", None)).await, Some(vec![]));
+    }
+}

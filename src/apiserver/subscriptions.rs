@@ -1,0 +1,265 @@
+//! Values of the API server that pods use: one task per value keeps it true for as long as a pod uses it.
+
+use crate::{
+    base::{
+        DirtySet,
+        panics::{Place, contain},
+    },
+    model::PodUid,
+};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    future::Future,
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How long a sync waits for the first value when requests fail, as upstream does for a cache.
+const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long it waits when nothing is answered.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Upstream's text when there is no better one.
+const TIMED_OUT: &str = "timed out waiting for the condition";
+/// A task that panicked begins again after this.
+const RESTART_AFTER: Duration = Duration::from_secs(10);
+
+/// The values that pods use. Cheap to clone.
+pub(super) struct Subscriptions<K, V> {
+    inner: Arc<Mutex<Inner<K, V>>>,
+    changed: Arc<DirtySet<PodUid>>,
+}
+
+impl<K, V> Clone for Subscriptions<K, V> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            changed: self.changed.clone(),
+        }
+    }
+}
+
+struct Inner<K, V> {
+    values: HashMap<K, Subscription<V>>,
+    by_pod: HashMap<PodUid, BTreeSet<K>>,
+}
+
+struct Subscription<V> {
+    publisher: Publisher<V>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Sets one value; clones set the same one.
+pub(super) struct Publisher<V>(Arc<Published<V>>);
+
+impl<V> Clone for Publisher<V> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Published<V> {
+    latest: watch::Sender<Latest<V>>,
+    users: Mutex<HashSet<PodUid>>,
+    /// A sync went on without the value.
+    missed: AtomicBool,
+    changed: Arc<DirtySet<PodUid>>,
+}
+
+struct Latest<V> {
+    value: Option<V>,
+    /// Why the latest request failed.
+    failure: Option<String>,
+}
+
+/// Why there is no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoValue {
+    /// No pod that is known uses it.
+    NotRegistered,
+    /// The API server has not returned it yet.
+    Unsynced(String),
+}
+
+impl<V: PartialEq> Publisher<V> {
+    /// Sets the value, and marks the pods that use it if they have seen another one or waited in vain.
+    pub(super) fn publish(&self, value: V) {
+        let published = &self.0;
+        let mut differs = false;
+        published.latest.send_modify(|latest| {
+            latest.failure = None;
+            differs = latest.value.as_ref().is_some_and(|known| *known != value);
+            latest.value = Some(value);
+        });
+        if published.missed.swap(false, Ordering::SeqCst) || differs {
+            let users = published.users.lock().clone();
+            published.changed.mark_all(users);
+        }
+    }
+
+    /// A request failed. What is known stays true. Returns whether the one before succeeded.
+    pub(super) fn failed(&self, why: String) -> bool {
+        let mut first = false;
+        self.0.latest.send_modify(|latest| {
+            first = latest.failure.is_none();
+            latest.failure = Some(why);
+        });
+        first
+    }
+}
+
+impl<K, V> Subscriptions<K, V>
+where
+    K: Clone + Ord + Hash + Send + Sync + 'static,
+    V: Clone + PartialEq + Send + Sync + 'static,
+{
+    /// None yet. Pods are marked in the set when a value that they use changes.
+    pub(super) fn new(changed: Arc<DirtySet<PodUid>>) -> Self {
+        let inner = Inner {
+            values: HashMap::new(),
+            by_pod: HashMap::new(),
+        };
+        Self {
+            inner: Arc::new(Mutex::new(inner)),
+            changed,
+        }
+    }
+
+    /// What a pod uses from now on. `run` keeps a value that no other pod uses true, in a task.
+    pub(super) fn register<F>(
+        &self,
+        uid: &PodUid,
+        keys: BTreeSet<K>,
+        run: impl Fn(K, Publisher<V>) -> F + Clone + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut inner = self.inner.lock();
+        let before = inner.by_pod.remove(uid).unwrap_or_default();
+        for key in before.difference(&keys) {
+            inner.release(uid, key);
+        }
+        for key in keys.difference(&before) {
+            let value = inner.values.entry(key.clone());
+            let value = value.or_insert_with(|| self.start(key, run.clone()));
+            value.publisher.0.users.lock().insert(uid.clone());
+        }
+        if !keys.is_empty() {
+            inner.by_pod.insert(uid.clone(), keys);
+        }
+    }
+
+    /// A pod uses nothing any more.
+    pub(super) fn forget(&self, uid: &PodUid) {
+        let mut inner = self.inner.lock();
+        for key in inner.by_pod.remove(uid).unwrap_or_default() {
+            inner.release(uid, &key);
+        }
+    }
+
+    fn start<F>(
+        &self,
+        key: &K,
+        run: impl Fn(K, Publisher<V>) -> F + Send + 'static,
+    ) -> Subscription<V>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let latest = Latest {
+            value: None,
+            failure: None,
+        };
+        let publisher = Publisher(Arc::new(Published {
+            latest: watch::Sender::new(latest),
+            users: Mutex::default(),
+            missed: AtomicBool::new(false),
+            changed: self.changed.clone(),
+        }));
+        let (key, to) = (key.clone(), publisher.clone());
+        let task = tokio::spawn(async move {
+            while contain(Place::Other, run(key.clone(), to.clone()))
+                .await
+                .is_err()
+            {
+                sleep(RESTART_AFTER).await;
+            }
+        });
+        Subscription {
+            publisher,
+            _task: AbortOnDropHandle::new(task),
+        }
+    }
+
+    /// The values of these keys, waiting a short while for the first of each.
+    pub(super) async fn get(&self, keys: BTreeSet<K>) -> BTreeMap<K, Result<V, NoValue>> {
+        let begun = Instant::now();
+        let mut found = BTreeMap::new();
+        for key in keys {
+            let publisher = {
+                let inner = self.inner.lock();
+                inner.values.get(&key).map(|value| value.publisher.clone())
+            };
+            let value = match publisher {
+                Some(publisher) => publisher.0.first(begun).await,
+                None => Err(NoValue::NotRegistered),
+            };
+            found.insert(key, value);
+        }
+        found
+    }
+
+    /// How many values are kept.
+    pub(super) fn len(&self) -> usize {
+        self.inner.lock().values.len()
+    }
+}
+
+impl<K: Eq + Hash, V> Inner<K, V> {
+    fn release(&mut self, uid: &PodUid, key: &K) {
+        let Some(value) = self.values.get(key) else {
+            return;
+        };
+        let mut users = value.publisher.0.users.lock();
+        users.remove(uid);
+        if users.is_empty() {
+            drop(users);
+            self.values.remove(key);
+        }
+    }
+}
+
+impl<V: Clone> Published<V> {
+    async fn first(&self, begun: Instant) -> Result<V, NoValue> {
+        let mut latest = self.latest.subscribe();
+        tokio::select! {
+            biased;
+            _ = latest.wait_for(|latest| latest.value.is_some()) => {}
+            () = async {
+                // A failure is retried within milliseconds: it may be the first moment of a new pod, of which
+                // the API server's authorizer does not know yet.
+                sleep_until(begun + TIMEOUT_AFTER_FAILURE).await;
+                let mut latest = self.latest.subscribe();
+                let _ = latest.wait_for(|latest| latest.failure.is_some()).await;
+            } => {}
+            () = sleep_until(begun + TIMEOUT) => {}
+        }
+        let known = self.latest.borrow().value.clone();
+        if let Some(value) = known {
+            return Ok(value);
+        }
+        self.missed.store(true, Ordering::SeqCst);
+        // It may have come before it was noted that it is missed.
+        let latest = self.latest.borrow();
+        let why = || latest.failure.clone().unwrap_or_else(|| TIMED_OUT.into());
+        latest.value.clone().ok_or_else(|| NoValue::Unsynced(why()))
+    }
+}

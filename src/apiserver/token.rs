@@ -1,0 +1,353 @@
+//! Tokens of service accounts for volumes of pods.
+//!
+//! * Owns: a token per service account and specification that a pod mounts, renewed before it expires.
+//! * Woken by its callers and by the clock.
+//! * Publishes: the pods whose tokens changed.
+//! * Must never log a token, nor take one away before it expires because it cannot be renewed.
+//! * Answers to upstream's `pkg/kubelet/token`.
+
+use super::{
+    ApiError, ApiServer, Place,
+    subscriptions::{NoValue, Publisher, Subscriptions},
+};
+use crate::{
+    base::{DirtySet, chain},
+    model::PodUid,
+};
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+    core::v1::ServiceAccount,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{sync::Semaphore, time::sleep};
+
+/// A token is renewed after this, however long it lives.
+const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
+/// Tokens of one moment are not renewed in one moment.
+const MAX_JITTER: SignedDuration = SignedDuration::from_secs(10);
+/// Requests at the same time.
+const MAX_REQUESTS: usize = 16;
+/// The delay after a failure doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const MAX_DELAY: Duration = Duration::from_secs(60);
+/// The clock of the node may jump: it is read again after this.
+const MAX_SLEEP: SignedDuration = SignedDuration::from_mins(10);
+
+/// Which token.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenKey {
+    /// The service account's and the pod's namespace.
+    pub namespace: String,
+    /// The service account's name.
+    pub service_account: String,
+    /// Whom it is for; `None` for the API server.
+    pub audience: Option<String>,
+    /// How long it is to be valid.
+    pub expiration_seconds: Option<i64>,
+    /// The name of the pod that it is bound to.
+    pub pod_name: String,
+    /// The UID of that pod.
+    pub pod_uid: PodUid,
+}
+
+/// A token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(pub Bytes);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Why there is no token; upstream's texts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// There is no API server.
+    #[error("cannot use TokenManager when kubelet is in standalone mode")]
+    Standalone,
+    /// It cannot be fetched.
+    #[error("failed to fetch token: {0}")]
+    Fetch(String),
+    /// The last one has expired.
+    #[error("token {name:?}/{namespace:?} expired and refresh failed: {why}")]
+    Expired {
+        /// The service account.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+        /// Why it cannot be renewed.
+        why: String,
+    },
+}
+
+/// The tokens that were requested, by key: every requested one is in it.
+pub type FoundTokens = BTreeMap<TokenKey, Result<Token, TokenError>>;
+
+/// The tokens that pods mount. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Tokens(Option<ApiTokens>);
+
+#[derive(Clone)]
+struct ApiTokens {
+    api: ApiServer,
+    tokens: Subscriptions<TokenKey, Result<Token, TokenError>>,
+    requests: Arc<Semaphore>,
+}
+
+impl Tokens {
+    /// Tokens of this API server, or none. Pods are marked in the set when one of theirs changes.
+    pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
+        Self(api.map(|api| ApiTokens {
+            api,
+            tokens: Subscriptions::new(changed),
+            requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+        }))
+    }
+
+    /// Which tokens a pod mounts from now on.
+    pub fn register(&self, uid: &PodUid, keys: BTreeSet<TokenKey>) {
+        let Some(tokens) = &self.0 else {
+            return;
+        };
+        let of = tokens.clone();
+        tokens.tokens.register(uid, keys, move |key, publisher| {
+            let of = of.clone();
+            async move { of.keep(&key, &publisher).await }
+        });
+    }
+
+    /// A pod mounts none any more.
+    pub fn forget(&self, uid: &PodUid) {
+        if let Some(tokens) = &self.0 {
+            tokens.tokens.forget(uid);
+        }
+    }
+
+    /// These tokens, within a bounded time.
+    pub async fn get(&self, keys: BTreeSet<TokenKey>) -> FoundTokens {
+        let Some(tokens) = &self.0 else {
+            let without = |key| (key, Err(TokenError::Standalone));
+            return keys.into_iter().map(without).collect();
+        };
+        let found = tokens.tokens.get(keys).await.into_iter();
+        let value = |(key, value): (TokenKey, Result<_, NoValue>)| {
+            let value = value.unwrap_or_else(|none| {
+                Err(TokenError::Fetch(match none {
+                    NoValue::NotRegistered => "the pod is not registered".to_owned(),
+                    NoValue::Unsynced(why) => why,
+                }))
+            });
+            (key, value)
+        };
+        found.map(value).collect()
+    }
+}
+
+impl ApiTokens {
+    /// Fetches a token, and another one before it expires, for ever.
+    async fn keep(&self, key: &TokenKey, publisher: &Publisher<Result<Token, TokenError>>) {
+        let mut delay = FIRST_DELAY;
+        let mut expires = None;
+        loop {
+            match self.request(key).await {
+                Ok(issued) => {
+                    delay = FIRST_DELAY;
+                    expires = Some(issued.expires);
+                    let now = Timestamp::now();
+                    let renew = issued.renew_at(fastrand::f64());
+                    publisher.publish(Ok(issued.token));
+                    if renew > now {
+                        sleep_until(renew).await;
+                    } else {
+                        // An API server whose clock differs, or one that issues what is useless.
+                        sleep(MAX_DELAY).await;
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    failed(key, &error, expires, publisher);
+                    sleep(delay.mul_f64(1.0 + 0.5 * fastrand::f64())).await;
+                    delay = (delay * 2).min(MAX_DELAY);
+                }
+            }
+        }
+    }
+
+    async fn request(&self, key: &TokenKey) -> Result<Issued, ApiError> {
+        let _permit = self.requests.acquire().await;
+        let body = TokenRequest {
+            spec: Some(spec(key)),
+            ..TokenRequest::default()
+        };
+        let account = Place::namespaced(&key.namespace, &key.service_account);
+        let reply: TokenRequest = self
+            .api
+            .create_subresource::<ServiceAccount, _, _>(account, "token", &body)
+            .await?;
+        Issued::of(reply).ok_or_else(|| {
+            ApiError::Unreadable("the response has no token or no time of expiration".into())
+        })
+    }
+}
+
+fn failed(
+    key: &TokenKey,
+    error: &ApiError,
+    expires: Option<Timestamp>,
+    publisher: &Publisher<Result<Token, TokenError>>,
+) {
+    let why = chain(error);
+    if publisher.failed(why.clone()) && (expires.is_some() || !error.is_transient()) {
+        tracing::warn!(
+            namespace = key.namespace, serviceAccount = key.service_account, podUID = %key.pod_uid, err = why,
+            "Couldn't update token"
+        );
+    }
+    if expires.is_some_and(|expires| expires <= Timestamp::now()) {
+        publisher.publish(Err(TokenError::Expired {
+            name: key.service_account.clone(),
+            namespace: key.namespace.clone(),
+            why,
+        }));
+    }
+}
+
+fn spec(key: &TokenKey) -> TokenRequestSpec {
+    TokenRequestSpec {
+        audiences: Some(key.audience.iter().cloned().collect()),
+        expiration_seconds: key.expiration_seconds,
+        bound_object_ref: Some(BoundObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            name: Some(key.pod_name.clone()),
+            uid: Some(key.pod_uid.to_string()),
+        }),
+    }
+}
+
+/// A token as it was issued.
+struct Issued {
+    token: Token,
+    expires: Timestamp,
+    lifetime: SignedDuration,
+}
+
+impl Issued {
+    fn of(reply: TokenRequest) -> Option<Self> {
+        let status = reply.status?;
+        let token = status.token.filter(|token| !token.is_empty())?;
+        // The issuer may have chosen another lifetime than was requested.
+        let lifetime = reply.spec.and_then(|spec| spec.expiration_seconds);
+        let lifetime = lifetime.unwrap_or(3600).max(0);
+        Some(Self {
+            token: Token(token.into()),
+            expires: status.expiration_timestamp?.0,
+            lifetime: SignedDuration::from_secs(lifetime),
+        })
+    }
+
+    /// When 80 % of its life or a day are over, a little earlier (`jitter` from 0 to 1).
+    fn renew_at(&self, jitter: f64) -> Timestamp {
+        let fifth = self.lifetime / 5;
+        let jitter = MAX_JITTER.min(fifth / 4).mul_f64(jitter);
+        let last = (self.lifetime - fifth).min(MAX_AGE);
+        let before = self.lifetime - last + jitter;
+        self.expires.saturating_sub(before).unwrap_or(self.expires)
+    }
+}
+
+async fn sleep_until(at: Timestamp) {
+    loop {
+        let left = at.duration_since(Timestamp::now()).min(MAX_SLEEP);
+        match Duration::try_from(left) {
+            Ok(left) if !left.is_zero() => sleep(left).await,
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> TokenKey {
+        TokenKey {
+            namespace: "ns".into(),
+            service_account: "default".into(),
+            audience: None,
+            expiration_seconds: Some(3607),
+            pod_name: "p".into(),
+            pod_uid: "u1".into(),
+        }
+    }
+
+    #[test]
+    fn a_token_is_renewed_when_80_percent_of_its_life_or_a_day_are_over() {
+        let issued: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        for (lifetime, jitter, after) in [
+            (3600, 0.0, 2880),
+            (3600, 1.0, 2870),
+            (600, 0.0, 480),
+            (600, 0.5, 475),
+            (20, 1.0, 15),
+            (24 * 3600, 0.0, 69120),
+            (365 * 24 * 3600, 0.0, 24 * 3600),
+            (365 * 24 * 3600, 1.0, 24 * 3600 - 10),
+        ] {
+            let lifetime = SignedDuration::from_secs(lifetime);
+            let token = Issued {
+                token: Token(Bytes::new()),
+                expires: issued + lifetime,
+                lifetime,
+            };
+            let renew = token.renew_at(jitter).duration_since(issued);
+            assert_eq!(renew.as_secs(), after, "{lifetime:?} {jitter}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_bound_to_its_pod_and_is_not_shown() {
+        let spec = spec(&key());
+        assert_eq!(spec.audiences, Some(vec![]));
+        let bound = spec.bound_object_ref.unwrap();
+        assert_eq!(
+            (
+                bound.kind.as_deref(),
+                bound.name.as_deref(),
+                bound.uid.as_deref()
+            ),
+            (Some("Pod"), Some("p"), Some("u1"))
+        );
+        let token = Token(Bytes::from_static(b"hunter2"));
+        assert!(!format!("{token:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_response_without_a_token_or_an_expiration_is_none() {
+        let reply = |status| {
+            let reply = serde_json::json!({"spec": {"audiences": ["a"], "expirationSeconds": 600}, "status": status});
+            Issued::of(serde_json::from_value(reply).unwrap())
+        };
+        let time = "2026-01-01T00:00:00Z";
+        assert!(reply(serde_json::json!({"token": "t", "expirationTimestamp": time})).is_some());
+        assert!(reply(serde_json::json!({"token": "", "expirationTimestamp": time})).is_none());
+    }
+
+    #[tokio::test]
+    async fn without_an_api_server_there_is_no_token() {
+        let found = Tokens::default().get([key()].into()).await;
+        let error = found[&key()].clone().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "cannot use TokenManager when kubelet is in standalone mode"
+        );
+    }
+}

@@ -1,0 +1,44 @@
+//! The image pull secrets of a pod.
+
+use super::PodSync;
+use crate::{
+    images::{PullSecrets, pull_secret_keys, pull_secrets},
+    model::{Pod, PodExt as _, reasons::event},
+    state::events::ObjectRef,
+    volumes::VolumeError,
+};
+use tokio_util::sync::CancellationToken;
+
+impl PodSync {
+    /// Reads them. Those that cannot be used are reported and left out: the node may have a login, or the image
+    /// need none.
+    pub(super) async fn pull_secrets(
+        &self,
+        pod: &Pod,
+        cancel: &CancellationToken,
+    ) -> Result<PullSecrets, VolumeError> {
+        let keys = pull_secret_keys(pod);
+        if keys.is_empty() {
+            return Ok(PullSecrets::default());
+        }
+        let wanted = keys.iter().cloned().collect();
+        let found = self.volumes.objects(pod, wanted, cancel).await?;
+        let (secrets, failed) = pull_secrets(&keys, &found);
+        for (secret, error) in &failed {
+            tracing::info!(
+                pod = %pod.full_name(), secret, err = error,
+                "Unable to retrieve pull secret, the image pull may not succeed."
+            );
+        }
+        if !failed.is_empty() {
+            let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+            let names = names.join(", ");
+            let text = format!(
+                "Unable to retrieve some image pull secrets ({names}); attempting to pull the image may not succeed."
+            );
+            let reason = event::FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET;
+            self.events.warning(&ObjectRef::pod(pod), reason, text);
+        }
+        Ok(secrets)
+    }
+}

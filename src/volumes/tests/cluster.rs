@@ -1,0 +1,248 @@
+//! Volumes of pods of an API server.
+
+use super::*;
+use crate::apiserver::{
+    tests::stored::{Mode, Stored},
+    token::Tokens,
+};
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Cluster {
+    server: Stored,
+    manager: VolumeManager,
+    _node: Node,
+}
+
+/// A node of a cluster that issues tokens `token-1`, `token-2`, … which live so many seconds.
+async fn cluster(lifetime: i64) -> Cluster {
+    let server = Stored::start().await;
+    let issued = AtomicUsize::new(0);
+    server.on_post(move |_, request| {
+        let number = issued.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut reply = request.clone();
+        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(lifetime);
+        reply["spec"]["expirationSeconds"] = lifetime.into();
+        reply["status"] = json!({
+            "token": format!("token-{number}"),
+            "expirationTimestamp": expires.to_string(),
+        });
+        (201, reply)
+    });
+    let node = node();
+    let api = Some(server.client().await);
+    let objects = Objects::new(None, api.clone());
+    let tokens = Tokens::new(api, objects.changes());
+    let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
+    let facts = NodeFacts {
+        allocatable_memory_bytes: 1 << 30,
+        ..NodeFacts::default()
+    };
+    let mounter = node.mounter.clone();
+    Cluster {
+        manager: VolumeManager::with_tokens(root, Arc::new(facts), objects, tokens, mounter),
+        server,
+        _node: node,
+    }
+}
+
+/// The pod with the volume that the API server adds to pods.
+fn api_pod() -> Pod {
+    let mut pod = pod(json!([{"name": "kube-api-access", "projected": {
+        "defaultMode": 0o644,
+        "sources": [
+            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ],
+    }}]));
+    pod.metadata.annotations =
+        serde_json::from_value(json!({"kubernetes.io/config.source": "api"})).unwrap();
+    pod.spec.as_mut().unwrap().service_account_name = Some("robot".into());
+    pod
+}
+
+impl Cluster {
+    fn authority(&self, text: &str) {
+        let map = json!({"data": {"ca.crt": text}});
+        self.server.put("configmaps", "ns", "kube-root-ca.crt", map);
+    }
+
+    async fn prepare(&self, pod: &Pod) -> Result<Prepared, VolumeError> {
+        self.manager.prepare(pod, &never()).await
+    }
+
+    async fn changed(&self) -> HashSet<PodUid> {
+        let changed = tokio::time::timeout(PATIENCE, self.manager.changed());
+        changed.await.unwrap()
+    }
+}
+
+fn file(prepared: &Prepared, name: &str) -> PathBuf {
+    prepared.paths["kube-api-access"].host_path.join(name)
+}
+
+fn read(prepared: &Prepared, name: &str) -> String {
+    fs::read_to_string(file(prepared, name)).unwrap()
+}
+
+#[tokio::test]
+async fn the_volume_of_the_api_servers_access_has_token_authority_and_namespace() {
+    let cluster = cluster(3607).await;
+    cluster.authority("ca");
+    let pod = api_pod();
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(prepared.stale.len(), 0);
+    assert_eq!(read(&prepared, "token"), "token-1");
+    assert_eq!(read(&prepared, "ca.crt"), "ca");
+    assert_eq!(read(&prepared, "namespace"), "ns");
+    assert_eq!(mode_of(&file(&prepared, "token")), 0o644);
+    let posts = cluster.server.posts();
+    assert_eq!(posts.len(), 1);
+    assert_eq!(
+        posts[0].0,
+        "/api/v1/namespaces/ns/serviceaccounts/robot/token"
+    );
+    assert_eq!(
+        posts[0].1["spec"],
+        json!({"audiences": [], "expirationSeconds": 3607,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u1"}})
+    );
+    // The authority changes, the token is not requested again.
+    cluster.authority("renewed");
+    assert_eq!(cluster.changed().await, HashSet::from(["u1".into()]));
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(read(&prepared, "ca.crt"), "renewed");
+    assert_eq!(read(&prepared, "token"), "token-1");
+    assert_eq!(cluster.server.posts().len(), 1);
+    // Another pod has another token, and nothing is kept of one that is gone.
+    let mut other = api_pod();
+    other.metadata.uid = Some("u2".into());
+    assert_eq!(
+        read(&cluster.prepare(&other).await.unwrap(), "token"),
+        "token-2"
+    );
+    for pod in [&pod, &other] {
+        cluster.manager.teardown(&pod.uid()).await.unwrap();
+    }
+    let begun = Instant::now();
+    while cluster.server.watches() > 0 {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn a_token_is_its_users_or_its_groups_alone() {
+    let cluster = cluster(3607).await;
+    cluster.authority("ca");
+    let (user, group) = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    for (uid, context, mode) in [
+        ("a", json!({"runAsUser": user}), 0o600),
+        ("b", json!({"fsGroup": group}), 0o640),
+        ("c", json!({"runAsUser": user, "fsGroup": group}), 0o640),
+        ("d", json!({}), 0o644),
+    ] {
+        let mut pod = api_pod();
+        pod.metadata.uid = Some(uid.into());
+        pod.spec.as_mut().unwrap().security_context = serde_json::from_value(context).unwrap();
+        let prepared = cluster.prepare(&pod).await.unwrap();
+        assert_eq!(mode_of(&file(&prepared, "token")), mode, "{uid}");
+        assert_eq!(fs::metadata(file(&prepared, "token")).unwrap().uid(), user);
+    }
+    // Containers of two users.
+    let mut pod = api_pod();
+    pod.metadata.uid = Some("e".into());
+    let spec = pod.spec.as_mut().unwrap();
+    let mut second = spec.containers[0].clone();
+    spec.containers[0].security_context = serde_json::from_value(json!({"runAsUser": 1})).unwrap();
+    second.security_context = serde_json::from_value(json!({"runAsUser": 2})).unwrap();
+    spec.containers.push(second);
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(mode_of(&file(&prepared, "token")), 0o644);
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_in_time_and_the_old_one_stays_while_that_fails() {
+    let cluster = cluster(3).await;
+    cluster.authority("ca");
+    let pod = api_pod();
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(read(&prepared, "token"), "token-1");
+    let begun = Instant::now();
+    assert_eq!(cluster.changed().await, HashSet::from(["u1".into()]));
+    assert!(begun.elapsed() < Duration::from_secs(3), "{begun:?}");
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(read(&prepared, "token"), "token-2");
+    cluster.server.set(Mode::Refusing(500));
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(prepared.stale.len(), 0, "it is good for a while");
+    // It expires.
+    cluster.changed().await;
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert!(
+        chain(&prepared.stale[0]).contains(r#"token "robot"/"ns" expired and refresh failed: "#),
+        "{}",
+        chain(&prepared.stale[0])
+    );
+    assert_eq!(read(&prepared, "token"), "token-2");
+    cluster.server.set(Mode::Serving);
+    cluster.changed().await;
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(read(&prepared, "token"), "token-3");
+}
+
+#[tokio::test]
+async fn a_pod_whose_token_is_refused_has_no_volume_and_is_marked_when_it_is_issued() {
+    let cluster = cluster(3607).await;
+    cluster.authority("ca");
+    cluster.server.set(Mode::Refusing(403));
+    let pod = api_pod();
+    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    assert_eq!(
+        error,
+        "MountVolume.SetUp failed for volume \"kube-api-access\" : [failed to fetch token: the API server \
+         returned 403 Forbidden: refused by the test, failed to sync configmap cache: the API server returned \
+         403 Forbidden: refused by the test]"
+    );
+    cluster.server.set(Mode::Serving);
+    let begun = Instant::now();
+    while cluster.prepare(&pod).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE);
+        cluster.changed().await;
+    }
+}
+
+#[tokio::test]
+async fn sources_that_are_not_served_are_named() {
+    let cluster = cluster(3607).await;
+    for (source, name) in [
+        (
+            json!({"clusterTrustBundle": {"name": "x", "path": "p"}}),
+            "clusterTrustBundle",
+        ),
+        (
+            json!({"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}}),
+            "podCertificate",
+        ),
+    ] {
+        let mut pod = pod(json!([{"name": "v", "projected": {"sources": [source]}}]));
+        pod.metadata.annotations = None;
+        let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+        let expected =
+            format!("a {name} source of a projected volume is not supported by this kubelet");
+        assert!(error.ends_with(&expected), "{error}");
+    }
+}

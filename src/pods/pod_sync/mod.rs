@@ -10,6 +10,7 @@ mod clean_up;
 mod deadline;
 mod known_pods;
 mod metrics;
+mod recorded;
 mod statuses;
 pub mod syncer;
 mod unread;

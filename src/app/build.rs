@@ -246,8 +246,7 @@ pub(super) async fn start(
     };
     let runtime = runtime_manager(config, &stores, shared);
     let writers = cluster_pods::Writers::of(&stores);
-    let (_, host_ips) = watch::channel(vec![node.address().to_owned()]);
-    let remote = cluster_pods::remote(&stores, host_ips);
+    let remote = cluster_pods::remote(config, &stores, node.address());
     let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
         stores.runtime.clone(),

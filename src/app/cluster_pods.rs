@@ -1,6 +1,6 @@
 //! What a node of a cluster tells the API server about its pods.
 
-use super::build::Stores;
+use super::Stores;
 use crate::{
     apiserver::ApiServer,
     base::Tasks,
@@ -34,10 +34,16 @@ pub(super) fn statuses(changes: Option<&Arc<PodChanges>>) -> StatusManager {
     changed.map_or_else(StatusManager::new, StatusManager::marking)
 }
 
-/// What statuses are made from in a cluster.
-pub(super) fn remote(stores: &Stores, host_ips: watch::Receiver<Vec<String>>) -> Option<Remote> {
+/// What statuses are made from in a cluster. `found` is the node's address where none is configured.
+pub(super) fn remote(config: &KubeletConfig, stores: &Stores, found: &str) -> Option<Remote> {
     stores.api.as_ref()?;
     let pods = stores.manager.reader();
+    let given = config.node_ips.iter();
+    let mut addresses: Vec<_> = given.map(ToString::to_string).collect();
+    if addresses.is_empty() {
+        addresses.push(found.to_owned());
+    }
+    let (_, host_ips) = watch::channel(addresses);
     Some(Remote { pods, host_ips })
 }
 

@@ -1,6 +1,6 @@
 //! The pods that `/pods` lists.
 
-use super::statuses::remembered;
+use super::recorded::remembered;
 use crate::{
     model::{Pod, PodExt, PodUid},
     pods::status::Statuses,

@@ -11,6 +11,7 @@ mod deadline;
 mod known_pods;
 mod metrics;
 mod pull_secrets;
+mod recorded;
 mod statuses;
 pub mod syncer;
 mod unread;

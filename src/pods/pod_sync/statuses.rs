@@ -1,6 +1,9 @@
 //! Publishes the API status of a pod, generated from what is known of it.
 
-use super::metrics::{PodStartMetrics, Start};
+use super::{
+    metrics::{PodStartMetrics, Start},
+    recorded::{remembered, with_remote},
+};
 use crate::{
     cri::FeaturesReader,
     model::{ContainerState, Pod, PodExt, PodStatus, PodUid, reasons},
@@ -17,7 +20,7 @@ use crate::{
     state::probe_results::ProbeResults,
 };
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
@@ -400,50 +403,6 @@ impl StatusPublisher {
     }
 }
 
-/// What an earlier kubelet recorded, with what only the API server has of it: container statuses, and the
-/// conditions as they were explained.
-fn with_remote(mut recorded: api::PodStatus, remote: Option<&api::PodStatus>) -> api::PodStatus {
-    let Some(remote) = remote.filter(|_| recorded.container_statuses.is_none()) else {
-        return recorded;
-    };
-    let mut status = remote.clone();
-    status.start_time = recorded.start_time.or(status.start_time);
-    status.phase = recorded.phase.or(status.phase);
-    let recorded = recorded.conditions.take().unwrap_or_default();
-    let conditions = status.conditions.get_or_insert_default();
-    for condition in recorded {
-        match conditions.iter_mut().find(|c| c.type_ == condition.type_) {
-            Some(known) if known.status == condition.status => {
-                known.last_transition_time = condition.last_transition_time;
-            }
-            Some(known) => *known = condition,
-            None => conditions.push(condition),
-        }
-    }
-    status
-}
-
 fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
-}
-
-/// What an earlier kubelet recorded of a pod's status: all of it if the pod had ended, else its phase and
-/// start, and its conditions with their transition times.
-pub(super) fn remembered(record: &PodRecord) -> Option<api::PodStatus> {
-    if let Some(terminal) = &record.terminal {
-        return serde_json::from_value(terminal.status.clone()).ok();
-    }
-    let condition = |(name, known): (&String, &ConditionSince)| api::PodCondition {
-        type_: name.clone(),
-        status: if known.status { "True" } else { "False" }.into(),
-        last_transition_time: Some(Time(known.since)),
-        ..api::PodCondition::default()
-    };
-    let known = !record.conditions.is_empty() || record.started.is_some();
-    known.then(|| api::PodStatus {
-        phase: record.phase.clone(),
-        conditions: Some(record.conditions.iter().map(condition).collect()),
-        start_time: record.started.map(Time),
-        ..api::PodStatus::default()
-    })
 }

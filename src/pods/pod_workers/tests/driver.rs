@@ -206,6 +206,11 @@ async fn an_edited_static_pod_starts_the_moment_the_old_one_is_finished() {
     node.kill(&new).await;
     node.create(&newer).await;
     assert!(node.workers.should_pod_be_finished(&"u2".into()));
+    let in_use = |except: &str| {
+        let except = PodUid::from(except);
+        node.workers.is_name_in_use(&new.full_name(), Some(&except))
+    };
+    assert!(in_use("u3"), "the first one has not ended");
     node.end("u1", How::Badly).await;
     node.time_to_sync("u1").await;
     assert_eq!(node.syncer.busy(), ["u1".into()]);
@@ -213,6 +218,7 @@ async fn an_edited_static_pod_starts_the_moment_the_old_one_is_finished() {
     assert_eq!(node.syncer.busy(), ["u1".into()], "still cleaning up");
     node.end("u1", How::Well).await;
     assert_eq!(node.running("u3"), "sync");
+    assert!(!in_use("u3") && in_use("u1"));
     assert!(!node.syncer.log().contains(&"sync:u2".to_string()));
     assert_eq!(node.syncer.broken(), [""; 0]);
 }
@@ -357,21 +363,26 @@ async fn answers_about_a_pod_through_its_life() {
             w.knows(&uid),
             w.is_pod_termination_requested(&uid),
             w.should_pod_be_finished(&uid),
+            w.could_have_running_containers(&uid),
         ]
     };
-    assert_eq!(ask(), [false, false, false], "unknown at start");
+    assert_eq!(ask(), [false, false, false, true], "unknown at start");
     node.create(&api_pod("u", "web")).await;
-    assert_eq!(ask(), [true, false, false], "syncing");
+    assert_eq!(ask(), [true, false, false, true], "syncing");
     node.sync(&pod, UpdateKind::Update).await;
-    assert_eq!(ask(), [true, true, false], "the sync still runs");
+    assert_eq!(ask(), [true, true, false, true], "the sync still runs");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [true, true, false], "terminating");
+    assert_eq!(ask(), [true, true, false, true], "terminating");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [true, true, false], "terminated");
+    assert_eq!(ask(), [true, true, false, false], "terminated");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [true, true, true], "finished");
+    assert_eq!(ask(), [true, true, true, false], "finished");
     node.workers.sync_known_pods(&HashSet::new());
-    assert_eq!(ask(), [false, false, true], "unknown once all is known");
+    assert_eq!(
+        ask(),
+        [false, false, true, false],
+        "unknown once all is known"
+    );
     assert!(node.workers.known().is_empty());
 }
 

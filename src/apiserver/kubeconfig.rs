@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use secrecy::ExposeSecret as _;
 use serde_json::json;
 use std::{
     fs,
@@ -196,24 +197,29 @@ fn certificates_are_valid(pem: &[u8], now: SystemTime) -> bool {
 /// Whether a kubeconfig has a client certificate that has not expired; upstream's `isClientConfigStillValid`.
 /// Blocking.
 pub fn kubeconfig_is_valid(path: &Path, now: SystemTime) -> bool {
-    let Ok(file) = Kubeconfig::read_from(path) else {
-        return false;
-    };
+    let pair = kubeconfig_certificate(path);
+    pair.is_some_and(|(certificate, _)| certificates_are_valid(&certificate, now))
+}
+
+/// The client certificate and the key of a kubeconfig with a server, PEM. Blocking.
+pub fn kubeconfig_certificate(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
+    let file = Kubeconfig::read_from(path).ok()?;
     let (Some(cluster), Some(user)) = current(&file) else {
-        return false;
+        return None;
     };
+    cluster.server.as_ref()?;
     let of = |data: Option<&str>, path: Option<&String>| match data {
         Some(data) => STANDARD.decode(data).ok(),
         None => path.and_then(|path| fs::read(path).ok()),
     };
     let data = user.client_certificate_data.as_deref();
-    let pem = of(data, user.client_certificate.as_ref()).unwrap_or_default();
-    let has_key = user.client_key_data.is_some()
-        || user
-            .client_key
-            .as_ref()
-            .is_some_and(|path| Path::new(path).exists());
-    cluster.server.is_some() && has_key && certificates_are_valid(&pem, now)
+    let certificate = of(data, user.client_certificate.as_ref())?;
+    let data = user.client_key_data.as_ref();
+    let key = of(
+        data.map(|data| data.expose_secret()),
+        user.client_key.as_ref(),
+    )?;
+    Some((certificate, key))
 }
 
 /// Writes a kubeconfig for the API server of another kubeconfig, with the certificate and key of a file. Blocking.

@@ -25,7 +25,9 @@ mod watch;
 pub(crate) mod tests;
 
 pub use error::ApiError;
-pub use kubeconfig::{certificate_is_valid, kubeconfig_is_valid, write_for_certificate};
+pub use kubeconfig::{
+    certificate_is_valid, kubeconfig_certificate, kubeconfig_is_valid, write_for_certificate,
+};
 pub use request::{Patch, Place};
 pub use review::TIMEOUT;
 pub use watch::{Item, ListWatch, Selection, Unreadable, WatchEvent};

@@ -49,7 +49,7 @@ pub type Item<K> = Result<Box<K>, Unreadable>;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unreadable {
     /// Its metadata.
-    pub metadata: ObjectMeta,
+    pub metadata: Box<ObjectMeta>,
     /// Why it cannot be decoded.
     pub why: String,
 }
@@ -363,7 +363,7 @@ fn decoded<K: DeserializeOwned>(object: &RawValue) -> Item<K> {
     serde_json::from_str(object.get())
         .map(Box::new)
         .map_err(|error| Unreadable {
-            metadata: metadata(object),
+            metadata: Box::new(metadata(object)),
             // Where, and not what: objects may be secret.
             why: format!(
                 "invalid at line {}, column {}",

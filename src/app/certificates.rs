@@ -62,7 +62,8 @@ pub(super) fn start(config: &KubeletConfig, stores: &Stores, tasks: &mut Tasks) 
     if identity.rotate_certificates {
         let template = Template::client(&node_name);
         let template = Box::new(move || Some(template.clone()));
-        let manager = manager(Purpose::Client, store(CLIENT), template);
+        let manager =
+            manager(Purpose::Client, store(CLIENT), template).beginning_with(kubeconfig.clone());
         tasks.spawn("certificates.client", manager.run(tasks.shutdown()));
     }
     let issued = matches!(

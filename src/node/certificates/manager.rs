@@ -8,9 +8,15 @@ use super::{
     request::{self, RequestError, Signer, request},
     store::{Current, FileStore},
 };
-use crate::apiserver::ApiServer;
+use crate::{
+    apiserver::{ApiServer, kubeconfig_certificate},
+    base::chain,
+};
 use rcgen::KeyPair;
-use std::time::{Duration, SystemTime};
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 use tokio::{task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +35,17 @@ pub struct CertificateManager {
     metrics: CertificateMetrics,
     /// Nothing can be requested before its end.
     bootstrap: Option<Bootstrap>,
+    /// The kubeconfig whose certificate is the first one.
+    embedded: Option<PathBuf>,
+}
+
+struct Renewals {
+    current: Option<Current>,
+    /// At which part of its life the current one is renewed.
+    random: f64,
+    failures: u32,
+    /// The current one is of the kubeconfig and is replaced at once.
+    is_forced: bool,
 }
 
 impl CertificateManager {
@@ -47,6 +64,7 @@ impl CertificateManager {
             template: Box::new(template),
             metrics,
             bootstrap: None,
+            embedded: None,
         }
     }
 
@@ -54,6 +72,14 @@ impl CertificateManager {
     #[must_use]
     pub fn after(self, bootstrap: Option<Bootstrap>) -> Self {
         Self { bootstrap, ..self }
+    }
+
+    /// The same, which begins with the certificate of this kubeconfig when there is no other one, and replaces that at
+    /// once.
+    #[must_use]
+    pub fn beginning_with(self, kubeconfig: PathBuf) -> Self {
+        let embedded = Some(kubeconfig);
+        Self { embedded, ..self }
     }
 
     /// Runs until the token is cancelled.
@@ -72,57 +98,94 @@ impl CertificateManager {
         if let Some(bootstrap) = &self.bootstrap {
             bootstrap.done().await;
         }
-        let mut current = self.read().await;
-        let mut random = fastrand::f64();
-        let mut failures = 0;
+        let mut state = Renewals {
+            current: self.read().await,
+            random: fastrand::f64(),
+            failures: 0,
+            is_forced: false,
+        };
+        if state.current.is_none() {
+            state.current = self.adopt().await;
+            state.is_forced = state.current.is_some();
+        }
         loop {
-            self.metrics.set_end(current.as_ref().map(end));
+            self.metrics.set_end(state.current.as_ref().map(end));
+            let template = self.due(&mut state).await;
+            let renewed = tokio::select! {
+                renewed = self.renew(&template) => renewed,
+                // What is requested is not what is needed any more.
+                () = self.changed(&template) => continue,
+            };
+            match renewed {
+                Ok(new) => self.replace(&mut state, new, &template).await,
+                Err(error) => {
+                    state.failures += 1;
+                    self.metrics.failed();
+                    sleep(report(self.purpose.name(), state.failures, &error)).await;
+                }
+            }
+        }
+    }
+
+    /// Makes the certificate of the kubeconfig the current one, so that there is one for those who look for the file.
+    async fn adopt(&self) -> Option<Current> {
+        let (kubeconfig, store) = (self.embedded.clone()?, self.store.clone());
+        let adopting = move || {
+            let (certificate, key) = kubeconfig_certificate(&kubeconfig)?;
+            let updated = store.update(&certificate, &key);
+            let failed = |error: &anyhow::Error| {
+                let err = chain(error.as_ref());
+                tracing::warn!(err, "Storing the certificate of the kubeconfig failed");
+            };
+            updated.inspect_err(failed).ok()
+        };
+        spawn_blocking(adopting).await.ok().flatten()
+    }
+
+    /// Waits until a certificate has to be requested; what it should say.
+    async fn due(&self, state: &mut Renewals) -> Template {
+        loop {
             let Some(template) = (self.template)() else {
                 sleep(CHECK_INTERVAL).await;
                 continue;
             };
-            let due = current
-                .as_ref()
-                .filter(|current| current.satisfies(&template));
-            let due = due.map(|current| renewal(&current.facts, random));
+            if state.is_forced {
+                return template;
+            }
+            let current = state.current.as_ref();
+            let current = current.filter(|current| current.satisfies(&template));
+            let due = current.map(|current| renewal(&current.facts, state.random));
             if let Some(left) = due.and_then(|due| due.duration_since(SystemTime::now()).ok()) {
                 sleep(left.min(CHECK_INTERVAL)).await;
                 continue;
             }
             let stored = self.read().await;
-            if stored.as_ref().map(end) != current.as_ref().map(end) {
-                // A bootstrap has renewed it.
-                current = stored;
-                continue;
+            if stored.as_ref().map(end) == state.current.as_ref().map(end) {
+                return template;
             }
-            let renewing = self.renew(&template);
-            let renewed = tokio::select! {
-                renewed = renewing => renewed,
-                // What is requested is not what is needed any more.
-                () = self.changed(&template) => continue,
-            };
-            match renewed {
-                Ok(new) => {
-                    random = fastrand::f64();
-                    let is_good =
-                        new.satisfies(&template) && renewal(&new.facts, random) > SystemTime::now();
-                    let old = current.replace(new);
-                    self.observe(old.as_ref());
-                    if is_good {
-                        failures = 0;
-                    } else {
-                        // The signer may leave names out, or issue what ends at once, each time.
-                        failures += 1;
-                        self.metrics.set_end(current.as_ref().map(end));
-                        sleep(delay(failures, false)).await;
-                    }
-                }
-                Err(error) => {
-                    failures += 1;
-                    self.metrics.failed();
-                    sleep(report(self.purpose.name(), failures, &error)).await;
-                }
-            }
+            // A bootstrap has renewed it.
+            self.metrics.set_end(stored.as_ref().map(end));
+            state.current = stored;
+        }
+    }
+
+    async fn replace(&self, state: &mut Renewals, new: Current, template: &Template) {
+        tracing::info!(purpose = self.purpose.name(), "Rotated certificates");
+        (state.is_forced, state.random) = (false, fastrand::f64());
+        let is_good =
+            new.satisfies(template) && renewal(&new.facts, state.random) > SystemTime::now();
+        self.metrics.set_end(Some(end(&new)));
+        if let Some(old) = state.current.replace(new) {
+            let from = SystemTime::from(old.facts.not_before);
+            let life = SystemTime::now().duration_since(from);
+            self.metrics.lived(life.unwrap_or_default());
+        }
+        if is_good {
+            state.failures = 0;
+        } else {
+            // The signer may leave names out, or issue what ends at once, each time.
+            state.failures += 1;
+            sleep(delay(state.failures, false)).await;
         }
     }
 
@@ -147,15 +210,6 @@ impl CertificateManager {
         let counted = || self.metrics.failed();
         let key = key.serialize_pem();
         stored(&self.store, certificate, key, counted).await
-    }
-
-    fn observe(&self, old: Option<&Current>) {
-        tracing::info!(purpose = self.purpose.name(), "Rotated certificates");
-        if let Some(old) = old {
-            let from = SystemTime::from(old.facts.not_before);
-            let life = SystemTime::now().duration_since(from);
-            self.metrics.lived(life.unwrap_or_default());
-        }
     }
 }
 

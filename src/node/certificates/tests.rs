@@ -359,6 +359,33 @@ async fn a_client_certificate_is_requested_at_once_and_renewed_before_its_end() 
 }
 
 #[tokio::test]
+async fn the_certificate_of_the_kubeconfig_is_stored_and_replaced_at_once() {
+    let cluster = Cluster::start(&[Fate::Denied, Fate::Issued(-60, 36_000)]).await;
+    let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());
+    let own = cluster.server.clients.node("system:node:n1", "n1");
+    let path = cluster.server.kubeconfig(dir.path());
+    let mut kubeconfig: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    kubeconfig["users"][0]["user"] = json!({
+        "client-certificate-data": STANDARD.encode(&own.pem),
+        "client-key-data": STANDARD.encode(&own.key_pem),
+    });
+    fs::write(&path, kubeconfig.to_string()).unwrap();
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    let manager = manager(api, dir.path(), &metrics).beginning_with(path);
+    let running = tokio::spawn(manager.run(tokio_util::sync::CancellationToken::new()));
+    until("a request", || cluster.requests().len() == 1).await;
+    let current = FileStore::new(dir.path(), CLIENT).current_path();
+    let text = fs::read_to_string(&current).unwrap();
+    assert_eq!(text, format!("{}{}", own.pem, own.key_pem));
+    assert_eq!(cluster.server.certificate().unwrap(), own.der.to_vec());
+    until("a failure", || {
+        metrics.text().contains("client_expiration_renew_errors 1")
+    })
+    .await;
+    running.abort();
+}
+
+#[tokio::test]
 async fn a_signer_that_changes_names_is_not_asked_without_a_delay() {
     let cluster = Cluster::start(&[Fate::Renamed]).await;
     let (dir, metrics) = (tempfile::tempdir().unwrap(), Metrics::new());

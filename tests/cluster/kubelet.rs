@@ -47,7 +47,7 @@ impl runner::Flavour for Flavour {
     fn name(self) -> &'static str {
         match self {
             Flavour::Go => "go-kubelet",
-            Flavour::Rust => "kubelet",
+            Flavour::Rust => "rust-kubelet",
         }
     }
 

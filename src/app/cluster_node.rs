@@ -67,7 +67,7 @@ pub(super) async fn start(
         RuntimeFactsReader::new(parts.runtime, parts.images, &info.version, &info.status);
     tasks.spawn("node.runtime", facts.run(shutdown.clone()));
     let (name, seconds) = (config.node_name.clone(), config.node.lease_seconds);
-    let lease = NodeLease::new(api.clone(), parts.node_object.reader(), name, seconds);
+    let lease = NodeLease::new(api.unlimited(), parts.node_object.reader(), name, seconds);
     tasks.spawn("node.lease", lease.run(shutdown.clone()));
     let root = config.root_dir.clone();
     let (facts, storage) = (parts.machine, config.node.local_storage_isolation);

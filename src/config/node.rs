@@ -80,10 +80,10 @@ fn reservation(config: &KubeletConfiguration) -> Reservation {
     let thresholds = config.eviction_hard.as_ref().unwrap_or(&none);
     let threshold = |signal: &str| resources::threshold(thresholds.get(signal)?);
     let reserved_cpus = some_text(&config.reserved_system_cpus);
-    let reserved_cpus = reserved_cpus.and_then(|list| crate::host::parse_cpu_list(&list));
+    let reserved_cpus = reserved_cpus.and_then(|list| resources::cpu_count(&list));
     Reservation {
         milli_cpu: match reserved_cpus {
-            Some(cpus) => i64::try_from(cpus.len()).unwrap_or(0).saturating_mul(1000),
+            Some(cpus) => cpus.saturating_mul(1000),
             None => sum("cpu").unwrap_or_default().milli_value(),
         },
         memory: whole("memory"),

@@ -373,10 +373,5 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
         let text = "--bootstrap-kubeconfig has no effect without --kubeconfig";
         warnings.push(text.to_owned());
     }
-    if flags.kubeconfig.is_some() {
-        let text = "--kubeconfig: PODS OF THE API SERVER ARE NOT TAKEN YET: only static pods run. The node is \
-                    registered, and its status, lease and events are sent";
-        warnings.push(text.to_owned());
-    }
     warnings
 }

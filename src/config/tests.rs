@@ -341,6 +341,12 @@ syncFrequency: 30s
             "maxPods",
         ]
     );
+    // On a node of a cluster these have a Node object to act on.
+    let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
+    assert_eq!(
+        resolved(&in_cluster, &[file]).unwrap().unsupported,
+        ["cgroupDriver", "cgroupsPerQOS", "evictionHard"]
+    );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
     assert_eq!(
         resolved(&[], &[off]).unwrap().unsupported,
@@ -770,11 +776,70 @@ fn traces_are_on_with_their_section_even_an_empty_one() {
 }
 
 #[test]
-fn a_kubeconfig_is_taken_with_a_warning_that_its_pods_are_not() {
+fn the_node_is_what_flags_and_file_say() {
+    use crate::node::node_status::resources::{PodLimits, Reservation, Threshold};
+    let node = resolved(&[], &[]).unwrap().node;
+    assert!(node.register && node.controller_attach && node.local_storage_isolation);
+    let defaults = Reservation {
+        memory_threshold: Some(Threshold::Bytes(100 << 20)),
+        storage_threshold: Some(Threshold::Share(0.1)),
+        ..Reservation::default()
+    };
+    assert_eq!(node.reservation, defaults);
+    let pods = |max_pods, pods_per_core| PodLimits {
+        max_pods,
+        pods_per_core,
+    };
+    assert_eq!((node.max_images, node.pods), (Some(50), pods(110, 0)));
+    assert_eq!((node.lease_seconds, node.update_period.as_secs()), (40, 10));
+    assert_eq!(node.report_period.as_secs(), 300);
+    let file = "\
+registerNode: false
+providerID: x://1
+registerWithTaints: [{key: k, effect: NoSchedule}]
+nodeStatusMaxImages: -1
+maxPods: 20
+podsPerCore: 5
+evictionHard: {memory.available: 0%}
+systemReserved: {cpu: 500m, memory: 1Gi}
+kubeReserved: {cpu: \"1\", ephemeral-storage: 2Gi}
+";
+    let flags = ["--cloud-provider=external", "--node-labels=a=b"];
+    let node = resolved(&flags, &[file]).unwrap().node;
+    assert!(!node.register && node.external_cloud_provider);
+    assert_eq!(node.provider_id.as_deref(), Some("x://1"));
+    assert_eq!((node.taints.len(), &node.taints[0].key[..]), (1, "k"));
+    assert_eq!(node.labels["a"], "b");
+    assert_eq!((node.max_images, node.pods), (None, pods(20, 5)));
+    let expected = Reservation {
+        milli_cpu: 1500,
+        memory: 1 << 30,
+        ephemeral_storage: 2 << 30,
+        memory_threshold: None,
+        storage_threshold: None,
+    };
+    assert_eq!(node.reservation, expected);
+    let pinned = "reservedSystemCPUs: 0-1,4\nkubeReserved: {cpu: \"1\"}\n";
+    let node = resolved(&[], &[pinned]).unwrap().node;
+    assert_eq!(node.reservation.milli_cpu, 3000);
+}
+
+#[test]
+fn labels_and_providers_that_cannot_be_are_refused() {
+    let flags = ["--node-labels=kubernetes.io/role=x", "--cloud-provider=aws"];
+    let problems = resolved(&flags, &[]).unwrap_err().to_string();
+    assert!(
+        problems.contains("--node-labels: unknown 'kubernetes.io'"),
+        "{problems}"
+    );
+    let provider = "--cloud-provider: must be \"external\" or empty; got \"aws\"";
+    assert!(problems.contains(provider), "{problems}");
+}
+
+#[test]
+fn a_kubeconfig_joins_a_cluster_and_without_one_the_node_is_its_own() {
     let config = resolved(&["--kubeconfig=/k"], &[]).unwrap();
     assert_eq!(config.kubeconfig, Some("/k".into()));
-    let said = config.warnings.join("\n");
-    assert!(said.contains("ARE NOT TAKEN YET"), "{said}");
     assert_eq!(resolved(&[], &[]).unwrap().kubeconfig, None);
 }
 

@@ -91,7 +91,18 @@ impl RuntimeFactsReader {
 }
 
 fn version_of(reply: &VersionResponse) -> String {
-    format!("{}://{}", reply.runtime_name, reply.runtime_version)
+    let version = plain_version(&reply.runtime_version);
+    format!("{}://{version}", reply.runtime_name)
+}
+
+/// A version without what a distribution has appended: `1.6.20~ds1` is 1.6.20, and `2.1.0-rc.1` stays.
+fn plain_version(text: &str) -> &str {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    match end.and_then(|end| text.split_at_checked(end)) {
+        Some((numbers, rest)) if !numbers.is_empty() && !rest.starts_with(['-', '+']) => numbers,
+        _ => text,
+    }
 }
 
 fn with_status(facts: RuntimeFacts, status: &StatusResponse) -> RuntimeFacts {
@@ -137,6 +148,14 @@ mod tests {
             ..VersionResponse::default()
         };
         assert_eq!(version_of(&version), "containerd://1.6.20");
+        for (given, expected) in [
+            ("1.6.20~ds1", "1.6.20"),
+            ("v2.1.0-rc.1", "2.1.0-rc.1"),
+            ("1.34.0", "1.34.0"),
+            ("unknown", "unknown"),
+        ] {
+            assert_eq!(plain_version(given), expected);
+        }
         let silent = with_status(RuntimeFacts::default(), &StatusResponse::default());
         assert_eq!(silent, RuntimeFacts::default());
         let handler = RuntimeHandler {

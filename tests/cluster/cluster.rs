@@ -32,10 +32,19 @@ impl Cluster {
         Self::start_with(Join::Certificate, std::process::id())
     }
 
+    /// The same with more flags of the kubelet.
+    pub fn start_with_flags(flags: &[&str]) -> Cluster {
+        Self::start_all(Join::Certificate, std::process::id(), flags)
+    }
+
     /// `owner`: the process with which the cluster ends, also when that is killed.
     pub fn start_with(join: Join, owner: u32) -> Cluster {
+        Self::start_all(join, owner, &[])
+    }
+
+    fn start_all(join: Join, owner: u32, flags: &[&str]) -> Cluster {
         let machine = Machine::start(owner);
-        let kubelet = Kubelet::start(machine.dir.path(), &machine.runtime, join);
+        let kubelet = Kubelet::start(machine.dir.path(), &machine.runtime, join, flags);
         let mut cluster = Cluster { kubelet, machine };
         cluster.wait_registered();
         cluster.wait("condition=Ready", &format!("node/{NODE}"));

@@ -18,6 +18,8 @@ pub enum Flavour {
     /// The Go kubelet of `hack/build-kubernetes.sh`. What the scenarios expect of a kubelet comes from it, and
     /// they test the harness with it.
     Go,
+    /// The kubelet of this crate.
+    Rust,
 }
 
 thread_local! {
@@ -34,16 +36,18 @@ impl Flavour {
     fn program(self) -> PathBuf {
         match self {
             Flavour::Go => scripts::target().join("tools/kubernetes/kubelet"),
+            Flavour::Rust => PathBuf::from(env!("CARGO_BIN_EXE_kubelet")),
         }
     }
 }
 
 impl runner::Flavour for Flavour {
-    const ALL: &'static [Flavour] = &[Flavour::Go];
+    const ALL: &'static [Flavour] = &[Flavour::Go, Flavour::Rust];
 
     fn name(self) -> &'static str {
         match self {
             Flavour::Go => "go-kubelet",
+            Flavour::Rust => "rust-kubelet",
         }
     }
 
@@ -55,6 +59,7 @@ impl runner::Flavour for Flavour {
     fn missing(self) -> Option<Missing> {
         let needed: &[&str] = match self {
             Flavour::Go => &["--control-plane", "--kubelet"],
+            Flavour::Rust => &["--control-plane"],
         };
         let why = scripts::check("build-kubernetes.sh", needed).err()?;
         Some(Missing { why, excused: true })
@@ -80,7 +85,7 @@ pub struct Kubelet {
 impl Kubelet {
     /// Writes its configuration below the cluster's directory and starts it; does not wait for it. A kubelet that
     /// is started again finds what the former one left.
-    pub fn start(dir: &Path, runtime: &str, join: Join) -> Kubelet {
+    pub fn start(dir: &Path, runtime: &str, join: Join, flags: &[&str]) -> Kubelet {
         let config = dir.join("kubelet.yaml");
         std::fs::write(&config, configuration(dir, runtime)).unwrap();
         let kubeconfig = dir.join("private/kubelet.conf");
@@ -115,6 +120,7 @@ impl Kubelet {
                 .arg(dir.join("bootstrap.conf"));
         }
         command.args(["--hostname-override", NODE, "--node-ip", ADDRESS]);
+        command.args(flags);
         command.env("CARGO_TARGET_DIR", scripts::target());
         command.stdin(Stdio::null());
         command.stdout(output.try_clone().unwrap()).stderr(output);

@@ -177,7 +177,6 @@ impl Scripted {
         .await
     }
 
-    /// A server of anything.
     /// Responds with a status and a body, or not at all.
     pub async fn serving(
         script: impl Fn(&Received) -> Option<(u16, String)> + Send + Sync + 'static,

@@ -37,7 +37,7 @@ pub(super) const FLAGS: &[FlagSpec] = &[
     process(Pods, "maximum-dead-containers-per-container", Int32, "1", "Dead instances kept per container"),
     process(Pods, "maximum-dead-containers", Int32, "-1", "Dead instances kept on the node; -1 is no limit"),
     process(Pods, "minimum-container-ttl-duration", Duration, "0s", "Youngest dead container that may be removed"),
-    process(ApiServer, "kubeconfig", Path, "", "How to reach the API server, which is asked about those who call; its pods are not taken yet"),
+    process(ApiServer, "kubeconfig", Path, "", "How to reach the API server of the cluster that the node joins; without it the node is on its own"),
     process(ApiServer, "bootstrap-kubeconfig", Path, "", "How to get a client certificate while --kubeconfig has none"),
     process(ApiServer, "cert-dir", Path, "/var/lib/kubelet/pki", "Directory of certificates"),
     process(ApiServer, "node-labels", Map, "", "Labels the node registers with"),

@@ -1,1 +1,235 @@
+use super::*;
+use crate::{
+    apiserver::tests::scripted::{Received, Reply, Scripted},
+    model::PodUid,
+    state::events::EventRecorder,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::{collections::VecDeque, sync::Arc};
 
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+
+struct World {
+    recorder: EventRecorder,
+    server: Scripted,
+    dropped: Dropped,
+    faults: Arc<Mutex<VecDeque<Reply>>>,
+    task: tokio::task::AbortHandle,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl World {
+    /// A sink at work; the API server accepts what it gets after the faults.
+    async fn start(faults: Vec<Reply>) -> Self {
+        let faults = Arc::new(Mutex::new(VecDeque::from(faults)));
+        let script = faults.clone();
+        let server = Scripted::serve(move |request| {
+            let fault = script.lock().pop_front();
+            fault.unwrap_or_else(|| Reply::Json(201, request.body.clone()))
+        });
+        let server = server.await;
+        let directory = tempfile::tempdir().unwrap();
+        let path = server.kubeconfig(directory.path());
+        let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+        let (recorder, dropped) = (EventRecorder::new(), super::dropped(&Metrics::new()));
+        let outbox = super::outbox(&recorder, &dropped).unwrap();
+        let rate = EventRate { qps: 0, burst: 0 };
+        let sink = EventSink::new(api, outbox, "node1".into(), rate, dropped.clone());
+        let task = tokio::spawn(sink.run(CancellationToken::new()));
+        Self {
+            recorder,
+            server,
+            dropped,
+            faults,
+            task: task.abort_handle(),
+        }
+    }
+
+    async fn requests(&self, count: usize) -> Vec<Received> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let received = self.server.received();
+            if received.len() >= count {
+                return received;
+            }
+            let lines: Vec<_> = received.iter().map(Received::line).collect();
+            assert!(Instant::now() < deadline, "{lines:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn dropped(&self, reason: &'static str) -> u64 {
+        self.dropped.get_or_create(&[("reason", reason)]).get()
+    }
+}
+
+fn pod() -> ObjectRef {
+    ObjectRef {
+        kind: "Pod",
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: PodUid::from("uid-1"),
+        field_path: "spec.containers{main}".into(),
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_created_as_the_go_kubelet_would_and_equal_ones_are_counted_in_it() {
+    let world = World::start(Vec::new()).await;
+    world.recorder.warning(&pod(), "BackOff", "again");
+    let created = world.requests(1).await.remove(0);
+    assert_eq!(created.line(), "POST /api/v1/namespaces/shop/events");
+    let mut body = created.body;
+    let name = body["metadata"]["name"].take();
+    let name = name.as_str().unwrap();
+    assert!(name.starts_with("web."), "{name}");
+    let (first, last) = (body["firstTimestamp"].take(), body["lastTimestamp"].take());
+    assert_eq!(first, last);
+    assert_eq!(
+        body,
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": { "name": null, "namespace": "shop" },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": "shop",
+                "name": "web",
+                "uid": "uid-1",
+                "fieldPath": "spec.containers{main}",
+            },
+            "type": "Warning",
+            "reason": "BackOff",
+            "message": "again",
+            "count": 1,
+            "firstTimestamp": null,
+            "lastTimestamp": null,
+            "source": { "component": "kubelet", "host": "node1" },
+            "reportingComponent": "kubelet",
+            "reportingInstance": "node1",
+        })
+    );
+    world.recorder.warning(&pod(), "BackOff", "again");
+    let patched = world.requests(2).await.remove(1);
+    let expected = format!("PATCH /api/v1/namespaces/shop/events/{name}");
+    assert_eq!(patched.line(), expected);
+    assert_eq!(
+        (&patched.body["count"], &patched.body["message"]),
+        (&json!(2), &json!("again"))
+    );
+}
+
+#[tokio::test]
+async fn an_event_that_has_expired_is_created_again() {
+    let world = World::start(Vec::new()).await;
+    let node = ObjectRef::node("node1");
+    world.recorder.normal(&node, "A", "m");
+    world.requests(1).await;
+    world
+        .faults
+        .lock()
+        .push_back(Reply::status(404, "NotFound"));
+    world.recorder.normal(&node, "A", "m");
+    let received = world.requests(3).await;
+    let methods: Vec<_> = received.iter().map(|r| r.method.as_str()).collect();
+    assert_eq!(methods, ["POST", "PATCH", "POST"]);
+    assert_eq!(received[2].body["count"], json!(2));
+    assert_eq!(received[2].path, EVENTS);
+}
+
+#[tokio::test]
+async fn events_wait_for_an_api_server_that_is_away_and_equal_ones_become_one_meanwhile() {
+    let faults = vec![
+        Reply::status(503, "ServiceUnavailable"),
+        // It was created, and nobody was told.
+        Reply::Bytes(201, b"<garbage>".to_vec()),
+        Reply::status(409, "AlreadyExists"),
+    ];
+    let world = World::start(faults).await;
+    let node = ObjectRef::node("node1");
+    for message in ["first", "second", "second", "second"] {
+        world.recorder.normal(&node, "A", message);
+    }
+    let received = world.requests(5).await;
+    let sent: Vec<(&str, &Value, &Value)> = received
+        .iter()
+        .map(|r| (r.method.as_str(), &r.body["message"], &r.body["count"]))
+        .collect();
+    let (first, second) = (json!("first"), json!("second"));
+    assert_eq!(
+        sent,
+        [
+            ("POST", &first, &json!(1)),
+            ("POST", &first, &json!(1)),
+            ("POST", &first, &json!(1)),
+            ("PATCH", &first, &json!(1)),
+            ("POST", &second, &json!(3)),
+        ]
+    );
+    assert_eq!(world.dropped("rejected"), 0);
+}
+
+#[tokio::test]
+async fn an_event_that_is_refused_is_dropped_and_does_not_hold_up_the_next() {
+    let world = World::start(vec![Reply::status(403, "Forbidden")]).await;
+    let node = ObjectRef::node("node1");
+    world.recorder.normal(&node, "A", "refused");
+    world.recorder.normal(&node, "B", "taken");
+    let received = world.requests(2).await;
+    assert_eq!(received[1].body["reason"], "B");
+    assert_eq!(world.dropped("rejected"), 1);
+}
+
+#[tokio::test]
+async fn an_object_with_too_many_events_has_them_dropped_and_counted() {
+    let world = World::start(Vec::new()).await;
+    let node = ObjectRef::node("node1");
+    (0..30).for_each(|_| world.recorder.normal(&node, "A", "m"));
+    world.recorder.normal(&pod(), "B", "m");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while world
+        .server
+        .received()
+        .last()
+        .is_none_or(|r| r.body["reason"] != "B")
+    {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(world.dropped("rate"), 5);
+}
+
+#[test]
+fn what_waits_is_bounded_and_the_oldest_goes() {
+    let mut correlator = Correlator::new();
+    let mut pending = Pending::new(2);
+    let mut put = |message: &str| {
+        let occurrence = crate::state::events::Occurrence {
+            object: ObjectRef::node("n"),
+            kind: crate::state::events::EventType::Normal,
+            reason: "A",
+            message: message.to_owned(),
+            at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let (key, record) = correlator.observe(occurrence, Instant::now()).unwrap();
+        pending.put(key, record)
+    };
+    assert_eq!(
+        ["a", "b", "b", "c"].map(&mut put),
+        [false, false, false, true]
+    );
+    let (key, record) = pending.take().unwrap();
+    assert_eq!((record.message.as_str(), record.count), ("b", 2));
+    pending.put_back(key, record);
+    let rest = [pending.take(), pending.take(), pending.take()];
+    let rest = rest.map(|taken| taken.map(|(_, record)| record.message));
+    assert_eq!(rest, [Some("b".into()), Some("c".into()), None]);
+    assert!(pending.is_empty());
+}

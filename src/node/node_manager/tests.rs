@@ -1,1 +1,344 @@
+use super::*;
+use crate::{
+    apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
+    node::node_status::resources::{PodLimits, Reservation},
+    pods::pleg::RuntimeState,
+    state::node_object::NodeObject,
+};
+use parking_lot::Mutex;
+use serde_json::json;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
+/// An API server with at most one node.
+#[derive(Default)]
+struct Api {
+    node: Option<Value>,
+    version: u64,
+    /// What the next writes get.
+    faults: VecDeque<Reply>,
+    /// It accepts a status and forgets it.
+    forgets: bool,
+    watch: Option<Pushed>,
+}
+
+impl Api {
+    fn reply(&mut self, request: &Received) -> Reply {
+        match request.method.as_str() {
+            "GET" if request.parameter("watch").is_some() => {
+                let (pushed, reply) = Reply::stream();
+                self.watch = Some(pushed);
+                reply
+            }
+            "GET" if request.path.ends_with("/nodes") => {
+                let items: Vec<_> = self.node.iter().collect();
+                let metadata = json!({ "resourceVersion": self.version.to_string() });
+                Reply::Json(200, json!({ "metadata": metadata, "items": items }))
+            }
+            "GET" => self.stored(200),
+            _ => match self.faults.pop_front() {
+                Some(fault) => fault,
+                None => self.write(request),
+            },
+        }
+    }
+
+    fn write(&mut self, request: &Received) -> Reply {
+        self.version += 1;
+        let version = self.version.to_string();
+        if request.method == "POST" {
+            if self.node.is_some() {
+                return Reply::status(409, "AlreadyExists");
+            }
+            let mut node = request.body.clone();
+            node["metadata"]["uid"] = json!(format!("uid-{version}"));
+            node["metadata"]["resourceVersion"] = json!(version);
+            self.node = Some(node);
+            return self.stored(201);
+        }
+        let Some(node) = &mut self.node else {
+            return Reply::status(404, "NotFound");
+        };
+        node["metadata"]["resourceVersion"] = json!(version);
+        if !self.forgets {
+            for sent in request.body["status"]["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                let known = node["status"]["conditions"].as_array_mut().unwrap();
+                let same = known.iter_mut().find(|known| known["type"] == sent["type"]);
+                *same.unwrap() = sent.clone();
+            }
+        }
+        self.stored(200)
+    }
+
+    fn stored(&self, status: u16) -> Reply {
+        match &self.node {
+            Some(node) => Reply::Json(status, node.clone()),
+            None => Reply::status(404, "NotFound"),
+        }
+    }
+}
+
+/// A manager at work.
+struct World {
+    api: Arc<Mutex<Api>>,
+    server: Scripted,
+    events: EventRecorder,
+    node: NodeObject,
+    state: watch::Sender<RuntimeState>,
+    task: tokio::task::JoinHandle<anyhow::Result<()>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl World {
+    async fn start(api: Api, register: bool) -> Self {
+        let api = Arc::new(Mutex::new(api));
+        let script = api.clone();
+        let server = Scripted::serve(move |request| script.lock().reply(request)).await;
+        let directory = tempfile::tempdir().unwrap();
+        let path = server.kubeconfig(directory.path());
+        let client = ApiServer::of_kubeconfig(&path).await.unwrap();
+        let writer = NodeObjectWriter::default();
+        let (node, events) = (writer.reader(), EventRecorder::new());
+        let (state, reader) = watch::channel(RuntimeState {
+            answered: Some(Instant::now()),
+            runtime_ready: true,
+            network_ready: true,
+            ..RuntimeState::default()
+        });
+        let (_, runtime) = watch::channel(RuntimeFacts::default());
+        let manager = NodeManager::new(Deps {
+            api: client,
+            node: writer,
+            events: events.clone(),
+            runtime,
+            state: reader,
+            own_ip: || None,
+            machine: Machine::default(),
+            status: status(),
+            registration: registration(register),
+            reset_devices: false,
+            update_period: Duration::from_millis(20),
+            report_period: Duration::from_secs(300),
+        });
+        let task = tokio::spawn(manager.run(CancellationToken::new()));
+        Self {
+            api,
+            server,
+            events,
+            node,
+            state,
+            task,
+        }
+    }
+
+    fn writes(&self) -> Vec<String> {
+        let received = self.server.received().into_iter();
+        let writes = received.filter(|request| request.method != "GET");
+        writes.map(|request| request.line()).collect()
+    }
+
+    fn reasons(&self) -> Vec<&'static str> {
+        self.events.recent().iter().map(|e| e.reason).collect()
+    }
+
+    async fn until(&self, what: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !what(self) {
+            assert!(Instant::now() < deadline, "{:?}", self.writes());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Long enough for several computations of the status.
+    async fn rest(&self) {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+
+    fn is_known(&self) -> bool {
+        self.node.borrow().is_some()
+    }
+}
+
+fn status() -> StatusSettings {
+    StatusSettings {
+        node_name: "node1".into(),
+        given_ips: vec!["10.0.0.1".parse().unwrap()],
+        external_cloud_provider: false,
+        port: 10250,
+        max_images: None,
+        pods: PodLimits {
+            max_pods: 110,
+            pods_per_core: 0,
+        },
+        reservation: Reservation::default(),
+    }
+}
+
+fn registration(register: bool) -> RegistrationSettings {
+    RegistrationSettings {
+        node_name: "node1".into(),
+        architecture: "amd64".into(),
+        register,
+        labels: BTreeMap::new(),
+        taints: Vec::new(),
+        provider_id: None,
+        external_cloud_provider: false,
+        controller_attach: true,
+    }
+}
+
+const CREATE: &str = "POST /api/v1/nodes";
+const PATCH: &str = "PATCH /api/v1/nodes/node1/status";
+
+#[tokio::test]
+async fn a_node_that_is_not_there_is_created_with_its_status_and_then_the_kubelet_is_silent() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    world.rest().await;
+    assert_eq!(world.writes(), [CREATE]);
+    let node = world.node.borrow().clone().unwrap();
+    let conditions = node.status.as_ref().unwrap().conditions.as_ref().unwrap();
+    assert_eq!(conditions.last().unwrap().status, "True");
+    let told = world.reasons();
+    assert!(told.contains(&"NodeReady"), "{told:?}");
+}
+
+#[tokio::test]
+async fn whatever_the_api_server_does_the_node_is_registered_in_the_end() {
+    let mut api = Api::default();
+    // The last one: the node was created, and the response was lost.
+    let lost = json!({ "metadata": { "name": "node1", "uid": "u", "resourceVersion": "1" } });
+    api.faults = VecDeque::from([
+        Reply::status(500, "InternalError"),
+        Reply::status(403, "Forbidden"),
+        Reply::status(409, "Conflict"),
+        Reply::Bytes(201, b"<garbage>".to_vec()),
+        Reply::status(409, "AlreadyExists"),
+    ]);
+    let world = World::start(api, true).await;
+    world.until(|world| world.writes().len() >= 4).await;
+    assert!(!world.is_known());
+    world.api.lock().node = Some(lost);
+    world.until(World::is_known).await;
+    assert_eq!(world.writes()[..5], [CREATE; 5]);
+    assert_eq!(
+        world
+            .node
+            .borrow()
+            .as_ref()
+            .unwrap()
+            .metadata
+            .uid
+            .as_deref(),
+        Some("u")
+    );
+}
+
+#[tokio::test]
+async fn a_deleted_node_is_registered_again_at_once() {
+    let world = World::start(Api::default(), true).await;
+    world
+        .until(|world| world.is_known() && world.api.lock().watch.is_some())
+        .await;
+    let (deleted, watch) = {
+        let mut api = world.api.lock();
+        (api.node.take().unwrap(), api.watch.take().unwrap())
+    };
+    let event = json!({ "type": "DELETED", "object": deleted });
+    watch.line(&event).await;
+    world.until(|world| world.writes().len() == 2).await;
+    world.until(World::is_known).await;
+    assert_eq!(world.writes(), [CREATE, CREATE]);
+    // The event comes once more, late: it is about another object.
+    watch.line(&event).await;
+    world.rest().await;
+    assert!(world.is_known());
+    assert_eq!(world.writes().len(), 2);
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_when_its_status_is_sent_is_registered_again() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    world.api.lock().node = None;
+    world.state.send_modify(|state| state.runtime_ready = false);
+    world.until(|world| world.writes().len() >= 3).await;
+    assert_eq!(world.writes()[..3], [CREATE, PATCH, CREATE]);
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_not_ready_makes_the_node_unready_at_once_and_back() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    world.state.send_modify(|state| state.network_ready = false);
+    world.until(|world| world.writes().len() == 2).await;
+    world.state.send_modify(|state| state.network_ready = true);
+    world.until(|world| world.writes().len() == 3).await;
+    world.rest().await;
+    assert_eq!(world.writes(), [CREATE, PATCH, PATCH]);
+    let sent = world.server.received();
+    let patches = sent.iter().filter(|request| request.method == "PATCH");
+    let patches: Vec<_> = patches.map(|r| (r.content_type.clone(), &r.body)).collect();
+    assert_eq!(patches[0].0, "application/strategic-merge-patch+json");
+    let ready = |index: usize| {
+        let conditions = patches[index].1["status"]["conditions"].as_array();
+        let mut all = conditions.unwrap().iter();
+        let ready = all.find(|condition| condition["type"] == "Ready").unwrap();
+        (ready["status"].clone(), ready["message"].clone())
+    };
+    assert_eq!(ready(0).0, "False");
+    let message = "container runtime network not ready: NetworkReady=false ";
+    assert_eq!(ready(0).1, message);
+    assert_eq!(ready(1).0, "True");
+    let told = world.reasons();
+    assert!(told.contains(&"NodeNotReady"), "{told:?}");
+    assert_eq!(told.last(), Some(&"NodeReady"));
+}
+
+#[tokio::test]
+async fn what_an_api_server_of_another_version_drops_is_not_sent_for_ever() {
+    let mut api = Api::default();
+    let mut node = json!(registration::initial(&registration(true)));
+    node["metadata"]["uid"] = json!("u");
+    node["metadata"]["resourceVersion"] = json!("1");
+    api.node = Some(node);
+    (api.version, api.forgets) = (1, true);
+    let world = World::start(api, true).await;
+    world.until(|world| !world.writes().is_empty()).await;
+    world.rest().await;
+    assert_eq!(world.writes(), [PATCH]);
+}
+
+#[tokio::test]
+async fn a_node_that_registers_itself_not_is_waited_for() {
+    let world = World::start(Api::default(), false).await;
+    world.rest().await;
+    assert_eq!(world.writes(), [""; 0]);
+    world.until(|world| world.api.lock().watch.is_some()).await;
+    let node = json!({ "metadata": { "name": "node1", "uid": "u", "resourceVersion": "5" } });
+    let watch = world.api.lock().watch.take().unwrap();
+    world.api.lock().forgets = true;
+    world.api.lock().node = Some(node.clone());
+    watch
+        .line(&json!({ "type": "ADDED", "object": node }))
+        .await;
+    world.until(|world| !world.writes().is_empty()).await;
+    assert_eq!(world.writes()[0], PATCH);
+    let sent = world.server.received();
+    let patch = sent
+        .iter()
+        .find(|request| request.method == "PATCH")
+        .unwrap();
+    assert!(patch.body.get("metadata").is_none(), "{}", patch.body);
+}

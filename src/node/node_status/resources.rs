@@ -1,7 +1,10 @@
 //! Capacity and allocatable. Pure.
 
 use super::Machine;
-use crate::model::{Amount, Quantity};
+use crate::{
+    host::parse_cpu_list,
+    model::{Amount, Quantity},
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
 
@@ -167,6 +170,11 @@ pub fn given(map: &BTreeMap<String, String>, name: &str) -> Quantity {
     let text = map.get(name);
     text.and_then(|text| Quantity::parse(text).ok())
         .unwrap_or_default()
+}
+
+/// How many CPUs a list such as `0-3,8` names.
+pub fn cpu_count(list: &str) -> Option<i64> {
+    i64::try_from(parse_cpu_list(list)?.len()).ok()
 }
 
 /// A threshold as the configuration spells it; `None` for 0 % and 100 %, which switch it off.

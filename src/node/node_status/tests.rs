@@ -1,1 +1,466 @@
+use super::resources::{ResourceList, Threshold, is_extended, threshold};
+use super::*;
+use k8s_openapi::{
+    api::core::v1::NodeCondition,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+};
+use serde_json::{Value, json};
 
+const GIB: i64 = 1 << 30;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn machine() -> Machine {
+    Machine {
+        cpus: 2,
+        memory: 24_684_084 * 1024,
+        ephemeral_storage: Some(264_212_084 * 1024),
+        huge_pages: vec![(2 << 20, 0), (GIB, 0)],
+        swap: 0,
+        info: NodeSystemInfo {
+            boot_id: "boot".into(),
+            kubelet_version: "v1.36.0".into(),
+            operating_system: "linux".into(),
+            ..NodeSystemInfo::default()
+        },
+    }
+}
+
+fn settings() -> StatusSettings {
+    StatusSettings {
+        node_name: "node1".into(),
+        given_ips: Vec::new(),
+        external_cloud_provider: false,
+        port: 10250,
+        max_images: Some(2),
+        pods: PodLimits {
+            max_pods: 110,
+            pods_per_core: 0,
+        },
+        reservation: Reservation {
+            memory_threshold: threshold("100Mi"),
+            storage_threshold: threshold("10%"),
+            ..Reservation::default()
+        },
+    }
+}
+
+/// The status of a machine that is well.
+struct Example {
+    machine: Machine,
+    settings: StatusSettings,
+    runtime: RuntimeFacts,
+    own_ip: Option<IpAddr>,
+    problems: Vec<String>,
+}
+
+impl Example {
+    fn new() -> Self {
+        Self {
+            machine: machine(),
+            settings: settings(),
+            runtime: RuntimeFacts {
+                version: "containerd://2.1.0".into(),
+                ..RuntimeFacts::default()
+            },
+            own_ip: Some("10.0.0.7".parse().unwrap()),
+            problems: Vec::new(),
+        }
+    }
+
+    fn at(&self, known: &Node, second: i64) -> Generated {
+        let facts = Facts {
+            machine: &self.machine,
+            settings: &self.settings,
+            runtime: &self.runtime,
+            own_ip: self.own_ip,
+            problems: &self.problems,
+            now: at(second),
+        };
+        generate(known, &facts)
+    }
+}
+
+fn with(status: NodeStatus) -> Node {
+    Node {
+        status: Some(status),
+        ..Node::default()
+    }
+}
+
+fn amounts(list: &[(&str, &str)]) -> ResourceList {
+    let amounts = list.iter();
+    amounts
+        .map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned())))
+        .collect()
+}
+
+#[test]
+fn the_numbers_are_those_of_the_go_kubelet_on_the_same_machine() {
+    let status = Example::new().at(&Node::default(), 1).status;
+    let expected = |memory, storage| {
+        amounts(&[
+            ("cpu", "2"),
+            ("ephemeral-storage", storage),
+            ("hugepages-1Gi", "0"),
+            ("hugepages-2Mi", "0"),
+            ("memory", memory),
+            ("pods", "110"),
+        ])
+    };
+    assert_eq!(status.capacity, Some(expected("24684084Ki", "264212084Ki")));
+    assert_eq!(
+        status.allocatable,
+        Some(expected("24581684Ki", "243497856212"))
+    );
+}
+
+#[test]
+fn what_is_reserved_and_in_huge_pages_is_not_allocatable_and_nothing_is_less_than_nothing() {
+    let mut example = Example::new();
+    example.machine.memory = 4 * GIB;
+    example.machine.huge_pages = vec![(2 << 20, GIB)];
+    example.settings.pods.pods_per_core = 10;
+    example.settings.reservation = Reservation {
+        milli_cpu: 500,
+        memory: GIB,
+        ephemeral_storage: i64::MAX,
+        memory_threshold: Some(Threshold::Share(0.25)),
+        storage_threshold: None,
+    };
+    let status = example.at(&Node::default(), 1).status;
+    let allocatable = status.allocatable.unwrap();
+    let of = |name: &str| allocatable[name].0.as_str();
+    assert_eq!((of("cpu"), of("memory")), ("1500m", "1Gi"));
+    assert_eq!((of("ephemeral-storage"), of("pods")), ("0", "20"));
+    assert_eq!(of("hugepages-2Mi"), "1Gi");
+    example.settings.reservation.memory = 8 * GIB;
+    example.machine.ephemeral_storage = None;
+    let status = example.at(&Node::default(), 1).status;
+    let allocatable = status.allocatable.unwrap();
+    assert_eq!(allocatable["memory"].0, "0");
+    assert!(!allocatable.contains_key("ephemeral-storage"));
+}
+
+#[test]
+fn resources_of_others_stay_and_former_huge_pages_go() {
+    let known = amounts(&[
+        ("example.com/gpu", "3"),
+        ("hugepages-64Ki", "128Ki"),
+        ("cpu", "99"),
+    ]);
+    let known = with(NodeStatus {
+        capacity: Some(known),
+        ..NodeStatus::default()
+    });
+    let status = Example::new().at(&known, 1).status;
+    for list in [status.capacity.unwrap(), status.allocatable.unwrap()] {
+        assert_eq!(list["example.com/gpu"].0, "3");
+        assert_eq!(list["cpu"].0, "2");
+        assert!(!list.contains_key("hugepages-64Ki"));
+    }
+}
+
+#[test]
+fn thresholds_are_amounts_or_shares_and_the_ends_of_the_scale_are_off() {
+    for (text, expected) in [
+        ("100Mi", Some(Threshold::Bytes(100 << 20))),
+        ("10%", Some(Threshold::Share(0.1))),
+        ("0%", None),
+        ("100%", None),
+        ("much", None),
+        ("x%", None),
+    ] {
+        assert_eq!(threshold(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn extended_resources_have_a_domain_that_is_not_of_kubernetes() {
+    for (name, expected) in [
+        ("cpu", false),
+        ("hugepages-2Mi", false),
+        ("kubernetes.io/batch-cpu", false),
+        ("requests.example.com/gpu", false),
+        ("example.com/gpu", true),
+    ] {
+        assert_eq!(is_extended(name), expected, "{name}");
+    }
+}
+
+fn condition<'a>(status: &'a NodeStatus, kind: &str) -> &'a NodeCondition {
+    let mut all = status.conditions.iter().flatten();
+    all.find(|condition| condition.type_ == kind).unwrap()
+}
+
+#[test]
+fn a_condition_moves_its_transition_time_with_its_status_and_its_heartbeat_always() {
+    let mut example = Example::new();
+    let first = example.at(&Node::default(), 10).status;
+    let kinds: Vec<_> = first.conditions.iter().flatten().collect();
+    let kinds: Vec<_> = kinds.iter().map(|c| c.type_.as_str()).collect();
+    assert_eq!(
+        kinds,
+        ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
+    );
+    let ready = condition(&first, READY);
+    assert_eq!(ready.status, "True");
+    assert_eq!(ready.reason.as_deref(), Some("KubeletReady"));
+    assert_eq!(
+        ready.message.as_deref(),
+        Some("kubelet is posting ready status")
+    );
+    let times = |status: &NodeStatus| {
+        let ready = condition(status, READY);
+        let second = |time: &Option<Time>| time.as_ref().unwrap().0.as_second();
+        (
+            second(&ready.last_transition_time),
+            second(&ready.last_heartbeat_time),
+        )
+    };
+    assert_eq!(times(&first), (10, 10));
+    let second = example.at(&with(first), 20).status;
+    assert_eq!(times(&second), (10, 20));
+    example.problems = vec!["container runtime is down".into(), "no network".into()];
+    let third = example.at(&with(second), 30).status;
+    assert_eq!(times(&third), (30, 30));
+    let ready = condition(&third, READY);
+    assert_eq!(ready.reason.as_deref(), Some("KubeletNotReady"));
+    assert_eq!(
+        ready.message.as_deref(),
+        Some("[container runtime is down, no network]")
+    );
+    example.problems.truncate(1);
+    let fourth = example.at(&with(third), 40).status;
+    assert_eq!(times(&fourth), (30, 40));
+    let message = condition(&fourth, READY).message.as_deref();
+    assert_eq!(message, Some("container runtime is down"));
+}
+
+#[test]
+fn events_tell_of_conditions_that_changed() {
+    let mut example = Example::new();
+    let reasons = |before: &[NodeCondition], after: &NodeStatus| {
+        let after = after.conditions.clone().unwrap();
+        let told = transitions(before, &after);
+        told.iter().map(|t| t.reason).collect::<Vec<_>>()
+    };
+    let ready = example.at(&Node::default(), 1).status;
+    let pressures = [
+        "NodeHasSufficientMemory",
+        "NodeHasNoDiskPressure",
+        "NodeHasSufficientPID",
+    ];
+    let all = [&pressures[..], &["NodeReady"]].concat();
+    assert_eq!(reasons(&[], &ready), all);
+    let known = ready.conditions.clone().unwrap();
+    assert_eq!(reasons(&known, &ready), [""; 0]);
+    example.problems = vec!["down".into()];
+    let down = example.at(&with(ready.clone()), 2).status;
+    assert_eq!(reasons(&known, &down), ["NodeNotReady"]);
+    assert_eq!(
+        reasons(&down.conditions.clone().unwrap(), &ready),
+        ["NodeReady"]
+    );
+    assert_eq!(reasons(&[], &down), pressures);
+    // The node controller has given the node up.
+    let mut unknown = known;
+    unknown
+        .iter_mut()
+        .for_each(|c| c.status = "Unknown".to_owned());
+    assert_eq!(reasons(&unknown, &ready), all);
+}
+
+fn shown(status: &NodeStatus) -> Vec<(&str, &str)> {
+    let all = status.addresses.iter().flatten();
+    all.map(|a| (a.type_.as_str(), a.address.as_str()))
+        .collect()
+}
+
+#[test]
+fn addresses_are_given_or_found_and_a_cloud_providers_stay() {
+    let mut example = Example::new();
+    let found = example.at(&Node::default(), 1);
+    assert_eq!(
+        shown(&found.status),
+        [("InternalIP", "10.0.0.7"), ("Hostname", "node1")]
+    );
+    assert_eq!(found.annotations, BTreeMap::new());
+    example.own_ip = None;
+    let kept = example.at(&with(found.status.clone()), 1);
+    assert_eq!(shown(&kept.status), shown(&found.status));
+    example.settings.given_ips = vec!["10.1.1.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+    let both = example.at(&with(found.status.clone()), 1).status;
+    assert_eq!(
+        shown(&both),
+        [
+            ("InternalIP", "10.1.1.1"),
+            ("InternalIP", "fd00::1"),
+            ("Hostname", "node1")
+        ]
+    );
+    example.settings.external_cloud_provider = true;
+    let provided = example.at(&Node::default(), 1);
+    assert_eq!(shown(&provided.status), shown(&both));
+    let expected = BTreeMap::from([(PROVIDED_NODE_IP, Some("10.1.1.1,fd00::1".to_owned()))]);
+    assert_eq!(provided.annotations, expected);
+    let kept = example.at(&with(found.status.clone()), 1).status;
+    assert_eq!(shown(&kept), shown(&found.status));
+    example.settings.given_ips.clear();
+    let waiting = example.at(&Node::default(), 1);
+    assert_eq!(shown(&waiting.status), []);
+    assert_eq!(
+        waiting.annotations,
+        BTreeMap::from([(PROVIDED_NODE_IP, None)])
+    );
+    example.settings.external_cloud_provider = false;
+    example.settings.node_name = "10.9.9.9".into();
+    let named = example.at(&Node::default(), 1).status;
+    assert_eq!(shown(&named)[0], ("InternalIP", "10.9.9.9"));
+}
+
+#[test]
+fn the_largest_images_are_shown_with_five_names_at_most() {
+    let mut example = Example::new();
+    let image = |name: &str, size, names: usize| ContainerImage {
+        names: Some((0..names).map(|i| format!("{name}:{i}")).collect()),
+        size_bytes: Some(size),
+    };
+    let unlisted = example.at(&Node::default(), 1).status;
+    assert_eq!(unlisted.images, None);
+    example.runtime.images = Some(vec![
+        image("small", 1, 1),
+        image("big", 9, 7),
+        image("b", 5, 1),
+        image("a", 5, 1),
+    ]);
+    let status = example.at(&Node::default(), 1).status;
+    let images = status.images.clone().unwrap();
+    assert_eq!(images, [image("big", 9, 5), image("a", 5, 1)]);
+    example.runtime.images = None;
+    assert_eq!(example.at(&with(status), 1).status.images, Some(images));
+    example.runtime.images = Some(vec![image("x", 1, 1)]);
+    example.settings.max_images = None;
+    assert_eq!(
+        example.at(&Node::default(), 1).status.images.unwrap().len(),
+        1
+    );
+}
+
+#[test]
+fn what_the_runtime_and_the_machine_say_is_in_the_status() {
+    let mut example = Example::new();
+    let status = example.at(&Node::default(), 1).status;
+    let info = status.node_info.unwrap();
+    assert_eq!(info.container_runtime_version, "containerd://2.1.0");
+    assert_eq!((info.swap, info.kube_proxy_version), (None, String::new()));
+    assert_eq!((status.features, status.runtime_handlers), (None, None));
+    assert_eq!(
+        status.declared_features.unwrap(),
+        ["RestartAllContainersOnContainerExits"]
+    );
+    let endpoint = status.daemon_endpoints.unwrap().kubelet_endpoint.unwrap();
+    assert_eq!(endpoint.port, 10250);
+    example.machine.swap = GIB;
+    example.runtime.supplemental_groups_policy = Some(true);
+    let status = example.at(&Node::default(), 1).status;
+    let swap = status.node_info.unwrap().swap.unwrap();
+    assert_eq!(swap.capacity, Some(GIB));
+    let features = status.features.unwrap();
+    assert_eq!(features.supplemental_groups_policy, Some(true));
+}
+
+#[test]
+fn a_machine_that_has_booted_since_is_noticed() {
+    let example = Example::new();
+    let known = with(example.at(&Node::default(), 1).status);
+    assert!(!has_rebooted(&known, &example.machine));
+    assert!(!has_rebooted(&Node::default(), &example.machine));
+    let mut other = machine();
+    other.info.boot_id = "other".into();
+    assert!(has_rebooted(&known, &other));
+}
+
+#[test]
+fn nothing_is_sent_for_a_heartbeat_and_a_report_has_all_heartbeats_and_nothing_else() {
+    let example = Example::new();
+    let known = with(example.at(&Node::default(), 10).status);
+    let later = example.at(&known, 20);
+    assert_eq!(difference(&known, &later, false), None);
+    let report = difference(&known, &later, true).unwrap();
+    let conditions = report["status"]["conditions"].as_array().unwrap();
+    assert_eq!(conditions.len(), 4);
+    let beat = |c: &Value| c["lastHeartbeatTime"] == "1970-01-01T00:00:20Z";
+    assert!(conditions.iter().all(beat), "{report}");
+    assert_eq!(report["status"].as_object().unwrap().len(), 1, "{report}");
+}
+
+#[test]
+fn conditions_of_others_are_neither_changed_nor_named() {
+    let example = Example::new();
+    let mut status = example.at(&Node::default(), 1).status;
+    let foreign = NodeCondition {
+        type_: "KernelDeadlock".into(),
+        status: "False".into(),
+        ..NodeCondition::default()
+    };
+    status
+        .conditions
+        .as_mut()
+        .unwrap()
+        .insert(0, foreign.clone());
+    let known = with(status);
+    let mut wanted = example.at(&known, 2);
+    assert_eq!(wanted.status.conditions.as_ref().unwrap()[0], foreign);
+    assert_eq!(difference(&known, &wanted, false), None);
+    let ready = wanted.status.conditions.as_mut().unwrap().last_mut();
+    ready.unwrap().status = "False".into();
+    let patch = difference(&known, &wanted, false).unwrap();
+    let sent = patch["status"]["conditions"].as_array().unwrap();
+    assert_eq!((sent.len(), &sent[0]["type"]), (1, &json!("Ready")));
+}
+
+#[test]
+fn a_patch_says_what_is_gone_and_replaces_addresses_as_a_whole() {
+    let mut example = Example::new();
+    example.machine.swap = GIB;
+    example.machine.huge_pages.push((64 << 10, 0));
+    example.runtime.handlers = vec![NodeRuntimeHandler::default()];
+    example.settings.external_cloud_provider = true;
+    example.settings.given_ips = vec!["10.1.1.1".parse().unwrap()];
+    let before = example.at(&Node::default(), 1);
+    let mut known = with(before.status);
+    let ip = before.annotations[PROVIDED_NODE_IP].clone().unwrap();
+    known.metadata.annotations = Some([(PROVIDED_NODE_IP.to_owned(), ip)].into());
+    assert_eq!(
+        difference(&known, &example.at(&known, 2), false),
+        None,
+        "nothing changed"
+    );
+    example.machine.swap = 0;
+    example.machine.huge_pages.pop();
+    example.runtime.handlers.clear();
+    example.settings.external_cloud_provider = false;
+    example.settings.given_ips = vec!["fd00::1".parse().unwrap()];
+    let mut wanted = example.at(&known, 1);
+    wanted.annotations = BTreeMap::from([(PROVIDED_NODE_IP, None)]);
+    assert_eq!(
+        difference(&known, &wanted, false),
+        Some(json!({
+            "metadata": { "annotations": { PROVIDED_NODE_IP: null } },
+            "status": {
+                "addresses": [
+                    { "type": "InternalIP", "address": "fd00::1" },
+                    { "type": "Hostname", "address": "node1" },
+                    { "$patch": "replace" },
+                ],
+                "capacity": { "hugepages-64Ki": null },
+                "allocatable": { "hugepages-64Ki": null },
+                "nodeInfo": { "swap": null },
+                "runtimeHandlers": null,
+            },
+        }))
+    );
+}

@@ -2,14 +2,17 @@
 
 mod joining;
 mod leaving;
+mod node;
 mod pods;
 
 use crate::kubelet::Flavour;
-use crate::support::runner::{Flavour as _, Test, on, scenarios};
+use crate::support::runner::{Test, on, scenarios};
 
-/// Every scenario with every kubelet.
+/// What works with each kubelet.
 pub fn tests() -> Vec<Test<Flavour>> {
-    on(Flavour::ALL, EVERYWHERE)
+    let mut tests = on(&[Flavour::Go], EVERYWHERE);
+    tests.extend(on(&[Flavour::Rust], RUST));
+    tests
 }
 
 // The long ones first, so that the lanes end together.
@@ -19,4 +22,10 @@ scenarios! {
     pods::a_bare_pod_runs_answers_and_goes,
     joining::a_node_joins_with_a_bootstrap_token,
     leaving::nothing_is_left_of_a_cluster_whose_owner_is_killed,
+}
+
+scenarios! {
+    RUST:
+    node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
+    node::a_node_that_is_deleted_registers_again,
 }

@@ -153,7 +153,7 @@ mod tests {
             ..ObjectMeta::default()
         };
         Err(Unreadable {
-            metadata,
+            metadata: Box::new(metadata),
             why: "invalid".into(),
         })
     }

@@ -5,6 +5,8 @@
 # same bytes.
 #
 #   hack/build-images.sh [OUTDIR]
+#   hack/build-images.sh --cluster OUTDIR   these two and those of `kubeadm config images list`, from the programs
+#                                           of hack/build-kubernetes.sh; what is up to date is left alone
 #   hack/build-images.sh --filler NAME BYTES OUTFILE   one image that only takes up space
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -111,13 +113,66 @@ build_filler() {
     make_image "$1" "$rootfs" '{}' "$3"
 }
 
+# add_program ROOTFS PROGRAM [PATH]: with the libraries that it is linked to.
+add_program() {
+    local rootfs=$1 program=$2 path=${3:-$2} library
+    install -D -m 755 "$program" "$rootfs$path"
+    # It fails for a static program.
+    { ldd "$program" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+        install -D -m 755 "$(readlink -f "$library")" "$rootfs$library"
+    done
+}
+
+# kube-proxy runs the machine's iptables, which loads its extensions by name.
+add_iptables() {
+    local rootfs=$1 multi name extension
+    multi=$(readlink -f "$(type -P iptables)")
+    add_program "$rootfs" "$multi" "/usr/sbin/$(basename "$multi")"
+    for name in {iptables,ip6tables}{,-save,-restore}; do ln -s "$(basename "$multi")" "$rootfs/usr/sbin/$name"; done
+    for extension in /usr/lib/*/xtables; do
+        mkdir -p "$rootfs$extension"
+        cp "$extension"/*.so "$rootfs$extension"
+    done
+    ln -s usr/sbin "$rootfs/sbin"
+}
+
+# Those of kubeadm: one static program each, under the name that kubeadm of this version gives it.
+build_cluster_images() {
+    local name program rootfs out
+    while read -r name; do
+        program=$(basename "${name%%:*}")
+        out=$outdir/$program.tar
+        rootfs=$work/$program
+        if [[ $program == pause ]]; then
+            mkdir -p "$rootfs"
+            cp "$work/pause/pause" "$rootfs/pause"
+            out=$outdir/kubeadm-pause.tar
+        else
+            [[ ! $out -nt $kubernetes_dir/$program ]] || continue
+            add_program "$rootfs" "$kubernetes_dir/$program" "/usr/local/bin/$program"
+        fi
+        [[ $program != kube-proxy ]] || add_iptables "$rootfs"
+        mkdir -p "$rootfs/tmp" "$rootfs/etc"
+        make_image "$name" "$rootfs" "$(printf '{"Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin"],"Entrypoint":["%s"]}' \
+            "$([[ $program == pause ]] && echo /pause || echo "/usr/local/bin/$program")")" "$out"
+        rm -rf "$rootfs"
+    done < <("$kubernetes_dir/kubeadm" config images list --image-repository localhost \
+        --kubernetes-version "$("$kubernetes_dir/kubeadm" version -o short)")
+}
+
 if [[ ${1:-} == --filler ]]; then
     (($# == 4)) || die "usage: $(basename "$0") --filler NAME BYTES OUTFILE"
     build_filler "$2" "$3" "$4"
     exit
+fi
+cluster=false
+if [[ ${1:-} == --cluster ]]; then
+    cluster=true
+    shift
 fi
 outdir=${1:-$images_dir}
 mkdir -p "$outdir"
 outdir=$(cd "$outdir" && pwd)
 build_pause
 build_busybox
+if $cluster; then build_cluster_images; fi

@@ -1,6 +1,9 @@
 //! The graph of parts, from the boards up to the loop.
 
-use super::{Periods, cluster_node, image_gc, images, introspect::Live, memory, probes, sources};
+use super::{
+    Periods, cluster_node, cluster_pods, image_gc, images, introspect::Live, memory, probes,
+    sources,
+};
 use crate::{
     apiserver::{ApiServer, configmap_secret::Objects},
     base::Tasks,
@@ -37,7 +40,7 @@ use crate::{
     state::node_object::NodeObjectWriter,
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
-    state::pod_manager::PodManagerWriter,
+    state::pod_manager::{PodChanges, PodManagerWriter},
     state::pod_state_store::PodStateStore,
     state::probe_results::{self, ProbeResults},
     volumes::{HostMounter, KubeletRoot, VolumeManager},
@@ -75,6 +78,8 @@ pub struct Stores {
     pub(super) root: KubeletRoot,
     pub(super) manager: PodManagerWriter,
     pub(super) statuses: StatusManager,
+    /// What changed among pods, if the API server is told.
+    pub(super) changes: Option<Arc<PodChanges>>,
     pub(super) cache: PodCache,
     pub(super) cache_writer: PodCacheWriter,
     pub(super) heartbeat: Heartbeat,
@@ -113,6 +118,7 @@ impl Stores {
         let (cache_writer, cache) =
             pod_cache::pod_cache_with(AddressOrder::of_node(&config.node_ips));
         let keyring = images::keyring(config, &metrics)?;
+        let changes = api.as_ref().map(|_| Arc::<PodChanges>::default());
         Ok(Self {
             keyring,
             records,
@@ -129,8 +135,9 @@ impl Stores {
             images,
             state_store,
             root,
-            manager: PodManagerWriter::default(),
-            statuses: StatusManager::new(),
+            manager: cluster_pods::manager(changes.as_ref()),
+            statuses: cluster_pods::statuses(changes.as_ref()),
+            changes,
             cache,
             cache_writer,
             heartbeat: Heartbeat::new(),
@@ -198,6 +205,7 @@ pub(super) async fn start(
     tasks: &mut Tasks,
 ) -> anyhow::Result<PodWorkers> {
     images::recover_pulls(&stores).await;
+    let sources = sources::config(config, &stores);
     let collector = images::collector(config, &stores);
     let node = Arc::new(node_facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
@@ -223,6 +231,9 @@ pub(super) async fn start(
         user_namespaces,
     };
     let runtime = runtime_manager(config, &stores, shared);
+    let writers = cluster_pods::Writers::of(&stores);
+    let (_, host_ips) = watch::channel(vec![node.address().to_owned()]);
+    let remote = cluster_pods::remote(&stores, host_ips);
     let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
         stores.runtime.clone(),
@@ -258,7 +269,8 @@ pub(super) async fn start(
         stores.state_store.clone(),
         status_features,
     );
-    let statuses = Arc::new(statuses.timing(PodStartMetrics::new(&stores.metrics)));
+    let statuses = statuses.timing(PodStartMetrics::new(&stores.metrics));
+    let statuses = Arc::new(cluster_pods::publisher(statuses, remote));
     let reclaim = image_gc::Reclaim {
         collector,
         runtime: runtime.clone(),
@@ -278,7 +290,6 @@ pub(super) async fn start(
         pod_history: stores.pod_history.clone(),
         state: state.clone(),
     });
-    let sources = sources::config(config, &stores);
     let cluster_node = cluster_node::Parts {
         api: stores.api.clone(),
         node_object: stores.node_object,
@@ -334,6 +345,9 @@ pub(super) async fn start(
         runtime_returned: pleg.returned.clone(),
     };
     let (shutdown, ready) = (tasks.shutdown(), sync_loop.sources.reader());
+    if let Some(writers) = writers {
+        writers.start(config, &workers, &ready, tasks);
+    }
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
     }

@@ -12,6 +12,7 @@
 mod build;
 mod certificates;
 mod cluster_node;
+mod cluster_pods;
 mod store_metrics;
 mod images;
 mod introspect;

@@ -1,7 +1,7 @@
 //! Ground floor: small tools that know nothing of Kubernetes.
 //!
-//! * Owns: keyed back-off, rates, permits that go back early, coalescing dirty sets, atomic files, files that are read again when they
-//!   change, named tasks with one shutdown, contained panics, places for quick work on files, URLs that hold
+//! * Owns: keyed back-off, rates, permits that go back early, coalescing dirty sets, queues of keys that wait for
+//!   requests, atomic files, files that are read again when they change, named tasks with one shutdown, contained panics, places for quick work on files, URLs that hold
 //!   credentials, durations and quoted text as Go spells them.
 //! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
 //! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
@@ -28,6 +28,7 @@ mod strings;
 mod tasks;
 mod url;
 pub mod x509;
+mod work_queue;
 
 pub use chain::chain;
 pub use dirty::DirtySet;
@@ -44,3 +45,4 @@ pub use single_flight::{Flight, SingleFlight};
 pub use strings::Strings;
 pub use tasks::{TaskEnd, Tasks};
 pub use url::SecretUrl;
+pub use work_queue::WorkQueue;

@@ -150,6 +150,7 @@ mod tests {
             runtime_handlers: vec![handler],
             features: Some(RuntimeFeatures {
                 supplemental_groups_policy: true,
+                ..RuntimeFeatures::default()
             }),
             ..StatusResponse::default()
         };

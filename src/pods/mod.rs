@@ -6,4 +6,6 @@ pub mod status;
 pub mod pod_config;
 pub mod pod_sync;
 pub mod pod_workers;
+pub mod mirror;
+pub mod status_writer;
 pub mod sync_loop;

@@ -33,7 +33,7 @@ const AREAS: Areas = &[
     ("images", &[]),
     ("volumes", &[]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),
-    ("pods", &["pleg", "prober", "status", "pod_config", "pod_sync", "pod_workers", "sync_loop"]),
+    ("pods", &["pleg", "prober", "status", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop"]),
     ("node", &["stats", "certificates"]),
     ("server", &[]),
     ("config", &[]),

@@ -81,6 +81,37 @@ async fn a_bound_pod_runs_and_one_that_is_removed_ends() {
 }
 
 #[tokio::test]
+async fn the_api_server_has_the_status_and_a_deleted_pod_goes_when_its_containers_have() {
+    let (mut node, api) = joined().await;
+    api.put(&path("web"), bound("web"));
+    node.start().await;
+    wait_for("it is shown as running", WAIT_LIMIT, async || {
+        let pod = api.object(&path("web")).unwrap_or_default();
+        let status = &pod["status"];
+        holds(status["phase"] == "Running", status.to_string())
+    })
+    .await;
+    let mut pod = api.object(&path("web")).unwrap();
+    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    pod["metadata"]["deletionGracePeriodSeconds"] = json!(1);
+    api.put(&path("web"), pod);
+    wait_for("it is gone from the API server", WAIT_LIMIT, async || {
+        holds(api.object(&path("web")).is_none(), "it is there")
+    })
+    .await;
+    assert!(runs(&node.fake, "web").is_none(), "nothing runs any more");
+    let deletions = |seen: &&Seen| seen.method == "DELETE";
+    let seen = api.seen();
+    let deletions: Vec<_> = seen.iter().filter(deletions).collect();
+    assert_eq!(deletions.len(), 1, "{deletions:?}");
+    assert_eq!(deletions[0].body["preconditions"]["uid"], "uid-of-web");
+    let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
+    node.fake
+        .wait_until("nothing is left", WAIT_LIMIT, gone)
+        .await;
+}
+
+#[tokio::test]
 async fn whatever_the_api_server_answers_running_pods_are_not_touched() {
     for mode in [
         Mode::Status(500),

@@ -173,6 +173,18 @@ impl Scripted {
     }
 
     /// A server of anything.
+    /// Responds with a status and a body, or not at all.
+    pub async fn serving(
+        script: impl Fn(&Received) -> Option<(u16, String)> + Send + Sync + 'static,
+    ) -> Self {
+        Self::serve(move |request| match script(request) {
+            Some((status, body)) => Reply::Bytes(status, body.into_bytes()),
+            None => Reply::Silence,
+        })
+        .await
+    }
+
+    /// Responds to each request as the script says.
     pub async fn serve(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
         let authority = Authority::new("cluster");
         let clients = Arc::new(Authority::new("clients"));

@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use known_pods::{KnownPod, KnownPods};
 pub use metrics::PodStartMetrics;
-pub use statuses::StatusPublisher;
+pub use statuses::{Remote, StatusPublisher};
 
 /// The delay before the next sync of a pod whose runtime status changed during the sync.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
@@ -381,7 +381,7 @@ impl PodSync {
 
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
-        self.statuses.publish(&pod);
+        self.statuses.stopped(&pod);
         self.volumes.teardown(&uid).await?;
         self.runtime.release_user_namespace(&uid).await;
         self.statuses.finish(&pod);

@@ -12,6 +12,7 @@ use crate::{
     resources,
     runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
     state::pod_cache::PodCache,
+    state::pod_manager::PodManager,
     state::pod_state_store::{ConditionSince, Origin, PodRecord, PodStateStore, Terminal},
     state::probe_results::ProbeResults,
 };
@@ -19,6 +20,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
+use tokio::sync::watch;
 
 /// Where a pod is in its life; decides what its status may say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,7 +55,16 @@ pub struct StatusPublisher {
     state_store: PodStateStore,
     features: FeaturesReader,
     starts: Option<PodStartMetrics>,
+    remote: Option<Remote>,
     notes: Mutex<HashMap<PodUid, Notes>>,
+}
+
+/// What only a node of a cluster has.
+pub struct Remote {
+    /// The newest objects of the API server.
+    pub pods: PodManager,
+    /// The node's addresses, primary first.
+    pub host_ips: watch::Receiver<Vec<String>>,
 }
 
 impl StatusPublisher {
@@ -77,6 +88,7 @@ impl StatusPublisher {
             state_store,
             features,
             starts: None,
+            remote: None,
             notes,
         }
     }
@@ -88,6 +100,35 @@ impl StatusPublisher {
         Self { starts, ..self }
     }
 
+    /// The statuses of a node of a cluster.
+    #[must_use]
+    pub fn in_cluster(self, remote: Remote) -> Self {
+        let remote = Some(remote);
+        Self { remote, ..self }
+    }
+
+    /// The status that the API server has of a pod, or of its mirror.
+    fn remote_status(&self, pod: &Pod) -> Option<api::PodStatus> {
+        let pods = &self.remote.as_ref()?.pods;
+        let object = if pod.is_static() {
+            pods.mirror_of(&pod.full_name())
+        } else {
+            pods.get(&pod.uid())
+        };
+        match object {
+            Some(object) => object.status.clone(),
+            None if pod.is_static() => None,
+            None => pod.status.clone(),
+        }
+    }
+
+    /// The newest version of a pod of the API server: a worker may have an older one.
+    fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let newest = self.remote.as_ref().filter(|_| !pod.is_static());
+        let newest = newest.and_then(|remote| remote.pods.get(&pod.uid()));
+        newest.unwrap_or_else(|| pod.clone())
+    }
+
     /// The store of statuses.
     pub fn statuses(&self) -> Statuses {
         self.manager.reader()
@@ -97,6 +138,7 @@ impl StatusPublisher {
     /// the status stays as it is.
     pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
+        let pod = &self.newest(pod);
         // One at a time: a status made from older facts must not replace one made from newer ones.
         let mut notes = self.notes.lock();
         let notes = notes.entry(uid.clone()).or_default();
@@ -107,10 +149,12 @@ impl StatusPublisher {
             return self.statuses().get(&uid);
         }
         self.remember_origin(pod);
-        let old = self.old_status(&uid);
+        let remote = self.remote_status(pod);
+        let old = self.old_status(pod, remote.as_ref());
         let runtime_status = self.without_pending_hooks(runtime_status);
         let runtime_status = self.with_exits(runtime_status);
-        match self.generate(pod, &runtime_status, old.as_deref(), notes) {
+        let old = (old.as_deref(), remote.as_ref());
+        match self.generate(pod, &runtime_status, old, notes) {
             Ok(status) => {
                 if let Some(starts) = &self.starts {
                     let pulling = || self.runtime.take_pulling_time(&uid);
@@ -191,7 +235,7 @@ impl StatusPublisher {
         &self,
         pod: &Arc<Pod>,
         runtime_status: &PodStatus,
-        old: Option<&api::PodStatus>,
+        (old, remote): (Option<&api::PodStatus>, Option<&api::PodStatus>),
         notes: &Notes,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
@@ -205,6 +249,9 @@ impl StatusPublisher {
         };
         let probe_results = |id: &_| self.results.get(id);
         let live = notes.stage == Stage::Live;
+        let host_ips = self.remote.as_ref();
+        let host_ips = host_ips.map(|remote| remote.host_ips.borrow().clone());
+        let host_ips = host_ips.unwrap_or_default();
         let outlook = self.runtime.outlook(pod, runtime_status);
         let mut inputs = Inputs {
             runtime_name: &self.runtime_name,
@@ -213,6 +260,8 @@ impl StatusPublisher {
             start_failure: &failure,
             back_off: &back_off,
             old,
+            remote,
+            host_ips: &host_ips,
             needs_new_sandbox: outlook.needs_new_sandbox,
             restart_all: outlook.restart_all,
             pod_is_terminal: notes.stage == Stage::Ended,
@@ -226,10 +275,19 @@ impl StatusPublisher {
         generate_api_pod_status(&inputs)
     }
 
-    /// The status that was published before.
-    fn old_status(&self, uid: &PodUid) -> Option<Arc<api::PodStatus>> {
-        let remembered = || self.state_store.read(uid, remembered).map(Arc::new);
-        self.statuses().get(uid).or_else(remembered)
+    /// The status that was published before, by this kubelet or an earlier one.
+    fn old_status(
+        &self,
+        pod: &Pod,
+        remote: Option<&api::PodStatus>,
+    ) -> Option<Arc<api::PodStatus>> {
+        let uid = pod.uid();
+        let earlier = || {
+            let remembered = self.state_store.read(&uid, remembered)?;
+            let remote = remote.filter(|_| !pod.is_static());
+            Some(Arc::new(with_remote(remembered, remote)))
+        };
+        self.statuses().get(&uid).or_else(earlier)
     }
 
     /// Keeps the start failures of a sync. A back-off is not kept: the status is generated from the
@@ -278,7 +336,9 @@ impl StatusPublisher {
 
     /// Since when a pod has been active, by its status, or by that of an earlier kubelet.
     pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
-        let status = self.old_status(&pod.uid())?;
+        let remote = self.remote_status(pod);
+        let old = self.old_status(pod, remote.as_ref());
+        let status = old.or_else(|| remote.filter(|_| !pod.is_static()).map(Arc::new))?;
         status.start_time.as_ref().map(|start| start.0)
     }
 
@@ -313,7 +373,14 @@ impl StatusPublisher {
 
     /// Settles the status of a pod all of whose containers have ended.
     pub(super) fn finish(&self, pod: &Arc<Pod>) {
-        self.manager.terminate_pod(pod);
+        let remote = self.remote_status(pod).filter(|_| !pod.is_static());
+        self.manager.terminate_pod(pod, remote.as_ref());
+    }
+
+    /// The last container of the pod has ended: the API server may see how the pod ended.
+    pub(super) fn stopped(&self, pod: &Arc<Pod>) {
+        self.publish(pod);
+        self.manager.mark(&pod.uid());
     }
 
     /// Number of pods of which something is remembered between two syncs.
@@ -331,6 +398,29 @@ impl StatusPublisher {
         self.notes.lock().remove(uid);
         self.manager.remove(uid);
     }
+}
+
+/// What an earlier kubelet recorded, with what only the API server has of it: container statuses, and the
+/// conditions as they were explained.
+fn with_remote(mut recorded: api::PodStatus, remote: Option<&api::PodStatus>) -> api::PodStatus {
+    let Some(remote) = remote.filter(|_| recorded.container_statuses.is_none()) else {
+        return recorded;
+    };
+    let mut status = remote.clone();
+    status.start_time = recorded.start_time.or(status.start_time);
+    status.phase = recorded.phase.or(status.phase);
+    let recorded = recorded.conditions.take().unwrap_or_default();
+    let conditions = status.conditions.get_or_insert_default();
+    for condition in recorded {
+        match conditions.iter_mut().find(|c| c.type_ == condition.type_) {
+            Some(known) if known.status == condition.status => {
+                known.last_transition_time = condition.last_transition_time;
+            }
+            Some(known) => *known = condition,
+            None => conditions.push(condition),
+        }
+    }
+    status
 }
 
 fn qos_class(pod: &Pod) -> &'static str {

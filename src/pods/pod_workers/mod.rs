@@ -270,6 +270,28 @@ impl PodWorkers {
         self.is(uid, |state| state.end().is_some(), |_| false)
     }
 
+    /// Whether containers of the pod may run.
+    pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
+        let may_run = |state: &PodState| {
+            !matches!(
+                state.phase(),
+                Phase::Terminated { .. } | Phase::Finished { .. }
+            )
+        };
+        let map = self.shared.map.lock();
+        map.state(uid).map_or(!map.synced, may_run)
+    }
+
+    /// Whether a static pod of this name, other than `except`, has not ended.
+    pub fn is_name_in_use(&self, name: &PodFullName, except: Option<&PodUid>) -> bool {
+        let known = self.known();
+        let mut known = known.iter().filter(|pod| pod.full_name == *name);
+        known.any(|pod| {
+            let ended = matches!(pod.phase, Phase::Finished { .. });
+            pod.is_static && !ended && Some(&pod.uid) != except
+        })
+    }
+
     /// Whether nothing is left to do for the pod.
     pub fn should_pod_be_finished(&self, uid: &PodUid) -> bool {
         self.is(uid, PodState::is_finished, |synced| synced)

@@ -14,9 +14,9 @@ mod restart_all;
 mod states;
 #[cfg(test)]
 mod tests;
-mod transition;
+pub(in crate::pods) mod transition;
 
-pub use conditions::carry_transition_times;
+pub use conditions::{carry_transition_times, is_owned};
 pub(in crate::pods::status) use container_states::unknown_exit;
 pub use phase::Phase;
 pub use transition::IllegalTransition;
@@ -66,6 +66,9 @@ pub struct Inputs<'a> {
     pub back_off: &'a dyn Fn(&str) -> Option<String>,
     /// The old status: published by this process, or recorded by an earlier one.
     pub old: Option<&'a PodStatus>,
+    /// What the API server has: the pod's own status, or that of a static pod's mirror, of which only the
+    /// conditions of other writers count.
+    pub remote: Option<&'a PodStatus>,
     /// The pod has no usable sandbox.
     pub needs_new_sandbox: bool,
     /// How far the pod is with restarting all of its containers.
@@ -95,6 +98,7 @@ impl<'a> Inputs<'a> {
             start_failure: &|_| None,
             back_off: &|_| None,
             old: None,
+            remote: None,
             needs_new_sandbox: false,
             restart_all: RestartAllStage::None,
             pod_is_terminal: false,
@@ -105,12 +109,17 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The status to build on: the old one, else that of the pod object.
+    /// The status to build on: the old one, else that of the API server.
     fn baseline(&self) -> Cow<'a, PodStatus> {
-        match self.old.or(self.pod.status.as_ref()) {
+        match self.old.or(self.remote_of_pod()) {
             Some(status) => Cow::Borrowed(status),
             None => Cow::Owned(PodStatus::default()),
         }
+    }
+
+    /// A mirror never acts on its static pod: a Failed one must not end it.
+    fn remote_of_pod(&self) -> Option<&'a PodStatus> {
+        self.remote.filter(|_| !self.pod.is_static())
     }
 }
 
@@ -164,7 +173,7 @@ fn settle_phase(
     old: &PodStatus,
     generated: Phase,
 ) -> (Phase, Option<String>, Option<String>) {
-    let api = inputs.pod.status.as_ref();
+    let api = inputs.remote_of_pod();
     let known = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
     let ended = [api.and_then(known), known(old)]
         .into_iter()

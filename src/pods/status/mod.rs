@@ -2,7 +2,8 @@
 //!
 //! * Owns: the current API status of every pod, with the version at which it last changed.
 //! * Woken by: pod workers, which set the status of their own pod; nothing else writes.
-//! * Publishes: statuses through [`Statuses`], and a version counter that moves with every change.
+//! * Publishes: statuses through [`Statuses`], a version counter that moves with every change, and the set of
+//!   pods to compare with the API server.
 //! * Must never go back from a terminal phase, call a runtime or an API server, or hold more of a pod
 //!   than its shared object and one status.
 //! * Answers to upstream's `pkg/kubelet/status` and the status half of `kubelet_pods.go`.
@@ -15,7 +16,10 @@ mod tests;
 
 pub use generate::generate_api_pod_status;
 
-use crate::model::{Pod, PodExt, PodUid};
+use crate::{
+    base::DirtySet,
+    model::{Pod, PodExt, PodUid},
+};
 use generate::{Phase, carry_transition_times, whole_seconds};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::Time};
@@ -32,12 +36,16 @@ pub struct PodEntry {
     pub status: Arc<PodStatus>,
     /// The store's version when the status last changed.
     pub version: u64,
+    /// Nothing of the pod is left here: its containers have ended, and its volumes are torn down.
+    pub ended: bool,
 }
 
 #[derive(Debug)]
 struct StatusStore {
     entries: RwLock<HashMap<PodUid, PodEntry>>,
     version: watch::Sender<u64>,
+    /// Only kept where it is taken: without an API server nothing would.
+    changed: Option<Arc<DirtySet<PodUid>>>,
 }
 
 /// The writing end. Pod workers share it; each writes only about its own pod.
@@ -61,10 +69,20 @@ impl Default for StatusManager {
 impl StatusManager {
     /// No statuses.
     pub fn new() -> Self {
+        Self::of(None)
+    }
+
+    /// No statuses yet; pods whose status changes are marked here.
+    pub fn marking(changed: Arc<DirtySet<PodUid>>) -> Self {
+        Self::of(Some(changed))
+    }
+
+    fn of(changed: Option<Arc<DirtySet<PodUid>>>) -> Self {
         Self {
             store: Arc::new(StatusStore {
                 entries: RwLock::default(),
                 version: watch::Sender::new(0),
+                changed,
             }),
         }
     }
@@ -84,12 +102,26 @@ impl StatusManager {
     }
 
     /// Settles the status of a pod that has ended: no container is left without an end, and a pod
-    /// that is not static has a terminal phase. Returns whether anything changed.
-    pub fn terminate_pod(&self, pod: &Arc<Pod>) -> bool {
-        let published = self.reader().get(&pod.uid());
-        let base = published.as_deref().or(pod.status.as_ref());
-        let ended = terminate::ended(pod, base.cloned().unwrap_or_default());
-        self.set_pod_status(pod, ended)
+    /// that is not static has a terminal phase. `remote` is the status to build on when none was published.
+    /// Returns whether anything changed.
+    pub fn terminate_pod(&self, pod: &Arc<Pod>, remote: Option<&PodStatus>) -> bool {
+        let uid = pod.uid();
+        let published = self.reader().get(&uid);
+        let base = published.as_deref().or(remote);
+        let status = terminate::ended(pod, base.cloned().unwrap_or_default());
+        let changed = self.set_pod_status(pod, status);
+        if let Some(entry) = self.store.entries.write().get_mut(&uid) {
+            entry.ended = true;
+        }
+        self.mark(&uid);
+        changed
+    }
+
+    /// The pod is to be compared with the API server although its status did not change.
+    pub fn mark(&self, uid: &PodUid) {
+        if let Some(changed) = &self.store.changed {
+            changed.mark(uid.clone());
+        }
     }
 
     /// Forgets a pod; returns whether it was known.
@@ -97,6 +129,7 @@ impl StatusManager {
         let known = self.store.entries.write().remove(uid).is_some();
         if known {
             self.store.version.send_modify(|version| *version += 1);
+            self.mark(uid);
         }
         known
     }
@@ -137,10 +170,13 @@ impl StatusManager {
                     pod: pod.clone(),
                     status: Arc::new(status),
                     version: self.next_version(),
+                    ended: false,
                 };
                 entries.insert(pod.uid(), entry);
             }
         }
+        drop(entries);
+        self.mark(&pod.uid());
         true
     }
 

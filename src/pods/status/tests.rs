@@ -209,7 +209,7 @@ fn settled(
         ..phase("Running")
     };
     manager.set_pod_status(&pod, status);
-    manager.terminate_pod(&pod);
+    manager.terminate_pod(&pod, None);
     let status = manager.reader().get(&"u".into()).unwrap();
     let init = status.init_container_statuses.iter().flatten();
     let codes = init

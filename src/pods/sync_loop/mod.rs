@@ -228,9 +228,7 @@ impl SyncLoop {
             }
         }
         self.sources.mark_seen(update.source, update.completeness);
-        if self.sources.all_seen() {
-            self.all_delivered.send_replace(true);
-        }
+        self.all_delivered.send_replace(self.sources.all_seen());
     }
 
     /// Publishes the status of a new pod before the pod is visible. While another pod of its UID is being

@@ -34,9 +34,9 @@ pub struct PodManagerWriter {
 #[derive(Debug, Default)]
 pub struct PodChanges {
     /// Pods whose object or mirror changed.
-    pub pods: DirtySet<PodUid>,
+    pub pods: Arc<DirtySet<PodUid>>,
     /// Names of static pods and mirrors that came, changed or went.
-    pub mirrors: DirtySet<PodFullName>,
+    pub mirrors: Arc<DirtySet<PodFullName>>,
 }
 
 impl PodManager {

@@ -23,6 +23,11 @@ const OWNED: [&str; 6] = [
     "AllContainersRestarting",
 ];
 
+/// Whether the kubelet writes conditions of this type.
+pub fn is_owned(condition: &PodCondition) -> bool {
+    OWNED.contains(&condition.type_.as_str())
+}
+
 /// A condition's status with the reason and message that explain it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Finding {
@@ -68,14 +73,13 @@ pub(super) fn of(
     old: &[PodCondition],
 ) -> Vec<PodCondition> {
     let pod = inputs.pod;
-    let api = pod
-        .status
-        .as_ref()
+    let api = inputs
+        .remote
         .and_then(|status| status.conditions.as_deref());
     let mut conditions: Vec<PodCondition> = api
         .unwrap_or_default()
         .iter()
-        .filter(|condition| !OWNED.contains(&condition.type_.as_str()))
+        .filter(|condition| !is_owned(condition))
         .cloned()
         .collect();
     let to_start = Finding {
@@ -238,7 +242,7 @@ pub fn carry_transition_times(
     now: Timestamp,
 ) {
     for condition in conditions {
-        let foreign = !OWNED.contains(&condition.type_.as_str());
+        let foreign = !is_owned(condition);
         if foreign && condition.last_transition_time.is_some() {
             continue;
         }

@@ -127,6 +127,7 @@ pub(super) fn after(
     let runtime_status = runtime_status(containers);
     let inputs = Inputs {
         old,
+        remote: pod.status.as_ref(),
         ..Inputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap()

@@ -19,7 +19,11 @@ pub struct IllegalTransition {
 /// Refuses a status in which a container that may not be restarted has left its end. Init containers
 /// may run again with a new sandbox unless the pod's policy is Never; all may run again where an exit
 /// can restart all.
-pub(super) fn check(pod: &Pod, old: &PodStatus, new: &PodStatus) -> Result<(), IllegalTransition> {
+pub(in crate::pods) fn check(
+    pod: &Pod,
+    old: &PodStatus,
+    new: &PodStatus,
+) -> Result<(), IllegalTransition> {
     if may_restart_all(pod) {
         return Ok(());
     }

@@ -1,0 +1,105 @@
+//! What a node of a cluster tells the API server about its pods.
+
+use super::build::Stores;
+use crate::{
+    apiserver::ApiServer,
+    base::Tasks,
+    config::KubeletConfig,
+    model::PodSource,
+    pods::{
+        mirror::{self, MirrorPods},
+        pod_config::SourcesReadyReader,
+        pod_sync::{Remote, StatusPublisher},
+        pod_workers::PodWorkers,
+        status::{StatusManager, Statuses},
+        status_writer::{self, StatusWriter},
+    },
+    state::pod_manager::{PodChanges, PodManager, PodManagerWriter},
+};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// The desired pods; changes are kept only where the API server is told of them.
+pub(super) fn manager(changes: Option<&Arc<PodChanges>>) -> PodManagerWriter {
+    let manager = PodManagerWriter::default();
+    match changes {
+        Some(changes) => manager.keeping(changes.clone()),
+        None => manager,
+    }
+}
+
+/// Statuses; changes are kept only where the API server is told of them.
+pub(super) fn statuses(changes: Option<&Arc<PodChanges>>) -> StatusManager {
+    let changed = changes.map(|changes| changes.pods.clone());
+    changed.map_or_else(StatusManager::new, StatusManager::marking)
+}
+
+/// What statuses are made from in a cluster.
+pub(super) fn remote(stores: &Stores, host_ips: watch::Receiver<Vec<String>>) -> Option<Remote> {
+    stores.api.as_ref()?;
+    let pods = stores.manager.reader();
+    Some(Remote { pods, host_ips })
+}
+
+/// The publisher, which reads what the API server has, if there is one.
+pub(super) fn publisher(publisher: StatusPublisher, remote: Option<Remote>) -> StatusPublisher {
+    match remote {
+        Some(remote) => publisher.in_cluster(remote),
+        None => publisher,
+    }
+}
+
+/// What the tasks need, taken from the stores before the loop takes those.
+pub(super) struct Writers {
+    api: ApiServer,
+    changes: Arc<PodChanges>,
+    statuses: Statuses,
+    pods: PodManager,
+    delivered: watch::Receiver<bool>,
+}
+
+impl Writers {
+    /// `None` without an API server.
+    pub(super) fn of(stores: &Stores) -> Option<Self> {
+        Some(Self {
+            api: stores.api.clone()?,
+            changes: stores.changes.clone()?,
+            statuses: stores.statuses.reader(),
+            pods: stores.manager.reader(),
+            delivered: stores.all_delivered.subscribe(),
+        })
+    }
+
+    /// Starts the writers of mirrors and statuses.
+    pub(super) fn start(
+        self,
+        config: &KubeletConfig,
+        workers: &PodWorkers,
+        sources: &SourcesReadyReader,
+        tasks: &mut Tasks,
+    ) {
+        let in_use = workers.clone();
+        let (mirrors, everything) = (sources.clone(), sources.clone());
+        let mirror_pods = MirrorPods::new(mirror::Parts {
+            api: self.api.clone(),
+            node_name: config.node_name.clone(),
+            pods: self.pods.clone(),
+            name_in_use: Box::new(move |name, except| in_use.is_name_in_use(name, except)),
+            mirrors_known: Box::new(move || mirrors.ready(PodSource::Api, None)),
+            pods_known: Box::new(move || everything.everything_known()),
+            changed: self.changes.mirrors.clone(),
+        });
+        let may_run = workers.clone();
+        let writer = StatusWriter::new(status_writer::Parts {
+            api: self.api,
+            statuses: self.statuses,
+            pods: self.pods,
+            may_run: Box::new(move |uid| may_run.could_have_running_containers(uid)),
+            changed: self.changes.pods.clone(),
+        });
+        let shutdown = tasks.shutdown();
+        let running = mirror_pods.run(self.delivered, shutdown.clone());
+        tasks.spawn("mirror_pods", running);
+        tasks.spawn("status_writer", writer.run(shutdown));
+    }
+}

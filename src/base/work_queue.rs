@@ -1,0 +1,194 @@
+//! Keys that wait for a request each: bounded, coalesced, and backed off one by one.
+
+use super::{DirtySet, backoff::Backoff};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hash,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::{Instant, sleep_until};
+
+/// First delay after a failure.
+const MIN_DELAY: Duration = Duration::from_millis(200);
+/// A key that has not failed for so long starts with the first delay again.
+const QUIET: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: Instant,
+    urgent: bool,
+}
+
+/// Which key is next. One request per key at a time; a key that is added meanwhile comes again after it.
+#[derive(Debug)]
+pub struct WorkQueue<K> {
+    dirty: Arc<DirtySet<K>>,
+    due: HashMap<K, Due>,
+    in_flight: HashSet<K>,
+    back_off: Backoff<K, Instant>,
+    max_in_flight: usize,
+}
+
+impl<K: Clone + Eq + Hash> WorkQueue<K> {
+    /// An empty queue that is filled from `dirty`.
+    pub fn new(dirty: Arc<DirtySet<K>>, max_in_flight: usize, max_delay: Duration) -> Self {
+        Self {
+            dirty,
+            due: HashMap::new(),
+            in_flight: HashSet::new(),
+            back_off: Backoff::new(MIN_DELAY, max_delay, QUIET),
+            max_in_flight,
+        }
+    }
+
+    /// Waits until keys are marked, and returns them, or until one is due. Safe to cancel.
+    pub async fn woken(&self) -> HashSet<K> {
+        let waiting = self
+            .due
+            .iter()
+            .filter(|(key, _)| !self.in_flight.contains(*key));
+        let next = waiting.map(|(_, due)| due.at).min();
+        let is_full = self.in_flight.len() >= self.max_in_flight;
+        let due = async {
+            match next.filter(|_| !is_full) {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            keys = self.dirty.take() => keys,
+            () = due => HashSet::new(),
+        }
+    }
+
+    /// The key is to be handled, before others if it is urgent. One that failed keeps its delay.
+    pub fn add(&mut self, key: K, urgent: bool, now: Instant) {
+        let backs_off = self.back_off.step(&key).is_some();
+        let due = self.due.entry(key).or_insert(Due { at: now, urgent });
+        due.urgent |= urgent;
+        if !backs_off {
+            due.at = due.at.min(now);
+        }
+    }
+
+    /// The key is to be handled then, if nothing happens before.
+    pub fn add_at(&mut self, key: K, at: Instant) {
+        let due = self.due.entry(key).or_insert(Due { at, urgent: false });
+        due.at = due.at.min(at);
+    }
+
+    /// The next key that is due. It is in flight until [`WorkQueue::done`] or [`WorkQueue::failed`].
+    pub fn next(&mut self, now: Instant) -> Option<K> {
+        if self.in_flight.len() >= self.max_in_flight {
+            return None;
+        }
+        let due = self.due.iter();
+        let due = due.filter(|(key, due)| due.at <= now && !self.in_flight.contains(*key));
+        let first = due.min_by_key(|(_, due)| (!due.urgent, due.at));
+        let key = first?.0.clone();
+        self.due.remove(&key);
+        self.in_flight.insert(key.clone());
+        Some(key)
+    }
+
+    /// The request of a key went well, or none was needed.
+    pub fn done(&mut self, key: &K) {
+        self.in_flight.remove(key);
+        self.back_off.forget(key);
+    }
+
+    /// The request of a key failed; it is tried again. Returns whether that is the first time in a row.
+    pub fn failed(&mut self, key: &K, now: Instant) -> bool {
+        self.in_flight.remove(key);
+        let is_first = self.back_off.step(key).is_none();
+        let delay = self.back_off.advance(key.clone(), now, now);
+        // Keys that failed together do not come back together.
+        let at = now + delay.mul_f64(0.75 + fastrand::f64() / 2.0);
+        let urgent = self.due.get(key).is_some_and(|due| due.urgent);
+        self.due.insert(key.clone(), Due { at, urgent });
+        is_first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn queue(max: usize) -> WorkQueue<&'static str> {
+        WorkQueue::new(Arc::default(), max, S(10))
+    }
+
+    #[test]
+    fn urgent_keys_come_first_and_each_once() {
+        let (mut queue, now) = (queue(9), Instant::now());
+        queue.add("a", false, now);
+        queue.add("b", false, now + S(1));
+        queue.add("b", true, now + S(1));
+        let now = now + S(1);
+        assert_eq!(queue.next(now), Some("b"));
+        assert_eq!(queue.next(now), Some("a"));
+        assert_eq!(queue.next(now), None);
+    }
+
+    #[test]
+    fn a_key_in_flight_comes_again_only_when_its_request_has_ended() {
+        let (mut queue, now) = (queue(9), Instant::now());
+        queue.add("a", false, now);
+        assert_eq!(queue.next(now), Some("a"));
+        queue.add("a", false, now);
+        assert_eq!(queue.next(now), None);
+        queue.done(&"a");
+        assert_eq!(queue.next(now), Some("a"));
+        queue.done(&"a");
+        assert_eq!(queue.next(now), None);
+    }
+
+    #[test]
+    fn no_more_are_in_flight_than_may_be() {
+        let (mut queue, now) = (queue(1), Instant::now());
+        queue.add("a", false, now);
+        queue.add("b", false, now);
+        let first = queue.next(now).unwrap();
+        assert_eq!(queue.next(now), None);
+        queue.done(&first);
+        assert!(queue.next(now).is_some());
+    }
+
+    #[test]
+    fn a_failure_delays_its_key_alone_and_is_the_first_only_once() {
+        let (mut queue, mut now) = (queue(9), Instant::now());
+        queue.add("a", false, now);
+        queue.next(now);
+        assert!(queue.failed(&"a", now));
+        queue.add("a", true, now);
+        queue.add("b", false, now);
+        assert_eq!(queue.next(now), Some("b"));
+        assert_eq!(queue.next(now), None, "a new change does not end the delay");
+        for _ in 0..9 {
+            now += S(13);
+            assert_eq!(queue.next(now), Some("a"));
+            assert!(!queue.failed(&"a", now));
+        }
+        now += S(13);
+        assert_eq!(queue.next(now), Some("a"), "never longer than the cap");
+        queue.done(&"a");
+        queue.add("a", false, now);
+        assert_eq!(queue.next(now), Some("a"));
+        assert!(queue.failed(&"a", now), "a success ends the row");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn marks_and_due_keys_wake() {
+        let mut queue = queue(9);
+        queue.dirty.mark("m");
+        assert_eq!(queue.woken().await, HashSet::from(["m"]));
+        let begun = Instant::now();
+        queue.add_at("l", begun + S(3));
+        assert!(queue.woken().await.is_empty());
+        assert_eq!(queue.next(Instant::now()), Some("l"));
+        assert_eq!(begun.elapsed().as_secs(), 3);
+    }
+}

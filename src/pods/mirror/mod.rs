@@ -1,0 +1,327 @@
+//! Mirror pods: what the API server shows of static pods.
+//!
+//! * Owns: which mirrors were just created or deleted, and the back-off of requests that failed.
+//! * Woken by: static pods and mirrors that came, changed or went; requests that ended; timers.
+//! * Publishes: nothing here; mirrors come back through the source of API pods.
+//! * Must never act on a static pod, delete a mirror while a static pod of its name is still ending, or take
+//!   a mirror for an orphan before the sources of static pods have delivered.
+//! * Answers to upstream's `pkg/kubelet/pod/mirror_client.go`.
+
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use plan::is_mirror_of;
+
+use crate::{
+    apiserver::{ApiError, ApiServer, Place},
+    base::{
+        DirtySet, WorkQueue, chain,
+        panics::{self, contain},
+    },
+    model::{Pod, PodExt, PodFullName, PodUid},
+    state::pod_manager::PodManager,
+};
+use k8s_openapi::{
+    api::core::v1::Node,
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
+};
+use parking_lot::Mutex;
+use plan::{Known, Step, plan};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Requests under way at once.
+const MAX_REQUESTS: usize = 5;
+/// Longest delay between two tries.
+const MAX_DELAY: Duration = Duration::from_secs(30);
+/// How long the watch may take to show a mirror that was created.
+const WATCH_DELAY: Duration = Duration::from_secs(10);
+/// How often a name is checked in which an earlier pod still ends.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What mirrors are made from.
+pub struct Parts {
+    /// The API server.
+    pub api: ApiServer,
+    /// This node's name.
+    pub node_name: String,
+    /// Static pods and mirrors.
+    pub pods: PodManager,
+    /// Which names are in use by pods that have not ended.
+    pub name_in_use: Box<dyn Fn(&PodFullName, Option<&PodUid>) -> bool + Send>,
+    /// Whether the API server has delivered its pods.
+    pub mirrors_known: Box<dyn Fn() -> bool + Send>,
+    /// Whether every source of static pods has delivered all of its pods.
+    pub pods_known: Box<dyn Fn() -> bool + Send>,
+    /// Names of static pods and mirrors that changed.
+    pub changed: Arc<DirtySet<PodFullName>>,
+}
+
+/// Keeps the mirrors.
+pub struct MirrorPods {
+    parts: Parts,
+    queue: WorkQueue<PodFullName>,
+    /// Mirrors that the watch has not shown yet.
+    created: HashMap<PodFullName, (Arc<Pod>, Instant)>,
+    /// Mirrors that the watch still shows.
+    deleted: HashMap<PodFullName, PodUid>,
+    /// Why the last try of a name failed.
+    reported: HashMap<PodFullName, String>,
+    node: Arc<NodeUid>,
+    /// Whether mirrors and static pods were known when all names were checked.
+    known: [bool; 2],
+    requests: JoinSet<Ended>,
+}
+
+/// A request about a mirror.
+#[derive(Clone, Debug)]
+enum Request {
+    Create(Arc<Pod>),
+    Delete(Arc<Pod>),
+}
+
+/// How it ended.
+struct Ended {
+    name: PodFullName,
+    request: Request,
+    /// The mirror as it was created; no result at all is a panic.
+    result: Option<Result<Option<Pod>, ApiError>>,
+}
+
+impl MirrorPods {
+    /// No mirrors yet.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            queue: WorkQueue::new(parts.changed.clone(), MAX_REQUESTS, MAX_DELAY),
+            parts,
+            created: HashMap::new(),
+            deleted: HashMap::new(),
+            reported: HashMap::new(),
+            node: Arc::default(),
+            known: [false; 2],
+            requests: JoinSet::new(),
+        }
+    }
+
+    /// Runs until shutdown. `delivered` is sent to when a source has delivered.
+    pub async fn run(
+        mut self,
+        mut delivered: tokio::sync::watch::Receiver<bool>,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<()> {
+        loop {
+            let now = Instant::now();
+            while let Some(name) = self.queue.next(now) {
+                self.begin(name, now);
+            }
+            tokio::select! {
+                names = self.queue.woken() => {
+                    for name in names {
+                        self.queue.add(name, false, Instant::now());
+                    }
+                }
+                Some(ended) = self.requests.join_next() => {
+                    if let Ok(ended) = ended {
+                        self.end(ended, Instant::now());
+                    }
+                }
+                Ok(()) = delivered.changed() => self.check_all(),
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// Checks every name once it is known what may be created, and what may be deleted.
+    fn check_all(&mut self) {
+        let known = [(self.parts.mirrors_known)(), (self.parts.pods_known)()];
+        if known == self.known {
+            return;
+        }
+        self.known = known;
+        let (pods, mirrors) = (self.parts.pods.pods(), self.parts.pods.mirrors());
+        let pods = pods.iter().filter(|pod| pod.is_static());
+        let names: HashSet<_> = pods.chain(&mirrors).map(|pod| pod.full_name()).collect();
+        for name in names {
+            self.queue.add(name, false, Instant::now());
+        }
+    }
+
+    /// The mirror of a name: a request of this kubelet counts before the watch shows it.
+    fn mirror(&mut self, name: &PodFullName, now: Instant) -> Option<Arc<Pod>> {
+        let watched = self.parts.pods.mirror_of(name);
+        let Some(watched) = watched else {
+            self.deleted.remove(name);
+            let created = self.created.get(name).filter(|(_, until)| now < *until);
+            return created.map(|(mirror, _)| mirror.clone());
+        };
+        if self.deleted.get(name) != Some(&watched.uid()) {
+            self.deleted.remove(name);
+            self.created.remove(name);
+            return Some(watched);
+        }
+        let created = self.created.get(name).filter(|(_, until)| now < *until);
+        created.map(|(mirror, _)| mirror.clone())
+    }
+
+    fn begin(&mut self, name: PodFullName, now: Instant) {
+        let mirror = self.mirror(&name, now);
+        let parts = &self.parts;
+        let pod = parts.pods.static_of(&name);
+        let uid = pod.as_ref().map(|pod| pod.uid());
+        let known = Known {
+            pod: pod.as_deref(),
+            mirror: mirror.as_deref(),
+            mirrors_known: (parts.mirrors_known)(),
+            pods_known: (parts.pods_known)(),
+            name_in_use: (parts.name_in_use)(&name, uid.as_ref()),
+        };
+        let request = match plan(known) {
+            Step::Create => pod.map(Request::Create),
+            Step::Delete => mirror.map(Request::Delete),
+            Step::Nothing => None,
+            Step::Wait => {
+                self.queue.done(&name);
+                return self.queue.add_at(name, now + CHECK_INTERVAL);
+            }
+        };
+        let Some(request) = request else {
+            self.queue.done(&name);
+            return self.forget(&name, now);
+        };
+        let (api, node) = (parts.api.clone(), self.node.clone());
+        let node_name = parts.node_name.clone();
+        self.requests.spawn(async move {
+            let sending = send(&api, &node, &node_name, &request, &name);
+            let result = contain(panics::Place::Other, sending).await.ok();
+            Ended {
+                name,
+                request,
+                result,
+            }
+        });
+    }
+
+    /// Nothing is to be done for a name: what was remembered of it is kept only while it counts.
+    fn forget(&mut self, name: &PodFullName, now: Instant) {
+        self.reported.remove(name);
+        if let Some((_, until)) = self.created.get(name) {
+            if now < *until {
+                self.queue.add_at(name.clone(), *until);
+            } else {
+                self.created.remove(name);
+            }
+        }
+    }
+
+    fn end(&mut self, ended: Ended, now: Instant) {
+        let Ended {
+            name,
+            request,
+            result,
+        } = ended;
+        let (name, request) = (&name, &request);
+        let error = match (result, request) {
+            (Some(Ok(created)), Request::Create(_)) => {
+                let until = now + WATCH_DELAY;
+                let mirror = created.map(Arc::new);
+                self.created
+                    .extend(mirror.map(|mirror| (name.clone(), (mirror, until))));
+                return self.finish(name, now);
+            }
+            (Some(Ok(_)), Request::Delete(mirror)) => return self.gone(name, &mirror.uid(), now),
+            // The UID of a deletion is its precondition.
+            (Some(Err(error)), Request::Delete(mirror))
+                if error.is_not_found() || error.is_conflict() =>
+            {
+                return self.gone(name, &mirror.uid(), now);
+            }
+            (Some(Err(error)), _) => chain(&error),
+            (None, _) => "panicked".to_owned(),
+        };
+        self.queue.failed(name, now);
+        if self.reported.get(name) != Some(&error) {
+            let text = match request {
+                Request::Create(_) => "Failed creating a mirror pod",
+                Request::Delete(_) => "Failed deleting a mirror pod",
+            };
+            tracing::warn!(pod = %name, err = error, "{text}");
+            self.reported.insert(name.clone(), error);
+        }
+    }
+
+    fn gone(&mut self, name: &PodFullName, uid: &PodUid, now: Instant) {
+        let was_created = |(mirror, _): &(Arc<Pod>, Instant)| mirror.uid() == *uid;
+        if self.created.get(name).is_some_and(was_created) {
+            self.created.remove(name);
+        }
+        self.deleted.insert(name.clone(), uid.clone());
+        self.finish(name, now);
+    }
+
+    fn finish(&mut self, name: &PodFullName, now: Instant) {
+        self.queue.done(name);
+        self.queue.add(name.clone(), false, now);
+    }
+}
+
+/// The UID of this node's object, once it was read.
+#[derive(Default)]
+struct NodeUid(Mutex<Option<String>>);
+
+impl NodeUid {
+    async fn get(&self, api: &ApiServer, name: &str) -> Result<String, ApiError> {
+        if let Some(uid) = self.0.lock().clone() {
+            return Ok(uid);
+        }
+        let node: Node = api.get(Place::cluster(name)).await?;
+        let uid = node.metadata.uid.unwrap_or_default();
+        *self.0.lock() = Some(uid.clone());
+        Ok(uid)
+    }
+
+    /// The node may have been registered again, with another UID.
+    fn forget(&self) {
+        *self.0.lock() = None;
+    }
+}
+
+async fn send(
+    api: &ApiServer,
+    node: &NodeUid,
+    node_name: &str,
+    request: &Request,
+    name: &PodFullName,
+) -> Result<Option<Pod>, ApiError> {
+    match request {
+        Request::Create(pod) => {
+            let node_uid = node.get(api, node_name).await?;
+            let mirror = plan::mirror_of(pod, node_name, &node_uid);
+            tracing::debug!(pod = %name, "Creating a mirror pod for static pod");
+            let created = api.create(Some(pod.namespace()), &mirror).await;
+            if created.is_err() {
+                node.forget();
+            }
+            created.map(Some)
+        }
+        Request::Delete(mirror) => {
+            let uid = mirror.uid();
+            tracing::info!(pod = %name, podUID = %uid, "Deleting mirror pod");
+            let options = DeleteOptions {
+                grace_period_seconds: Some(0),
+                preconditions: Some(Preconditions {
+                    uid: Some(uid.to_string()),
+                    resource_version: None,
+                }),
+                ..DeleteOptions::default()
+            };
+            let at = Place::namespaced(mirror.namespace(), mirror.name());
+            api.delete::<Pod>(at, &options).await.map(|()| None)
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What is to be done about the mirror of a static pod. Pure.
+//!
+//! Answers to upstream's `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
+
+use crate::model::{Pod, PodExt, keys};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+/// What is known of one name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    /// The static pod that should run here.
+    pub pod: Option<&'a Pod>,
+    /// What the API server has under that name.
+    pub mirror: Option<&'a Pod>,
+    /// The API server has delivered its pods.
+    pub mirrors_known: bool,
+    /// Every source of static pods has delivered all of its pods.
+    pub pods_known: bool,
+    /// A static pod of that name, other than `pod`, has not ended yet.
+    pub name_in_use: bool,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// All is as it should be, or becomes so without this.
+    Nothing,
+    /// An earlier pod of this name has to end first.
+    Wait,
+    /// Create the mirror.
+    Create,
+    /// Delete the mirror.
+    Delete,
+}
+
+/// The next step for one name.
+pub(super) fn plan(known: Known<'_>) -> Step {
+    if !known.mirrors_known {
+        return Step::Nothing;
+    }
+    match (known.pod, known.mirror) {
+        (None, None) => Step::Nothing,
+        (Some(_), None) => Step::Create,
+        (Some(pod), Some(mirror)) if is_mirror_of(mirror, pod) && !mirror.is_being_deleted() => {
+            Step::Nothing
+        }
+        (None, Some(_)) if !known.pods_known => Step::Nothing,
+        // It shows how the earlier pod ends.
+        (_, Some(mirror)) if known.name_in_use && !mirror.is_being_deleted() => Step::Wait,
+        (_, Some(_)) => Step::Delete,
+    }
+}
+
+/// Whether an object of the API server is the mirror of this version of a static pod. A pod whose user gave
+/// it a UID keeps its `config.hash`, so its digest counts, too.
+pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
+    mirror.annotation(keys::CONFIG_MIRROR) == pod.annotation(keys::CONFIG_HASH)
+        && mirror.annotation(keys::SPEC_DIGEST) == pod.annotation(keys::SPEC_DIGEST)
+}
+
+/// The mirror of a static pod on a node.
+pub(super) fn mirror_of(pod: &Pod, node_name: &str, node_uid: &str) -> Pod {
+    let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    if let Some(hash) = annotations.get(keys::CONFIG_HASH).cloned() {
+        annotations.insert(keys::CONFIG_MIRROR.into(), hash);
+    }
+    // Where the manifest lies is of no use outside the node.
+    annotations.remove(keys::MANIFEST);
+    Pod {
+        metadata: ObjectMeta {
+            name: pod.metadata.name.clone(),
+            namespace: pod.metadata.namespace.clone(),
+            labels: pod.metadata.labels.clone(),
+            annotations: Some(annotations),
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".into(),
+                kind: "Node".into(),
+                name: node_name.into(),
+                uid: node_uid.into(),
+                controller: Some(true),
+                block_owner_deletion: None,
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: pod.spec.clone(),
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(hash: &str, digest: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(hash.into());
+        pod.metadata.name = Some("etcd-n".into());
+        pod.metadata.namespace = Some("kube-system".into());
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        for (key, value) in [
+            (keys::CONFIG_HASH, hash),
+            (keys::SPEC_DIGEST, digest),
+            (keys::CONFIG_SOURCE, "file"),
+            (keys::MANIFEST, "/etc/kubernetes/manifests/etcd.yaml"),
+        ] {
+            annotations.insert(key.into(), value.into());
+        }
+        pod
+    }
+
+    fn mirror(hash: &str, digest: &str) -> Pod {
+        let mut mirror = mirror_of(&pod(hash, digest), "n", "node-uid");
+        mirror.metadata.uid = Some("m".into());
+        mirror
+    }
+
+    fn deleting(mut mirror: Pod) -> Pod {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        mirror.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+        mirror
+    }
+
+    #[test]
+    fn a_mirror_is_made_and_kept_like_its_static_pod() {
+        let (own, current) = (pod("h", "d"), mirror("h", "d"));
+        let going = deleting(current.clone());
+        let (other_hash, other_digest) = (mirror("x", "d"), mirror("h", "x"));
+        let rows = [
+            (None, None, "", Step::Nothing),
+            (Some(&own), None, "", Step::Create),
+            (Some(&own), Some(&current), "", Step::Nothing),
+            (Some(&own), Some(&going), "", Step::Delete),
+            (Some(&own), Some(&other_hash), "", Step::Delete),
+            (Some(&own), Some(&other_digest), "", Step::Delete),
+            (None, Some(&current), "", Step::Delete),
+            (None, Some(&current), "pods unknown", Step::Nothing),
+            (None, Some(&current), "name in use", Step::Wait),
+            (None, Some(&going), "name in use", Step::Delete),
+            (Some(&own), Some(&other_hash), "name in use", Step::Wait),
+            (Some(&own), Some(&other_hash), "pods unknown", Step::Delete),
+            (Some(&own), None, "name in use", Step::Create),
+            (Some(&own), None, "mirrors unknown", Step::Nothing),
+            (None, Some(&current), "mirrors unknown", Step::Nothing),
+        ];
+        for (pod, mirror, but, expected) in rows {
+            let known = Known {
+                pod,
+                mirror,
+                mirrors_known: but != "mirrors unknown",
+                pods_known: but != "pods unknown",
+                name_in_use: but == "name in use",
+            };
+            assert_eq!(plan(known), expected, "{but} {known:?}");
+        }
+    }
+
+    #[test]
+    fn a_mirror_belongs_to_its_node_and_repeats_the_hash() {
+        let own = pod("h", "d");
+        let mirror = mirror_of(&own, "n", "node-uid");
+        assert!(is_mirror_of(&mirror, &own));
+        assert!(!is_mirror_of(&own, &own), "a static pod is no mirror");
+        let owner = &mirror.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!((&*owner.kind, &*owner.uid), ("Node", "node-uid"));
+        assert_eq!(owner.controller, Some(true));
+        assert_eq!(mirror.annotation(keys::CONFIG_MIRROR), Some("h"));
+        assert_eq!(mirror.annotation(keys::MANIFEST), None);
+        assert_eq!(mirror.metadata.uid, None, "the API server gives it one");
+    }
+}

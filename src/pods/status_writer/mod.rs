@@ -1,0 +1,274 @@
+//! Sends the statuses of pods to the API server, and deletes pods that have ended.
+//!
+//! * Owns: what has been exchanged with the API server about each pod; the back-off of requests that failed.
+//! * Woken by: statuses and pods that changed, requests that ended, timers of the back-off.
+//! * Publishes: nothing here; the API server's pods are its output.
+//! * Must never send what the API server has, delete a pod of which anything is left here, or have two
+//!   requests about one pod at once. A failure loses nothing: the status stays in its store.
+//! * Answers to upstream's `status_manager.go`, without its read before each write: a status is compared
+//!   with the watched object, and the patch has the UID of that object as its precondition.
+
+mod merge;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    mirror::is_mirror_of,
+    status::{PodEntry, Statuses},
+};
+use crate::{
+    apiserver::{ApiError, ApiServer, Patch, Place},
+    base::{
+        DirtySet, WorkQueue, chain,
+        panics::{self, contain},
+    },
+    model::{Pod, PodExt, PodUid},
+    state::pod_manager::PodManager,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use plan::{Exchange, Next, Said};
+use serde_json::{Value, json};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Requests under way at once.
+const MAX_REQUESTS: usize = 10;
+/// Longest delay between two tries.
+const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// What the writer reads.
+pub struct Parts {
+    /// The API server.
+    pub api: ApiServer,
+    /// Statuses of pods.
+    pub statuses: Statuses,
+    /// Pods and mirrors as the API server has them.
+    pub pods: PodManager,
+    /// Whether containers of a pod may run.
+    pub may_run: Box<dyn Fn(&PodUid) -> bool + Send>,
+    /// Pods whose status, object or mirror changed.
+    pub changed: Arc<DirtySet<PodUid>>,
+}
+
+/// The writer.
+pub struct StatusWriter {
+    parts: Parts,
+    queue: WorkQueue<PodUid>,
+    exchanges: HashMap<PodUid, Exchange>,
+    requests: JoinSet<Ended>,
+}
+
+/// A request about a pod.
+#[derive(Clone, Debug)]
+enum Request {
+    Patch(Said, Value),
+    Delete,
+}
+
+/// How it ended.
+struct Ended {
+    uid: PodUid,
+    object: Arc<Pod>,
+    request: Request,
+    /// The object as it is now, unless it was deleted; no result at all is a panic.
+    result: Option<Result<Option<Pod>, ApiError>>,
+}
+
+impl StatusWriter {
+    /// A writer that has sent nothing.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            queue: WorkQueue::new(parts.changed.clone(), MAX_REQUESTS, MAX_DELAY),
+            parts,
+            exchanges: HashMap::new(),
+            requests: JoinSet::new(),
+        }
+    }
+
+    /// Runs until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        loop {
+            let now = Instant::now();
+            while let Some(uid) = self.queue.next(now) {
+                self.begin(uid, now);
+            }
+            tokio::select! {
+                uids = self.queue.woken() => {
+                    for uid in uids {
+                        let urgent = self.changes_readiness(&uid);
+                        self.queue.add(uid, urgent, Instant::now());
+                    }
+                }
+                Some(ended) = self.requests.join_next() => {
+                    if let Ok(ended) = ended {
+                        self.end(ended, Instant::now());
+                    }
+                }
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    fn changes_readiness(&self, uid: &PodUid) -> bool {
+        let Some(entry) = self.parts.statuses.entry(uid) else {
+            return false;
+        };
+        let object = self.object_of(&entry);
+        let remote = object.as_ref().and_then(|object| object.status.as_ref());
+        remote.is_some_and(|remote| merge::changes_readiness(&entry.status, remote))
+    }
+
+    /// The object that shows the status of a pod: its own, or its mirror.
+    fn object_of(&self, entry: &PodEntry) -> Option<Arc<Pod>> {
+        let pod = &entry.pod;
+        if !pod.is_static() {
+            return self.parts.pods.get(&pod.uid());
+        }
+        let mirror = self.parts.pods.mirror_of(&pod.full_name())?;
+        (is_mirror_of(&mirror, pod) && !mirror.is_being_deleted()).then_some(mirror)
+    }
+
+    /// Sends what has to be sent about a pod, if anything.
+    fn begin(&mut self, uid: PodUid, now: Instant) {
+        let entry = self.parts.statuses.entry(&uid);
+        let object = entry.as_ref().and_then(|entry| self.object_of(entry));
+        let (Some(entry), Some(object)) = (entry, object) else {
+            self.exchanges.remove(&uid);
+            self.queue.done(&uid);
+            return;
+        };
+        let may_run = (self.parts.may_run)(&uid);
+        let exchange = self
+            .exchanges
+            .entry(uid.clone())
+            .and_modify(|known| {
+                if !known.is_about(&object) {
+                    *known = Exchange::new(&object);
+                }
+            })
+            .or_insert_with(|| Exchange::new(&object));
+        let request = match exchange.next(&entry, &object, may_run, now) {
+            Next::Patch(said, status) => Request::Patch(said, status),
+            Next::Delete => Request::Delete,
+            Next::Nothing => return self.queue.done(&uid),
+            Next::Later(at) => {
+                self.queue.done(&uid);
+                return self.queue.add_at(uid, at);
+            }
+            Next::Illegal(said, error) => {
+                tracing::error!(
+                    pod = %entry.pod.full_name(),
+                    podUID = %uid,
+                    err = %error,
+                    "Status update on pod aborted"
+                );
+                exchange.refused(said, &object);
+                return self.queue.done(&uid);
+            }
+        };
+        let api = self.parts.api.clone();
+        self.requests.spawn(async move {
+            let sending = send(&api, &object, &request);
+            let result = contain(panics::Place::Other, sending).await.ok();
+            Ended {
+                uid,
+                object,
+                request,
+                result,
+            }
+        });
+    }
+
+    fn end(&mut self, ended: Ended, now: Instant) {
+        let Ended {
+            uid,
+            object,
+            request,
+            result,
+        } = ended;
+        let (uid, request) = (&uid, &request);
+        let Some(exchange) = self.exchanges.get_mut(uid) else {
+            return self.queue.done(uid);
+        };
+        let error = match (result, request) {
+            (Some(Ok(Some(response))), Request::Patch(said, patch)) => {
+                exchange.taken(*said, patch.clone(), response, now);
+                self.queue.done(uid);
+                return self.queue.add(uid.clone(), false, now);
+            }
+            (Some(Ok(_)), _) => {
+                tracing::debug!(pod = %object.full_name(), podUID = %uid, "Pod fully terminated and removed from etcd");
+                exchange.deleted();
+                return self.queue.done(uid);
+            }
+            (Some(Err(error)), request) if is_gone(&error, request) => {
+                tracing::debug!(pod = %object.full_name(), podUID = %uid, "Pod does not exist on the server");
+                exchange.deleted();
+                return self.queue.done(uid);
+            }
+            (Some(Err(error)), _) => error,
+            (None, _) => {
+                self.queue.failed(uid, now);
+                return;
+            }
+        };
+        let (pod, text) = (object.full_name(), chain(&error));
+        match request {
+            // The same again would be refused again.
+            Request::Patch(said, _) if is_final(&error) => {
+                exchange.refused(*said, &object);
+                tracing::error!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
+                self.queue.done(uid);
+                self.queue.add(uid.clone(), false, now);
+            }
+            Request::Patch(..) if self.queue.failed(uid, now) => {
+                tracing::warn!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
+            }
+            Request::Delete if self.queue.failed(uid, now) => {
+                tracing::warn!(pod = %pod, podUID = %uid, err = text, "Failed to delete status for pod");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the object is no more. The UID of a deletion is its precondition.
+fn is_gone(error: &ApiError, request: &Request) -> bool {
+    error.is_not_found() || (error.is_conflict() && matches!(request, Request::Delete))
+}
+
+/// Whether the API server will never take it. It refuses a node also while it does not know yet which pods
+/// are bound to it.
+fn is_final(error: &ApiError) -> bool {
+    !error.is_transient() && !error.is_conflict() && !error.is_forbidden()
+}
+
+async fn send(api: &ApiServer, object: &Pod, request: &Request) -> Result<Option<Pod>, ApiError> {
+    let at = Place::namespaced(object.namespace(), object.name());
+    let uid = object.uid();
+    match request {
+        Request::Patch(_, status) => {
+            let body = json!({"metadata": {"uid": uid.as_str()}, "status": status});
+            let patched = api.patch(at, Some("status"), &Patch::Strategic(body)).await;
+            patched.map(Some)
+        }
+        Request::Delete => {
+            let deleted = api.delete::<Pod>(at, &at_once(&uid)).await;
+            deleted.map(|()| None)
+        }
+    }
+}
+
+/// Deletes this very object without a grace period: nothing of the pod is left.
+fn at_once(uid: &PodUid) -> DeleteOptions {
+    DeleteOptions {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_string()),
+            resource_version: None,
+        }),
+        ..DeleteOptions::default()
+    }
+}

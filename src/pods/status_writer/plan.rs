@@ -1,0 +1,154 @@
+//! What the API server has to be sent about one pod. Pure.
+
+use super::merge;
+use crate::{
+    model::{Pod, PodExt, PodUid},
+    pods::status::{PodEntry, generate::IllegalTransition},
+};
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// How long an edit of somebody else stands, if the status itself has not changed since it was sent.
+/// Upstream's status manager compares as often.
+const MIN_REPEAT: Duration = Duration::from_secs(10);
+
+/// What has been exchanged about one object.
+#[derive(Clone, Debug)]
+pub(super) struct Exchange {
+    /// The object's UID; that of a mirror is not that of its pod.
+    object: PodUid,
+    /// What was sent last, and what the API server made of it.
+    sent: Option<Sent>,
+    /// What the API server will not take, and of which object.
+    refused: Option<(Said, Option<String>)>,
+    /// The object was deleted by this kubelet.
+    deleted: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    said: Said,
+    patch: Value,
+    at: Instant,
+    response: Arc<Pod>,
+}
+
+/// What a patch says: a status, by its version, of a pod that may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    version: u64,
+    may_run: bool,
+}
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub(super) enum Next {
+    /// The API server has all of it.
+    Nothing,
+    /// Look again then.
+    Later(Instant),
+    /// The `status` of a strategic merge patch.
+    Patch(Said, Value),
+    /// The pod has ended, and the API server knows how.
+    Delete,
+    /// The API server has a status that this one cannot follow.
+    Illegal(Said, IllegalTransition),
+}
+
+impl Exchange {
+    /// Nothing was exchanged about this object.
+    pub(super) fn new(object: &Pod) -> Self {
+        Self {
+            object: object.uid(),
+            sent: None,
+            refused: None,
+            deleted: false,
+        }
+    }
+
+    /// Whether it is about this object.
+    pub(super) fn is_about(&self, object: &Pod) -> bool {
+        self.object == object.uid()
+    }
+
+    /// What to send next. `watched` is the object as the watch delivered it.
+    pub(super) fn next(
+        &self,
+        entry: &PodEntry,
+        watched: &Pod,
+        may_run: bool,
+        now: Instant,
+    ) -> Next {
+        if self.deleted {
+            return Next::Nothing;
+        }
+        let newest = self.newest(watched);
+        let remote = newest.status.clone().unwrap_or_default();
+        let version = entry.version;
+        let said = Said { version, may_run };
+        let refused = Some((said, version_of(newest)));
+        let may_delete = !may_run && entry.ended && newest.is_being_deleted();
+        let delete = may_delete && !entry.pod.is_static();
+        let rest = || if delete { Next::Delete } else { Next::Nothing };
+        if self.refused == refused {
+            return rest();
+        }
+        let patch = match merge::merge(&entry.pod, &entry.status, &remote, may_run) {
+            Ok(Some(patch)) => patch,
+            Ok(None) => return rest(),
+            // Whatever it shows, nothing of the pod is left.
+            Err(_) if delete => return Next::Delete,
+            Err(illegal) => return Next::Illegal(said, illegal),
+        };
+        match self.sent.as_ref().filter(|sent| sent.said == said) {
+            Some(sent) if sent.patch == patch && self.is_ignored(entry, sent) => rest(),
+            Some(sent) if now < sent.at + MIN_REPEAT => Next::Later(sent.at + MIN_REPEAT),
+            _ => Next::Patch(said, patch),
+        }
+    }
+
+    /// Whether a patch changed nothing: the API server drops fields that it does not know, which is no reason
+    /// to send them again.
+    fn is_ignored(&self, entry: &PodEntry, sent: &Sent) -> bool {
+        let Some(response) = &sent.response.status else {
+            return false;
+        };
+        let may_run = sent.said.may_run;
+        let left = merge::merge(&entry.pod, &entry.status, response, may_run);
+        left.is_ok_and(|left| left.as_ref() == Some(&sent.patch))
+    }
+
+    /// The response to a patch may be newer than what the watch has delivered.
+    pub(super) fn newest<'a>(&'a self, watched: &'a Pod) -> &'a Pod {
+        let number = |pod: &Pod| version_of(pod)?.parse::<u128>().ok();
+        match &self.sent {
+            Some(sent) if number(&sent.response) > number(watched) => &sent.response,
+            _ => watched,
+        }
+    }
+
+    /// A patch was taken.
+    pub(super) fn taken(&mut self, said: Said, patch: Value, response: Pod, at: Instant) {
+        self.sent = Some(Sent {
+            said,
+            patch,
+            at,
+            response: Arc::new(response),
+        });
+    }
+
+    /// The API server will not take this status.
+    pub(super) fn refused(&mut self, said: Said, watched: &Pod) {
+        self.refused = Some((said, version_of(self.newest(watched))));
+    }
+
+    /// The object was deleted, or is no more.
+    pub(super) fn deleted(&mut self) {
+        self.deleted = true;
+    }
+}
+
+fn version_of(pod: &Pod) -> Option<String> {
+    pod.metadata.resource_version.clone()
+}

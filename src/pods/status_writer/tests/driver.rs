@@ -1,0 +1,264 @@
+use super::*;
+use crate::{
+    apiserver::tests::scripted::{Received, Scripted},
+    pods::status::StatusManager,
+    state::pod_manager::{PodChanges, PodManagerWriter},
+};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// An API server with one pod, which fails as it is told.
+struct Cluster {
+    server: Scripted,
+    manager: PodManagerWriter,
+    statuses: StatusManager,
+    object: Arc<Mutex<Option<Pod>>>,
+    may_run: Arc<AtomicBool>,
+    _running: tokio::task::JoinHandle<anyhow::Result<()>>,
+}
+
+fn refusal(code: u16) -> Option<(u16, String)> {
+    Some((code, json!({"kind": "Status", "message": "no"}).to_string()))
+}
+
+/// Takes patches and deletions.
+fn serve(object: &Mutex<Option<Pod>>, call: &Received) -> Option<(u16, String)> {
+    let mut object = object.lock();
+    let Some(pod) = object.as_mut() else {
+        return refusal(404);
+    };
+    match call.method.as_str() {
+        "PATCH" => {
+            assert_eq!(call.path, "/api/v1/namespaces/default/pods/web/status");
+            assert_eq!(call.body["metadata"], json!({"uid": pod.uid().as_str()}));
+            let status = pod.status.take().unwrap_or_default();
+            pod.status = Some(patched(&status, &call.body["status"]));
+            let version: u64 = pod
+                .metadata
+                .resource_version
+                .take()
+                .unwrap()
+                .parse()
+                .unwrap();
+            pod.metadata.resource_version = Some((version + 1).to_string());
+            Some((200, serde_json::to_string(pod).unwrap()))
+        }
+        "DELETE" => {
+            assert_eq!(call.path, "/api/v1/namespaces/default/pods/web");
+            assert_eq!(call.body["gracePeriodSeconds"], 0);
+            assert_eq!(call.body["preconditions"]["uid"], pod.uid().as_str());
+            *object = None;
+            Some((
+                200,
+                json!({"kind": "Status", "status": "Success"}).to_string(),
+            ))
+        }
+        other => panic!("{other}"),
+    }
+}
+
+impl Cluster {
+    /// `fails` returns the status of a failure for some of the requests, by their number.
+    async fn start(pod: Pod, fails: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) -> Self {
+        let object = Arc::new(Mutex::new(Some(pod)));
+        let served = object.clone();
+        let number = Mutex::new(0);
+        let server = Scripted::serving(move |call| {
+            *number.lock() += 1;
+            match fails(*number.lock()) {
+                Some(code) => refusal(code),
+                None => serve(&served, call),
+            }
+        })
+        .await;
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = server.kubeconfig(dir.path());
+        let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
+        let changes = Arc::new(PodChanges::default());
+        let manager = PodManagerWriter::default().keeping(changes.clone());
+        let statuses = StatusManager::marking(changes.pods.clone());
+        let may_run = Arc::new(AtomicBool::new(true));
+        let runs = may_run.clone();
+        let writer = StatusWriter::new(Parts {
+            api,
+            statuses: statuses.reader(),
+            pods: manager.reader(),
+            may_run: Box::new(move |_| runs.load(Ordering::SeqCst)),
+            changed: changes.pods.clone(),
+        });
+        Self {
+            server,
+            manager,
+            statuses,
+            object,
+            may_run,
+            _running: tokio::spawn(writer.run(CancellationToken::new())),
+        }
+    }
+
+    /// The watch delivers what there is.
+    fn watch(&self) {
+        match self.object.lock().clone() {
+            Some(pod) => self.manager.set(Arc::new(pod)),
+            None => drop(self.manager.remove(&"u".into())),
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let calls = self.server.received();
+        calls.iter().map(|call| call.method.clone()).collect()
+    }
+
+    /// Waits for so many requests, and makes sure that there are no more.
+    async fn expect(&self, methods: &[&str]) {
+        let all = async {
+            while self.calls().len() < methods.len() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(20), all).await;
+        assert!(waited.is_ok(), "only {:?}", self.calls());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(self.calls(), methods);
+    }
+
+    fn phase(&self) -> Option<String> {
+        self.object.lock().as_ref()?.status.as_ref()?.phase.clone()
+    }
+}
+
+fn running() -> PodStatus {
+    PodStatus {
+        container_statuses: Some(vec![container(None)]),
+        ..phase("Running")
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_sent_once_and_again_when_it_changes() {
+    let cluster = Cluster::start(pod("api"), |_| None).await;
+    let own = Arc::new(pod("api"));
+    cluster.statuses.set_pod_status(&own, running());
+    cluster.watch();
+    cluster.expect(&["PATCH"]).await;
+    assert_eq!(cluster.phase().as_deref(), Some("Running"));
+    cluster.watch();
+    cluster.expect(&["PATCH"]).await;
+    let message = Some("m".to_owned());
+    cluster.statuses.set_pod_status(
+        &own,
+        PodStatus {
+            message,
+            ..running()
+        },
+    );
+    cluster.expect(&["PATCH", "PATCH"]).await;
+}
+
+#[tokio::test]
+async fn a_status_that_the_api_server_has_is_not_sent_after_a_restart() {
+    let mut own = pod("api");
+    let status = PodStatus {
+        start_time: Some(epoch()),
+        ..running()
+    };
+    own.status = Some(status.clone());
+    let cluster = Cluster::start(own.clone(), |_| None).await;
+    cluster.watch();
+    cluster.statuses.set_pod_status(&Arc::new(own), status);
+    cluster.expect(&[]).await;
+}
+
+#[tokio::test]
+async fn failures_that_pass_are_retried_and_the_newest_status_arrives() {
+    let fails = |number: usize| [Some(503), Some(409), Some(403), None][number.min(4) - 1];
+    let cluster = Cluster::start(pod("api"), fails).await;
+    let own = Arc::new(pod("api"));
+    cluster.watch();
+    cluster.statuses.set_pod_status(&own, phase("Pending"));
+    cluster.statuses.set_pod_status(&own, running());
+    cluster.expect(&["PATCH"; 4]).await;
+    assert_eq!(cluster.phase().as_deref(), Some("Running"));
+}
+
+#[tokio::test]
+async fn a_status_that_is_invalid_waits_for_the_next_change() {
+    let cluster = Cluster::start(pod("api"), |number| (number == 1).then_some(422)).await;
+    let own = Arc::new(pod("api"));
+    cluster.watch();
+    cluster.statuses.set_pod_status(&own, phase("Running"));
+    cluster.expect(&["PATCH"]).await;
+    cluster.statuses.mark(&"u".into());
+    cluster.expect(&["PATCH"]).await;
+    cluster.statuses.set_pod_status(&own, running());
+    cluster.expect(&["PATCH", "PATCH"]).await;
+}
+
+#[tokio::test]
+async fn a_pod_is_deleted_once_when_nothing_of_it_is_left_and_its_end_was_sent() {
+    let mut own = pod("api");
+    own.metadata.deletion_timestamp = Some(epoch());
+    let cluster = Cluster::start(own.clone(), |number| (number == 3).then_some(500)).await;
+    let own = Arc::new(own);
+    cluster.watch();
+    cluster.statuses.set_pod_status(&own, running());
+    cluster.expect(&["PATCH"]).await;
+    cluster.may_run.store(false, Ordering::SeqCst);
+    cluster.statuses.terminate_pod(&own, None);
+    cluster
+        .expect(&["PATCH", "PATCH", "DELETE", "DELETE"])
+        .await;
+    cluster.statuses.mark(&"u".into());
+    cluster.watch();
+    cluster.statuses.remove(&"u".into());
+    cluster
+        .expect(&["PATCH", "PATCH", "DELETE", "DELETE"])
+        .await;
+    let patches = cluster.server.received();
+    assert_eq!(patches[1].body["status"]["phase"], "Failed");
+}
+
+#[tokio::test]
+async fn a_pod_that_ended_by_itself_stays_until_a_client_deletes_it() {
+    let cluster = Cluster::start(pod("api"), |_| None).await;
+    let own = Arc::new(pod("api"));
+    cluster.watch();
+    cluster.may_run.store(false, Ordering::SeqCst);
+    cluster.statuses.set_pod_status(&own, phase("Succeeded"));
+    cluster.statuses.terminate_pod(&own, None);
+    cluster.expect(&["PATCH"]).await;
+    let deletion = Some(epoch());
+    cluster
+        .object
+        .lock()
+        .as_mut()
+        .unwrap()
+        .metadata
+        .deletion_timestamp = deletion;
+    cluster.watch();
+    cluster.expect(&["PATCH", "DELETE"]).await;
+}
+
+#[tokio::test]
+async fn a_static_pod_shows_its_status_in_its_mirror_and_nowhere_else() {
+    let mut mirror = pod("file");
+    mirror.metadata.uid = Some("m".into());
+    let annotations = mirror.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_MIRROR.into(), "h".into());
+    let mut own = pod("file");
+    let annotations = own.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_HASH.into(), "h".into());
+    let own = Arc::new(own);
+    let cluster = Cluster::start(mirror.clone(), |_| None).await;
+    cluster.manager.set(own.clone());
+    cluster.statuses.set_pod_status(&own, running());
+    cluster.expect(&[]).await;
+    let mut others = mirror.clone();
+    let annotations = others.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_MIRROR.into(), "another version".into());
+    cluster.manager.set_mirror(Arc::new(others));
+    cluster.expect(&[]).await;
+    cluster.manager.set_mirror(Arc::new(mirror));
+    cluster.expect(&["PATCH"]).await;
+    assert_eq!(cluster.phase().as_deref(), Some("Running"));
+}

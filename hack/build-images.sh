@@ -7,6 +7,7 @@
 #   hack/build-images.sh [OUTDIR]
 #   hack/build-images.sh --cluster OUTDIR   these two and those of `kubeadm config images list`, from the programs
 #                                           of hack/build-kubernetes.sh; what is up to date is left alone
+#   hack/build-images.sh --e2e OUTDIR       these two and stand-ins for the images of Kubernetes' node test suite
 #   hack/build-images.sh --filler NAME BYTES OUTFILE   one image that only takes up space
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -117,8 +118,8 @@ build_filler() {
 add_program() {
     local rootfs=$1 program=$2 path=${3:-$2} library
     install -D -m 755 "$program" "$rootfs$path"
-    # It fails for a static program.
-    { ldd "$program" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+    # There are none for a static program.
+    { ldd "$program" 2>/dev/null || true; } | sed -n 's|^[^/]*\(/[^ ]*\) (0x.*|\1|p' | while read -r library; do
         install -D -m 755 "$(readlink -f "$library")" "$rootfs$library"
     done
 }
@@ -144,8 +145,6 @@ build_cluster_images() {
         out=$outdir/$program.tar
         rootfs=$work/$program
         if [[ $program == pause ]]; then
-            mkdir -p "$rootfs"
-            cp "$work/pause/pause" "$rootfs/pause"
             out=$outdir/kubeadm-pause.tar
         else
             [[ ! $out -nt $kubernetes_dir/$program ]] || continue
@@ -160,19 +159,46 @@ build_cluster_images() {
         --kubernetes-version "$("$kubernetes_dir/kubeadm" version -o short)")
 }
 
+# Stand-ins for what the node test suite runs: the machine's busybox, and agnhost from its source.
+build_e2e_images() {
+    local registry=registry.k8s.io/e2e-test-images path='"Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]'
+    local rootfs=$work/busybox version
+    make_image registry.k8s.io/pause:3.10.2 "$work/pause" '{"Entrypoint":["/pause"],"User":"65535:65535"}' "$outdir/e2e-pause.tar"
+    make_image "$registry/busybox:1.37.0-1" "$rootfs" "{$path,\"Cmd\":[\"sh\"]}" "$outdir/e2e-busybox.tar"
+    make_image "$registry/nonroot:1.5" "$rootfs" "{$path,\"Cmd\":[\"sh\"],\"User\":\"1234\"}" "$outdir/e2e-nonroot.tar"
+    mkdir -p "$rootfs/html"
+    printf '<html><head><title>Welcome to nginx!</title></head></html>\n' >"$rootfs/html/index.html"
+    # In the place of `nginx -g "daemon off;"`.
+    printf '#!/bin/sh\nexec httpd -f -p 80 -h /html\n' >"$rootfs/bin/nginx"
+    chmod 755 "$rootfs/bin/nginx"
+    for version in 1.15-4 1.27-0; do
+        make_image "$registry/nginx:$version" "$rootfs" "{$path,\"Cmd\":[\"nginx\"],\"Labels\":{\"version\":\"$version\"}}" \
+            "$outdir/e2e-nginx-$version.tar"
+    done
+    rm -r "$rootfs/html" "$rootfs/bin/nginx"
+    cp "$kubernetes_dir/agnhost" "$rootfs/agnhost"
+    ln -s agnhost "$rootfs/agnhost-2"
+    mkdir "$rootfs/uploads"
+    for version in 2.55 2.63.0; do
+        make_image "$registry/agnhost:$version" "$rootfs" \
+            "{$path,\"Entrypoint\":[\"/agnhost\"],\"Cmd\":[\"pause\"],\"Labels\":{\"version\":\"$version\"}}" "$outdir/e2e-agnhost-$version.tar"
+    done
+}
+
 if [[ ${1:-} == --filler ]]; then
     (($# == 4)) || die "usage: $(basename "$0") --filler NAME BYTES OUTFILE"
     build_filler "$2" "$3" "$4"
     exit
 fi
-cluster=false
-if [[ ${1:-} == --cluster ]]; then
-    cluster=true
-    shift
-fi
+more=:
+case ${1:-} in
+--cluster) more=build_cluster_images ;;
+--e2e) more=build_e2e_images ;;
+esac
+[[ $more == : ]] || shift
 outdir=${1:-$images_dir}
 mkdir -p "$outdir"
 outdir=$(cd "$outdir" && pwd)
 build_pause
 build_busybox
-if $cluster; then build_cluster_images; fi
+$more

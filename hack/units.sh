@@ -34,8 +34,8 @@ run() {
         esac
     done < <(cat "${files[@]}" | sed -E 's/^Environment="([^=]*)=(.*)"$/Environment=\1="\2"/')
     set +a
-    # Variables are split at spaces, as systemd splits $NAME.
-    set -f
+    # As systemd expands $NAME: split at spaces, and nothing where it is not set.
+    set -f +u
     eval "exec $command"
 }
 

@@ -142,8 +142,12 @@ EOF
 since=$SECONDS
 step() { say "$1 after $((SECONDS - since)) s"; }
 default_account() { kubectl get serviceaccount default; }
-# By its full name: busybox' own resolver and the search list of a pod do not always agree.
-service_answers() { kubectl exec client -- wget -T 5 -qO- http://web.default.svc.cluster.local; }
+# Debian's static busybox has no resolver for its wget, but one for its nslookup.
+service_answers() {
+    # shellcheck disable=SC2016 # the shell in the pod expands it
+    kubectl exec client -- sh -c 'address=$(nslookup -type=a "$1" | sed -n "/^Name/,\$s/^Address: *//p") && [ -n "$address" ] &&
+        wget -T 5 -qO- "http://$address"' - web.default.svc.cluster.local
+}
 
 make_node
 step "the node has a container runtime"

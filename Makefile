@@ -1,6 +1,8 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run test soak faults measured-kubelet bench bench-load bench-go bench-containerd lint fmt clean
+.PHONY: demo run cluster cluster-demo conformance install dist test soak faults measured-kubelet bench bench-load bench-go bench-containerd lint fmt clean
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 # Runs the example pods on a private containerd and takes them down again.
 demo:
@@ -9,6 +11,36 @@ demo:
 # The same, but stays until Ctrl-C.
 run:
 	hack/demo.sh --stay
+
+# A one-node cluster made by kubeadm with this kubelet, in namespaces of its own, until Ctrl-C. KUBELET names a
+# kubelet that is built already, also a Go one.
+cluster:
+	hack/cluster.sh --stay
+
+# The same, but ends by itself when a Deployment and a Service answer.
+cluster-demo:
+	hack/cluster.sh
+
+# Kubernetes' own node test suite, spec by spec, into docs/conformance.md; ARGS are those of the script.
+conformance:
+	hack/conformance.py $(ARGS)
+
+# The program (KUBELET, or a release build), its unit and kubeadm's drop-in. KUBEADM=no leaves the drop-in out, for
+# nodes without kubeadm and for those whose kubeadm package brings it.
+PREFIX ?= /usr/local
+KUBEADM ?= yes
+UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
+install:
+	@test -n "$(KUBELET)" || cargo build --release --bin kubelet
+	install -D -m 755 $(or $(KUBELET),$(TARGET)/release/kubelet) $(DESTDIR)$(PREFIX)/bin/kubelet
+	install -d $(UNITS)
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' deploy/kubelet.service >$(UNITS)/kubelet.service
+	if [ "$(KUBEADM)" = yes ]; then install -d $(UNITS)/kubelet.service.d && \
+		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' deploy/10-kubeadm.conf >$(UNITS)/kubelet.service.d/10-kubeadm.conf; fi
+
+# A Debian package in target/dist.
+dist:
+	hack/dist.sh
 
 # All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true. What failed
 # is told once more at the end.
@@ -29,7 +61,6 @@ soak:
 		RUST_TEST_THREADS=1 cargo test --test containerd pods_come_and_go_and_leave_nothing
 
 # The kubelet that is measured is the one that is shipped, not the one built with the test features.
-TARGET := $(or $(CARGO_TARGET_DIR),target)
 MEASURED := $(abspath $(TARGET))/bench/kubelet
 BENCH := KUBELET_UNDER_TEST=$(MEASURED) cargo bench --bench node --
 

@@ -5,6 +5,9 @@
 # same bytes.
 #
 #   hack/build-images.sh [OUTDIR]
+#   hack/build-images.sh --cluster OUTDIR   these two and those of `kubeadm config images list`, from the programs
+#                                           of hack/build-kubernetes.sh; what is up to date is left alone
+#   hack/build-images.sh --e2e OUTDIR       these two and stand-ins for the images of Kubernetes' node test suite
 #   hack/build-images.sh --filler NAME BYTES OUTFILE   one image that only takes up space
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -111,13 +114,91 @@ build_filler() {
     make_image "$1" "$rootfs" '{}' "$3"
 }
 
+# add_program ROOTFS PROGRAM [PATH]: with the libraries that it is linked to.
+add_program() {
+    local rootfs=$1 program=$2 path=${3:-$2} library
+    install -D -m 755 "$program" "$rootfs$path"
+    # There are none for a static program.
+    { ldd "$program" 2>/dev/null || true; } | sed -n 's|^[^/]*\(/[^ ]*\) (0x.*|\1|p' | while read -r library; do
+        install -D -m 755 "$(readlink -f "$library")" "$rootfs$library"
+    done
+}
+
+# kube-proxy runs the machine's iptables, which loads its extensions by name.
+add_iptables() {
+    local rootfs=$1 multi name extension
+    multi=$(readlink -f "$(type -P iptables)")
+    add_program "$rootfs" "$multi" "/usr/sbin/$(basename "$multi")"
+    for name in {iptables,ip6tables}{,-save,-restore}; do ln -s "$(basename "$multi")" "$rootfs/usr/sbin/$name"; done
+    for extension in /usr/lib/*/xtables; do
+        mkdir -p "$rootfs$extension"
+        cp "$extension"/*.so "$rootfs$extension"
+    done
+    ln -s usr/sbin "$rootfs/sbin"
+}
+
+# Those of kubeadm: one static program each, under the name that kubeadm of this version gives it.
+build_cluster_images() {
+    local name program rootfs out
+    while read -r name; do
+        program=$(basename "${name%%:*}")
+        out=$outdir/$program.tar
+        rootfs=$work/$program
+        if [[ $program == pause ]]; then
+            out=$outdir/kubeadm-pause.tar
+        else
+            [[ ! $out -nt $kubernetes_dir/$program ]] || continue
+            add_program "$rootfs" "$kubernetes_dir/$program" "/usr/local/bin/$program"
+        fi
+        [[ $program != kube-proxy ]] || add_iptables "$rootfs"
+        mkdir -p "$rootfs/tmp" "$rootfs/etc"
+        make_image "$name" "$rootfs" "$(printf '{"Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin"],"Entrypoint":["%s"]}' \
+            "$([[ $program == pause ]] && echo /pause || echo "/usr/local/bin/$program")")" "$out"
+        rm -rf "$rootfs"
+    done < <("$kubernetes_dir/kubeadm" config images list --image-repository localhost \
+        --kubernetes-version "$("$kubernetes_dir/kubeadm" version -o short)")
+}
+
+# Stand-ins for what the node test suite runs: the machine's busybox, and agnhost from its source.
+build_e2e_images() {
+    local registry=registry.k8s.io/e2e-test-images path='"Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]'
+    local rootfs=$work/busybox version
+    make_image registry.k8s.io/pause:3.10.2 "$work/pause" '{"Entrypoint":["/pause"],"User":"65535:65535"}' "$outdir/e2e-pause.tar"
+    make_image "$registry/busybox:1.37.0-1" "$rootfs" "{$path,\"Cmd\":[\"sh\"]}" "$outdir/e2e-busybox.tar"
+    make_image "$registry/nonroot:1.5" "$rootfs" "{$path,\"Cmd\":[\"sh\"],\"User\":\"1234\"}" "$outdir/e2e-nonroot.tar"
+    mkdir -p "$rootfs/html"
+    printf '<html><head><title>Welcome to nginx!</title></head></html>\n' >"$rootfs/html/index.html"
+    # In the place of `nginx -g "daemon off;"`.
+    printf '#!/bin/sh\nexec httpd -f -p 80 -h /html\n' >"$rootfs/bin/nginx"
+    chmod 755 "$rootfs/bin/nginx"
+    for version in 1.15-4 1.27-0; do
+        make_image "$registry/nginx:$version" "$rootfs" "{$path,\"Cmd\":[\"nginx\"],\"Labels\":{\"version\":\"$version\"}}" \
+            "$outdir/e2e-nginx-$version.tar"
+    done
+    rm -r "$rootfs/html" "$rootfs/bin/nginx"
+    cp "$kubernetes_dir/agnhost" "$rootfs/agnhost"
+    ln -s agnhost "$rootfs/agnhost-2"
+    mkdir "$rootfs/uploads"
+    for version in 2.55 2.63.0; do
+        make_image "$registry/agnhost:$version" "$rootfs" \
+            "{$path,\"Entrypoint\":[\"/agnhost\"],\"Cmd\":[\"pause\"],\"Labels\":{\"version\":\"$version\"}}" "$outdir/e2e-agnhost-$version.tar"
+    done
+}
+
 if [[ ${1:-} == --filler ]]; then
     (($# == 4)) || die "usage: $(basename "$0") --filler NAME BYTES OUTFILE"
     build_filler "$2" "$3" "$4"
     exit
 fi
+more=:
+case ${1:-} in
+--cluster) more=build_cluster_images ;;
+--e2e) more=build_e2e_images ;;
+esac
+[[ $more == : ]] || shift
 outdir=${1:-$images_dir}
 mkdir -p "$outdir"
 outdir=$(cd "$outdir" && pwd)
 build_pause
 build_busybox
+$more

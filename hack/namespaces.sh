@@ -6,9 +6,9 @@
 #   hack/namespaces.sh exec DIR COMMAND...     run COMMAND inside, in /; COMMAND is killed when this script is
 #   hack/namespaces.sh stop DIR                kill all inside, and remove DIR/private; the rest of DIR stays
 #
-# Private inside: all of /run, /var/lib and /var/log (what is there outside can be read), /sys with the cgroups
-# below one of its own, /etc/hosts, /etc/resolv.conf, /etc/machine-id, and the kernel settings that a kubelet
-# writes: inside they are plain files, so the machine's never change. The node's address is 10.88.0.1; nothing
+# Private inside: all of /run, /etc, /var/lib and /var/log (what is there outside can be read, but for /run), /sys
+# with the cgroups below one of its own, and the kernel settings that a kubelet writes: inside they are plain
+# files, so the machine's never change. The node's address is 10.88.0.1; nothing
 # outside can be reached, and name service refuses at once. Everything else is the machine's.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -78,14 +78,15 @@ no_cgroups() {
 
 # -- inside ----------------------------------------------------------------------------------------------------
 
-# What is written below the two directories goes to a private one; what a kubelet measures, or mounts at, lies
+# What is written below the three directories goes to a private one; what a kubelet measures, or mounts at, lies
 # on the file system itself.
 private_directories() {
-    local name
+    local path name
     mount -t tmpfs -o mode=755 tmpfs /run
-    for name in lib log; do
+    for path in /etc /var/lib /var/log; do
+        name=$(basename "$path")
         mkdir -p "$private/$name" "$private/$name.work"
-        mount -t overlay -o "lowerdir=/var/$name,upperdir=$private/$name,workdir=$private/$name.work" overlay "/var/$name"
+        mount -t overlay -o "lowerdir=$path,upperdir=$private/$name,workdir=$private/$name.work" overlay "$path"
     done
     for name in lib/kubelet log/pods log/containers; do
         mkdir -p "$private/node/$name" "/var/$name"

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::spec::{FlagSpec, Group, Kind};
-use super::{all_flags, version};
+use super::{KUBERNETES_VERSION, all_flags};
 
 /// Column where descriptions start, and where lines end.
 const COLUMN: usize = 36;
@@ -12,13 +12,13 @@ const WIDTH: usize = 100;
 /// All flags by group, with placeholders and defaults.
 pub(super) fn text() -> String {
     let mut out = format!(
-        "{}\n\n\
+        "Kubelet {} (behaves as Kubernetes {KUBERNETES_VERSION})\n\n\
          The node agent: takes pods from files or a URL and makes a container runtime run them.\n\n\
          Usage: kubelet [FLAGS]\n       kubelet VERB [ARGUMENTS]\n\n\
          Settings come from the configuration file, its drop-ins and these flags; a flag wins over a\n\
          drop-in, a drop-in over the file, the file over the default. Underscores in flag names are\n\
          read as dashes. Durations are written like 300ms, 20s or 1h30m.\n",
-        version()
+        env!("CARGO_PKG_VERSION")
     );
     out.push_str("\nVerbs, which look and change nothing:\n");
     for (verb, arguments, help) in super::VERBS {

@@ -127,13 +127,9 @@ pub const KUBERNETES_VERSION: &str = "v1.36";
 /// The version that the Node object shows: that of Kubernetes, by whose skew others go, and this program's.
 pub const NODE_VERSION: &str = concat!("v1.36.0+rs", env!("CARGO_PKG_VERSION"));
 
-/// The one line that `--version` prints: this program's version and the Kubernetes release whose
-/// kubelet it behaves like.
+/// The one line that `--version` prints. kubeadm wants two words, the second a semantic version.
 pub fn version() -> String {
-    format!(
-        "Kubelet {} (behaves as Kubernetes {KUBERNETES_VERSION})",
-        env!("CARGO_PKG_VERSION")
-    )
+    format!("Kubernetes {NODE_VERSION}")
 }
 
 /// What `kubelet` can be asked to do instead of running the node agent: the verb, its arguments, and

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Runs Kubernetes' own node test suite (e2e_node.test) unchanged against a kubelet, on a node in namespaces of its
+own, and writes spec by spec what passed into docs/conformance.md.
+
+The programs are those of hack/build-kubernetes.sh --e2e --kubelet. What the suite does with systemd goes to
+hack/units.sh. A spec that this run did not choose keeps its line.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", ROOT + "/target"))
+PROGRAMS = TARGET + "/tools/kubernetes"
+DOCUMENT = ROOT + "/docs/conformance.md"
+# What upstream's jobs give a node; the rest is for a machine that may lack cgroup v2 and disk space.
+CONFIG = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "cgroupDriver": "cgroupfs",
+    "cgroupRoot": "/",
+    "podCIDR": "10.89.0.0/24",
+    "failSwapOn": False,
+    "failCgroupV1": False,
+    "fileCheckFrequency": "10s",
+    "volumeStatsAggPeriod": "10s",
+    "serializeImagePulls": False,
+    "evictionPressureTransitionPeriod": "30s",
+    "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%"},
+    "volumePluginDir": "/var/lib/kubelet/volumeplugins",
+}
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kubelet", default=os.environ.get("KUBELET"), help="the kubelet (default: $KUBELET, or this one is built)")
+    parser.add_argument("--label-filter", default="NodeConformance && !Serial && !Slow && !Flaky")
+    parser.add_argument("--focus", default="", help="regular expression on the whole name of a spec")
+    parser.add_argument("--skip", default="", help="the same, of specs to leave out")
+    parser.add_argument("--procs", type=int, default=4, help="specs at a time; 1 for Serial ones")
+    parser.add_argument("--timeout", default="2h")
+    parser.add_argument("--standalone", action="store_true", help="the kubelet gets no API server")
+    parser.add_argument("--output", default=TARGET + "/conformance", help="directory for logs and ginkgo's report.json")
+    parser.add_argument("--document", default=DOCUMENT)
+    return parser.parse_args()
+
+
+def script(name, *arguments, **more):
+    return subprocess.run([f"{ROOT}/hack/{name}", *arguments], check=True, **more)
+
+
+class Node:
+    """Namespaces with a container runtime, and the stand-in for systemd on PATH."""
+
+    def __init__(self, directory, kubelet):
+        self.directory = directory
+        self.home = directory + "/private/e2e"
+        self.kubelet = kubelet
+
+    def __enter__(self):
+        script("namespaces.sh", "start", self.directory, str(os.getpid()))
+        try:
+            self.prepare()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def prepare(self):
+        shims = self.home + "/shims"
+        os.makedirs(shims)
+        for name in ("systemctl", "systemd-run", "sudo"):
+            os.symlink(f"{ROOT}/hack/units.sh", f"{shims}/{name}")
+        self.path = ":".join(filter(None, [shims, os.environ.get("CONTAINERD_DIR"), os.environ["PATH"]]))
+        # The suite takes the kubelet from its own directory, and its node's address from the default route.
+        os.symlink(self.kubelet, self.home + "/kubelet")
+        os.symlink(PROGRAMS + "/e2e_node.test", self.home + "/e2e_node.test")
+        self.inside("ip", "route", "add", "default", "via", "10.88.0.254", "dev", "node0")
+        self.inside("mkdir", "-p", "/run/systemd/system")
+        containerd = self.home + "/containerd"
+        self.inside(f"{ROOT}/hack/containerd.sh", "start", containerd, environment={"IMAGES": f"{TARGET}/images/e2e"})
+        printed = self.inside(f"{ROOT}/hack/containerd.sh", "endpoint", containerd, stdout=subprocess.PIPE, text=True)
+        self.endpoint = printed.stdout.strip()
+        with open(self.home + "/config.yaml", "w") as file:
+            json.dump(CONFIG, file)
+
+    def inside(self, *command, environment=None, check=True, **more):
+        variables = {"PATH": self.path, "CARGO_TARGET_DIR": TARGET, **(environment or {})}
+        given = [f"{name}={value}" for name, value in variables.items()]
+        line = [f"{ROOT}/hack/namespaces.sh", "exec", self.directory, "env", *given, *command]
+        return subprocess.run(line, check=check, **more)
+
+    def __exit__(self, *_):
+        subprocess.run([f"{ROOT}/hack/namespaces.sh", "stop", self.directory], check=False)
+
+
+def run_suite(node, chosen):
+    """Runs the suite; ginkgo writes report.json. The exit code says only that a spec failed."""
+    artifacts = chosen.output + "/artifacts"
+    os.makedirs(artifacts, exist_ok=True)
+    ginkgo = [
+        PROGRAMS + "/ginkgo", f"--procs={chosen.procs}", f"--timeout={chosen.timeout}", "--no-color", "--silence-skips", "-v",
+        "--json-report=report.json", f"--output-dir={chosen.output}", f"--label-filter={chosen.label_filter}",
+    ]
+    ginkgo += [f"--{word}={value}" for word, value in (("focus", chosen.focus), ("skip", chosen.skip)) if value]
+    suite = [
+        "--prepull-images=false", "--node-name=node1", f"--container-runtime-endpoint={node.endpoint}",
+        f"--kubelet-config-file={node.home}/config.yaml", f"--report-dir={artifacts}",
+        "--container-runtime-process-name=containerd", f"--container-runtime-pid-file={node.home}/containerd/daemon.pid",
+    ]
+    if chosen.standalone:
+        suite.append("--standalone-mode")
+    with open(chosen.output + "/run.log", "w") as log:
+        line = ["sh", "-c", 'cd "$0" && exec "$@"', node.home, *ginkgo, node.home + "/e2e_node.test", "--", *suite]
+        node.inside(*line, check=False, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    node.inside("cp", "-rL", "/run/units", chosen.output, check=False, stderr=subprocess.DEVNULL)
+
+
+def results(report):
+    """Name of each spec that was run -> (state, seconds, first line of the failure)."""
+    found = {}
+    with open(report) as file:
+        specs = [spec for suite in json.load(file) for spec in suite["SpecReports"] or []]
+    for spec in specs:
+        if spec["LeafNodeType"] != "It" or (spec["State"] == "skipped" and not spec.get("NumAttempts")):
+            continue
+        name = " ".join(filter(None, [*(spec.get("ContainerHierarchyTexts") or []), spec["LeafNodeText"]]))
+        message = (spec.get("Failure") or {}).get("Message", "").strip().split("\n")[0]
+        found[name] = (spec["State"], round(spec["RunTime"] / 1e9), message)
+    return found
+
+
+def cell(text):
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def known_lines(document):
+    """Rows of an earlier run: name of a spec -> its row."""
+    if not os.path.exists(document):
+        return {}
+    with open(document) as file:
+        rows = [line.rstrip("\n") for line in file if line.startswith("| ") and line.count(" | ") >= 3]
+    return {row.split(" | ")[0][2:]: row for row in rows if not row.startswith("| spec ")}
+
+
+def write(document, found, version):
+    rows = known_lines(document)
+    for name, (state, seconds, message) in found.items():
+        rows[cell(name)] = f"| {cell(name)} | {state} | {seconds} | {version} | {cell(message)[:200]} |"
+    states = [row.split(" | ")[1] for row in rows.values()]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    with open(document + ".new", "w") as file:
+        file.write("# Conformance\n\nKubernetes' own node test suite, run unchanged by `make conformance`, which writes this file. "
+                   f"Specs: {counts}.\n\n| spec | result | seconds | kubelet | because |\n|---|---|---|---|---|\n")
+        file.write("".join(f"{rows[name]}\n" for name in sorted(rows)))
+    os.rename(document + ".new", document)
+    return counts
+
+
+def main():
+    chosen = options()
+    if os.geteuid() != 0:
+        sys.exit("root is needed: containers, mounts and network namespaces do")
+    script("install-deps.sh")
+    script("build-kubernetes.sh", "--e2e")
+    script("build-images.sh", "--e2e", TARGET + "/images/e2e")
+    if not chosen.kubelet:
+        subprocess.run(["cargo", "build", "--release", "--bin", "kubelet"], cwd=ROOT, check=True)
+        chosen.kubelet = TARGET + "/release/kubelet"
+    kubelet = os.path.abspath(chosen.kubelet)
+    printed = subprocess.run([kubelet, "--version"], check=True, capture_output=True, text=True).stdout
+    version = printed.split()[-1]
+    shutil.rmtree(chosen.output, ignore_errors=True)
+    os.makedirs(chosen.output)
+    chosen.output = os.path.abspath(chosen.output)
+    began = time.monotonic()
+    directory = tempfile.mkdtemp(prefix="conformance-", dir="/tmp")
+    try:
+        with Node(directory, kubelet) as node:
+            run_suite(node, chosen)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    report = chosen.output + "/report.json"
+    if not os.path.exists(report):
+        sys.exit(f"the suite did not run; see {chosen.output}/run.log")
+    found = results(report)
+    for name, (state, seconds, message) in sorted(found.items()):
+        print(f"{state:8} {seconds:5} s  {name}" + (f"\n    {message[:200]}" if message else ""))
+    print(f"{len(found)} specs in {time.monotonic() - began:.0f} s; logs are in {chosen.output}")
+    if not found:
+        sys.exit("no spec was run")
+    print(write(chosen.document, found, version), "in", chosen.document)
+    if any(state not in ("passed", "skipped") for state, _, _ in found.values()):
+        sys.exit(1)
+
+
+main()

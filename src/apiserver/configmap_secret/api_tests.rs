@@ -177,7 +177,7 @@ async fn an_api_server_that_refuses_is_no_missing_object_and_heals_at_once() {
     assert!(!error.is_not_found());
     assert_eq!(
         error.to_string(),
-        "failed to sync configmap cache: the API server returned 403 Forbidden: refused by the test"
+        "failed to sync configmap cache: the API server returned 403 Forbidden: scripted Refused"
     );
     server.set(Mode::Serving);
     assert_eq!(changed(&objects).await, ["u1"]);

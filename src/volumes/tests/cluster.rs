@@ -214,8 +214,8 @@ async fn a_pod_whose_token_is_refused_has_no_volume_and_is_marked_when_it_is_iss
     assert_eq!(
         error,
         "MountVolume.SetUp failed for volume \"kube-api-access\" : [failed to fetch token: the API server \
-         returned 403 Forbidden: refused by the test, failed to sync configmap cache: the API server returned \
-         403 Forbidden: refused by the test]"
+         returned 403 Forbidden: scripted Refused, failed to sync configmap cache: the API server returned \
+         403 Forbidden: scripted Refused]"
     );
     cluster.server.set(Mode::Serving);
     let begun = Instant::now();

@@ -187,6 +187,8 @@ def main():
     try:
         with Node(directory, kubelet) as node:
             run_suite(node, chosen)
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     report = chosen.output + "/report.json"

@@ -130,10 +130,7 @@ add_iptables() {
     multi=$(readlink -f "$(type -P iptables)")
     add_program "$rootfs" "$multi" "/usr/sbin/$(basename "$multi")"
     for name in {iptables,ip6tables}{,-save,-restore}; do ln -s "$(basename "$multi")" "$rootfs/usr/sbin/$name"; done
-    for extension in /usr/lib/*/xtables; do
-        mkdir -p "$rootfs$extension"
-        cp "$extension"/*.so "$rootfs$extension"
-    done
+    for extension in /usr/lib/*/xtables/*.so; do add_program "$rootfs" "$extension"; done
     ln -s usr/sbin "$rootfs/sbin"
 }
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -165,6 +166,8 @@ def write(document, found, version):
 
 def main():
     chosen = options()
+    # As Ctrl-C: the node is taken down.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if os.geteuid() != 0:
         sys.exit("root is needed: containers, mounts and network namespaces do")
     script("install-deps.sh")
@@ -184,6 +187,8 @@ def main():
     try:
         with Node(directory, kubelet) as node:
             run_suite(node, chosen)
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     report = chosen.output + "/report.json"

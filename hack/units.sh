@@ -5,6 +5,8 @@
 set -euo pipefail
 
 state=/run/units
+# Under its own name it runs a service, whichever name it was called by.
+self=$(readlink -f "$0")
 mkdir -p "$state"
 
 service() { printf '%s\n' "${1%.service}"; }
@@ -53,7 +55,7 @@ supervise() {
     while :; do
         log=$state/$name.log
         [[ ! -e $state/$name.stderr ]] || log=$(cat "$state/$name.stderr")
-        "$0" run "$name" >>"$log" 2>&1 </dev/null &
+        "$self" run "$name" >>"$log" 2>&1 </dev/null &
         child=$!
         printf '%s\n' "$child" >"$state/$name.pid"
         wait "$child" || true
@@ -71,7 +73,7 @@ supervisor_pid() {
 start() {
     [[ -n $(unit_files "$1") ]] || return 5
     if ! supervisor_pid "$1" >/dev/null; then
-        setsid "$0" supervise "$1" >/dev/null 2>&1 </dev/null &
+        setsid "$self" supervise "$1" >/dev/null 2>&1 </dev/null &
         printf '%s\n' "$!" >"$state/$1.supervisor"
     fi
 }

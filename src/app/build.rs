@@ -1,7 +1,7 @@
 //! The graph of parts, from the boards up to the loop.
 
 use super::{
-    Periods, cluster_node, cluster_pods, image_gc, images, introspect::Live, memory, probes,
+    Periods, cluster_node, cluster_pods, image_gc, images, introspect::Live, logs, memory, probes,
     sources,
 };
 use crate::{
@@ -35,9 +35,7 @@ use crate::{
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
-        log_paths,
     },
-    runtime::logs::{LogPath, rotation},
     server::HealthChecks,
     state::events::EventRecorder,
     state::node_object::NodeObjectWriter,
@@ -57,9 +55,6 @@ use std::{
     time::Duration,
 };
 use tokio::sync::watch;
-
-/// Where collectors look for logs while pod logs are in their usual place.
-const LOG_LINKS: &str = "/var/log/containers";
 
 /// Everything that does not need the runtime to answer.
 pub struct Stores {
@@ -314,7 +309,7 @@ pub(super) async fn start(
         metrics: stores.metrics.clone(),
     };
     cluster_node::start(config, cluster_node, info, tasks).await?;
-    let rotation = log_rotation(config, &stores.runtime, &stores.cache);
+    let rotation = logs::rotation(config, &stores.runtime, &stores.cache);
     let delays = Delays {
         resync: config.sync_frequency,
         ..Delays::default()
@@ -455,7 +450,7 @@ fn runtime_manager(
                 max_containers: containers.max_dead_total.map(|n| n as usize),
             },
             resolv_conf: config.dns.resolv_conf.clone(),
-            log_links: Some(log_links(&logs)),
+            log_links: Some(logs::links(&logs)),
         },
         settings: SpecSettings {
             root: stores.root.clone(),
@@ -472,45 +467,4 @@ fn runtime_manager(
             node: shared.node,
         },
     })
-}
-
-/// Where the logs of containers are.
-pub(super) fn log_path(config: &KubeletConfig) -> LogPath {
-    let root = config.container_logs.pod_logs_dir.clone();
-    Arc::new(move |owner, container| {
-        log_paths::container_log_file(&root, owner, &container.name, container.restart_count).ok()
-    })
-}
-
-/// Rotation of the logs, unless it is off.
-fn log_rotation(
-    config: &KubeletConfig,
-    runtime: &RuntimeClient,
-    cache: &PodCache,
-) -> Option<rotation::Rotation> {
-    let logs = &config.container_logs;
-    let policy = rotation::Policy {
-        max_size: logs.max_size?,
-        max_files: logs.max_files,
-    };
-    let settings = rotation::Config {
-        policy,
-        workers: logs.max_workers,
-        interval: logs.monitor_interval,
-    };
-    let path = log_path(config);
-    Some(rotation::Rotation::new(
-        runtime.clone(),
-        cache.clone(),
-        path,
-        settings,
-    ))
-}
-
-/// Links for collectors are beside the pod logs when those are not in their usual place.
-fn log_links(logs: &std::path::Path) -> PathBuf {
-    match (logs == std::path::Path::new("/var/log/pods"), logs.parent()) {
-        (false, Some(parent)) => parent.join("containers"),
-        _ => PathBuf::from(LOG_LINKS),
-    }
 }

@@ -16,6 +16,7 @@ mod cluster_pods;
 mod store_metrics;
 mod images;
 mod introspect;
+mod logs;
 mod memory;
 mod node;
 mod process_metrics;

@@ -1,6 +1,6 @@
 //! What the HTTP server reads from the stores.
 
-use super::{Stores, build, introspect::Live};
+use super::{Stores, introspect::Live, logs};
 use crate::{
     config::{KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
     model::PodExt,
@@ -70,7 +70,7 @@ pub(super) fn of(
         idle: stream_idle,
     };
     let logs = LogParts {
-        logs: ContainerLogs::new(stores.cache.clone(), build::log_path(config)),
+        logs: ContainerLogs::new(stores.cache.clone(), logs::path(config)),
         pods: pods.clone(),
         known: known.clone(),
         split_streams: config.gate_enabled("PodLogsQuerySplitStreams"),

@@ -51,6 +51,13 @@ impl Cluster {
         cluster
     }
 
+    /// Kills the kubelet and starts another one.
+    pub fn restart_kubelet(&mut self) {
+        self.kubelet.kill();
+        let (dir, runtime) = (self.machine.dir.path(), &self.machine.runtime);
+        self.kubelet = Kubelet::start(dir, runtime, Join::Certificate, &[]);
+    }
+
     /// A kubelet that ends is reported at once.
     fn wait_registered(&mut self) {
         let node = format!("node/{NODE}");

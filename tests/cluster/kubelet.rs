@@ -137,6 +137,14 @@ impl Kubelet {
         children.ok()?.split_whitespace().next()?.parse().ok()
     }
 
+    /// Kills the kubelet as kill -9 does, and waits for its end.
+    pub fn kill(&mut self) {
+        let pid = self.pid().expect("a running kubelet").to_string();
+        let killed = Command::new("kill").args(["-9", &pid]).status();
+        assert!(killed.unwrap().success(), "kill -9 {pid}");
+        self.nsenter.wait().unwrap();
+    }
+
     pub fn ended(&mut self) -> bool {
         self.nsenter.try_wait().is_ok_and(|status| status.is_some())
     }

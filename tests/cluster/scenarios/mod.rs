@@ -1,8 +1,10 @@
 //! What must be true of a kubelet in a cluster.
 
+mod absences;
 mod joining;
 mod leaving;
 mod node;
+mod objects;
 mod pods;
 
 use crate::kubelet::Flavour;
@@ -10,7 +12,7 @@ use crate::support::runner::{Test, on, scenarios};
 
 /// What works with each kubelet.
 pub fn tests() -> Vec<Test<Flavour>> {
-    let mut tests = on(&[Flavour::Go], EVERYWHERE);
+    let mut tests = on(&[Flavour::Go, Flavour::Rust], EVERYWHERE);
     tests.extend(on(&[Flavour::Rust], RUST));
     tests
 }
@@ -26,6 +28,8 @@ scenarios! {
 
 scenarios! {
     RUST:
+    absences::an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing,
+    objects::objects_and_tokens_reach_a_pod_and_their_changes_too,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,
 }

@@ -1,0 +1,70 @@
+//! What pods of a cluster refer to: config maps, secrets, tokens, services.
+
+use std::time::Duration;
+
+use crate::cluster::{Cluster, DEADLINE};
+use crate::support::wait::{holds, wait_for};
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {mode: first}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: back-end}
+spec: {ports: [{port: 80}]}
+";
+
+/// It waits for a secret that comes later.
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: reader}
+spec:
+  nodeName: node1
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/busybox:dev
+    command: [sh, -c, 'echo $MODE $PASSWORD $BACK_END_SERVICE_PORT; exec sleep 1000']
+    env:
+    - {name: MODE, valueFrom: {configMapKeyRef: {name: settings, key: mode}}}
+    - {name: PASSWORD, valueFrom: {secretKeyRef: {name: later, key: password}}}
+    volumeMounts:
+    - {name: settings, mountPath: /settings}
+    - {name: later, mountPath: /later}
+  volumes:
+  - {name: settings, configMap: {name: settings}}
+  - {name: later, secret: {secretName: later}}
+";
+
+pub async fn objects_and_tokens_reach_a_pod_and_their_changes_too() {
+    let cluster = Cluster::start();
+    cluster.create(OBJECTS);
+    cluster.create(POD);
+    wait_for("an event says what is missing", DEADLINE, || async {
+        let events = cluster.kubectl(&["events", "--for", "pod/reader"]);
+        holds(events.contains("secret \"later\" not found"), events)
+    })
+    .await;
+    let literal = "--from-literal=password=open";
+    cluster.kubectl(&["create", "secret", "generic", "later", literal]);
+    cluster.wait("condition=Ready", "pod/reader");
+    assert_eq!(cluster.kubectl(&["logs", "reader"]), "first open 80\n");
+    let read = |path: &str| cluster.kubectl(&["exec", "reader", "--", "cat", path]);
+    assert_eq!(read("/settings/mode"), "first");
+    assert_eq!(read("/later/password"), "open");
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    assert_eq!(read(&format!("{account}/namespace")), "default");
+    assert_eq!(read(&format!("{account}/token")).split('.').count(), 3);
+    let changed = r#"{"data": {"mode": "second"}}"#;
+    cluster.kubectl(&["patch", "configmap", "settings", "-p", changed]);
+    // Sooner than any periodic sync.
+    wait_for("the volume follows", Duration::from_secs(20), || async {
+        let mode = read("/settings/mode");
+        holds(mode == "second", mode)
+    })
+    .await;
+}

@@ -45,6 +45,9 @@ const WATCH_DELAY: Duration = Duration::from_secs(10);
 /// How often a name is checked in which an earlier pod still ends.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Whether a worker has a pod of this name, one pod left out.
+pub type NameInUse = Box<dyn Fn(&PodFullName, Option<&PodUid>) -> bool + Send>;
+
 /// What mirrors are made from.
 pub struct Parts {
     /// The API server.
@@ -54,7 +57,7 @@ pub struct Parts {
     /// Static pods and mirrors.
     pub pods: PodManager,
     /// Which names are in use by pods that have not ended.
-    pub name_in_use: Box<dyn Fn(&PodFullName, Option<&PodUid>) -> bool + Send>,
+    pub name_in_use: NameInUse,
     /// Whether the API server has delivered its pods.
     pub mirrors_known: Box<dyn Fn() -> bool + Send>,
     /// Whether every source of static pods has delivered all of its pods.

@@ -136,9 +136,11 @@ fn read(directory: &Path) -> io::Result<Vec<Pod>> {
             continue;
         };
         let meta = entry.metadata()?;
-        let read = (meta.is_file() && meta.len() <= MAX_FILE)
-            .then(|| fs::read(entry.path()))
-            .unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into()));
+        let read = if meta.is_file() && meta.len() <= MAX_FILE {
+            fs::read(entry.path())
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
+        };
         let pod = read.and_then(|bytes| Ok(serde_json::from_slice::<Pod>(&bytes)?));
         match pod {
             Ok(pod) if *pod.uid().as_str() == *uid => pods.push(pod),

@@ -240,6 +240,7 @@ impl NodeManager {
             self.deps.events.warning(&object, "Rebooted", message);
         }
         let difference = node_status::difference(node, &generated, false);
+        let difference = difference.map(node_status::without_times);
         let changed = difference.is_some() && difference != self.refused;
         if !changed && Instant::now() < self.report_due {
             return Ok(());
@@ -249,7 +250,8 @@ impl NodeManager {
                 .await?;
         }
         let taken = self.deps.node.get();
-        self.refused = taken.and_then(|node| node_status::difference(&node, &generated, false));
+        let refused = taken.and_then(|node| node_status::difference(&node, &generated, false));
+        self.refused = refused.map(node_status::without_times);
         self.sent(changed);
         Ok(())
     }

@@ -11,7 +11,7 @@ pub mod resources;
 mod tests;
 
 pub use conditions::{READY, Transition, transitions};
-pub use patch::difference;
+pub use patch::{difference, without_times};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{

@@ -106,6 +106,19 @@ impl<T> Collection<T> {
         self.changed.mark_all(waiting);
     }
 
+    /// Takes what was known before, unless a list has come.
+    pub(super) fn restore(&self, known: BTreeMap<(String, String), T>) {
+        if !self.is_listed_now() {
+            *self.objects.lock() = known;
+            self.listed.send_replace(true);
+        }
+    }
+
+    /// Changes with every change of the objects.
+    pub(super) fn changes(&self) -> watch::Receiver<bool> {
+        self.listed.subscribe()
+    }
+
     /// Waits a short while for the first list; false when there is none yet.
     pub(super) async fn is_listed(&self) -> bool {
         let mut listed = self.listed.subscribe();

@@ -1,24 +1,31 @@
 //! The services of the cluster, for variables of containers.
 //!
-//! * Owns: one watch of all services, reduced to addresses and ports.
+//! * Owns: one watch of all services, reduced to addresses and ports; what it last said, in a file, for when the API
+//!   server is away at the start.
 //! * Woken by the watch; publishes the pods that waited for the first list.
 //! * Must never take a failure for an empty list.
 //! * Answers to the service lister of upstream's `pkg/kubelet`.
 
 use super::{ApiServer, collection::Collection};
 use crate::{
-    base::DirtySet,
+    base::{DirtySet, atomic_file, with_own_files},
     model::{Pod, PodExt as _, PodUid},
 };
 use k8s_openapi::api::core::v1 as api;
-use std::{collections::BTreeMap, sync::Arc};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Every pod gets the variables of this service in namespace `default`.
 const MASTER_SERVICE: &str = "kubernetes";
 
 /// A service with an address of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// Its name.
     pub name: String,
@@ -29,7 +36,7 @@ pub struct Service {
 }
 
 /// A port of a service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
     /// Its name; empty when it has none.
     pub name: String,
@@ -43,20 +50,34 @@ pub struct ServicePort {
 #[derive(Clone, Default)]
 pub struct Services(Option<(ApiServer, Collection<Arc<Service>>)>);
 
+/// A service as it is in the file, with its namespace.
+type Namespaced = (String, Arc<Service>);
+
 impl Services {
     /// Those of this API server, or none.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
         Self(api.map(|api| (api, Collection::new(changed))))
     }
 
-    /// Follows them until shutdown.
+    /// Follows them until shutdown. `file` has the last that were known: containers that start again while the API
+    /// server is away need them.
     ///
     /// # Errors
     /// None.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        match &self.0 {
-            Some((api, services)) => services.follow(api, &shutdown, reduced).await,
-            None => shutdown.cancelled().await,
+    pub async fn run(self, file: PathBuf, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let Some((api, services)) = &self.0 else {
+            shutdown.cancelled().await;
+            return Ok(());
+        };
+        let path = file.clone();
+        if let Ok(Some(stored)) = with_own_files(move || read(&path)).await {
+            let keyed = stored.into_iter();
+            let keyed = keyed.map(|(namespace, one)| ((namespace, one.name.clone()), one));
+            services.restore(keyed.collect());
+        }
+        tokio::select! {
+            () = services.follow(api, &shutdown, reduced) => {}
+            () = keep(services, file) => {}
         }
         Ok(())
     }
@@ -76,6 +97,34 @@ impl Services {
         }
         let links = pod.spec().and_then(|spec| spec.enable_service_links);
         Some(services.read(|all| visible(all, pod.namespace(), links != Some(false))))
+    }
+}
+
+/// The file, if it can be read.
+fn read(file: &Path) -> Option<Vec<Namespaced>> {
+    let bytes = fs::read(file).ok()?;
+    let read = serde_json::from_slice(&bytes);
+    read.inspect_err(|error| tracing::warn!(path = %file.display(), err = %error, "Ignoring the stored services"))
+        .ok()
+}
+
+/// Writes the file after each change. A file that cannot be written is as old as the last that could.
+async fn keep(services: &Collection<Arc<Service>>, file: PathBuf) {
+    let mut changes = services.changes();
+    while changes.changed().await.is_ok() {
+        let stored: Vec<Namespaced> = services.read(|all| {
+            let all = all.iter();
+            all.map(|((namespace, _), one)| (namespace.clone(), one.clone()))
+                .collect()
+        });
+        let path = file.clone();
+        let write = move || {
+            let bytes = serde_json::to_vec(&stored).map_err(io::Error::other)?;
+            atomic_file::write(&path, &bytes)
+        };
+        if let Ok(Err(error)) = with_own_files(write).await {
+            tracing::debug!(path = %file.display(), err = %error, "Cannot store the services");
+        }
     }
 }
 
@@ -152,6 +201,7 @@ mod tests {
     #[tokio::test]
     async fn a_pod_sees_the_services_of_its_namespace_and_the_api_servers() {
         let (server, services, _) = started().await;
+        let dir = tempfile::tempdir().unwrap();
         server.put("services", "default", "kubernetes", service("10.0.0.1"));
         server.put("services", "default", "other", service("10.0.0.2"));
         server.put("services", "shop", "web", service("10.0.0.3"));
@@ -162,7 +212,11 @@ mod tests {
             "external",
             json!({"spec": {"ports": [{"port": 1}]}}),
         );
-        let task = tokio::spawn(services.clone().run(CancellationToken::new()));
+        let task = tokio::spawn(
+            services
+                .clone()
+                .run(dir.path().join("services"), CancellationToken::new()),
+        );
         let pair = |name: &str, ip: &str| (name.to_owned(), ip.to_owned());
         let own = [pair("kubernetes", "10.0.0.1"), pair("web", "10.0.0.3")];
         assert_eq!(
@@ -189,8 +243,13 @@ mod tests {
     #[tokio::test]
     async fn before_the_first_list_only_static_pods_go_on_and_others_are_marked_when_it_comes() {
         let (server, services, changed) = started().await;
+        let dir = tempfile::tempdir().unwrap();
         server.set(Mode::Refusing(503));
-        let task = tokio::spawn(services.clone().run(CancellationToken::new()));
+        let task = tokio::spawn(
+            services
+                .clone()
+                .run(dir.path().join("services"), CancellationToken::new()),
+        );
         assert_eq!(services.of(&pod("api", None)).await, None);
         assert_eq!(services.of(&pod("file", None)).await, Some(vec![]));
         server.set(Mode::Serving);
@@ -200,5 +259,33 @@ mod tests {
         task.abort();
         let none = Services::default();
         assert_eq!(none.of(&pod("api", None)).await, Some(vec![]));
+    }
+
+    #[tokio::test]
+    async fn services_are_known_to_the_next_kubelet_while_the_api_server_is_away() {
+        let (server, services, _) = started().await;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("services");
+        server.put("services", "default", "kubernetes", service("10.0.0.1"));
+        let task = tokio::spawn(services.run(file.clone(), CancellationToken::new()));
+        let stored = async {
+            while read(&file).is_none_or(|stored| stored.is_empty()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), stored)
+            .await
+            .unwrap();
+        task.abort();
+        server.set(Mode::Silent);
+        let client = server.client().await;
+        let next = Services::new(Some(client), Arc::default());
+        let task = tokio::spawn(next.clone().run(file.clone(), CancellationToken::new()));
+        let pair = ("kubernetes".to_owned(), "10.0.0.1".to_owned());
+        let known = addresses(next.of(&pod("api", None)).await);
+        assert_eq!(known, Some(vec![pair]));
+        task.abort();
+        fs::write(&file, "{").unwrap();
+        assert_eq!(read(&file), None);
     }
 }

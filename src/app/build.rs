@@ -213,7 +213,8 @@ pub(super) async fn start(
     let services = Services::new(stores.api.clone(), objects.changes());
     let runtime_classes = RuntimeClasses::new(stores.api.clone(), objects.changes());
     if stores.api.is_some() {
-        tasks.spawn("services", services.clone().run(tasks.shutdown()));
+        let known = config.root_dir.join("services.json");
+        tasks.spawn("services", services.clone().run(known, tasks.shutdown()));
         let classes = runtime_classes.clone();
         tasks.spawn("runtime classes", classes.run(tasks.shutdown()));
     }

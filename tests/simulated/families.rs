@@ -30,6 +30,18 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "the stream of events; tests of cri::events",
     ),
     (
+        "kubelet_certificate_manager_",
+        "a certificate of the cluster; tests of node::certificates",
+    ),
+    (
+        "kubelet_server_expiration_renew_errors",
+        "a certificate of the cluster; tests of node::certificates",
+    ),
+    (
+        "kubelet_events_dropped_total",
+        "an API server; tests of node::event_sink",
+    ),
+    (
         "kubelet_credential_provider_",
         "a provider that is configured; tests of images::credentials",
     ),

@@ -182,7 +182,6 @@ async fn tokens_are_judged_by_the_api_server_of_the_kubeconfig() {
     let asked = api.seen("subjectaccessreviews");
     assert_eq!(asked[0]["resourceAttributes"]["name"], "node1");
     let log = secured.kubelet.log();
-    assert!(log.contains("ARE NOT TAKEN YET"), "{log}");
     assert!(!log.contains("node-token"), "{log}");
 }
 

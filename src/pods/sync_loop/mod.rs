@@ -366,23 +366,23 @@ impl SyncLoop {
         }
         let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
         let seen = self.cache.try_settled(&uid);
-        // What runs was admitted before; a pod may not end because the node has changed since.
+        // What runs has its place on the node already.
         let runs = seen.as_ref().map_or_else(
             || !self.cache.latest(&uid).is_empty(),
             |status| status.is_active(),
         );
         let is_over = pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_ended(&uid);
-        if !waits && !runs && !is_over {
-            self.admit(&pod);
+        if !waits && !is_over {
+            self.admit(&pod, runs);
         }
         let options = UpdateOptions::sync(UpdateKind::Create, pod).seen(seen);
         self.update_worker(&uid, options);
     }
 
     /// Publishes the pod as failed if the node rejects it; its worker then ends it.
-    fn admit(&self, pod: &Arc<Pod>) {
+    fn admit(&self, pod: &Arc<Pod>, runs: bool) {
         let admission = &self.admission;
-        let object = admission.node.borrow().clone();
+        let object = admission.node.borrow().clone().filter(|_| !runs);
         let others = if object.is_some() {
             self.admitted_but(&pod.uid())
         } else {

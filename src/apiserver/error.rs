@@ -64,9 +64,9 @@ impl ApiError {
         matches!(self, Self::Refused { reason, .. } if reason == expected)
     }
 
-    /// The object does not exist.
+    /// The object does not exist. A 404 without that reason is that of a proxy, or of an API that is not served.
     pub fn is_not_found(&self) -> bool {
-        self.status() == Some(StatusCode::NOT_FOUND)
+        self.status() == Some(StatusCode::NOT_FOUND) && self.has_reason("NotFound")
     }
 
     /// The object was changed or replaced meanwhile.
@@ -94,6 +94,7 @@ impl ApiError {
         match self {
             Self::Refused { status, .. } => {
                 status.is_server_error()
+                    || (*status == StatusCode::NOT_FOUND && !self.is_not_found())
                     || matches!(
                         *status,
                         StatusCode::TOO_MANY_REQUESTS
@@ -150,6 +151,7 @@ mod tests {
             ApiError::refused(StatusCode::from_u16(code).unwrap(), body.as_bytes())
         };
         assert!(refused(404, "NotFound").is_not_found());
+        assert!(!refused(404, "").is_not_found() && refused(404, "").is_transient());
         assert!(refused(409, "Conflict").is_conflict());
         assert!(refused(409, "AlreadyExists").is_already_exists());
         assert!(!refused(409, "AlreadyExists").is_conflict());

@@ -242,7 +242,7 @@ pub(super) async fn start(
     };
     let runtime = runtime_manager(config, &stores, shared);
     let writers = cluster_pods::Writers::of(&stores);
-    let remote = cluster_pods::remote(config, &stores, node.address());
+    let remote = cluster_pods::remote(&stores, &node);
     let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
         stores.runtime.clone(),

@@ -14,6 +14,7 @@ use crate::{
         status::{StatusManager, Statuses},
         status_writer::{self, StatusWriter},
     },
+    resources::NodeFacts,
     state::pod_manager::{PodChanges, PodManager, PodManagerWriter},
 };
 use std::sync::Arc;
@@ -34,16 +35,11 @@ pub(super) fn statuses(changes: Option<&Arc<PodChanges>>) -> StatusManager {
     changed.map_or_else(StatusManager::new, StatusManager::marking)
 }
 
-/// What statuses are made from in a cluster. `found` is the node's address where none is configured.
-pub(super) fn remote(config: &KubeletConfig, stores: &Stores, found: &str) -> Option<Remote> {
+/// What statuses are made from in a cluster.
+pub(super) fn remote(stores: &Stores, node: &NodeFacts) -> Option<Remote> {
     stores.api.as_ref()?;
     let pods = stores.manager.reader();
-    let given = config.node_ips.iter();
-    let mut addresses: Vec<_> = given.map(ToString::to_string).collect();
-    if addresses.is_empty() {
-        addresses.push(found.to_owned());
-    }
-    let (_, host_ips) = watch::channel(addresses);
+    let (_, host_ips) = watch::channel(node.host_ips.clone());
     Some(Remote { pods, host_ips })
 }
 
@@ -91,7 +87,7 @@ impl Writers {
             node_name: config.node_name.clone(),
             pods: self.pods.clone(),
             name_in_use: Box::new(move |name, except| in_use.is_name_in_use(name, except)),
-            mirrors_known: Box::new(move || mirrors.ready(PodSource::Api, None)),
+            mirrors_known: Box::new(move || mirrors.delivered(PodSource::Api)),
             pods_known: Box::new(move || everything.everything_known()),
             changed: self.changes.mirrors.clone(),
         });

@@ -76,6 +76,13 @@ impl SourcesReadyReader {
         source != PodSource::Api && self.everything_known()
     }
 
+    /// Whether a source has delivered a list, though perhaps without pods that cannot be read.
+    pub fn delivered(&self, source: PodSource) -> bool {
+        let delivered = self.delivered.lock();
+        let known = delivered.get(&source);
+        known.is_some_and(|known| *known != Completeness::Partial)
+    }
+
     /// Whether every configured source has delivered, and nothing is missing from any list.
     pub fn everything_known(&self) -> bool {
         let complete = |known: &Completeness| *known == Completeness::Complete;
@@ -165,6 +172,8 @@ mod tests {
             assert_eq!(ready, expected, "{source} {manifest:?}");
         }
         assert!(sources.all_ready().is_some(), "clean-ups go on");
+        let reader = sources.reader();
+        assert!(reader.delivered(PodSource::File) && !reader.delivered(PodSource::Posted));
         assert!(!sources.reader().everything_known());
     }
 

@@ -252,7 +252,11 @@ async fn send(api: &ApiServer, object: &Pod, request: &Request) -> Result<Option
         Request::Patch(_, status) => {
             let body = json!({"metadata": {"uid": uid.as_str()}, "status": status});
             let patched = api.patch(at, Some("status"), &Patch::Strategic(body)).await;
-            patched.map(Some)
+            patched.map(|mut pod: Pod| {
+                // The largest part of many pods, and nobody reads it here.
+                pod.metadata.managed_fields = None;
+                Some(pod)
+            })
         }
         Request::Delete => {
             let deleted = api.delete::<Pod>(at, &at_once(&uid)).await;

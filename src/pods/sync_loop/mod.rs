@@ -402,12 +402,14 @@ impl SyncLoop {
         }
     }
 
-    /// Desired pods that use up the node: all that have a worker and have not ended.
+    /// Desired pods that use up the node: all that have a worker and of which something may run.
     fn admitted_but(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
         let mut pods = self.manager.reader().pods();
         pods.retain(|pod| {
             let other = pod.uid();
-            other != *uid && self.workers.knows(&other) && !self.has_ended(&other)
+            let in_use =
+                || !self.has_ended(&other) || self.workers.could_have_running_containers(&other);
+            other != *uid && self.workers.knows(&other) && in_use()
         });
         pods
     }

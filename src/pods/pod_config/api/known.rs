@@ -59,10 +59,22 @@ impl ApiPods {
         }
     }
 
-    /// Pods that have to be asked for one by one.
-    pub(super) fn in_doubt(&self) -> Vec<Arc<Pod>> {
-        let uids = self.in_doubt.iter();
-        uids.filter_map(|uid| self.pods.get(uid).cloned()).collect()
+    /// A pod that has to be asked for: the next after the last that was.
+    pub(super) fn in_doubt(&self, last: Option<&PodUid>) -> Option<Arc<Pod>> {
+        let after = |uid: &&PodUid| last.is_none_or(|last| *uid > last);
+        let next = self.in_doubt.iter().find(after);
+        let next = next.or_else(|| self.in_doubt.first());
+        self.pods.get(next?).cloned()
+    }
+
+    /// Whether an answer about it still counts: the watch may have said more meanwhile.
+    pub(super) fn is_in_doubt(&self, uid: &PodUid) -> bool {
+        self.in_doubt.contains(uid)
+    }
+
+    /// It exists, whatever it is.
+    pub(super) fn exists(&mut self, uid: &PodUid) {
+        self.in_doubt.remove(uid);
     }
 
     /// Takes in a whole list; returns what in it is refused.
@@ -174,7 +186,7 @@ mod tests {
         assert_eq!(uids(&pods), ["a"]);
         assert_eq!(pods.listed(vec![Ok(pod("a", "one"))]), []);
         assert_eq!(pods.completeness(), Completeness::Complete);
-        assert!(pods.in_doubt().is_empty());
+        assert!(pods.in_doubt(None).is_none());
     }
 
     #[test]
@@ -183,11 +195,18 @@ mod tests {
         pods.listed(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]);
         pods.listed(vec![]);
         assert_eq!(uids(&pods), ["a", "b"]);
-        assert_eq!(pods.in_doubt().len(), 2);
+        let asked = |last: Option<&str>| {
+            let last = last.map(PodUid::from);
+            pods.in_doubt(last.as_ref()).unwrap().uid().to_string()
+        };
+        assert_eq!(
+            [asked(None), asked(Some("a")), asked(Some("b"))],
+            ["a", "b", "a"]
+        );
         pods.deleted(&"a".into());
         pods.applied(Ok(pod("b", "two"))).unwrap();
         assert_eq!(uids(&pods), ["b"]);
-        assert!(pods.in_doubt().is_empty());
+        assert!(pods.in_doubt(None).is_none());
     }
 
     #[test]
@@ -196,7 +215,7 @@ mod tests {
         pods.listed(vec![Ok(pod("a", "one"))]);
         pods.listed(vec![Ok(pod("b", "one"))]);
         assert_eq!(uids(&pods), ["b"]);
-        assert!(pods.in_doubt().is_empty());
+        assert!(pods.in_doubt(None).is_none());
         pods.applied(Ok(pod("c", "one"))).unwrap();
         assert_eq!(uids(&pods), ["c"]);
     }
@@ -208,7 +227,7 @@ mod tests {
         let refused = pods.listed(vec![unreadable("a", "one"), unreadable("n", "new")]);
         assert_eq!(refused.len(), 2);
         assert_eq!(uids(&pods), ["a"]);
-        assert!(pods.in_doubt().is_empty());
+        assert!(pods.in_doubt(None).is_none());
         assert!(!pods.completeness().covers(None));
         pods.deleted(&"n".into());
         assert!(pods.completeness().covers(None));

@@ -35,8 +35,9 @@ use tokio_util::sync::CancellationToken;
 const ADOPTION: Duration = Duration::from_secs(2);
 /// How long pods wait for the Node object.
 const NODE_KNOWN: Duration = Duration::from_secs(10);
-/// How long after a failed question about a pod in doubt the next one is.
+/// How long after a failed question about a pod in doubt the next one is: from the first to the second.
 const DOUBT_RETRY: Duration = Duration::from_secs(2);
+const MAX_DOUBT_RETRY: Duration = Duration::from_secs(60);
 
 /// Where pods of the API server come from.
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ pub(super) fn start(
 }
 
 /// What a question about one pod found: the pod, or that there is none.
-type Answer = Result<Option<Box<Pod>>, String>;
+type Answer = Result<Option<Item<Pod>>, String>;
 
 /// The source.
 pub(super) struct ApiSource {
@@ -108,11 +109,12 @@ impl ApiSource {
             field_selector: Some(format!("spec.nodeName={}", self.node_name)),
         });
         let mut doubt: Option<(PodUid, BoxFuture<'static, Answer>)> = None;
-        let mut next_doubt = Instant::now();
+        let (mut next_doubt, mut delay) = (Instant::now(), DOUBT_RETRY);
+        let mut last_doubt = None;
         let mut failing = false;
         loop {
             if doubt.is_none() {
-                doubt = self.question();
+                doubt = self.question(last_doubt.as_ref());
             }
             tokio::select! {
                 event = watch.next() => {
@@ -131,10 +133,13 @@ impl ApiSource {
                     let (uid, answer) = answer;
                     doubt = None;
                     if self.on_answer(&uid, answer) {
+                        delay = DOUBT_RETRY;
                         self.deliver().await?;
                     } else {
-                        next_doubt = Instant::now() + DOUBT_RETRY;
+                        next_doubt = Instant::now() + delay;
+                        delay = (delay * 2).min(MAX_DOUBT_RETRY);
                     }
+                    last_doubt = Some(uid);
                 }
             }
         }
@@ -223,21 +228,25 @@ impl ApiSource {
         self.refused.insert(uid, why);
     }
 
-    fn question(&self) -> Option<(PodUid, BoxFuture<'static, Answer>)> {
-        let pod = self.known.in_doubt().into_iter().next()?;
+    fn question(&self, last: Option<&PodUid>) -> Option<(PodUid, BoxFuture<'static, Answer>)> {
+        let pod = self.known.in_doubt(last)?;
         let (api, node) = (self.api.clone(), self.node_name.clone());
         let uid = pod.uid();
         Some((uid, async move { ask(&api, &node, &pod).await }.boxed()))
     }
 
-    /// Whether the doubt is over.
+    /// Whether the question is answered.
     fn on_answer(&mut self, uid: &PodUid, answer: Answer) -> bool {
+        if !self.known.is_in_doubt(uid) {
+            return true;
+        }
         match answer {
-            Ok(Some(pod)) if pod.uid() == *uid => {
+            Ok(Some(Ok(pod))) if pod.uid() == *uid => {
                 if let Err(refused) = self.known.applied(Ok(pod)) {
                     self.report(refused);
                 }
             }
+            Ok(Some(Err(_))) => self.known.exists(uid),
             Ok(_) => {
                 tracing::info!(podUID = %uid, "The pod is gone from the API server");
                 self.known.deleted(uid);
@@ -299,13 +308,8 @@ async fn list_one(api: &ApiServer, node_name: &str, pod: &Pod) -> Answer {
         )),
     });
     match list.next().await {
-        WatchEvent::Listed(items) => one(items),
+        WatchEvent::Listed(items) => Ok(items.into_iter().next()),
         WatchEvent::Failed(error) => Err(chain(error.as_ref())),
         WatchEvent::Applied(_) | WatchEvent::Deleted(_) => Err("no list came".into()),
     }
-}
-
-fn one(items: Vec<Item<Pod>>) -> Answer {
-    let item = items.into_iter().next().transpose();
-    item.map_err(|unreadable| unreadable.why)
 }

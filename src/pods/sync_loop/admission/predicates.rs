@@ -17,6 +17,8 @@ use std::{
 };
 
 const CPU: &str = "cpu";
+/// The least priority of `system-cluster-critical` and `system-node-critical`.
+const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 const UNKNOWN_AMOUNT: &str = "UnexpectedAdmissionError";
 
 /// Checks a pod against the node and the other pods that were admitted.
@@ -24,7 +26,9 @@ const UNKNOWN_AMOUNT: &str = "UnexpectedAdmissionError";
 /// # Errors
 /// The first rule that it breaks.
 pub(super) fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
-    resources(pod, node, others)?;
+    if !is_critical(pod) {
+        resources(pod, node, others)?;
+    }
     if !matches_node(pod, node) {
         return Err(failed(
             "NodeAffinity",
@@ -46,6 +50,13 @@ pub(super) fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), R
         ));
     }
     Ok(())
+}
+
+/// Pods for which upstream makes room by ending others. That is not done here yet, so they are admitted as they are:
+/// a control plane must not end because it was given more memory.
+fn is_critical(pod: &Pod) -> bool {
+    let priority = pod.spec().and_then(|spec| spec.priority);
+    pod.is_static() || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
 }
 
 fn failed(predicate: &'static str, why: &str) -> Rejection {
@@ -366,6 +377,19 @@ mod tests {
                 "{spec}"
             );
         }
+    }
+
+    #[test]
+    fn a_critical_pod_is_not_refused_for_lack_of_room() {
+        let too_large = of_size("100", "1Ti");
+        let mut critical = pod(too_large.clone());
+        assert!(rejected(&critical, &node(json!({})), &[]).is_some());
+        critical.spec.as_mut().unwrap().priority = Some(SYSTEM_CRITICAL_PRIORITY);
+        assert_eq!(rejected(&critical, &node(json!({})), &[]), None);
+        let mut of_file = pod(too_large);
+        let annotations = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
+        of_file.metadata.annotations = Some(annotations.into());
+        assert_eq!(rejected(&of_file, &node(json!({})), &[]), None);
     }
 
     #[test]

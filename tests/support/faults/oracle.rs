@@ -113,6 +113,10 @@ impl Oracle {
             let track = track.or_insert_with(new);
             track.started |= matches!(container.state, State::Running | State::Exited);
             track.cut_short |= container.state == State::CutShort;
+            if container.state == State::Running {
+                // A list may have lacked it once; what has ended does not run again under its id.
+                track.ended = None;
+            }
             if matches!(container.state, State::Exited | State::CutShort) {
                 track.ended.get_or_insert(at);
             }

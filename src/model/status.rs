@@ -109,6 +109,8 @@ pub struct ContainerStatus {
     pub stop_signal: Option<&'static str>,
     /// Its pod's `terminationGracePeriodSeconds` when it was created, from the annotation.
     pub grace_seconds: Option<u32>,
+    /// Where its pod came from, if its kubelet noted that.
+    pub source: Option<PodSource>,
     /// What it may use, if the runtime reports that.
     pub resources: Option<Arc<ContainerResources>>,
 }
@@ -178,11 +180,17 @@ impl PodStatus {
 
     /// Where the pod came from. Every kubelet notes it in the sandbox, so a pod that has no such note, or
     /// no sandbox with a source, counts as one of the API server: nothing of it is this kubelet's to
-    /// stop or to remove. The same if only an older sandbox has a source.
+    /// stop or to remove. The same if only an older sandbox has a source. Containers are asked only when no
+    /// sandbox is left: a runtime may finish a creation after the removal of its sandbox.
     pub fn source(&self) -> PodSource {
-        let of_api = |s: &SandboxStatus| matches!(s.source, None | Some(PodSource::Api));
-        match self.newest_sandbox().and_then(|newest| newest.source) {
-            Some(source) if !self.sandboxes.iter().any(of_api) => source,
+        let of_containers = self.containers.iter().map(|container| container.source);
+        let mut sources: Vec<_> = self.sandboxes.iter().map(|s| s.source).collect();
+        if sources.is_empty() {
+            sources.extend(of_containers);
+        }
+        let of_api = |source: &Option<PodSource>| matches!(source, None | Some(PodSource::Api));
+        match sources.first() {
+            Some(Some(newest)) if !sources.iter().any(of_api) => *newest,
             _ => PodSource::Api,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::node::{Node, WAIT_LIMIT};
+use crate::node::{Node, WAIT_LIMIT, full};
 use crate::pods::{simple, with_metadata};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
@@ -38,6 +38,30 @@ async fn logs_of_a_pod_go_also_when_another_one_took_over_its_uid() {
         let left = (node.entries("logs"), node.entries("containers").len());
         let own = (vec!["default_new-node1_uid-of-old".to_owned()], 1);
         holds(left == own, format!("{left:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_container_without_a_sandbox_is_removed() {
+    let mut node = Node::started().await;
+    for name in ["dead", "alive"] {
+        node.put(&simple(name));
+        node.wait_runs(name).await;
+    }
+    node.stop().await;
+    assert!(node.fake.exit(&full("dead"), 137));
+    node.fake.forget_sandboxes();
+    node.remove("dead");
+    node.remove("alive");
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.container_count() == 0;
+    node.fake
+        .wait_until("both containers are removed", WAIT_LIMIT, gone)
+        .await;
+    wait_for("nothing is left on disk", WAIT_LIMIT, async || {
+        let left = (node.entries("logs"), node.entries("root/pods"));
+        holds(left == (vec![], vec![]), format!("{left:?}"))
     })
     .await;
 }

@@ -74,6 +74,8 @@ pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u3
             .deletion_grace_period_seconds
             .map(|seconds| seconds.to_string()),
     );
+    let source = pod.annotation(keys::CONFIG_SOURCE);
+    add(keys::CONFIG_SOURCE, source.map(str::to_owned));
     let lifecycle = container.lifecycle.as_ref();
     let pre_stop = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
     add(

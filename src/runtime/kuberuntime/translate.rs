@@ -128,6 +128,7 @@ pub fn container_from_list(
         reason: strings.share(""),
         message: strings.share(""),
         grace_seconds: grace_seconds(&container.annotations),
+        source: source(&container.annotations),
         ..ContainerStatus::default()
     };
     Owned::new(&container.labels, strings, object)
@@ -171,6 +172,7 @@ pub fn container_status(
         stop_signal: signal_name(status.stop_signal),
         resources: resources(status),
         grace_seconds: grace_seconds(&status.annotations),
+        source: source(&status.annotations),
     };
     Owned::new(&status.labels, strings, object)
 }

@@ -303,6 +303,13 @@ impl FakeRuntime {
         forgotten.is_some()
     }
 
+    /// All sandboxes are gone without a trace or an event, their containers are still here: as after
+    /// creations that the runtime finished later than the removal of the sandboxes.
+    pub fn forget_sandboxes(&self) {
+        self.shared.world.lock().forget_sandboxes();
+        self.shared.changed();
+    }
+
     /// All sandboxes and containers are gone without a trace or an event.
     pub fn forget_everything(&self) {
         self.shared.world.lock().forget_everything();
@@ -310,6 +317,11 @@ impl FakeRuntime {
     }
 
     // -- what there is and what was asked ------------------------------------------------------
+
+    /// How many containers there are, those without a sandbox included.
+    pub fn container_count(&self) -> usize {
+        self.shared.world.lock().containers.len()
+    }
 
     /// All sandboxes, the oldest first, each with its containers, the oldest first.
     pub fn pods(&self) -> Vec<PodView> {

@@ -337,6 +337,12 @@ impl World {
         Some(sandbox_id)
     }
 
+    /// No sandbox was ever here; their containers are.
+    pub fn forget_sandboxes(&mut self) {
+        self.sandboxes.clear();
+        self.sandboxes_by_uid.clear();
+    }
+
     /// As after a wipe of the runtime's state: no sandbox and no container was ever here.
     pub fn forget_everything(&mut self) {
         self.sandboxes.clear();

@@ -160,7 +160,8 @@ impl<'k, S: Side> Episode<'k, S> {
         sum.changes = self.ledger.borrow().changes();
         sum.starts = self.oracle.borrow().starts();
         for finding in self.findings.borrow().iter() {
-            *sum.counts.entry(finding.goal).or_default() += 1;
+            let texts = sum.findings.entry(finding.goal).or_default();
+            texts.push(finding.text.clone());
         }
         if !sum.missed().is_empty() {
             self.write_story("failed", stories);

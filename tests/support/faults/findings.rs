@@ -88,7 +88,7 @@ pub struct Sum {
     pub changes: usize,
     /// Containers started.
     pub starts: usize,
-    pub counts: BTreeMap<Goal, usize>,
+    pub findings: BTreeMap<Goal, Vec<String>>,
     /// From the start of the next kubelet, or the end of another fault, to the right statuses.
     pub recoveries: Vec<Duration>,
     /// From the end of an episode's churn to the state that the manifests describe.
@@ -103,8 +103,8 @@ impl Sum {
         self.episodes += other.episodes;
         self.changes += other.changes;
         self.starts += other.starts;
-        for (goal, number) in other.counts {
-            *self.counts.entry(goal).or_default() += number;
+        for (goal, texts) in other.findings {
+            self.findings.entry(goal).or_default().extend(texts);
         }
         self.recoveries.extend(other.recoveries);
         self.settled.extend(other.settled);
@@ -112,7 +112,13 @@ impl Sum {
     }
 
     pub fn count(&self, goal: Goal) -> usize {
-        self.counts.get(&goal).copied().unwrap_or(0)
+        self.findings.get(&goal).map_or(0, Vec::len)
+    }
+
+    /// The first few that were found, for people.
+    pub fn examples(&self, goal: Goal) -> String {
+        let texts = self.findings.get(&goal).map_or(&[][..], Vec::as_slice);
+        texts[..texts.len().min(5)].join("; ")
     }
 
     pub fn missed(&self) -> Vec<Goal> {

@@ -14,7 +14,10 @@ pub fn summarize(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>
     let missed = sums.iter().flat_map(|(fault, sum)| {
         let counted = |goal: &Goal| !settings.uncounted.contains(goal);
         let missed = sum.missed().into_iter().filter(counted);
-        missed.map(|goal| format!("{}: {} {}", fault.text(), sum.count(goal), goal.text()))
+        missed.map(|goal| {
+            let (number, examples) = (sum.count(goal), sum.examples(goal));
+            format!("{}: {number} {} ({examples})", fault.text(), goal.text())
+        })
     });
     let missed: Vec<_> = missed.collect();
     let tables = || {

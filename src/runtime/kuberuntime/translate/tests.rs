@@ -37,6 +37,7 @@ fn exited() -> v1::ContainerStatus {
             (keys::CONTAINER_HASH.into(), "8e45cbd0".into()),
             (keys::CONTAINER_RESTART_COUNT.into(), "4".into()),
             (keys::POD_TERMINATION_GRACE_PERIOD.into(), "45".into()),
+            (keys::CONFIG_SOURCE.into(), "file".into()),
         ]
         .into(),
         ..Default::default()
@@ -77,6 +78,7 @@ fn an_exited_container_is_told_in_full() {
             stop_signal: None,
             resources: None,
             grace_seconds: Some(45),
+            source: Some(PodSource::File),
         }
     );
 }

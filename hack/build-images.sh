@@ -156,31 +156,8 @@ build_cluster_images() {
         --kubernetes-version "$("$kubernetes_dir/kubeadm" version -o short)")
 }
 
-# Stand-ins for what the node test suite runs: the machine's busybox, and agnhost from its source.
-build_e2e_images() {
-    local registry=registry.k8s.io/e2e-test-images path='"Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]'
-    local rootfs=$work/busybox version
-    make_image registry.k8s.io/pause:3.10.2 "$work/pause" '{"Entrypoint":["/pause"],"User":"65535:65535"}' "$outdir/e2e-pause.tar"
-    make_image "$registry/busybox:1.37.0-1" "$rootfs" "{$path,\"Cmd\":[\"sh\"]}" "$outdir/e2e-busybox.tar"
-    make_image "$registry/nonroot:1.5" "$rootfs" "{$path,\"Cmd\":[\"sh\"],\"User\":\"1234\"}" "$outdir/e2e-nonroot.tar"
-    mkdir -p "$rootfs/html"
-    printf '<html><head><title>Welcome to nginx!</title></head></html>\n' >"$rootfs/html/index.html"
-    # In the place of `nginx -g "daemon off;"`.
-    printf '#!/bin/sh\nexec httpd -f -p 80 -h /html\n' >"$rootfs/bin/nginx"
-    chmod 755 "$rootfs/bin/nginx"
-    for version in 1.15-4 1.27-0; do
-        make_image "$registry/nginx:$version" "$rootfs" "{$path,\"Cmd\":[\"nginx\"],\"Labels\":{\"version\":\"$version\"}}" \
-            "$outdir/e2e-nginx-$version.tar"
-    done
-    rm -r "$rootfs/html" "$rootfs/bin/nginx"
-    cp "$kubernetes_dir/agnhost" "$rootfs/agnhost"
-    ln -s agnhost "$rootfs/agnhost-2"
-    mkdir "$rootfs/uploads"
-    for version in 2.55 2.63.0; do
-        make_image "$registry/agnhost:$version" "$rootfs" \
-            "{$path,\"Entrypoint\":[\"/agnhost\"],\"Cmd\":[\"pause\"],\"Labels\":{\"version\":\"$version\"}}" "$outdir/e2e-agnhost-$version.tar"
-    done
-}
+# shellcheck source-path=SCRIPTDIR source=suite-images.sh
+source "$(dirname "${BASH_SOURCE[0]}")/suite-images.sh"
 
 if [[ ${1:-} == --filler ]]; then
     (($# == 4)) || die "usage: $(basename "$0") --filler NAME BYTES OUTFILE"

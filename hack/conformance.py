@@ -7,6 +7,7 @@ hack/units.sh. A spec that this run did not choose keeps its line.
 """
 
 import argparse
+import glob
 import json
 import os
 import shutil
@@ -19,6 +20,9 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", ROOT + "/target"))
 PROGRAMS = TARGET + "/tools/kubernetes"
+# Where the suite's images come from, and where this machine's stand-ins for them are served; 5000 is the suite's.
+REGISTRY = "registry.k8s.io"
+PORT = 5001
 DOCUMENT = ROOT + "/docs/conformance.md"
 # What upstream's jobs give a node; the rest is for a machine that may lack cgroup v2 and disk space.
 CONFIG = {
@@ -85,11 +89,23 @@ class Node:
         self.inside("ip", "route", "add", "default", "via", "10.88.0.254", "dev", "node0")
         self.inside("mkdir", "-p", "/run/systemd/system")
         containerd = self.home + "/containerd"
-        self.inside(f"{ROOT}/hack/containerd.sh", "start", containerd, environment={"IMAGES": f"{TARGET}/images/e2e"})
+        images = f"{TARGET}/images/e2e"
+        settings = {"IMAGES": images, "REGISTRIES": self.serve(images), "HANDLER": "test-handler"}
+        self.inside(f"{ROOT}/hack/containerd.sh", "start", containerd, environment=settings)
         printed = self.inside(f"{ROOT}/hack/containerd.sh", "endpoint", containerd, stdout=subprocess.PIPE, text=True)
         self.endpoint = printed.stdout.strip()
         with open(self.home + "/config.yaml", "w") as file:
             json.dump(CONFIG, file)
+
+    def serve(self, images):
+        """Starts the registry for specs that always pull; ends with the namespaces. Returns containerd's setting."""
+        hosts = f"{self.home}/registries/{REGISTRY}"
+        os.makedirs(hosts)
+        with open(hosts + "/hosts.toml", "w") as file:
+            file.write(f'server = "http://127.0.0.1:{PORT}"\n[host."http://127.0.0.1:{PORT}"]\n  capabilities = ["pull", "resolve"]\n')
+        line = f'"$@" >"{self.home}/registry.log" 2>&1 &'
+        self.inside("sh", "-c", line, "sh", "setsid", sys.executable, f"{ROOT}/hack/registry.py", str(PORT), *glob.glob(images + "/e2e-*.tar"))
+        return os.path.dirname(hosts)
 
     def inside(self, *command, environment=None, check=True, **more):
         variables = {"PATH": self.path, "CARGO_TARGET_DIR": TARGET, **(environment or {})}

@@ -12,7 +12,8 @@
 # this containerd may keep its directories there, in subdirectories of other names than those below.
 # IMAGES names the directory of image tars (default: target/images). CONTAINERD_DIR names a directory
 # with another containerd, its shim and ctr, 1.6 or newer (default: those on PATH). MESSAGE_LIMIT is
-# the largest reply in bytes that it sends. `start` reads all of them.
+# the largest reply in bytes that it sends. REGISTRIES names a directory of hosts.toml files, one directory per
+# registry. HANDLER names one more runtime handler beside runc. `start` reads all of them.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -66,10 +67,9 @@ $(config_of_grpc)
     conf_dir = "$dir/cni/conf"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        Root = "$dir/runc"
+$(config_of_handlers io.containerd.grpc.v1.cri)
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "${REGISTRIES:-}"
 EOF
 }
 
@@ -78,6 +78,15 @@ config_of_grpc() {
     if [[ -n ${MESSAGE_LIMIT:-} ]]; then
         printf '  max_send_message_size = %s\n' "$MESSAGE_LIMIT"
     fi
+}
+
+# config_of_handlers PLUGIN
+config_of_handlers() {
+    local handler
+    for handler in runc ${HANDLER:-}; do
+        printf '    [plugins."%s".containerd.runtimes.%s]\n      runtime_type = "io.containerd.runc.v2"\n' "$1" "$handler"
+        printf '      [plugins."%s".containerd.runtimes.%s.options]\n        Root = "%s/runc"\n' "$1" "$handler" "$dir"
+    done
 }
 
 # NRI is off because its socket has one place for all.
@@ -105,10 +114,9 @@ $(config_of_grpc)
     conf_dir = "$dir/cni/conf"
   [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "runc"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-        Root = "$dir/runc"
+$(config_of_handlers io.containerd.cri.v1.runtime)
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "${REGISTRIES:-}"
 EOF
 }
 

@@ -1,0 +1,104 @@
+# shellcheck shell=bash disable=SC2154 # the script that sources this sets them
+# Stand-ins for the images of Kubernetes' node test suite, for hack/build-images.sh: the machine's busybox with what
+# its version lacks, agnhost from its source, and programs of the machine.
+
+# The names under which the suite asks for them.
+suite_registry=registry.k8s.io
+suite_images=$suite_registry/e2e-test-images
+suite_env='"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]'
+
+compile_into() { gcc -static -Os -s -Wall -Wextra -Werror -Wl,--build-id=none -o "$2" "$repo_root/hack/images/$1.c"; }
+
+# suite_image NAME ROOTFS RUN_CONFIG: the label makes two names of the same files two images.
+suite_image() {
+    local file=${1##*/}
+    make_image "$1" "$2" "{$suite_env,\"Labels\":{\"stands-in-for\":\"$1\"},$3}" "$outdir/e2e-${file/:/-}.tar"
+}
+
+# Programs of the machine in place of busybox' own; those that it does not have are left out.
+add_machine_programs() {
+    local rootfs=$1 name found
+    shift
+    for name in "$@"; do
+        found=$(type -P "$name") || continue
+        rm -f "$rootfs/bin/${name%%.*}"
+        add_program "$rootfs" "$found" "/bin/${name%%.*}"
+    done
+}
+
+# What agnhost's own registry server has: the pause image with the tag `testing`, in the layout of its directory.
+add_registry_content() {
+    local rootfs=$1/var/registry/pause layout=$work/layout-e2e-pause-3.10.2.tar manifest path
+    manifest=$(sed -n 's/.*"digest":"sha256:\([0-9a-f]*\)".*/\1/p' "$layout/index.json")
+    for path in "$layout"/blobs/sha256/*; do
+        local digest kind=blobs
+        digest=$(basename "$path")
+        [[ $digest != "$manifest" ]] || kind=manifests
+        install -D -m 644 "$path" "$rootfs/$kind/sha256/${digest:0:2}/$digest/data"
+    done
+    printf 'sha256:%s\n' "$manifest" >"$rootfs/manifests/testing"
+}
+
+add_certificate() {
+    openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=localhost \
+        -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout "$1/localhost.key" -out "$1/localhost.crt" 2>/dev/null
+    chmod 644 "$1"/localhost.{key,crt}
+}
+
+build_e2e_images() {
+    local rootfs=$work/busybox version
+    suite_image "$suite_registry/pause:3.10.2" "$work/pause" '"Entrypoint":["/pause"],"User":"65535:65535"'
+
+    [[ -e $rootfs/bin/nmeter ]] || compile_into nmeter "$rootfs/bin/nmeter"
+    rm "$rootfs/bin/sh"
+    compile_into sh "$rootfs/bin/sh"
+    mkdir -p "$rootfs"/{lib,mnt,usr/local/bin,var/log}
+    suite_image "$suite_images/busybox:1.37.0-1" "$rootfs" '"Cmd":["sh"]'
+    suite_image "$suite_images/nonroot:1.5" "$rootfs" '"Cmd":["sh"],"User":"1234"'
+
+    cp -a "$rootfs" "$work/nonewprivs"
+    compile_into effective-uid "$work/nonewprivs/usr/local/bin/nnp"
+    chmod 6755 "$work/nonewprivs/usr/local/bin/nnp"
+    suite_image "$suite_images/nonewprivs:1.4" "$work/nonewprivs" '"Cmd":["nnp"]'
+
+    cp -a "$rootfs" "$work/nginx"
+    install -d "$work/nginx/usr/share/nginx/html"
+    printf '<html><head><title>Welcome to nginx!</title></head></html>\n' >"$work/nginx/usr/share/nginx/html/index.html"
+    printf '#!/bin/sh\nexec httpd -f -p 80 -h /usr/share/nginx/html\n' >"$work/nginx/bin/nginx"
+    chmod 755 "$work/nginx/bin/nginx"
+    for version in 1.15-4 1.27-0; do
+        suite_image "$suite_images/nginx:$version" "$work/nginx" \
+            '"Cmd":["nginx","-g","daemon off;"],"ExposedPorts":{"80/tcp":{}}'
+    done
+
+    cp -a "$rootfs" "$work/ipc-utils"
+    add_machine_programs "$work/ipc-utils" ipcs ipcmk
+    suite_image "$suite_images/ipc-utils:1.4" "$work/ipc-utils" '"Cmd":["sh"]'
+
+    cp -a "$rootfs" "$work/glibc-dns-testing"
+    add_machine_programs "$work/glibc-dns-testing" hostname dig
+    printf 'hosts: files dns\n' >"$work/glibc-dns-testing/etc/nsswitch.conf"
+    suite_image "$suite_images/glibc-dns-testing:2.0.0" "$work/glibc-dns-testing" '"Cmd":["sh"]'
+
+    mkdir "$work/sample-device-plugin"
+    cp "$kubernetes_dir/sample-device-plugin" "$work/sample-device-plugin/sampledeviceplugin"
+    suite_image "$suite_images/sample-device-plugin:1.7" "$work/sample-device-plugin" '"Entrypoint":["/sampledeviceplugin"]'
+
+    cp -a "$rootfs" "$work/agnhost"
+    rootfs=$work/agnhost
+    cp "$kubernetes_dir/agnhost" "$rootfs/agnhost"
+    ln -s agnhost "$rootfs/agnhost-2"
+    mkdir "$rootfs/uploads"
+    # busybox' shell runs its own nc, whatever is on PATH.
+    add_machine_programs "$rootfs" bash curl ss dig ipcs ipcmk nc.openbsd
+    ln -sf bash "$rootfs/bin/sh"
+    printf 'user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n' >>"$rootfs/etc/passwd"
+    sed -i '/:1000:1000:app/d' "$rootfs/etc/passwd"
+    printf 'user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n' >>"$rootfs/etc/group"
+    sed -i '/^app:/d' "$rootfs/etc/group"
+    add_certificate "$rootfs"
+    add_registry_content "$rootfs"
+    for version in 2.55 2.63.0; do
+        suite_image "$suite_images/agnhost:$version" "$rootfs" '"Entrypoint":["/agnhost"],"Cmd":["pause"]'
+    done
+}

@@ -56,6 +56,32 @@ async fn a_pod_that_comes_back_while_remains_of_its_uid_are_removed_starts_after
 }
 
 #[tokio::test]
+async fn a_manifest_that_was_removed_and_is_back_at_once_restarts_its_pod() {
+    let node = Node::started().await;
+    node.put(&simple("web"));
+    let first = node.wait_runs("web").await;
+    node.remove("web");
+    node.put(&simple("web"));
+    let restarted = |pod: &_| {
+        let status = status_of(pod, "main");
+        status.is_some_and(|status| {
+            status.restart_count == 1 && status.state.as_ref().is_some_and(|s| s.running.is_some())
+        })
+    };
+    let pod = node
+        .wait_pod("web", "it has restarted", WAIT_LIMIT, restarted)
+        .await;
+    let last = status_of(&pod, "main").and_then(|status| status.last_state.clone());
+    let ended = last
+        .and_then(|last| last.terminated)
+        .and_then(|ended| ended.container_id);
+    assert!(ended.is_some_and(|id| id.ends_with(&first.id)));
+    let all = node.fake.pods();
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert_eq!(all[0].containers.len(), 1);
+}
+
+#[tokio::test]
 async fn remains_that_cannot_be_removed_are_no_flood() {
     let refused = Fault::fail(Rpc::RemovePodSandbox, Code::Internal, "not today");
     let node = with_orphan(refused).await;

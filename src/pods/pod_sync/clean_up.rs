@@ -3,7 +3,7 @@
 use super::PodSync;
 use crate::{
     base::chain,
-    model::PodUid,
+    model::{ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid, runs_again},
     state::pod_cache::{Complete, Owner},
     state::pod_state_store::Origin,
 };
@@ -15,8 +15,8 @@ const SETTLE: Duration = Duration::from_secs(30);
 impl PodSync {
     /// Removes everything of a pod that no source has and none of whose containers runs: containers,
     /// sandboxes, logs, volumes, directories and records. Returns whether all of it is gone; the audit
-    /// tries again what is left.
-    pub async fn remove_pod(&self, uid: &PodUid) -> bool {
+    /// tries again what is left. The restart counts of a pod that is `back` under its UID go on, as upstream's.
+    pub async fn remove_pod(&self, uid: &PodUid, back: Option<&Pod>) -> bool {
         let Ok(runtime_status) = tokio::time::timeout(SETTLE, self.cache.settled(uid)).await else {
             return false;
         };
@@ -49,6 +49,7 @@ impl PodSync {
                 "Failed to remove all of a pod, will try again"
             );
         }
+        let exits = back.map(|pod| restarted(pod, &runtime_status));
         self.probes.remove_pod(uid);
         self.statuses.forget(uid);
         self.runtime.forget_pod(uid);
@@ -58,6 +59,10 @@ impl PodSync {
             // A later pod of the same UID must not inherit how this one ended.
             let source = (!runtime_status.is_empty()).then(|| runtime_status.source());
             self.state_store.forget_but_origin(uid, source);
+        }
+        for exit in exits.into_iter().flatten() {
+            self.state_store
+                .update(uid, |record| record.set_exit(exit, false));
         }
         clean
     }
@@ -95,4 +100,15 @@ impl PodSync {
         self.volumes.remove_pod_dir(uid).await?;
         Ok(())
     }
+}
+
+/// How the containers of a pod ended that run again by its restart policy whatever their exit codes.
+fn restarted<'s>(pod: &Pod, status: &'s PodStatus) -> Vec<&'s ContainerStatus> {
+    let containers = pod.containers().iter();
+    let ended = containers.filter_map(|container| {
+        let newest = status.newest(&container.name)?;
+        let again = newest.state == ContainerState::Exited && runs_again(pod, container, 0);
+        again.then_some(newest)
+    });
+    ended.collect()
 }

@@ -91,10 +91,12 @@ impl SyncLoop {
         if !self.cleaning.insert(uid.clone()) {
             return;
         }
+        let back = self.manager.reader().get(&uid);
+        let back = back.filter(|pod| self.occupant(pod) == Occupant::Itself);
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
         tokio::spawn(async move {
             // A panic must not keep the UID from ever being used again.
-            let removal = contain(Place::CleanUp, pod_sync.remove_pod(&uid)).await;
+            let removal = contain(Place::CleanUp, pod_sync.remove_pod(&uid, back.as_deref())).await;
             cleaned.mark((uid, removal.unwrap_or(false)));
         });
     }

@@ -110,6 +110,11 @@ impl ManifestCache {
         self.files.get(path.as_os_str())?.digest
     }
 
+    /// The last good version of a file's pod.
+    pub(super) fn good(&self, path: &Path) -> Option<&Arc<Pod>> {
+        self.files.get(path.as_os_str())?.good.as_ref()
+    }
+
     /// Records what was read from a file.
     pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: Reading) {
         let record = match self.files.get_mut(path.as_os_str()) {

@@ -22,7 +22,7 @@ use anyhow::Context as _;
 use futures::{FutureExt as _, StreamExt as _};
 use manifest_cache::Notice;
 use scan::{Scan, Scanner};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 use watch::{Events, Hint, Scope, Watcher};
@@ -73,6 +73,7 @@ pub(super) async fn run(
         let mut events = None;
         let mut delivered: Option<(Vec<Arc<Pod>>, Completeness)> = None;
         let mut scope = Scope::Everything;
+        let mut removed = BTreeSet::new();
         let mut relist = Instant::now() + config.check_period;
         loop {
             let started = Instant::now();
@@ -82,22 +83,25 @@ pub(super) async fn run(
             if scope == Scope::Everything {
                 relist = started + config.check_period;
             }
-            let (returned, scan) = tokio::task::spawn_blocking(move || source.scan(&scope))
-                .await
-                .context("scanning the static pod path")?;
+            let (returned, scan) =
+                tokio::task::spawn_blocking(move || source.scan(&scope, &removed))
+                    .await
+                    .context("scanning the static pod path")?;
             source = returned;
             let event_pause = started + event_pause(started.elapsed());
             report(&scan.notices, &recorder, &node);
-            if let Some(pods) = scan.pods
-                && !delivered.as_ref().is_some_and(|(known, completeness)| {
+            for pods in scan.in_between.into_iter().chain(scan.pods) {
+                let is_known = delivered.as_ref().is_some_and(|(known, completeness)| {
                     same(known, &pods) && *completeness == scan.completeness
-                })
-            {
+                });
+                if is_known {
+                    continue;
+                }
                 delivered = Some((pods.clone(), scan.completeness.clone()));
                 let list = SourceList {
                     source: config.source,
                     pods,
-                    completeness: scan.completeness,
+                    completeness: scan.completeness.clone(),
                 };
                 lists
                     .send(list)
@@ -116,12 +120,15 @@ pub(super) async fn run(
             if first.is_some() {
                 tokio::time::sleep_until(event_pause).await;
             }
-            let more = drain(&mut events, source.watcher.as_ref());
+            let mut hints = drain(&mut events, source.watcher.as_ref());
+            hints.extend(first);
             scope = if Instant::now() < relist {
-                Scope::of(scan.unsettled, first.into_iter().chain(more))
+                Scope::of(scan.unsettled, &hints)
             } else {
                 Scope::Everything
             };
+            let names = hints.into_iter().filter_map(Hint::removed);
+            removed = names.collect();
         }
     };
     tokio::select! {
@@ -162,28 +169,29 @@ impl FileSource {
     }
 
     /// One scan. Blocking.
-    fn scan(mut self, scope: &Scope) -> (Self, Scan) {
+    fn scan(mut self, scope: &Scope, removed: &BTreeSet<OsString>) -> (Self, Scan) {
         let entries = match scope {
-            Scope::Entries(names) => self.scanner.scan_entries(names),
+            Scope::Entries(names) => self.scanner.scan_entries(names, removed),
             Scope::Everything => None,
         };
         match entries {
             Some(scan) => (self, scan),
-            None => self.scan_everything(),
+            None => self.scan_everything(removed),
         }
     }
 
     /// Watches, scans, and scans again as long as watches are new. Blocking.
-    fn scan_everything(mut self) -> (Self, Scan) {
+    fn scan_everything(mut self, removed: &BTreeSet<OsString>) -> (Self, Scan) {
         self.watch(&[]);
-        let mut scan = self.scanner.scan();
+        let mut scan = self.scanner.scan(removed);
         for _ in 0..FRESH_WATCH_SCANS {
             if !self.watch(&scan.links) {
                 break;
             }
-            let notices = std::mem::take(&mut scan.notices);
-            scan = self.scanner.scan();
-            scan.notices.splice(0..0, notices);
+            let before = scan;
+            scan = self.scanner.scan(&BTreeSet::new());
+            scan.notices.splice(0..0, before.notices);
+            scan.in_between = scan.in_between.or(before.in_between);
         }
         (self, scan)
     }

@@ -43,6 +43,9 @@ pub(super) struct Scanner {
 pub(super) struct Scan {
     /// All good pods, or `None` when the path could not be listed: nothing is known then.
     pub(super) pods: Option<Vec<Arc<Pod>>>,
+    /// The pods without those whose file was removed and is back with the same content: delivered before, so
+    /// that such a pod starts over as upstream's does.
+    pub(super) in_between: Option<Vec<Arc<Pod>>>,
     /// What to report.
     pub(super) notices: Vec<Notice>,
     /// Whether the pods are all there are.
@@ -77,8 +80,9 @@ impl Scanner {
         &self.root
     }
 
-    /// Scans everything.
-    pub(super) fn scan(&mut self) -> Scan {
+    /// Scans everything; `removed` are entries that left the directory since, and may be back.
+    pub(super) fn scan(&mut self, removed: &BTreeSet<OsString>) -> Scan {
+        let before = self.good(removed);
         match self.list() {
             Ok(paths) => {
                 self.root_fault = None;
@@ -87,10 +91,11 @@ impl Scanner {
                 }
                 self.cache
                     .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
-                self.outcome(&Scope::Everything)
+                self.outcome(&Scope::Everything, &before)
             }
             Err(error) => Scan {
                 pods: None,
+                in_between: None,
                 notices: self.root_notice(&error),
                 completeness: Completeness::Partial,
                 unsettled: BTreeSet::new(),
@@ -101,10 +106,15 @@ impl Scanner {
 
     /// Scans entries of these names, which costs nothing for the others. `None` when that does not
     /// do: the path is no directory, or there are links, which may lead to any of them.
-    pub(super) fn scan_entries(&mut self, names: &BTreeSet<OsString>) -> Option<Scan> {
+    pub(super) fn scan_entries(
+        &mut self,
+        names: &BTreeSet<OsString>,
+        removed: &BTreeSet<OsString>,
+    ) -> Option<Scan> {
         if !self.is_directory || !self.links.is_empty() {
             return None;
         }
+        let before = self.good(removed);
         for name in names.iter().filter(|name| !is_hidden(name)) {
             let path = self.root.join(name);
             match path.symlink_metadata() {
@@ -114,12 +124,32 @@ impl Scanner {
                 Err(_) => return None,
             }
         }
-        Some(self.outcome(&Scope::Entries(names.clone())))
+        Some(self.outcome(&Scope::Entries(names.clone()), &before))
     }
 
-    fn outcome(&mut self, looked_at: &Scope) -> Scan {
+    /// The pods of these entries.
+    fn good(&self, names: &BTreeSet<OsString>) -> Vec<(PathBuf, Arc<Pod>)> {
+        let known = names.iter().filter_map(|name| {
+            let path = self.root.join(name);
+            let pod = self.cache.good(&path)?.clone();
+            Some((path, pod))
+        });
+        known.collect()
+    }
+
+    /// `removed`: the pods of files that left the directory since the last scan, as they were then.
+    fn outcome(&mut self, looked_at: &Scope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
         let (pods, notices) = self.cache.outcome(looked_at);
+        let is_back = |path: &Path, pod: &Arc<Pod>| {
+            let now = self.cache.good(path);
+            now.is_some_and(|now| Arc::ptr_eq(now, pod))
+        };
+        let back = removed.iter().filter(|(path, pod)| is_back(path, pod));
+        let back: Vec<_> = back.map(|(_, pod)| pod).collect();
+        let stays = |pod: &&Arc<Pod>| !back.iter().any(|back| Arc::ptr_eq(back, pod));
+        let in_between = || pods.iter().filter(stays).cloned().collect();
         Scan {
+            in_between: (!back.is_empty()).then(in_between),
             pods: Some(pods),
             notices,
             completeness: self.cache.unread().into(),

@@ -117,6 +117,31 @@ async fn files_come_change_and_go_within_an_event() {
 }
 
 #[tokio::test]
+async fn a_file_that_was_removed_and_is_back_is_another_start_of_its_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    fs::write(&path, manifest("a", "1")).unwrap();
+    fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
+    let mut source = Fixture::start(dir.path());
+    source.until(&["a=1", "b=1"]).await;
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, manifest("a", "1")).unwrap();
+    source.until(&["b=1"]).await;
+    source.until(&["a=1", "b=1"]).await;
+    // Replaced in one step, the file was never gone.
+    let next = dir.path().join(".a.yaml");
+    fs::write(&next, manifest("a", "1")).unwrap();
+    fs::rename(&next, &path).unwrap();
+    fs::write(dir.path().join("c.yaml"), manifest("c", "1")).unwrap();
+    let list = timeout(TIMEOUT, source.lists.recv())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(list.pods.len(), 3);
+    source.stop().await;
+}
+
+#[tokio::test]
 async fn a_missing_path_is_an_empty_list_and_is_awaited() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("etc/manifests");
@@ -300,9 +325,9 @@ async fn the_periodic_scan_finds_changes_without_an_event() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), manifest("a", "1")).unwrap();
     let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
-    assert_eq!(scanner.scan().pods.unwrap().len(), 1);
+    assert_eq!(scanner.scan(&BTreeSet::new()).pods.unwrap().len(), 1);
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
-    assert_eq!(scanner.scan().pods.unwrap().len(), 2);
+    assert_eq!(scanner.scan(&BTreeSet::new()).pods.unwrap().len(), 2);
     let mut source = Fixture::with_period(dir.path(), Duration::from_millis(20));
     source.until(&["a=1", "b=1"]).await;
     source.stop().await;
@@ -319,13 +344,13 @@ fn a_scan_of_many_unchanged_files_reads_none_of_them() {
         .unwrap();
     }
     let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
-    let first = scanner.scan().pods.unwrap();
+    let first = scanner.scan(&BTreeSet::new()).pods.unwrap();
     assert_eq!(first.len(), 2000);
-    while !scanner.scan().unsettled.is_empty() {
+    while !scanner.scan(&BTreeSet::new()).unsettled.is_empty() {
         std::thread::yield_now();
     }
     let before = bytes_read();
-    let again = scanner.scan();
+    let again = scanner.scan(&BTreeSet::new());
     assert!(
         bytes_read() - before < 100 * 1024,
         "2000 manifests have 200 KB"
@@ -351,17 +376,17 @@ fn a_list_lacks_the_pods_of_files_that_were_never_seen_good() {
     fs::write(dir.path().join("good.yaml"), manifest("a", "1")).unwrap();
     let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
     let complete = Completeness::Complete;
-    let found = scanner.scan().completeness;
+    let found = scanner.scan(&BTreeSet::new()).completeness;
     assert_eq!(found, complete, "a directory is no manifest");
     fs::write(dir.path().join("good.yaml"), "{ broken").unwrap();
-    let found = scanner.scan().completeness;
+    let found = scanner.scan(&BTreeSet::new()).completeness;
     assert_eq!(found, complete, "the last good version is known");
     fs::write(dir.path().join("never.yaml"), "{ broken").unwrap();
     let never = dir.path().join("never.yaml").display().to_string();
-    let found = scanner.scan().completeness;
+    let found = scanner.scan(&BTreeSet::new()).completeness;
     assert_eq!(found, BTreeSet::from([never]).into());
     fs::write(dir.path().join("never.yaml"), manifest("b", "1")).unwrap();
-    assert_eq!(scanner.scan().completeness, complete);
+    assert_eq!(scanner.scan(&BTreeSet::new()).completeness, complete);
 }
 
 #[test]
@@ -378,24 +403,36 @@ fn a_scan_of_entries_reads_those_and_no_others() {
     let list =
         |scan: Scan| -> Vec<String> { scan.pods.unwrap().iter().map(|p| shown(p)).collect() };
     let names = |names: &[&str]| names.iter().map(std::ffi::OsString::from).collect();
-    assert!(scanner.scan_entries(&names(&["a.yaml"])).is_none());
+    assert!(
+        scanner
+            .scan_entries(&names(&["a.yaml"]), &BTreeSet::new())
+            .is_none()
+    );
     write("a", "1");
     write("b", "1");
-    assert_eq!(list(scanner.scan()), ["a=1", "b=1"]);
+    assert_eq!(list(scanner.scan(&BTreeSet::new())), ["a=1", "b=1"]);
     write("a", "2");
     write("b", "2");
     write("c", "2");
     fs::write(dir.path().join(".d.yaml"), manifest("d", "2")).unwrap();
-    let scan = scanner.scan_entries(&names(&["b.yaml", "c.yaml", ".d.yaml"]));
+    let scan = scanner.scan_entries(&names(&["b.yaml", "c.yaml", ".d.yaml"]), &BTreeSet::new());
     assert_eq!(list(scan.unwrap()), ["a=1", "b=2", "c=2"]);
     fs::remove_file(dir.path().join("b.yaml")).unwrap();
-    let scan = scanner.scan_entries(&names(&["b.yaml", "unheard-of"]));
+    let scan = scanner.scan_entries(&names(&["b.yaml", "unheard-of"]), &BTreeSet::new());
     assert_eq!(list(scan.unwrap()), ["a=1", "c=2"]);
-    assert_eq!(list(scanner.scan()), ["a=2", "c=2"]);
+    assert_eq!(list(scanner.scan(&BTreeSet::new())), ["a=2", "c=2"]);
     symlink(dir.path().join("c.yaml"), dir.path().join("l.yaml")).unwrap();
-    assert!(scanner.scan_entries(&names(&["l.yaml"])).is_none());
-    assert_eq!(list(scanner.scan()), ["a=2", "c=2"]);
-    assert!(scanner.scan_entries(&names(&["c.yaml"])).is_none());
+    assert!(
+        scanner
+            .scan_entries(&names(&["l.yaml"]), &BTreeSet::new())
+            .is_none()
+    );
+    assert_eq!(list(scanner.scan(&BTreeSet::new())), ["a=2", "c=2"]);
+    assert!(
+        scanner
+            .scan_entries(&names(&["c.yaml"]), &BTreeSet::new())
+            .is_none()
+    );
 }
 
 #[tokio::test]
@@ -410,11 +447,11 @@ async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
         read_file(bytes, origin, now)
     };
     let before = panics();
-    scanner.scan();
+    scanner.scan(&BTreeSet::new());
     assert!(panics() > before, "it is counted");
     // What is wrong with a file is reported once the file is not changed any more.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let scan = scanner.scan();
+    let scan = scanner.scan(&BTreeSet::new());
     let names: Vec<_> = scan
         .pods
         .unwrap()

@@ -127,10 +127,10 @@ pub(super) enum Scope {
 
 impl Scope {
     /// These entries and those of the events.
-    pub(super) fn of(mut names: BTreeSet<OsString>, hints: impl Iterator<Item = Hint>) -> Self {
+    pub(super) fn of(mut names: BTreeSet<OsString>, hints: &[Hint]) -> Self {
         for hint in hints {
             match hint {
-                Hint::Entry(name) => names.insert(name),
+                Hint::Entry(name) | Hint::Removed(name) => names.insert(name.clone()),
                 Hint::Anything => return Self::Everything,
             };
         }
@@ -143,8 +143,20 @@ impl Scope {
 pub(super) enum Hint {
     /// At this entry of the directory of manifests.
     Entry(OsString),
+    /// This entry left the directory of manifests.
+    Removed(OsString),
     /// Anywhere.
     Anything,
+}
+
+impl Hint {
+    /// The entry that left the directory.
+    pub(super) fn removed(self) -> Option<OsString> {
+        match self {
+            Self::Removed(name) => Some(name),
+            Self::Entry(_) | Self::Anything => None,
+        }
+    }
 }
 
 /// The watches there are.
@@ -204,7 +216,15 @@ impl Watcher {
             (Interest::Steps(names) | Interest::Names(names), Some(name)) => {
                 names.contains(name).then_some(Hint::Anything)
             }
-            (Interest::Everything, Some(name)) => Some(Hint::Entry(name.clone())),
+            (Interest::Everything, Some(name)) => {
+                let leaves = EventMask::DELETE | EventMask::MOVED_FROM;
+                let name = name.clone();
+                Some(if event.mask.intersects(leaves) {
+                    Hint::Removed(name)
+                } else {
+                    Hint::Entry(name)
+                })
+            }
             (_, None) => Some(Hint::Anything),
         }
     }

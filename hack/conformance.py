@@ -186,7 +186,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if os.geteuid() != 0:
         sys.exit("root is needed: containers, mounts and network namespaces do")
-    script("install-deps.sh")
+    script("install-deps.sh", "--suite")
     script("build-kubernetes.sh", "--e2e")
     script("build-images.sh", "--e2e", TARGET + "/images/e2e")
     if not chosen.kubelet:

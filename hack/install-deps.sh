@@ -6,12 +6,15 @@
 #   hack/install-deps.sh --check    only say what is missing; exit 1 if anything is
 #   hack/install-deps.sh --browser  install Chromium, too: some 400 MB, for the test of the pages alone.
 #                                   It is also installed where CI=true, where that test must not be skipped.
+#   hack/install-deps.sh --suite    also the programs in the images of Kubernetes' node test suite
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 check_only=false
 [[ ${1:-} == --check ]] && check_only=true
+suite=false
+[[ ${1:-} == --suite ]] && suite=true
 browser=false
 [[ ${1:-} == --browser || ${CI:-} == true ]] && browser=true
 
@@ -31,6 +34,11 @@ missing_packages() {
     have make || echo make
     [[ -e /usr/include/stdio.h ]] || echo libc6-dev
     ! $browser || have chromium || echo chromium
+    if $suite; then
+        have nc.openbsd || echo netcat-openbsd
+        have dig || echo bind9-dnsutils
+        have curl || echo curl
+    fi
 }
 
 # A freshly installed containerd would start the machine's own daemon, which nobody asked for. The policy

@@ -106,6 +106,41 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted() {
 }
 
 #[tokio::test]
+async fn a_container_that_is_replaced_has_not_ended_whatever_its_exit_code() {
+    let node = Node::started().await;
+    let sick = Arc::new(AtomicBool::new(true));
+    let seen = sick.clone();
+    let code = move || i32::from(seen.load(Ordering::SeqCst));
+    node.fake.on_exec(move |_| ExecOutcome::code(code()));
+    // It ends with 0 when it is stopped, which its policy would take for success.
+    let once = with(
+        container("main"),
+        json!({"livenessProbe": exec_probe("is-alive")}),
+    );
+    let policy = json!({"restartPolicy": "OnFailure"});
+    node.fake.inject(Fault::delay(
+        Rpc::CreateContainer,
+        Duration::from_millis(300),
+    ));
+    node.put(&with_spec(pod("web", &[once]), policy));
+    let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake
+        .wait_until("it is stopped", WAIT_LIMIT, stopped)
+        .await;
+    sick.store(false, Ordering::SeqCst);
+    let ended = async || {
+        node.pod("web")
+            .await
+            .is_some_and(|pod| phase(&pod) == "Succeeded")
+    };
+    let again =
+        |pod: &_| runs(pod, "main") && status_of(pod, "main").is_some_and(|s| s.restart_count == 1);
+    while !node.pod("web").await.is_some_and(|pod| again(&pod)) {
+        assert!(!ended().await);
+    }
+}
+
+#[tokio::test]
 async fn the_readiness_verdict_is_the_pods_readiness() {
     let node = Node::started().await;
     let ready = Arc::new(AtomicBool::new(false));

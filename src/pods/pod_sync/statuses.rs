@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cri::FeaturesReader,
-    model::{ContainerState, Pod, PodExt, PodStatus, PodUid, reasons},
+    model::{ContainerState, Pod, PodExt, PodStatus, PodUid, reasons, runs_again},
     pods::status::{
         StatusManager, Statuses,
         generate::{FailedBecause, Inputs},
@@ -151,6 +151,9 @@ impl StatusPublisher {
         if notes.rejected && runtime_status.is_empty() {
             return self.statuses().get(&uid);
         }
+        if self.replaces_an_ended_container(pod, &runtime_status) {
+            return self.statuses().get(&uid);
+        }
         self.remember_origin(pod);
         let remote = self.remote_status(pod);
         let old = self.old_status(pod, remote.as_ref());
@@ -174,6 +177,18 @@ impl StatusPublisher {
             ),
         }
         self.statuses().get(&uid)
+    }
+
+    /// A container that is being replaced has ended in a way that the restart policy takes for its end. The old
+    /// status stays until its successor runs or has failed to start, as upstream's does.
+    fn replaces_an_ended_container(&self, pod: &Pod, status: &PodStatus) -> bool {
+        pod.containers().iter().any(|container| {
+            status.newest(&container.name).is_some_and(|newest| {
+                newest.state == ContainerState::Exited
+                    && !runs_again(pod, container, newest.exit_code)
+                    && self.runtime.is_being_replaced(&status.uid, &newest.id)
+            })
+        })
     }
 
     /// A container whose postStart hook has not ended is not running yet, to users. One that has exited is

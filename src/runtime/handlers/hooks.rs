@@ -101,8 +101,8 @@ impl Hooks {
         Box::pin(self.run(hook, target, Duration::ZERO)).await
     }
 
-    /// Runs a preStop hook for at most `budget`, the time left of the container's grace. A hook that is
-    /// not over by then is cancelled; a command is stopped by the runtime.
+    /// Runs a preStop hook for at most `budget`. A hook that is not over by then is cancelled; a command is
+    /// stopped by the runtime.
     pub async fn run_pre_stop(
         &self,
         hook: &LifecycleHandler,

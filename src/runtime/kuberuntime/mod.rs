@@ -33,7 +33,7 @@ use crate::{
     base::EarlyRelease,
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid},
+    model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
     runtime::handlers::Hooks,
     state::events::EventRecorder,
     state::pod_cache::{Complete, Owner, PodCache},
@@ -52,7 +52,7 @@ use restart_back_off::{RestartBackOff, back_off_text};
 use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use sync::{ContainerImages, ContainerStarter, PodRestarter, PostStart, SandboxCreator};
+use sync::{ContainerImages, ContainerStarter, PodRestarter, PostStart, Replaced, SandboxCreator};
 use tokio::sync::watch;
 
 pub use gc::plan::Policy as GcPolicy;
@@ -137,6 +137,7 @@ pub struct KubeGenericRuntimeManager {
     starter: Arc<ContainerStarter>,
     restarter: Arc<PodRestarter>,
     starting: EarlyRelease,
+    replaced: Replaced,
 }
 
 impl KubeGenericRuntimeManager {
@@ -208,7 +209,13 @@ impl KubeGenericRuntimeManager {
             starter: Arc::new(starter),
             restarter: Arc::new(restarter),
             starting: EarlyRelease::new(sync::STARTING, sync::PERMIT_HOLD),
+            replaced: Replaced::default(),
         }
+    }
+
+    /// Whether a container has ended only to be started again: a running sync stopped it for that.
+    pub fn is_being_replaced(&self, uid: &PodUid, container: &ContainerId) -> bool {
+        self.replaced.contains(uid, container)
     }
 
     /// What the pod's status has to know of its next plan.

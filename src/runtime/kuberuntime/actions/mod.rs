@@ -159,6 +159,15 @@ impl PodActions {
             && self.containers_to_kill.is_empty()
     }
 
+    /// Containers that are stopped to be started again.
+    pub fn replaced(&self) -> Vec<ContainerId> {
+        let regular = self.containers_to_start.iter();
+        let starts: Vec<_> = regular.chain(&self.init_containers_to_start).collect();
+        let kills = self.containers_to_kill.iter();
+        let replaced = kills.filter(|kill| starts.iter().any(|start| start.name == kill.name));
+        replaced.map(|kill| kill.id.clone()).collect()
+    }
+
     /// Any container is to be started.
     pub fn starts_something(&self) -> bool {
         !(self.ephemeral_containers_to_start.is_empty()

@@ -19,6 +19,9 @@ use tokio::time::Instant;
 /// what containers get whose pod says nothing.
 pub const MINIMUM_STOP_SECONDS: i64 = 2;
 
+/// The same as a duration.
+pub const MINIMUM_STOP: Duration = Duration::from_secs(2);
+
 /// Longest grace that is taken seriously, in seconds (a century); keeps arithmetic on instants from
 /// overflowing.
 const MAXIMUM_SECONDS: i64 = 100 * 365 * 24 * 3600;

@@ -21,8 +21,8 @@ use crate::{
     state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
-use futures::future::join_all;
-use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
+use futures::future::{BoxFuture, Either, join_all, select};
+use k8s_openapi::api::core::v1::ContainerPort;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
@@ -34,6 +34,9 @@ const SETTLE: Duration = Duration::from_secs(10);
 
 /// How long a stop waits for the disk; the record is written all the same.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A preStop hook that runs.
+type Hook<'t> = BoxFuture<'t, Result<(), HookError>>;
 
 /// Why one container of a pod that stays is stopped.
 #[derive(Clone, Debug)]
@@ -334,12 +337,21 @@ impl PodKiller {
     ) -> Result<(), CriError> {
         self.events
             .normal(&target.object, event::KILLING, target.message.clone());
-        if let Some(handler) = &target.stop.pre_stop {
-            self.run_pre_stop(target, handler, grace.clone()).await;
-        }
+        let unfinished = match self.pre_stop_hook(target, &grace) {
+            Some(hook) => self.wait_for_hook(target, hook, grace.clone()).await,
+            None => None,
+        };
         wait_for_others(&others, grace.clone()).await;
         let id = target.stop.id.as_str();
-        let stopped = self.stop_while_grace_shrinks(id, grace).await;
+        let stop = Box::pin(self.stop_while_grace_shrinks(id, grace));
+        let stopped = match unfinished {
+            None => stop.await,
+            // Its command may use what is left until the container is killed.
+            Some(hook) => match select(stop, hook).await {
+                Either::Left((stopped, _)) => stopped,
+                Either::Right((_, stop)) => stop.await,
+            },
+        };
         let item = ItemId::Container(target.stop.id.clone());
         self.cache.touch(&target.owner, item, None);
         match stopped {
@@ -348,28 +360,44 @@ impl PodKiller {
         }
     }
 
-    async fn run_pre_stop(
+    /// The run of the container's preStop hook, if there is one that is still to run.
+    fn pre_stop_hook<'t>(
+        &'t self,
+        target: &'t Target,
+        grace: &watch::Receiver<GraceDeadline>,
+    ) -> Option<Hook<'t>> {
+        let handler = target.stop.pre_stop.as_ref()?;
+        if self.stops.hook_ran(&target.owner.uid, &target.stop.id) {
+            return None;
+        }
+        let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now())?;
+        let limit = budget.saturating_add(plan::MINIMUM_STOP);
+        Some(Box::pin(async move {
+            let hook_target = HookTarget {
+                pod: &target.object,
+                container: &target.stop.name,
+                container_id: &target.stop.id,
+                pod_ip: target.pod_ip.as_deref(),
+                ports: &target.ports,
+            };
+            self.hooks.run_pre_stop(handler, &hook_target, limit).await
+        }))
+    }
+
+    /// Waits for a hook until the grace is over. Returns the one that goes on then.
+    async fn wait_for_hook<'t>(
         &self,
         target: &Target,
-        handler: &LifecycleHandler,
+        mut hook: Hook<'t>,
         mut grace: watch::Receiver<GraceDeadline>,
-    ) {
+    ) -> Option<Hook<'t>> {
         let (uid, id) = (&target.owner.uid, &target.stop.id);
-        if self.stops.hook_ran(uid, id) {
-            return;
-        }
-        let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now());
-        let Some(budget) = budget else { return };
-        let hook_target = HookTarget {
-            pod: &target.object,
-            container: &target.stop.name,
-            container_id: &target.stop.id,
-            pod_ip: target.pod_ip.as_deref(),
-            ports: &target.ports,
-        };
-        let result = tokio::select! {
-            result = self.hooks.run_pre_stop(handler, &hook_target, budget) => result,
-            () = deadline_over(&mut grace) => Err(HookError::DeadlineExceeded(budget)),
+        let begun = Instant::now();
+        let (result, unfinished) = tokio::select! {
+            result = &mut hook => (result, None),
+            () = deadline_over(&mut grace) => {
+                (Err(HookError::DeadlineExceeded(begun.elapsed())), Some(hook))
+            }
         };
         if !matches!(result, Err(HookError::Unreachable(_))) {
             // Before the container is stopped, so that a kubelet that is killed does not repeat the hook.
@@ -388,6 +416,7 @@ impl PodKiller {
                 "PreStopHook failed",
             );
         }
+        unfinished
     }
 
     /// StopContainer, called again with a shorter timeout whenever the grace shrinks.

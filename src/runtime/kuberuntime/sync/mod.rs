@@ -11,6 +11,7 @@
 mod container;
 mod images;
 mod post_start;
+mod replaced;
 mod request;
 mod restart_all;
 mod sandbox;
@@ -22,6 +23,7 @@ pub use restart_all::RestartAllStage;
 pub(super) use container::ContainerStarter;
 pub(super) use images::ContainerImages;
 pub(super) use post_start::PostStart;
+pub(super) use replaced::Replaced;
 pub(super) use restart_all::PodRestarter;
 pub(super) use sandbox::SandboxCreator;
 pub(super) use sync_pod::{PERMIT_HOLD, STARTING};

@@ -69,6 +69,18 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
+        let replaced = self.replaced.during(request.pod.uid(), actions.replaced());
+        let report = self.carry_out(request, &actions, report).await;
+        drop(replaced);
+        report
+    }
+
+    async fn carry_out(
+        &self,
+        request: SyncRequest<'_>,
+        actions: &PodActions,
+        mut report: SyncReport,
+    ) -> SyncReport {
         if let Some(reset) = &actions.reset {
             self.decide(
                 request.pod,

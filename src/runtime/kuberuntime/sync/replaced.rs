@@ -1,0 +1,42 @@
+//! Containers that a sync stops in order to start their successors.
+
+use crate::model::{ContainerId, PodUid};
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
+
+/// The containers of running syncs. Until its successor runs, the exit of such a container says nothing about
+/// the pod's end, whatever the restart policy makes of its exit code.
+#[derive(Clone, Debug, Default)]
+pub(in crate::runtime::kuberuntime) struct Replaced(Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>);
+
+/// Ends with the sync.
+#[derive(Debug)]
+pub(super) struct WhileReplaced<'r> {
+    replaced: &'r Replaced,
+    uid: PodUid,
+}
+
+impl Replaced {
+    /// These containers of a pod are being replaced. A pod has one sync at a time.
+    pub(super) fn during(&self, uid: PodUid, ids: Vec<ContainerId>) -> WhileReplaced<'_> {
+        if !ids.is_empty() {
+            self.0.lock().insert(uid.clone(), ids);
+        }
+        WhileReplaced {
+            replaced: self,
+            uid,
+        }
+    }
+
+    /// Whether a sync is about to start the successor of this container.
+    pub(in crate::runtime::kuberuntime) fn contains(&self, uid: &PodUid, id: &ContainerId) -> bool {
+        let replaced = self.0.lock();
+        replaced.get(uid).is_some_and(|ids| ids.contains(id))
+    }
+}
+
+impl Drop for WhileReplaced<'_> {
+    fn drop(&mut self) {
+        self.replaced.0.lock().remove(&self.uid);
+    }
+}

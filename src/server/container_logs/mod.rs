@@ -18,7 +18,7 @@ use crate::{
     runtime::logs::{ContainerLogs, LogError, LogStream, Streams},
 };
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, future::ready, stream};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{Response, StatusCode, body::Frame};
 use jiff::Timestamp;
@@ -28,6 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Concurrent readers, followers included.
 const MAX_READERS: usize = 2048;
+
+/// Between the last piece of a log and its end.
+const END_PAUSE: Duration = Duration::from_millis(2);
 
 /// What requests for logs need.
 pub struct LogParts {
@@ -96,7 +99,8 @@ impl LogReaders {
                 tracing::warn!(pod, container, err = %chain(error), "Reading a container log failed");
             }
         });
-        let body = StreamBody::new(until_stopped(logs, stopping.clone())).boxed_unsync();
+        let logs = until_stopped(ending_apart(logs), stopping.clone());
+        let body = StreamBody::new(logs).boxed_unsync();
         let mut response = until_sent(respond(StatusCode::OK, TEXT, body), slot);
         let stall = self.parts.stall;
         response.extensions_mut().insert(LongRunning { stall });
@@ -134,6 +138,15 @@ impl LogReaders {
     }
 }
 
+/// The end of a log is sent apart from what it ends with: an API server that passes a log on by WebSocket loses
+/// what it reads together with the end.
+fn ending_apart(
+    logs: impl Stream<Item = io::Result<Bytes>> + Unpin,
+) -> impl Stream<Item = io::Result<Bytes>> + Unpin {
+    let pause = stream::once(tokio::time::sleep(END_PAUSE));
+    logs.chain(Box::pin(pause.filter_map(|()| ready(None))))
+}
+
 /// The log as frames. At shutdown it ends with an error, so that no client takes its part for the whole log.
 fn until_stopped(
     mut logs: impl Stream<Item = io::Result<Bytes>> + Unpin,
@@ -163,4 +176,23 @@ fn refused(name: &ContainerName, refusal: &Refusal) -> Response<Body> {
         }
     };
     text(status, format!("{}\n", chain(refusal)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_piece_is_sent_before_the_end() {
+        let pieces = stream::iter([Ok(Bytes::from_static(b"last words"))]);
+        let mut logs = ending_apart(pieces);
+        let piece = logs.next().now_or_never().flatten();
+        assert_eq!(piece.unwrap().unwrap(), "last words");
+        assert!(
+            logs.next().now_or_never().is_none(),
+            "there is time to send it"
+        );
+        assert!(logs.next().await.is_none());
+    }
 }

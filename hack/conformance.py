@@ -10,6 +10,7 @@ import argparse
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ PROGRAMS = TARGET + "/tools/kubernetes"
 REGISTRY = "registry.k8s.io"
 PORT = 5001
 DOCUMENT = ROOT + "/docs/conformance.md"
+HEAD = "| spec | result | seconds | kubelet | because |\n|---|---|---|---|---|\n"
 # What upstream's jobs give a node; the rest is for a machine that may lack cgroup v2 and disk space.
 CONFIG = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -157,26 +159,29 @@ def cell(text):
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def known_lines(document):
-    """Rows of an earlier run: name of a spec -> its row."""
-    if not os.path.exists(document):
-        return {}
-    with open(document) as file:
-        rows = [line.rstrip("\n") for line in file if line.startswith("| ") and line.count(" | ") >= 3]
-    return {row.split(" | ")[0][2:]: row for row in rows if not row.startswith("| spec ")}
+def read_document(path):
+    """The text before the table, and the rows of earlier runs: name of a spec -> its row."""
+    if not os.path.exists(path):
+        return "# Conformance\n\n", {}
+    with open(path) as file:
+        text, _, table = file.read().partition(HEAD)
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    return text, {row.split(" | ")[0][2:]: row for row in rows}
 
 
-def write(document, found, version):
-    rows = known_lines(document)
+def write(path, found, version):
+    """Adds what was found to the table of the document; people write the text before the line with the counts."""
+    text, rows = read_document(path)
     for name, (state, seconds, message) in found.items():
         rows[cell(name)] = f"| {cell(name)} | {state} | {seconds} | {version} | {cell(message)[:200]} |"
     states = [row.split(" | ")[1] for row in rows.values()]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    with open(document + ".new", "w") as file:
-        file.write("# Conformance\n\nKubernetes' own node test suite, run unchanged by `make conformance`, which writes this file. "
-                   f"Specs: {counts}.\n\n| spec | result | seconds | kubelet | because |\n|---|---|---|---|---|\n")
-        file.write("".join(f"{rows[name]}\n" for name in sorted(rows)))
-    os.rename(document + ".new", document)
+    text = re.sub(r"Specs: .*\n\n$", "", text)
+    # What did not pass comes first.
+    order = sorted(rows, key=lambda name: (" | passed | " in rows[name], name))
+    with open(path + ".new", "w") as file:
+        file.write(f"{text}Specs: {counts}.\n\n{HEAD}" + "".join(f"{rows[name]}\n" for name in order))
+    os.rename(path + ".new", path)
     return counts
 
 

@@ -4,7 +4,7 @@ use super::{ApiError, Identity, transport::Transport};
 use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, chain, x509};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
@@ -103,7 +103,7 @@ async fn read(
     identity: &Identity,
     named_files: &mut Vec<(PathBuf, FileVersion)>,
 ) -> anyhow::Result<Connection> {
-    let mut file = Kubeconfig::read_from(&identity.kubeconfig)?;
+    let mut file = parsed(&identity.kubeconfig)?;
     let (cluster, user) = current(&file);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
     anyhow::ensure!(
@@ -132,6 +132,27 @@ async fn read(
         url,
         host,
         named: named_files.clone(),
+    })
+}
+
+/// The kubeconfig in a file. Blocking.
+///
+/// # Errors
+/// It cannot be read or decoded. The library's text quotes lines, which have credentials, so only the place remains.
+fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
+    match Kubeconfig::read_from(path) {
+        Err(KubeconfigError::Parse(error)) => {
+            anyhow::bail!("invalid YAML or kubeconfig{}", place(&error))
+        }
+        read => Ok(read?),
+    }
+}
+
+/// Where an error of the YAML parser is.
+pub(super) fn place(error: &serde_yaml::Error) -> String {
+    let location = error.location().filter(|location| location.line() > 0);
+    location.map_or_else(String::new, |at| {
+        format!(" at line {}, column {}", at.line(), at.column())
     })
 }
 
@@ -203,7 +224,7 @@ pub fn kubeconfig_is_valid(path: &Path, now: SystemTime) -> bool {
 
 /// The client certificate and the key of a kubeconfig with a server, PEM. Blocking.
 pub fn kubeconfig_certificate(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
-    let file = Kubeconfig::read_from(path).ok()?;
+    let file = parsed(path).ok()?;
     let (Some(cluster), Some(user)) = current(&file) else {
         return None;
     };
@@ -231,8 +252,7 @@ pub fn write_for_certificate(
     to: &Path,
     certificate: &Path,
 ) -> anyhow::Result<()> {
-    let file = Kubeconfig::read_from(bootstrap)
-        .with_context(|| format!("cannot use {}", bootstrap.display()))?;
+    let file = parsed(bootstrap).with_context(|| format!("cannot use {}", bootstrap.display()))?;
     let (cluster, _) = current(&file);
     let cluster = cluster.context("the bootstrap kubeconfig has no current cluster")?;
     let mut own = json!({ "server": cluster.server });

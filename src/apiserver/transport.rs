@@ -4,7 +4,7 @@
 //! one, and a request that waits for a stream would wait for as long as a watch lives. More watches get more
 //! connections.
 
-use super::ApiError;
+use super::{ApiError, kubeconfig::place};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -14,11 +14,12 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ConfigExt as _},
+    client::{AuthError, Body, ConfigExt as _},
 };
 use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
 use std::{
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -66,14 +67,14 @@ impl Transport {
     /// # Errors
     /// Credentials or authorities that cannot be used.
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
-        let tls = config.rustls_client_config()?;
+        let tls = config.rustls_client_config().map_err(redacted)?;
         let name = config.tls_server_name.clone();
         let server_name = name.map(TryInto::try_into).transpose()?;
         // Not kube's own stack: that speaks HTTP/1.1, logs every failure, retries by itself, and takes its proxy
         // from the environment. The caller logs and retries.
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())
-            .option_layer(config.auth_layer()?)
+            .option_layer(config.auth_layer().map_err(redacted)?)
             .map_err(BoxError::from)
             .service(service_fn(send));
         let lanes = Mutex::new(vec![Lane::new(&tls, server_name.as_ref())]);
@@ -110,7 +111,7 @@ impl Transport {
             request.extensions_mut().insert(pool);
         }
         let sent = self.client.send(request).await;
-        sent.map_err(|error| ApiError::Unreachable(error.into()))
+        sent.map_err(|error| ApiError::Unreachable(redacted(error).into()))
     }
 
     /// A connection with room for a watch.
@@ -125,6 +126,28 @@ impl Transport {
         lanes.push(lane);
         occupied
     }
+}
+
+/// An error without the command line and the output of a credential plugin, which have credentials.
+fn redacted(error: kube::Error) -> anyhow::Error {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
+    while let Some(one) = cause {
+        match one.downcast_ref::<AuthError>() {
+            Some(AuthError::AuthExecRun { out, .. }) => {
+                return anyhow::anyhow!("the credential plugin failed: {}", out.status);
+            }
+            Some(AuthError::AuthExecParse(error)) => {
+                let place = place(error);
+                return anyhow::anyhow!("the output of the credential plugin is invalid{place}");
+            }
+            // Of an auth-provider, which runs a program, too.
+            Some(AuthError::AuthExec(_)) => {
+                return anyhow::anyhow!("the credential plugin failed");
+            }
+            _ => cause = one.source(),
+        }
+    }
+    error.into()
 }
 
 /// By the connection that the request brings along: its authentication is added once, before.

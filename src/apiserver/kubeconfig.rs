@@ -289,7 +289,7 @@ pub fn write_for_certificate(
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let text = format!("{text:#}\n");
-    atomic_file::write(to, text.as_bytes())
+    atomic_file::write_durable(to, text.as_bytes())
         .with_context(|| format!("cannot write {}", to.display()))
 }
 

@@ -35,6 +35,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection without an answer to a ping for this long is dead, so that is noticed within 25 s.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/1.1 has no pings; there the kernel notices a dead connection, within a minute.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
 
 type Pool = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
@@ -163,6 +167,9 @@ impl Lane {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
         let mut connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls.clone())
             .https_or_http();

@@ -1,8 +1,8 @@
 //! HTTP/2 connections to the API server.
 //!
-//! One connection carries all requests and the first [`MAX_WATCHES`] watches: the API server allows 100 streams on
+//! One connection carries most requests and the first [`MAX_WATCHES`] watches: the API server allows 100 streams on
 //! one, and a request that waits for a stream would wait for as long as a watch lives. More watches get more
-//! connections.
+//! connections. The lease and the status of the node have a connection of their own, so that they wait for nothing.
 
 use super::{ApiError, kubeconfig::place};
 use http::{Request, Response};
@@ -49,6 +49,8 @@ pub(super) struct Transport {
     server_name: Option<ServerName<'static>>,
     /// Never empty; the first also carries requests that end.
     lanes: Mutex<Vec<Lane>>,
+    /// For requests that must not wait.
+    urgent: Lane,
 }
 
 struct Lane {
@@ -81,9 +83,11 @@ impl Transport {
             .option_layer(config.auth_layer().map_err(redacted)?)
             .map_err(BoxError::from)
             .service(service_fn(send));
-        let lanes = Mutex::new(vec![Lane::new(&tls, server_name.as_ref())]);
+        let lane = || Lane::new(&tls, server_name.as_ref());
+        let (lanes, urgent) = (Mutex::new(vec![lane()]), lane());
         Ok(Self {
             client: Client::new(service, config.default_namespace.clone()),
+            urgent,
             tls,
             server_name,
             lanes,
@@ -91,8 +95,16 @@ impl Transport {
     }
 
     /// Sends a request that ends.
-    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-        let pool = self.lanes.lock().first().map(|lane| lane.pool.clone());
+    pub(super) async fn send(
+        &self,
+        request: Request<Body>,
+        is_urgent: bool,
+    ) -> Result<Response<Body>, ApiError> {
+        let pool = if is_urgent {
+            Some(self.urgent.pool.clone())
+        } else {
+            self.lanes.lock().first().map(|lane| lane.pool.clone())
+        };
         self.send_by(pool, request).await
     }
 

@@ -170,6 +170,8 @@ impl ApiServer {
     async fn page(self, uri: String) -> Result<Reply, ApiError> {
         let counted = Counted::of(&Method::GET);
         let request = request(Method::GET, uri, Bytes::new(), "")?;
+        // It is never closed.
+        let _permit = self.pages.acquire().await;
         self.admitted().await?;
         let page = self.exchange(counted, request, TIMEOUT).await?;
         Ok(Reply::Page(page))

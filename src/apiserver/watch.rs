@@ -180,9 +180,9 @@ impl ApiServer {
     async fn watch(self, uri: String, lasts: Duration) -> Result<Reply, ApiError> {
         let request = request(Method::GET, uri, Bytes::new(), "")?;
         self.admitted().await?;
-        let connection = self.connected(TIMEOUT).await?;
-        let mut observed = self.observed(Counted::of(&Method::GET));
         let exchange = async {
+            let connection = self.connected(TIMEOUT).await?;
+            let mut observed = self.observed(Counted::of(&Method::GET));
             let (response, slot) = connection.transport()?.watch(request).await?;
             observed.answered(response.status());
             if !response.status().is_success() {

@@ -12,7 +12,7 @@ use std::{
     path::Path,
     time::{Duration, SystemTime},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 async fn server() -> Scripted {
     Scripted::serve(|_| Reply::Json(200, json!({"metadata": {"name": "n1"}}))).await
@@ -194,4 +194,25 @@ fn a_kubeconfig_without_a_valid_certificate_is_not_valid() {
             "{user}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_hangs_holds_up_no_request() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    let path = server.kubeconfig(dir.path());
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    get(&api).await.unwrap();
+    // The kubeconfig changes, and reading it hangs.
+    let fifo = dir.path().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    sleep(Duration::from_millis(1100)).await;
+    let begun = Instant::now();
+    fs::rename(&fifo, &path).unwrap();
+    let got = timeout(Duration::from_secs(5), get(&api)).await;
+    let took = begun.elapsed();
+    // So that the thread that reads it ends.
+    drop(fs::OpenOptions::new().read(true).write(true).open(&path));
+    got.expect("the earlier credentials are used").unwrap();
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }

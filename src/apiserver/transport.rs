@@ -26,7 +26,10 @@ use std::{
     },
     time::Duration,
 };
-use tower::{BoxError, ServiceBuilder, service_fn};
+use tokio::sync::Mutex as AsyncMutex;
+use tower::{
+    BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxService,
+};
 
 /// Watches on one connection.
 const MAX_WATCHES: usize = 64;
@@ -40,11 +43,15 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
+/// Its response has the request with its credentials.
+type Authorizer = BoxService<Request<Body>, Response<Request<Body>>, BoxError>;
 type Pool = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
 /// The connections of one identity.
 pub(super) struct Transport {
     client: Client,
+    /// Adds the credentials to a request, one at a time: a plugin may run for it.
+    authorizer: Arc<AsyncMutex<Authorizer>>,
     tls: ClientConfig,
     server_name: Option<ServerName<'static>>,
     /// Never empty; the first also carries requests that end.
@@ -73,20 +80,27 @@ impl Transport {
     /// # Errors
     /// Credentials or authorities that cannot be used.
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
-        let tls = config.rustls_client_config().map_err(redacted)?;
+        let tls = config.rustls_client_config();
+        let tls = tls.map_err(|error| redacted(error.into()))?;
         let name = config.tls_server_name.clone();
         let server_name = name.map(TryInto::try_into).transpose()?;
         // Not kube's own stack: that speaks HTTP/1.1, logs every failure, retries by itself, and takes its proxy
         // from the environment. The caller logs and retries.
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())
-            .option_layer(config.auth_layer().map_err(redacted)?)
-            .map_err(BoxError::from)
             .service(service_fn(send));
+        let auth = config
+            .auth_layer()
+            .map_err(|error| redacted(error.into()))?;
+        let authorizer = ServiceBuilder::new()
+            .option_layer(auth)
+            .map_err(BoxError::from)
+            .service(service_fn(enclosed));
         let lane = || Lane::new(&tls, server_name.as_ref());
         let (lanes, urgent) = (Mutex::new(vec![lane()]), lane());
         Ok(Self {
             client: Client::new(service, config.default_namespace.clone()),
+            authorizer: Arc::new(AsyncMutex::new(BoxService::new(authorizer))),
             urgent,
             tls,
             server_name,
@@ -121,13 +135,23 @@ impl Transport {
     async fn send_by(
         &self,
         pool: Option<Pool>,
-        mut request: Request<Body>,
+        request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
+        let failed = |error: BoxError| ApiError::Unreachable(redacted(error).into());
+        let mut request = self.authorized(request).await.map_err(failed)?;
         if let Some(pool) = pool {
             request.extensions_mut().insert(pool);
         }
         let sent = self.client.send(request).await;
-        sent.map_err(|error| ApiError::Unreachable(redacted(error).into()))
+        sent.map_err(|error| failed(error.into()))
+    }
+
+    async fn authorized(&self, request: Request<Body>) -> Result<Request<Body>, BoxError> {
+        let mut authorizer = self.authorizer.clone().lock_owned().await;
+        // A plugin that hangs occupies a thread. Its request is given up, and the task waits on with the lock, so that
+        // the next request does not start it again.
+        let task = tokio::spawn(async move { authorizer.ready().await?.call(request).await });
+        task.await?.map(Response::into_body)
     }
 
     /// A connection with room for a watch.
@@ -145,8 +169,8 @@ impl Transport {
 }
 
 /// An error without the command line and the output of a credential plugin, which have credentials.
-fn redacted(error: kube::Error) -> anyhow::Error {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
+fn redacted(error: BoxError) -> anyhow::Error {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error.as_ref());
     while let Some(one) = cause {
         match one.downcast_ref::<AuthError>() {
             Some(AuthError::AuthExecRun { out, .. }) => {
@@ -163,10 +187,14 @@ fn redacted(error: kube::Error) -> anyhow::Error {
             _ => cause = one.source(),
         }
     }
-    error.into()
+    anyhow::Error::from_boxed(error)
 }
 
-/// By the connection that the request brings along: its authentication is added once, before.
+async fn enclosed(request: Request<Body>) -> Result<Response<Request<Body>>, BoxError> {
+    Ok(Response::new(request))
+}
+
+/// By the connection that the request brings along.
 async fn send(mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
     let pool = request.extensions_mut().remove::<Pool>();
     let pool = pool.ok_or("no connection for the request")?;

@@ -216,3 +216,48 @@ async fn a_kubeconfig_that_hangs_holds_up_no_request() {
     got.expect("the earlier credentials are used").unwrap();
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
+
+#[tokio::test]
+async fn a_credential_plugin_that_hangs_is_not_started_for_each_request() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
+    let (plugin, runs) = (dir.path().join("plugin"), dir.path().join("runs"));
+    let soon = jiff::Timestamp::now() + Duration::from_secs(30);
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": TOKEN, "expirationTimestamp": soon},
+    });
+    let hangs = dir.path().join("hangs");
+    let script = format!(
+        "#!/bin/sh\necho >> {}\n[ -e {} ] && sleep 3\necho '{credential}'\n",
+        runs.display(),
+        hangs.display()
+    );
+    fs::write(&plugin, script).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": plugin,
+        "interactiveMode": "Never",
+    });
+    let path = write_kubeconfig(dir.path(), server.port, json!({ "exec": exec }));
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    // Its token is about to expire, so it runs again for each request.
+    get(&api).await.unwrap();
+    fs::write(&hangs, "").unwrap();
+    let started = || fs::read_to_string(&runs).unwrap().len();
+    let before = started();
+    // Their callers give up; the plugin goes on.
+    for _ in 0..10 {
+        let given_up = timeout(Duration::from_millis(100), get(&api)).await;
+        assert!(given_up.is_err());
+    }
+    let hanging = started() - before;
+    assert!((1..=4).contains(&hanging), "{hanging}");
+    fs::remove_file(&hangs).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while get(&api).await.is_err() {
+        assert!(Instant::now() < end);
+    }
+}

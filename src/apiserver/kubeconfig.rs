@@ -29,6 +29,8 @@ pub(super) struct Connection {
     pub(super) host: Arc<str>,
     /// Files that the kubeconfig refers to: certificate, key, token and authorities.
     named: Vec<(PathBuf, FileVersion)>,
+    /// A program that brings the credentials has not run yet.
+    is_pending: bool,
 }
 
 impl Connection {
@@ -38,6 +40,7 @@ impl Connection {
             url: SecretUrl::from(String::new()),
             host: "".into(),
             named,
+            is_pending: false,
         }
     }
 
@@ -47,13 +50,13 @@ impl Connection {
     /// The kubelet has no identity.
     pub(super) fn transport(&self) -> Result<&Transport, ApiError> {
         let transport = self.transport.as_ref();
-        transport.ok_or_else(|| ApiError::Unreachable("no client certificate".into()))
+        transport.ok_or_else(|| ApiError::Unreachable("no credentials".into()))
     }
 
-    /// Whether one of these files has changed. Blocking.
+    /// Whether a program has to run, or one of these files has changed. Blocking.
     fn is_stale(&self) -> bool {
         let mut named = self.named.iter();
-        named.any(|(path, version)| FileVersion::of(path) != *version)
+        self.is_pending || named.any(|(path, version)| FileVersion::of(path) != *version)
     }
 }
 
@@ -72,10 +75,13 @@ pub(super) async fn open(identity: Identity) -> anyhow::Result<Reloaded<Connecti
     .flatten()
     .collect();
     let is_known = AtomicBool::new(false);
+    let is_first = AtomicBool::new(true);
     let read = move || {
         let mut named = Vec::new();
         let path = identity.kubeconfig.display();
-        let read = handle.block_on(read(&identity, &mut named));
+        // A start must not depend on a program that may hang, or fail for now.
+        let runs_programs = !is_first.swap(false, Ordering::Relaxed);
+        let read = handle.block_on(read(&identity, &mut named, runs_programs));
         match read {
             Ok(connection) => {
                 is_known.store(true, Ordering::Relaxed);
@@ -99,9 +105,11 @@ pub(super) async fn open(identity: Identity) -> anyhow::Result<Reloaded<Connecti
     spawn_blocking(open).await?
 }
 
-async fn read(
+/// The connection of the present files; without its transport if that needs a program and none may run.
+pub(super) async fn read(
     identity: &Identity,
     named_files: &mut Vec<(PathBuf, FileVersion)>,
+    runs_programs: bool,
 ) -> anyhow::Result<Connection> {
     let mut file = parsed(&identity.kubeconfig)?;
     let (cluster, user) = current(&file);
@@ -116,6 +124,8 @@ async fn read(
         Some(user) => own_certificate(identity, user)?,
         None => None,
     };
+    let needs_program = own.is_none()
+        && user.is_some_and(|user| user.exec.is_some() || user.auth_provider.is_some());
     if let Some(own) = own {
         let name = user_name(&file);
         let mut users = file.auth_infos.iter_mut();
@@ -127,11 +137,18 @@ async fn read(
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
+    let is_pending = needs_program && !runs_programs;
+    let transport = if is_pending {
+        None
+    } else {
+        Some(Transport::new(&config)?)
+    };
     Ok(Connection {
-        transport: Some(Transport::new(&config)?),
+        transport,
         url,
         host,
         named: named_files.clone(),
+        is_pending,
     })
 }
 

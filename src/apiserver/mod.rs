@@ -169,7 +169,7 @@ impl ApiServer {
                 return Ok(connection);
             }
             if Instant::now() + IDENTITY_INTERVAL >= end {
-                let text = "the kubelet has no client certificate yet";
+                let text = "the kubelet has no credentials yet";
                 return Err(ApiError::Unreachable(text.into()));
             }
             sleep(IDENTITY_INTERVAL).await;

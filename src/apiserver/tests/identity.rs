@@ -77,11 +77,44 @@ async fn a_credential_plugin_brings_the_token() {
         "interactiveMode": "Never",
     });
     let path = write_kubeconfig(dir.path(), server.port, json!({ "exec": exec }));
-    let opening = tokio::spawn(async move { ApiServer::of_kubeconfig(&path).await.unwrap() });
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    sleep(Duration::from_millis(1100)).await;
+    let getting = tokio::spawn(async move { get(&api).await });
     // The only thread of this test is free meanwhile.
     sleep(Duration::from_millis(50)).await;
-    assert!(!opening.is_finished());
-    get(&opening.await.unwrap()).await.unwrap();
+    assert!(!getting.is_finished());
+    getting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_start_does_not_wait_for_a_credential_plugin_and_one_that_fails_runs_again() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
+    let (plugin, works) = (dir.path().join("plugin"), dir.path().join("works"));
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": TOKEN},
+    });
+    let script = format!(
+        "#!/bin/sh\n[ -e {} ] || exit 1\nsleep 2\necho '{credential}'\n",
+        works.display()
+    );
+    fs::write(&plugin, script).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": plugin,
+        "interactiveMode": "Never",
+    });
+    let path = write_kubeconfig(dir.path(), server.port, json!({ "exec": exec }));
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    assert!(format!("{api:?}").contains(&server.port.to_string()));
+    let getting = tokio::spawn(async move { get(&api).await });
+    sleep(Duration::from_millis(1500)).await;
+    assert!(!getting.is_finished());
+    fs::write(&works, "").unwrap();
+    getting.await.unwrap().unwrap();
 }
 
 #[tokio::test]

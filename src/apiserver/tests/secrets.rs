@@ -87,8 +87,13 @@ async fn what_a_credential_plugin_prints_is_in_no_error() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = with_plugin(&server, dir.path(), &failure);
-        let error = ApiServer::of_kubeconfig(&path).await.unwrap_err();
-        let shown = forms(&error);
+        let identity = Identity {
+            kubeconfig: path,
+            certificate: None,
+            is_awaited: false,
+        };
+        let read = crate::apiserver::kubeconfig::read(&identity, &mut Vec::new(), true).await;
+        let shown = forms(&read.err().unwrap());
         assert!(!shown.contains(SECRET), "{failure}: {shown}");
         assert!(shown.contains("credential plugin"), "{failure}: {shown}");
         // When its credentials have expired it runs again, before a request.
@@ -99,6 +104,7 @@ async fn what_a_credential_plugin_prints_is_in_no_error() {
         );
         let path = with_plugin(&server, dir.path(), &script);
         let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+        api.get::<Node>(Place::cluster("n1")).await.unwrap();
         fs::write(&failing, "").unwrap();
         let error = api.get::<Node>(Place::cluster("n1")).await.unwrap_err();
         let shown = forms(&error.into());

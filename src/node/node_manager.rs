@@ -206,7 +206,7 @@ impl NodeManager {
         let node: Node =
             created.map_err(|error| Failure("Unable to register node with API server", error))?;
         tracing::info!(node = self.name(), "Successfully registered node");
-        self.deps.node.set(node);
+        self.deps.node.replace(node);
         self.sent(true);
         Ok(())
     }
@@ -267,7 +267,8 @@ impl NodeManager {
             .patch::<Node>(self.place(), Some("status"), &patch);
         match patched.await {
             Ok(node) => {
-                self.deps.node.set(node);
+                // Newer than what this task has taken from the watch, unless storage was restored.
+                self.deps.node.replace(node);
                 Ok(())
             }
             Err(error) => {

@@ -288,6 +288,25 @@ async fn a_node_that_is_gone_when_its_status_is_sent_is_registered_again() {
 }
 
 #[tokio::test]
+async fn a_response_counts_although_restored_storage_gave_it_an_older_version() {
+    let api = Api {
+        version: 100,
+        ..Api::default()
+    };
+    let world = World::start(api, true).await;
+    world.until(World::is_known).await;
+    let version = |world: &World| {
+        let node = world.node.borrow().clone().unwrap();
+        node.metadata.resource_version.clone().unwrap()
+    };
+    assert_eq!(version(&world), "101");
+    world.api.lock().version = 3;
+    world.state.send_modify(|state| state.runtime_ready = false);
+    world.until(|world| version(world) == "4").await;
+    assert_eq!(world.writes(), [CREATE, PATCH]);
+}
+
+#[tokio::test]
 async fn a_runtime_that_is_not_ready_makes_the_node_unready_at_once_and_back() {
     let world = World::start(Api::default(), true).await;
     world.until(World::is_known).await;

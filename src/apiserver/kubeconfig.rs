@@ -1,6 +1,9 @@
 //! From a kubeconfig file to a client, which is built again when the file, or one that it refers to, changes.
 
-use super::{ApiError, Identity, transport::Transport};
+use super::{
+    ApiError, Identity,
+    transport::{Transport, place},
+};
 use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, chain, x509};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -163,14 +166,6 @@ fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
         }
         read => Ok(read?),
     }
-}
-
-/// Where an error of the YAML parser is.
-pub(super) fn place(error: &serde_yaml::Error) -> String {
-    let location = error.location().filter(|location| location.line() > 0);
-    location.map_or_else(String::new, |at| {
-        format!(" at line {}, column {}", at.line(), at.column())
-    })
 }
 
 /// The credentials that replace those of the kubeconfig: the renewed certificate, if it is valid, or certificate and

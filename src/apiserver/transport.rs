@@ -4,7 +4,7 @@
 //! one, and a request that waits for a stream would wait for as long as a watch lives. More watches get more
 //! connections. The lease and the status of the node have a connection of their own, so that they wait for nothing.
 
-use super::{ApiError, kubeconfig::place};
+use super::ApiError;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -166,6 +166,14 @@ impl Transport {
         lanes.push(lane);
         occupied
     }
+}
+
+/// Where an error of the YAML parser is.
+pub(super) fn place(error: &serde_yaml::Error) -> String {
+    let location = error.location().filter(|location| location.line() > 0);
+    location.map_or_else(String::new, |at| {
+        format!(" at line {}, column {}", at.line(), at.column())
+    })
 }
 
 /// An error without the command line and the output of a credential plugin, which have credentials.

@@ -1,10 +1,13 @@
 //! From a kubeconfig file to a client, which is built again when the file, or one that it refers to, changes.
 
-use super::{ApiError, Identity, transport::Transport};
+use super::{
+    ApiError, Identity,
+    transport::{Transport, place},
+};
 use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, chain, x509};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
@@ -29,6 +32,8 @@ pub(super) struct Connection {
     pub(super) host: Arc<str>,
     /// Files that the kubeconfig refers to: certificate, key, token and authorities.
     named: Vec<(PathBuf, FileVersion)>,
+    /// A program that brings the credentials has not run yet.
+    is_pending: bool,
 }
 
 impl Connection {
@@ -38,6 +43,7 @@ impl Connection {
             url: SecretUrl::from(String::new()),
             host: "".into(),
             named,
+            is_pending: false,
         }
     }
 
@@ -47,13 +53,13 @@ impl Connection {
     /// The kubelet has no identity.
     pub(super) fn transport(&self) -> Result<&Transport, ApiError> {
         let transport = self.transport.as_ref();
-        transport.ok_or_else(|| ApiError::Unreachable("no client certificate".into()))
+        transport.ok_or_else(|| ApiError::Unreachable("no credentials".into()))
     }
 
-    /// Whether one of these files has changed. Blocking.
+    /// Whether a program has to run, or one of these files has changed. Blocking.
     fn is_stale(&self) -> bool {
         let mut named = self.named.iter();
-        named.any(|(path, version)| FileVersion::of(path) != *version)
+        self.is_pending || named.any(|(path, version)| FileVersion::of(path) != *version)
     }
 }
 
@@ -72,10 +78,13 @@ pub(super) async fn open(identity: Identity) -> anyhow::Result<Reloaded<Connecti
     .flatten()
     .collect();
     let is_known = AtomicBool::new(false);
+    let is_first = AtomicBool::new(true);
     let read = move || {
         let mut named = Vec::new();
         let path = identity.kubeconfig.display();
-        let read = handle.block_on(read(&identity, &mut named));
+        // A start must not depend on a program that may hang, or fail for now.
+        let runs_programs = !is_first.swap(false, Ordering::Relaxed);
+        let read = handle.block_on(read(&identity, &mut named, runs_programs));
         match read {
             Ok(connection) => {
                 is_known.store(true, Ordering::Relaxed);
@@ -99,11 +108,13 @@ pub(super) async fn open(identity: Identity) -> anyhow::Result<Reloaded<Connecti
     spawn_blocking(open).await?
 }
 
-async fn read(
+/// The connection of the present files; without its transport if that needs a program and none may run.
+pub(super) async fn read(
     identity: &Identity,
     named_files: &mut Vec<(PathBuf, FileVersion)>,
+    runs_programs: bool,
 ) -> anyhow::Result<Connection> {
-    let mut file = Kubeconfig::read_from(&identity.kubeconfig)?;
+    let mut file = parsed(&identity.kubeconfig)?;
     let (cluster, user) = current(&file);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
     anyhow::ensure!(
@@ -116,6 +127,8 @@ async fn read(
         Some(user) => own_certificate(identity, user)?,
         None => None,
     };
+    let needs_program = own.is_none()
+        && user.is_some_and(|user| user.exec.is_some() || user.auth_provider.is_some());
     if let Some(own) = own {
         let name = user_name(&file);
         let mut users = file.auth_infos.iter_mut();
@@ -127,12 +140,32 @@ async fn read(
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
+    let is_pending = needs_program && !runs_programs;
+    let transport = if is_pending {
+        None
+    } else {
+        Some(Transport::new(&config)?)
+    };
     Ok(Connection {
-        transport: Some(Transport::new(&config)?),
+        transport,
         url,
         host,
         named: named_files.clone(),
+        is_pending,
     })
+}
+
+/// The kubeconfig in a file. Blocking.
+///
+/// # Errors
+/// It cannot be read or decoded. The library's text quotes lines, which have credentials, so only the place remains.
+fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
+    match Kubeconfig::read_from(path) {
+        Err(KubeconfigError::Parse(error)) => {
+            anyhow::bail!("invalid YAML or kubeconfig{}", place(&error))
+        }
+        read => Ok(read?),
+    }
 }
 
 /// The credentials that replace those of the kubeconfig: the renewed certificate, if it is valid, or certificate and
@@ -203,7 +236,7 @@ pub fn kubeconfig_is_valid(path: &Path, now: SystemTime) -> bool {
 
 /// The client certificate and the key of a kubeconfig with a server, PEM. Blocking.
 pub fn kubeconfig_certificate(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
-    let file = Kubeconfig::read_from(path).ok()?;
+    let file = parsed(path).ok()?;
     let (Some(cluster), Some(user)) = current(&file) else {
         return None;
     };
@@ -231,8 +264,7 @@ pub fn write_for_certificate(
     to: &Path,
     certificate: &Path,
 ) -> anyhow::Result<()> {
-    let file = Kubeconfig::read_from(bootstrap)
-        .with_context(|| format!("cannot use {}", bootstrap.display()))?;
+    let file = parsed(bootstrap).with_context(|| format!("cannot use {}", bootstrap.display()))?;
     let (cluster, _) = current(&file);
     let cluster = cluster.context("the bootstrap kubeconfig has no current cluster")?;
     let mut own = json!({ "server": cluster.server });
@@ -269,7 +301,7 @@ pub fn write_for_certificate(
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let text = format!("{text:#}\n");
-    atomic_file::write(to, text.as_bytes())
+    atomic_file::write_durable(to, text.as_bytes())
         .with_context(|| format!("cannot write {}", to.display()))
 }
 

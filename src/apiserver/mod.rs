@@ -45,12 +45,15 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, Semaphore},
     time::{Instant, sleep, timeout},
 };
 
 /// How long a request may wait for its place in the rate, before its own deadline begins.
 const RATE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Pages of lists that are requested at once.
+const MAX_PAGES: usize = 16;
 
 /// How often a request that waits for an identity checks for it.
 const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
@@ -62,6 +65,10 @@ pub struct ApiServer {
     metrics: Option<RequestMetrics>,
     /// First come, first served: who waits holds the lock.
     rate: Option<Arc<Mutex<Rate>>>,
+    /// Whether requests have a connection of their own.
+    is_urgent: bool,
+    /// Pages of lists under way: each may be large, and many kinds are listed at once after a start.
+    pages: Arc<Semaphore>,
 }
 
 /// Where the kubelet's credentials are.
@@ -107,6 +114,8 @@ impl ApiServer {
             connection,
             metrics: None,
             rate: None,
+            is_urgent: false,
+            pages: Arc::new(Semaphore::new(MAX_PAGES)),
         })
     }
 
@@ -117,13 +126,13 @@ impl ApiServer {
         Self { rate, ..self }
     }
 
-    /// The same without that limit, for the lease: it is one request in ten seconds, and a node whose lease waits
-    /// behind a thousand status patches counts as lost.
+    /// The same without that limit and with a connection of its own, for the lease and the status of the node: they
+    /// are few, and a node whose lease waits behind a thousand status patches counts as lost.
     #[must_use]
     pub fn unlimited(&self) -> Self {
-        let rate = None;
         Self {
-            rate,
+            rate: None,
+            is_urgent: true,
             ..self.clone()
         }
     }
@@ -160,7 +169,7 @@ impl ApiServer {
                 return Ok(connection);
             }
             if Instant::now() + IDENTITY_INTERVAL >= end {
-                let text = "the kubelet has no client certificate yet";
+                let text = "the kubelet has no credentials yet";
                 return Err(ApiError::Unreachable(text.into()));
             }
             sleep(IDENTITY_INTERVAL).await;

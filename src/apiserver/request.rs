@@ -225,17 +225,21 @@ impl ApiServer {
         self.exchange(counted, request, TIMEOUT).await
     }
 
-    /// Sends a request and reads the response to its end, within a deadline.
+    /// Sends a request and reads the response to its end, within a deadline, which holds for reading the credentials,
+    /// too.
     pub(super) async fn exchange(
         &self,
         counted: Counted,
         request: Request<Body>,
         deadline: Duration,
     ) -> Result<Bytes, ApiError> {
-        let connection = self.connected(deadline).await?;
-        let mut observed = self.observed(counted);
         let exchange = async {
-            let response = connection.transport()?.send(request).await?;
+            let connection = self.connected(deadline).await?;
+            let mut observed = self.observed(counted);
+            let response = connection
+                .transport()?
+                .send(request, self.is_urgent)
+                .await?;
             observed.answered(response.status());
             whole(response).await
         };

@@ -1,8 +1,8 @@
 //! HTTP/2 connections to the API server.
 //!
-//! One connection carries all requests and the first [`MAX_WATCHES`] watches: the API server allows 100 streams on
+//! One connection carries most requests and the first [`MAX_WATCHES`] watches: the API server allows 100 streams on
 //! one, and a request that waits for a stream would wait for as long as a watch lives. More watches get more
-//! connections.
+//! connections. The lease and the status of the node have a connection of their own, so that they wait for nothing.
 
 use super::ApiError;
 use http::{Request, Response};
@@ -14,18 +14,22 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ConfigExt as _},
+    client::{AuthError, Body, ConfigExt as _},
 };
 use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
 use std::{
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tower::{BoxError, ServiceBuilder, service_fn};
+use tokio::sync::Mutex as AsyncMutex;
+use tower::{
+    BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxService,
+};
 
 /// Watches on one connection.
 const MAX_WATCHES: usize = 64;
@@ -34,16 +38,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection without an answer to a ping for this long is dead, so that is noticed within 25 s.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/1.1 has no pings; there the kernel notices a dead connection, within a minute.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
 
+/// Its response has the request with its credentials.
+type Authorizer = BoxService<Request<Body>, Response<Request<Body>>, BoxError>;
 type Pool = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
 /// The connections of one identity.
 pub(super) struct Transport {
     client: Client,
+    /// Adds the credentials to a request, one at a time: a plugin may run for it.
+    authorizer: Arc<AsyncMutex<Authorizer>>,
     tls: ClientConfig,
     server_name: Option<ServerName<'static>>,
     /// Never empty; the first also carries requests that end.
     lanes: Mutex<Vec<Lane>>,
+    /// For requests that must not wait.
+    urgent: Lane,
 }
 
 struct Lane {
@@ -66,19 +80,28 @@ impl Transport {
     /// # Errors
     /// Credentials or authorities that cannot be used.
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
-        let tls = config.rustls_client_config()?;
+        let tls = config.rustls_client_config();
+        let tls = tls.map_err(|error| redacted(error.into()))?;
         let name = config.tls_server_name.clone();
         let server_name = name.map(TryInto::try_into).transpose()?;
         // Not kube's own stack: that speaks HTTP/1.1, logs every failure, retries by itself, and takes its proxy
         // from the environment. The caller logs and retries.
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())
-            .option_layer(config.auth_layer()?)
-            .map_err(BoxError::from)
             .service(service_fn(send));
-        let lanes = Mutex::new(vec![Lane::new(&tls, server_name.as_ref())]);
+        let auth = config
+            .auth_layer()
+            .map_err(|error| redacted(error.into()))?;
+        let authorizer = ServiceBuilder::new()
+            .option_layer(auth)
+            .map_err(BoxError::from)
+            .service(service_fn(enclosed));
+        let lane = || Lane::new(&tls, server_name.as_ref());
+        let (lanes, urgent) = (Mutex::new(vec![lane()]), lane());
         Ok(Self {
             client: Client::new(service, config.default_namespace.clone()),
+            authorizer: Arc::new(AsyncMutex::new(BoxService::new(authorizer))),
+            urgent,
             tls,
             server_name,
             lanes,
@@ -86,8 +109,16 @@ impl Transport {
     }
 
     /// Sends a request that ends.
-    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Body>, ApiError> {
-        let pool = self.lanes.lock().first().map(|lane| lane.pool.clone());
+    pub(super) async fn send(
+        &self,
+        request: Request<Body>,
+        is_urgent: bool,
+    ) -> Result<Response<Body>, ApiError> {
+        let pool = if is_urgent {
+            Some(self.urgent.pool.clone())
+        } else {
+            self.lanes.lock().first().map(|lane| lane.pool.clone())
+        };
         self.send_by(pool, request).await
     }
 
@@ -104,13 +135,23 @@ impl Transport {
     async fn send_by(
         &self,
         pool: Option<Pool>,
-        mut request: Request<Body>,
+        request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
+        let failed = |error: BoxError| ApiError::Unreachable(redacted(error).into());
+        let mut request = self.authorized(request).await.map_err(failed)?;
         if let Some(pool) = pool {
             request.extensions_mut().insert(pool);
         }
         let sent = self.client.send(request).await;
-        sent.map_err(|error| ApiError::Unreachable(error.into()))
+        sent.map_err(|error| failed(error.into()))
+    }
+
+    async fn authorized(&self, request: Request<Body>) -> Result<Request<Body>, BoxError> {
+        let mut authorizer = self.authorizer.clone().lock_owned().await;
+        // A plugin that hangs occupies a thread. Its request is given up, and the task waits on with the lock, so that
+        // the next request does not start it again.
+        let task = tokio::spawn(async move { authorizer.ready().await?.call(request).await });
+        task.await?.map(Response::into_body)
     }
 
     /// A connection with room for a watch.
@@ -127,7 +168,41 @@ impl Transport {
     }
 }
 
-/// By the connection that the request brings along: its authentication is added once, before.
+/// Where an error of the YAML parser is.
+pub(super) fn place(error: &serde_yaml::Error) -> String {
+    let location = error.location().filter(|location| location.line() > 0);
+    location.map_or_else(String::new, |at| {
+        format!(" at line {}, column {}", at.line(), at.column())
+    })
+}
+
+/// An error without the command line and the output of a credential plugin, which have credentials.
+fn redacted(error: BoxError) -> anyhow::Error {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error.as_ref());
+    while let Some(one) = cause {
+        match one.downcast_ref::<AuthError>() {
+            Some(AuthError::AuthExecRun { out, .. }) => {
+                return anyhow::anyhow!("the credential plugin failed: {}", out.status);
+            }
+            Some(AuthError::AuthExecParse(error)) => {
+                let place = place(error);
+                return anyhow::anyhow!("the output of the credential plugin is invalid{place}");
+            }
+            // Of an auth-provider, which runs a program, too.
+            Some(AuthError::AuthExec(_)) => {
+                return anyhow::anyhow!("the credential plugin failed");
+            }
+            _ => cause = one.source(),
+        }
+    }
+    anyhow::Error::from_boxed(error)
+}
+
+async fn enclosed(request: Request<Body>) -> Result<Response<Request<Body>>, BoxError> {
+    Ok(Response::new(request))
+}
+
+/// By the connection that the request brings along.
 async fn send(mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
     let pool = request.extensions_mut().remove::<Pool>();
     let pool = pool.ok_or("no connection for the request")?;
@@ -140,6 +215,9 @@ impl Lane {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
         let mut connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls.clone())
             .https_or_http();

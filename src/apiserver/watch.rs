@@ -29,6 +29,8 @@ const WATCH_GRACE: Duration = Duration::from_secs(30);
 const MAX_EVENT: usize = 32 * 1024 * 1024;
 /// A watch that ends before that without an event counts as a failure.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// A watch that stood for this long makes the delay the first one again, as an event does.
+const LONG_WATCH: Duration = MAX_DELAY;
 /// The delay before the next try doubles from the first to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(10);
@@ -168,6 +170,8 @@ impl ApiServer {
     async fn page(self, uri: String) -> Result<Reply, ApiError> {
         let counted = Counted::of(&Method::GET);
         let request = request(Method::GET, uri, Bytes::new(), "")?;
+        // It is never closed.
+        let _permit = self.pages.acquire().await;
         self.admitted().await?;
         let page = self.exchange(counted, request, TIMEOUT).await?;
         Ok(Reply::Page(page))
@@ -176,9 +180,9 @@ impl ApiServer {
     async fn watch(self, uri: String, lasts: Duration) -> Result<Reply, ApiError> {
         let request = request(Method::GET, uri, Bytes::new(), "")?;
         self.admitted().await?;
-        let connection = self.connected(TIMEOUT).await?;
-        let mut observed = self.observed(Counted::of(&Method::GET));
         let exchange = async {
+            let connection = self.connected(TIMEOUT).await?;
+            let mut observed = self.observed(Counted::of(&Method::GET));
             let (response, slot) = connection.transport()?.watch(request).await?;
             observed.answered(response.status());
             if !response.status().is_success() {
@@ -210,13 +214,10 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         loop {
             sleep_until(self.next_try).await;
             match self.step().await {
-                Ok(Some(event)) => {
-                    self.delay = None;
-                    return event;
-                }
+                Ok(Some(event)) => return event,
                 Ok(None) => {}
                 Err(error) => {
-                    self.stream = None;
+                    self.closed();
                     self.listed = Listed::default();
                     // Where an event is unreadable the same version would bring it again.
                     if error.is_gone() || matches!(error, ApiError::Unreadable(_)) {
@@ -259,6 +260,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         match parsed(&line)? {
             Line::Event(event, version) => {
                 self.version = version.or(self.version.take());
+                self.delay = None;
                 Ok(Some(event))
             }
             Line::Bookmark(version) => {
@@ -270,9 +272,18 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         }
     }
 
+    fn closed(&mut self) -> Option<Stream> {
+        let ended = self.stream.take();
+        let opened = ended.as_ref().map(|stream| stream.opened);
+        if opened.is_some_and(|opened| opened.elapsed() >= LONG_WATCH) {
+            self.delay = None;
+        }
+        ended
+    }
+
     /// The watch ended at its time. The next one begins where it stopped, and later if the server ends each at once.
     fn ended(&mut self) {
-        let ended = self.stream.take();
+        let ended = self.closed();
         if ended.is_some_and(|it| it.has_events || it.opened.elapsed() >= SHORT_WATCH) {
             self.next_try = Instant::now() + FIRST_DELAY.mul_f64(fastrand::f64());
         } else {

@@ -13,6 +13,7 @@ use crate::{
     server::tls::ServingCertificate,
 };
 use std::net::IpAddr;
+use tokio::task::spawn_blocking;
 
 /// The client of the API server, unless this is a node of its own.
 ///
@@ -26,7 +27,10 @@ pub(super) async fn open_api(
         return Ok(None);
     };
     let identity = &config.identity;
-    let renewed = FileStore::new(&identity.cert_dir, CLIENT).current_path();
+    let store = FileStore::new(&identity.cert_dir, CLIENT);
+    let renewed = store.current_path();
+    // Before it is read.
+    spawn_blocking(move || store.recover()).await?;
     let api = ApiServer::open(Identity {
         kubeconfig,
         certificate: identity.rotate_certificates.then_some(renewed),

@@ -74,7 +74,7 @@ pub(super) async fn start(
     let read = move || (machine(&facts, &root, storage), has_checkpoint(&root));
     let (machine, has_checkpoint) = tokio::task::spawn_blocking(read).await?;
     let manager = NodeManager::new(node_manager::Deps {
-        api,
+        api: api.unlimited(),
         node: parts.node_object,
         events: parts.events,
         runtime,

@@ -11,6 +11,28 @@ use std::{
 /// `spawn_blocking`. The data survives a killed process; it is not synced to disk, because after a
 /// power cut the containers it describes are gone too.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, |_| Ok(()))
+}
+
+/// The same for what a power cut must neither lose nor empty: the file is on disk before it has its name, and the
+/// name before this returns.
+pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, fs::File::sync_all)?;
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+/// Brings the names of a directory to disk. Blocking.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    // The parent of a bare file name.
+    let is_empty = path.as_os_str().is_empty();
+    fs::File::open(if is_empty { Path::new(".") } else { path })?.sync_all()
+}
+
+fn replace(
+    path: &Path,
+    bytes: &[u8],
+    sync: impl FnOnce(&fs::File) -> io::Result<()>,
+) -> io::Result<()> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     use std::os::unix::fs::OpenOptionsExt;
     let name = path
@@ -25,7 +47,10 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&temporary)
-        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            sync(&file)
+        })
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
@@ -49,6 +74,8 @@ mod tests {
         write(&path, b"a long first version").unwrap();
         write(&path, b"short").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"short");
+        write_durable(&path, b"durable").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"durable");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -57,5 +84,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("missing").join("state.json");
         assert!(write(&path, b"x").is_err());
+        assert!(write_durable(&path, b"x").is_err());
+    }
+
+    #[test]
+    fn what_is_not_on_disk_gets_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key.pem");
+        write(&path, b"old").unwrap();
+        let fails = |_: &fs::File| Err(io::ErrorKind::StorageFull.into());
+        assert!(replace(&path, b"new", fails).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

@@ -9,10 +9,16 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{task::spawn_blocking, time::Instant};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
 
 /// How often the files are checked at most, and only when the value is used.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a use of the value waits for a check.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Makes the value of the files. Blocking.
 type Read<T> = Box<dyn Fn() -> anyhow::Result<T> + Send + Sync>;
@@ -105,8 +111,8 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         self.state.lock().value.clone()
     }
 
-    /// The value of the files as they were at most a second before. Does not wait for a check that is under
-    /// way already.
+    /// The value of the files as they were at most a second before, or the earlier one if they cannot be read within
+    /// another. Does not wait for a check that is under way already.
     pub async fn current(self: &Arc<Self>) -> Arc<T> {
         {
             let mut state = self.state.lock();
@@ -117,8 +123,9 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             (state.checking, state.next_check) = (true, now + CHECK_INTERVAL);
         }
         let own = self.clone();
-        // It goes on if the caller is cancelled, so the mark is always taken away again.
-        if let Err(error) = spawn_blocking(move || own.check()).await {
+        // It goes on if the caller is cancelled or waits no longer, so the mark is always taken away again.
+        let checked = timeout(MAX_WAIT, spawn_blocking(move || own.check())).await;
+        if let Ok(Err(error)) = checked {
             tracing::error!(what = self.what, %error, "Checking files for changes failed");
             self.state.lock().checking = false;
         }

@@ -1,7 +1,7 @@
 //! The lease of the node: the sign of life that controllers go by.
 //!
 //! * Owns: the Lease object of the node; the task `node.lease`.
-//! * Woken by: a timer.
+//! * Woken by: a timer, and the Node object when there is no lease yet.
 //! * Publishes: nothing.
 //! * Must never depend on pods or the runtime: it says that this process lives.
 //! * Answers to upstream's `k8s.io/component-helpers/apimachinery/lease`.
@@ -119,17 +119,21 @@ impl NodeLease {
     }
 
     async fn work(&mut self) {
-        // It cannot be made before there is an object that it belongs to.
-        let _ = self.node.wait_for(Option::is_some).await;
         let seconds = u64::try_from(self.seconds).unwrap_or(1);
         let period = Duration::from_secs(seconds) / RENEWALS;
         loop {
             self.renew().await;
-            sleep(period.mul_f64(1.0 + JITTER * fastrand::f64())).await;
+            let pause = sleep(period.mul_f64(1.0 + JITTER * fastrand::f64()));
+            let is_missing = self.lease.is_none();
+            tokio::select! {
+                () = pause => {}
+                Ok(_) = self.node.wait_for(Option::is_some), if is_missing => {}
+            }
         }
     }
 
-    /// Tries until it is renewed.
+    /// Tries until it is renewed. One that is there is renewed also while the Node object is unknown; none is made
+    /// then, because it would belong to nothing.
     async fn renew(&mut self) {
         let mut delay = FIRST_DELAY;
         while let Err(error) = self.try_renew().await {
@@ -149,6 +153,9 @@ impl NodeLease {
             None => self.read().await?,
         };
         let node = self.node.borrow().clone();
+        if known.is_none() && node.is_none() {
+            return Ok(());
+        }
         let uid = node.and_then(|node| node.metadata.uid.clone());
         let now = Timestamp::now();
         let next = renewed(

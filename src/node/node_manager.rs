@@ -9,7 +9,7 @@
 use crate::{
     apiserver::{ApiError, ApiServer, Patch, Place, Selection, WatchEvent},
     base::chain,
-    node::node_status::{self, Facts, Generated, Machine, RuntimeFacts, StatusSettings},
+    node::node_status::{self, Facts, Generated, Machine, Refused, RuntimeFacts, StatusSettings},
     node::registration::{self, RegistrationSettings},
     pods::pleg::RuntimeStateReader,
     state::events::{EventRecorder, ObjectRef},
@@ -69,8 +69,8 @@ pub struct NodeManager {
     unschedulable: bool,
     rebooted: bool,
     report_due: Instant,
-    /// What the API server did not take although it accepted the request: it is of another version.
-    refused: Option<Value>,
+    /// What the response to the last patch lacked.
+    refused: Option<Refused>,
     delay: Option<Duration>,
     next_try: Instant,
 }
@@ -206,7 +206,7 @@ impl NodeManager {
         let node: Node =
             created.map_err(|error| Failure("Unable to register node with API server", error))?;
         tracing::info!(node = self.name(), "Successfully registered node");
-        self.deps.node.set(node);
+        self.deps.node.replace(node);
         self.sent(true);
         Ok(())
     }
@@ -240,9 +240,12 @@ impl NodeManager {
             self.deps.events.warning(&object, "Rebooted", message);
         }
         let difference = node_status::difference(node, &generated, false);
-        let difference = difference.map(node_status::without_times);
-        let changed = difference.is_some() && difference != self.refused;
-        if !changed && Instant::now() < self.report_due {
+        let (period, now) = (self.deps.update_period, Instant::now());
+        let changed = difference.is_some_and(|difference| {
+            let refused = self.refused.as_ref();
+            refused.is_none_or(|refused| refused.permits(&difference, period, now))
+        });
+        if !changed && now < self.report_due {
             return Ok(());
         }
         if let Some(patch) = node_status::difference(node, &generated, true) {
@@ -251,7 +254,7 @@ impl NodeManager {
         }
         let taken = self.deps.node.get();
         let refused = taken.and_then(|node| node_status::difference(&node, &generated, false));
-        self.refused = refused.map(node_status::without_times);
+        self.refused = refused.map(|difference| Refused::new(difference, Instant::now()));
         self.sent(changed);
         Ok(())
     }
@@ -264,7 +267,8 @@ impl NodeManager {
             .patch::<Node>(self.place(), Some("status"), &patch);
         match patched.await {
             Ok(node) => {
-                self.deps.node.set(node);
+                // Newer than what this task has taken from the watch, unless storage was restored.
+                self.deps.node.replace(node);
                 Ok(())
             }
             Err(error) => {

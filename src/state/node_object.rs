@@ -3,7 +3,7 @@
 //! * Owns: its newest known version; none before it was read, and after it was deleted.
 //! * Woken by: the task that registers the node, its one writer.
 //! * Publishes: labels, taints, allocatable and addresses for other parts.
-//! * Must never go back to an older version.
+//! * Must never go back to an older version that the watch delivers late.
 
 use k8s_openapi::api::core::v1::Node;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl NodeObjectWriter {
         self.0.borrow().clone()
     }
 
-    /// Takes a version unless a newer one is known: the response to a request may overtake the watch.
+    /// Takes a version of the watch unless a newer one is known: the response to a request may overtake it.
     pub fn set(&self, node: Node) {
         self.0.send_if_modified(|known| {
             let newer = known.as_deref().is_none_or(|known| is_newer(&node, known));
@@ -44,7 +44,8 @@ impl NodeObjectWriter {
         });
     }
 
-    /// Takes what a list says, however old it looks: storage may have been restored from a backup.
+    /// Takes what a list or the response to a request says, however old it looks: storage may have been restored from a
+    /// backup.
     pub fn replace(&self, node: Node) {
         self.0.send_replace(Some(Arc::new(node)));
     }

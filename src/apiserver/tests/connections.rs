@@ -5,7 +5,7 @@ use super::{
     watches::{pod, watched},
     *,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -85,4 +85,99 @@ async fn a_connection_that_is_silently_dead_is_noticed_and_the_watch_resumes() {
     assert!(matches!(event, WatchEvent::Deleted(_)), "{event:?}");
     resumed.await.unwrap();
     drop(api);
+}
+
+#[tokio::test]
+async fn the_lease_does_not_wait_for_a_stream_however_many_requests_hang() {
+    let server = Scripted::serve(|request| match request.parameter("watch") {
+        None if request.path.ends_with("/n1") => Reply::Json(200, json!({"metadata": {}})),
+        _ => Reply::Silence,
+    })
+    .await;
+    let api = client(&server).await;
+    api.get::<Node>(Place::cluster("n1")).await.unwrap();
+    // More than the server allows on one connection.
+    let hanging: Vec<_> = (0..130)
+        .map(|_| {
+            let api = api.clone();
+            tokio::spawn(async move { api.get::<Node>(Place::cluster("hangs")).await.map(drop) })
+        })
+        .collect();
+    let full = async {
+        while server.received().len() < 101 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), full).await.unwrap();
+    let urgent = api.unlimited();
+    let got = timeout(
+        Duration::from_secs(5),
+        urgent.get::<Node>(Place::cluster("n1")),
+    );
+    got.await.expect("it does not wait").unwrap();
+    assert_eq!(server.connections(), 2);
+    for task in hanging {
+        task.abort();
+    }
+}
+
+#[tokio::test]
+async fn no_more_than_sixteen_pages_of_lists_are_requested_at_once() {
+    let server = Scripted::serve(|request| match request.parameter("watch") {
+        None if request.path.ends_with("/n1") => Reply::Json(200, json!({"metadata": {}})),
+        _ => Reply::Silence,
+    })
+    .await;
+    let api = client(&server).await;
+    let lists: Vec<_> = (0..40)
+        .map(|_| {
+            let mut watch = api.list_watch::<Pod>(Selection::default());
+            tokio::spawn(async move { drop(watch.next().await) })
+        })
+        .collect();
+    let begun = async {
+        while server.received().len() < 16 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), begun).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(server.received().len(), 16);
+    // Other requests do not wait for them, and one that is given up makes room.
+    api.get::<Node>(Place::cluster("n1")).await.unwrap();
+    for task in lists.iter().take(20) {
+        task.abort();
+    }
+    let next = async {
+        while server.received().len() <= 17 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), next).await.unwrap();
+    for task in lists {
+        task.abort();
+    }
+}
+
+/// Whether the kernel checks idle connections to a port: their timer in `/proc/net/tcp` is that of keepalive.
+fn has_keepalive(port: u16) -> bool {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let remote = format!("0100007F:{port:04X}");
+    table.lines().any(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        fields.get(2) == Some(&remote.as_str())
+            && fields.get(5).is_some_and(|timer| timer.starts_with("02:"))
+    })
+}
+
+#[tokio::test]
+async fn the_kernel_checks_connections_for_servers_without_pings() {
+    let (server, _api, _watch) = watched().await;
+    let waiting = async {
+        while !has_keepalive(server.port) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let found = timeout(Duration::from_secs(10), waiting).await;
+    assert!(found.is_ok(), "no keepalive");
 }

@@ -12,7 +12,7 @@ use std::{
     path::Path,
     time::{Duration, SystemTime},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 async fn server() -> Scripted {
     Scripted::serve(|_| Reply::Json(200, json!({"metadata": {"name": "n1"}}))).await
@@ -77,11 +77,44 @@ async fn a_credential_plugin_brings_the_token() {
         "interactiveMode": "Never",
     });
     let path = write_kubeconfig(dir.path(), server.port, json!({ "exec": exec }));
-    let opening = tokio::spawn(async move { ApiServer::of_kubeconfig(&path).await.unwrap() });
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    sleep(Duration::from_millis(1100)).await;
+    let getting = tokio::spawn(async move { get(&api).await });
     // The only thread of this test is free meanwhile.
     sleep(Duration::from_millis(50)).await;
-    assert!(!opening.is_finished());
-    get(&opening.await.unwrap()).await.unwrap();
+    assert!(!getting.is_finished());
+    getting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_start_does_not_wait_for_a_credential_plugin_and_one_that_fails_runs_again() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
+    let (plugin, works) = (dir.path().join("plugin"), dir.path().join("works"));
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": TOKEN},
+    });
+    let script = format!(
+        "#!/bin/sh\n[ -e {} ] || exit 1\nsleep 2\necho '{credential}'\n",
+        works.display()
+    );
+    fs::write(&plugin, script).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": plugin,
+        "interactiveMode": "Never",
+    });
+    let path = write_kubeconfig(dir.path(), server.port, json!({ "exec": exec }));
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    assert!(format!("{api:?}").contains(&server.port.to_string()));
+    let getting = tokio::spawn(async move { get(&api).await });
+    sleep(Duration::from_millis(1500)).await;
+    assert!(!getting.is_finished());
+    fs::write(&works, "").unwrap();
+    getting.await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -193,5 +226,71 @@ fn a_kubeconfig_without_a_valid_certificate_is_not_valid() {
             expected,
             "{user}"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_hangs_holds_up_no_request() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    let path = server.kubeconfig(dir.path());
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    get(&api).await.unwrap();
+    // The kubeconfig changes, and reading it hangs.
+    let fifo = dir.path().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    sleep(Duration::from_millis(1100)).await;
+    let begun = Instant::now();
+    fs::rename(&fifo, &path).unwrap();
+    let got = timeout(Duration::from_secs(5), get(&api)).await;
+    let took = begun.elapsed();
+    // So that the thread that reads it ends.
+    drop(fs::OpenOptions::new().read(true).write(true).open(&path));
+    got.expect("the earlier credentials are used").unwrap();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_credential_plugin_that_hangs_is_not_started_for_each_request() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("cluster.crt"), server.authority()).unwrap();
+    let (plugin, runs) = (dir.path().join("plugin"), dir.path().join("runs"));
+    let soon = jiff::Timestamp::now() + Duration::from_secs(30);
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": TOKEN, "expirationTimestamp": soon},
+    });
+    let hangs = dir.path().join("hangs");
+    let script = format!(
+        "#!/bin/sh\necho >> {}\n[ -e {} ] && sleep 3\necho '{credential}'\n",
+        runs.display(),
+        hangs.display()
+    );
+    fs::write(&plugin, script).unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": plugin,
+        "interactiveMode": "Never",
+    });
+    let path = write_kubeconfig(dir.path(), server.port, json!({ "exec": exec }));
+    let api = ApiServer::of_kubeconfig(&path).await.unwrap();
+    // Its token is about to expire, so it runs again for each request.
+    get(&api).await.unwrap();
+    fs::write(&hangs, "").unwrap();
+    let started = || fs::read_to_string(&runs).unwrap().len();
+    let before = started();
+    // Their callers give up; the plugin goes on.
+    for _ in 0..10 {
+        let given_up = timeout(Duration::from_millis(100), get(&api)).await;
+        assert!(given_up.is_err());
+    }
+    let hanging = started() - before;
+    assert!((1..=4).contains(&hanging), "{hanging}");
+    fs::remove_file(&hangs).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while get(&api).await.is_err() {
+        assert!(Instant::now() < end);
     }
 }

@@ -4,6 +4,7 @@ mod connections;
 mod identity;
 mod renewed;
 mod requests;
+mod secrets;
 #[allow(unreachable_pub)]
 pub(crate) mod scripted;
 mod watches;

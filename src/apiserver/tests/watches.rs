@@ -8,7 +8,10 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::{collections::VecDeque, ops::Deref, time::Duration};
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout, timeout_at},
+};
 
 /// A server that lists what it is set to, and hands the writers of its watches to the test.
 pub(super) struct Watched {
@@ -334,6 +337,33 @@ async fn a_watch_that_the_server_ends_at_once_is_tried_ever_more_seldom() {
     // After 0.2, 0.4, 0.8 and 1.6 s at the earliest.
     let tries = ended.load(Ordering::SeqCst);
     assert!((3..=4).contains(&tries), "{tries}");
+}
+
+#[tokio::test]
+async fn a_server_that_lists_well_and_fails_each_watch_is_tried_ever_more_seldom() {
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired"});
+    for in_stream in [false, true] {
+        let line = event("ERROR", gone.clone()).to_string() + "\n";
+        let server = Scripted::serve(move |request| match request.parameter("watch") {
+            None => list("1", &[], None),
+            Some(_) if in_stream => Reply::Bytes(200, line.clone().into_bytes()),
+            Some(_) => Reply::status(410, "Expired"),
+        })
+        .await;
+        let mut watch = client(&server)
+            .await
+            .list_watch::<Pod>(Selection::default());
+        let begun = Instant::now();
+        let end = begun + Duration::from_secs(3);
+        while timeout_at(end, watch.next()).await.is_ok() {}
+        // At once, and after 0.2, 0.4, 0.8 and 1.6 s at the earliest.
+        let received = server.received();
+        let lists = received
+            .iter()
+            .filter(|one| one.parameter("watch").is_none());
+        let lists = lists.count();
+        assert!((3..=4).contains(&lists), "{in_stream}: {lists}");
+    }
 }
 
 #[tokio::test]

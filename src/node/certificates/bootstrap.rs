@@ -150,7 +150,7 @@ fn read_or_make_key(path: &Path) -> anyhow::Result<KeyPair> {
     if let Some(directory) = path.parent() {
         create_directory(directory)?;
     }
-    atomic_file::write(path, key.serialize_pem().as_bytes())
+    atomic_file::write_durable(path, key.serialize_pem().as_bytes())
         .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(key)
 }

@@ -98,6 +98,9 @@ impl CertificateManager {
         if let Some(bootstrap) = &self.bootstrap {
             bootstrap.done().await;
         }
+        let store = self.store.clone();
+        // A failure leaves what is there, which is read below.
+        let _ = spawn_blocking(move || store.recover()).await;
         let mut state = Renewals {
             current: self.read().await,
             random: fastrand::f64(),

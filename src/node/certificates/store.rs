@@ -8,13 +8,14 @@ use crate::base::{
     x509::{self, Facts},
 };
 use anyhow::Context as _;
-use jiff::Zoned;
+use jiff::{Timestamp, Zoned};
 use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     sign::CertifiedKey,
 };
 use std::{
+    ffi::OsString,
     fs, io,
     os::unix::fs::{DirBuilderExt as _, symlink},
     path::{Path, PathBuf},
@@ -107,20 +108,69 @@ impl FileStore {
             b"\n"
         };
         let pem = [certificate, separator, key].concat();
-        atomic_file::write(&path, &pem)
+        atomic_file::write_durable(&path, &pem)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let updated = self.directory.join(format!("{}-updated.pem", self.name));
-        let link = || {
-            if let Err(error) = fs::remove_file(&updated)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                return Err(error);
-            }
-            symlink(&path, &updated)?;
-            fs::rename(&updated, self.current_path())
-        };
-        link().with_context(|| format!("cannot replace {}", self.current_path().display()))?;
+        self.link(&path)
+            .with_context(|| format!("cannot replace {}", self.current_path().display()))?;
         Ok(current)
+    }
+
+    /// Makes a file that is on disk the current one.
+    fn link(&self, path: &Path) -> io::Result<()> {
+        let updated = self.directory.join(format!("{}-updated.pem", self.name));
+        if let Err(error) = fs::remove_file(&updated)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        symlink(path, &updated)?;
+        fs::rename(&updated, self.current_path())?;
+        atomic_file::sync_directory(&self.directory)
+    }
+
+    /// Makes the newest valid certificate the current one, if the current one is there and cannot be used: a power cut
+    /// may have emptied it. One that was removed stays removed, because that is how a node is made to request another.
+    pub fn recover(&self) {
+        let (path, now) = (self.current_path(), SystemTime::now());
+        let is_good = || {
+            self.current()
+                .is_some_and(|current| !current.is_expired(now))
+        };
+        if fs::symlink_metadata(&path).is_err() || is_good() {
+            return;
+        }
+        let Some((newest, _)) = self
+            .valid(now)
+            .max_by(|(_, one), (_, other)| one.cmp(other))
+        else {
+            return;
+        };
+        match self.link(&newest) {
+            Ok(()) => {
+                tracing::warn!(path = %path.display(), certificate = %newest.display(), "Replaced the unusable current certificate by the newest valid one");
+            }
+            Err(error) => {
+                tracing::error!(path = %path.display(), err = %error, "Replacing the unusable current certificate failed");
+            }
+        }
+    }
+
+    /// All certificates that can be used, with the begin of their validity and their file's name.
+    fn valid(&self, now: SystemTime) -> impl Iterator<Item = (PathBuf, (Timestamp, OsString))> {
+        let entries = fs::read_dir(&self.directory)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let prefix = format!("{}-", self.name);
+        entries.filter_map(move |entry| {
+            let name = entry.file_name();
+            let is_own = name.to_str()?.strip_prefix(&prefix)?.ends_with(".pem");
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let pem = (is_own && is_file).then(|| fs::read(entry.path()).ok())??;
+            let found = pair(&pem, &pem).ok()?;
+            let since = (found.facts.not_before, name);
+            (!found.is_expired(now)).then(|| (entry.path(), since))
+        })
     }
 }
 
@@ -143,4 +193,94 @@ fn pair(certificate: &[u8], key: &[u8]) -> anyhow::Result<Current> {
         certificate: first,
         facts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::tests::pki::{Authority, Issued};
+
+    fn pem(issued: &Issued) -> String {
+        format!("{}{}", issued.pem, issued.key_pem)
+    }
+
+    #[test]
+    fn a_current_certificate_that_cannot_be_used_is_replaced_by_the_newest_one_beside_it() {
+        let authority = Authority::new("nodes");
+        let [older, newer] = ["n1", "n1"].map(|name| authority.client(name, &[]));
+        let expired = authority.expired_client("n1");
+        let damages: [fn(&FileStore, &Path); 5] = [
+            |_, written| fs::write(written, "").unwrap(),
+            |_, written| {
+                let text = fs::read(written).unwrap();
+                fs::write(written, &text[..text.len() / 2]).unwrap();
+            },
+            |_, written| fs::remove_file(written).unwrap(),
+            |store, _| {
+                fs::remove_file(store.current_path()).unwrap();
+                fs::write(store.current_path(), "").unwrap();
+            },
+            |store, _| {
+                fs::remove_file(store.current_path()).unwrap();
+                symlink(&store.directory, store.current_path()).unwrap();
+            },
+        ];
+        for (row, damage) in damages.into_iter().enumerate() {
+            let dir = tempfile::tempdir().unwrap();
+            let store = FileStore::new(dir.path(), CLIENT);
+            for (name, text) in [
+                ("kubelet-client-2026-01-01-00-00-00.pem", pem(&older)),
+                ("kubelet-client-2026-01-02-00-00-00.pem", pem(&newer)),
+                ("kubelet-client-2026-01-03-00-00-00.pem", pem(&expired)),
+                ("kubelet-client-2026-01-04-00-00-00.pem", newer.pem.clone()),
+                ("kubelet-server-2026-01-05-00-00-00.pem", pem(&older)),
+                ("kubelet-client.key.tmp", newer.key_pem.clone()),
+            ] {
+                fs::write(dir.path().join(name), text).unwrap();
+            }
+            let (certificate, key) = (older.pem.as_bytes(), older.key_pem.as_bytes());
+            store.update(certificate, key).unwrap();
+            let written = fs::read_link(store.current_path()).unwrap();
+            store.recover();
+            assert_eq!(
+                fs::read_link(store.current_path()).unwrap(),
+                written,
+                "it is good"
+            );
+            damage(&store, &written);
+            assert!(store.current().is_none());
+            store.recover();
+            let current = store.current().unwrap();
+            // The one that was written last, unless it was damaged.
+            let expected =
+                if written.exists() && fs::read(&written).unwrap() == pem(&older).as_bytes() {
+                    older.der.clone()
+                } else {
+                    newer.der.clone()
+                };
+            assert_eq!(current.certificate, expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn without_a_good_one_beside_it_and_without_a_link_nothing_changes() {
+        let authority = Authority::new("nodes");
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::new(&dir.path().join("pki"), CLIENT);
+        store.recover();
+        assert!(!store.directory.exists());
+        create_directory(&store.directory).unwrap();
+        let other = store
+            .directory
+            .join("kubelet-client-2026-01-01-00-00-00.pem");
+        fs::write(&other, pem(&authority.client("n1", &[]))).unwrap();
+        // Removed, so that the node gets another certificate.
+        store.recover();
+        assert!(store.current().is_none());
+        fs::write(&other, pem(&authority.expired_client("n1"))).unwrap();
+        symlink("missing.pem", store.current_path()).unwrap();
+        store.recover();
+        let target = fs::read_link(store.current_path()).unwrap();
+        assert_eq!(target, Path::new("missing.pem"));
+    }
 }

@@ -114,10 +114,11 @@ async fn it_is_made_when_there_is_a_node_then_renewed_and_made_again_when_it_is_
     let api = Arc::new(Mutex::new(Api::default()));
     let (server, object, task) = renewing(&api).await;
     sleep(Duration::from_millis(100)).await;
-    assert!(server.received().is_empty(), "there is no node yet");
+    let methods = until(&server, |methods| !methods.is_empty()).await;
+    assert_eq!(methods, ["GET"], "there is no node yet");
     object.set(node());
-    let methods = until(&server, |methods| methods.len() >= 4).await;
-    assert_eq!(methods[..4], ["GET", "POST", "PUT", "PUT"]);
+    let methods = until(&server, |methods| methods.len() >= 5).await;
+    assert_eq!(methods[..5], ["GET", "GET", "POST", "PUT", "PUT"]);
     let owner = api.lock().lease.clone().unwrap()["metadata"]["ownerReferences"][0].clone();
     assert_eq!(
         (&owner["kind"], &owner["uid"]),
@@ -151,5 +152,33 @@ async fn conflicts_and_failures_are_got_over() {
     };
     until(&server, recovered).await;
     assert!(api.lock().faults.is_empty());
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_lease_that_is_there_is_renewed_although_the_node_object_cannot_be_read() {
+    let lease = json!({"metadata": {
+        "name": "n",
+        "namespace": NAMESPACE,
+        "resourceVersion": "0",
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
+    }});
+    let api = Arc::new(Mutex::new(Api {
+        lease: Some(lease),
+        ..Api::default()
+    }));
+    let (server, object, task) = renewing(&api).await;
+    let methods = until(&server, |methods| methods.len() >= 3).await;
+    assert_eq!(methods[..3], ["GET", "PUT", "PUT"]);
+    let lease = api.lock().lease.clone().unwrap();
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u");
+    // It is gone, and without a node none is made.
+    api.lock().lease = None;
+    until(&server, |methods| {
+        methods.iter().filter(|m| *m == "GET").count() >= 3
+    })
+    .await;
+    assert_eq!(api.lock().lease, None);
+    drop(object);
     task.abort();
 }

@@ -19,7 +19,7 @@ struct Api {
     version: u64,
     /// What the next writes get.
     faults: VecDeque<Reply>,
-    /// It accepts a status and forgets it.
+    /// It accepts conditions and forgets them, as it does with all other members of the status.
     forgets: bool,
     watch: Option<Pushed>,
 }
@@ -63,14 +63,9 @@ impl Api {
         };
         node["metadata"]["resourceVersion"] = json!(version);
         if !self.forgets {
-            for sent in request.body["status"]["conditions"]
-                .as_array()
-                .into_iter()
-                .flatten()
-            {
-                let known = node["status"]["conditions"].as_array_mut().unwrap();
-                let same = known.iter_mut().find(|known| known["type"] == sent["type"]);
-                *same.unwrap() = sent.clone();
+            let sent = request.body["status"]["conditions"].as_array();
+            for sent in sent.into_iter().flatten() {
+                store_condition(node, sent.clone());
             }
         }
         self.stored(200)
@@ -82,6 +77,21 @@ impl Api {
             None => Reply::status(404, "NotFound"),
         }
     }
+}
+
+/// Stores a condition with times as exact as those of the API server.
+fn store_condition(node: &mut Value, mut condition: Value) {
+    for name in ["lastHeartbeatTime", "lastTransitionTime"] {
+        let time: Timestamp = condition[name].as_str().unwrap().parse().unwrap();
+        let second = Timestamp::from_second(time.as_second()).unwrap();
+        condition[name] = json!(second.to_string());
+    }
+    if !node["status"]["conditions"].is_array() {
+        node["status"]["conditions"] = json!([]);
+    }
+    let known = node["status"]["conditions"].as_array_mut().unwrap();
+    known.retain(|known| known["type"] != condition["type"]);
+    known.push(condition);
 }
 
 /// A manager at work.
@@ -278,6 +288,25 @@ async fn a_node_that_is_gone_when_its_status_is_sent_is_registered_again() {
 }
 
 #[tokio::test]
+async fn a_response_counts_although_restored_storage_gave_it_an_older_version() {
+    let api = Api {
+        version: 100,
+        ..Api::default()
+    };
+    let world = World::start(api, true).await;
+    world.until(World::is_known).await;
+    let version = |world: &World| {
+        let node = world.node.borrow().clone().unwrap();
+        node.metadata.resource_version.clone().unwrap()
+    };
+    assert_eq!(version(&world), "101");
+    world.api.lock().version = 3;
+    world.state.send_modify(|state| state.runtime_ready = false);
+    world.until(|world| version(world) == "4").await;
+    assert_eq!(world.writes(), [CREATE, PATCH]);
+}
+
+#[tokio::test]
 async fn a_runtime_that_is_not_ready_makes_the_node_unready_at_once_and_back() {
     let world = World::start(Api::default(), true).await;
     world.until(World::is_known).await;
@@ -308,16 +337,57 @@ async fn a_runtime_that_is_not_ready_makes_the_node_unready_at_once_and_back() {
 
 #[tokio::test]
 async fn what_an_api_server_of_another_version_drops_is_not_sent_for_ever() {
-    let mut api = Api::default();
-    let mut node = json!(registration::initial(&registration(true)));
-    node["metadata"]["uid"] = json!("u");
-    node["metadata"]["resourceVersion"] = json!("1");
-    api.node = Some(node);
-    (api.version, api.forgets) = (1, true);
-    let world = World::start(api, true).await;
+    let world = World::start(registered(), true).await;
     world.until(|world| !world.writes().is_empty()).await;
     world.rest().await;
     assert_eq!(world.writes(), [PATCH]);
+}
+
+/// One with a node, of whose status it takes conditions alone.
+fn registered() -> Api {
+    let mut node = json!(registration::initial(&registration(true)));
+    node["metadata"]["uid"] = json!("u");
+    node["metadata"]["resourceVersion"] = json!("1");
+    Api {
+        node: Some(node),
+        version: 1,
+        ..Api::default()
+    }
+}
+
+#[tokio::test]
+async fn a_condition_that_others_made_unknown_is_reported_again_whatever_else_is_dropped() {
+    let world = World::start(registered(), true).await;
+    world
+        .until(|world| world.writes().len() == 1 && world.api.lock().watch.is_some())
+        .await;
+    world.rest().await;
+    assert_eq!(world.writes(), [PATCH]);
+    // Again and again: the last report says the same each time.
+    for count in 2..5 {
+        let event = {
+            let mut api = world.api.lock();
+            api.version += 1;
+            let version = api.version.to_string();
+            let node = api.node.as_mut().unwrap();
+            node["metadata"]["resourceVersion"] = json!(version);
+            let mut conditions = node["status"]["conditions"].as_array().unwrap().iter();
+            let mut ready = conditions
+                .find(|one| one["type"] == "Ready")
+                .unwrap()
+                .clone();
+            ready["status"] = json!("Unknown");
+            ready["reason"] = json!("NodeStatusUnknown");
+            store_condition(node, ready);
+            json!({ "type": "MODIFIED", "object": node })
+        };
+        let watch = world.api.lock().watch.take().unwrap();
+        watch.line(&event).await;
+        world.api.lock().watch = Some(watch);
+        world.until(|world| world.writes().len() >= count).await;
+        world.rest().await;
+        assert_eq!(world.writes().len(), count);
+    }
 }
 
 #[tokio::test]

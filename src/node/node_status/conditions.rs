@@ -76,6 +76,8 @@ pub(super) fn conditions(
     problems: &[String],
     now: Timestamp,
 ) -> Vec<NodeCondition> {
+    // The API server keeps whole seconds: more would be a difference each time.
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut conditions = known.to_vec();
     for claim in claims(problems) {
         let before = conditions

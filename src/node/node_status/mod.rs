@@ -6,12 +6,14 @@
 
 mod conditions;
 mod patch;
+mod refused;
 pub mod resources;
 #[cfg(test)]
 mod tests;
 
 pub use conditions::{READY, Transition, transitions};
-pub use patch::{difference, without_times};
+pub use patch::difference;
+pub use refused::Refused;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{

@@ -25,21 +25,6 @@ pub fn difference(known: &Node, wanted: &Generated, heartbeats: bool) -> Option<
     (!patch.is_empty()).then(|| patch.into())
 }
 
-/// The same patch without its times: conditions that the API server drops get others each time.
-pub fn without_times(patch: Value) -> Value {
-    match patch {
-        Value::Object(members) => {
-            let is_time = |name: &str| name == "lastTransitionTime" || name == "lastHeartbeatTime";
-            let kept = members.into_iter().filter(|(name, _)| !is_time(name));
-            kept.map(|(name, value)| (name, without_times(value)))
-                .collect::<Map<_, _>>()
-                .into()
-        }
-        Value::Array(items) => items.into_iter().map(without_times).collect(),
-        scalar => scalar,
-    }
-}
-
 fn annotations(known: &Node, wanted: &Generated) -> Option<Value> {
     let existing = known.metadata.annotations.as_ref();
     let mut differing = Map::new();

@@ -71,15 +71,18 @@ impl Example {
     }
 
     fn at(&self, known: &Node, second: i64) -> Generated {
-        let facts = Facts {
+        generate(known, &self.facts(at(second)))
+    }
+
+    fn facts(&self, now: Timestamp) -> Facts<'_> {
+        Facts {
             machine: &self.machine,
             settings: &self.settings,
             runtime: &self.runtime,
             own_ip: self.own_ip,
             problems: &self.problems,
-            now: at(second),
-        };
-        generate(known, &facts)
+            now,
+        }
     }
 }
 
@@ -237,6 +240,17 @@ fn a_condition_moves_its_transition_time_with_its_status_and_its_heartbeat_alway
     assert_eq!(times(&fourth), (30, 40));
     let message = condition(&fourth, READY).message.as_deref();
     assert_eq!(message, Some("container runtime is down"));
+}
+
+#[test]
+fn times_are_whole_seconds_as_the_api_server_keeps_them() {
+    let example = Example::new();
+    let now = "2026-01-02T03:04:05.999999999Z".parse().unwrap();
+    let generated = generate(&Node::default(), &example.facts(now));
+    let ready = condition(&generated.status, READY);
+    let expected = Some(Time("2026-01-02T03:04:05Z".parse().unwrap()));
+    assert_eq!(ready.last_heartbeat_time, expected);
+    assert_eq!(ready.last_transition_time, expected);
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl StatusWriter {
                     err = %error,
                     "Status update on pod aborted"
                 );
-                exchange.refused(said, &object);
+                exchange.refused(said, &object, now);
                 return self.queue.done(&uid);
             }
         };
@@ -194,19 +194,21 @@ impl StatusWriter {
         };
         let error = match (result, request) {
             (Some(Ok(Some(response))), Request::Patch(said, patch)) => {
-                exchange.taken(*said, patch.clone(), response, now);
+                exchange.taken(*said, patch.clone(), &object, response, now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
             (Some(Ok(_)), _) => {
                 tracing::debug!(pod = %object.full_name(), podUID = %uid, "Pod fully terminated and removed from etcd");
-                exchange.deleted();
-                return self.queue.done(uid);
+                exchange.deleted(now);
+                self.queue.done(uid);
+                return self.queue.add(uid.clone(), false, now);
             }
             (Some(Err(error)), request) if is_gone(&error, request) => {
                 tracing::debug!(pod = %object.full_name(), podUID = %uid, "Pod does not exist on the server");
-                exchange.deleted();
-                return self.queue.done(uid);
+                exchange.deleted(now);
+                self.queue.done(uid);
+                return self.queue.add(uid.clone(), false, now);
             }
             (Some(Err(error)), _) => error,
             (None, _) => {
@@ -218,7 +220,7 @@ impl StatusWriter {
         match request {
             // The same again would be refused again.
             Request::Patch(said, _) if is_final(&error) => {
-                exchange.refused(*said, &object);
+                exchange.refused(*said, &object, now);
                 tracing::error!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
                 self.queue.done(uid);
                 self.queue.add(uid.clone(), false, now);

@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// How long an edit of somebody else stands, if the status itself has not changed since it was sent.
 /// Upstream's status manager compares as often.
 const MIN_REPEAT: Duration = Duration::from_secs(10);
+/// How long a response counts that the watch has not caught up with. Storage that was restored from a backup never
+/// catches up.
+const TRUST: Duration = Duration::from_secs(30);
 
 /// What has been exchanged about one object.
 #[derive(Clone, Debug)]
@@ -22,8 +25,8 @@ pub(super) struct Exchange {
     sent: Option<Sent>,
     /// What the API server will not take, and of which object.
     refused: Option<(Said, Option<String>)>,
-    /// The object was deleted by this kubelet.
-    deleted: bool,
+    /// When the object was deleted by this kubelet.
+    deleted: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +35,17 @@ struct Sent {
     patch: Value,
     at: Instant,
     response: Arc<Pod>,
+    /// The version of the watched object that was patched.
+    watched: Option<u128>,
+}
+
+impl Sent {
+    /// Until when the response counts and not the watched object: it is newer, and the watch has not gone back.
+    fn counts_until(&self, watched: &Pod, now: Instant) -> Option<Instant> {
+        let (watched, end) = (number(watched), self.at + TRUST);
+        let is_newer = number(&self.response) > watched && watched >= self.watched;
+        (is_newer && now < end).then_some(end)
+    }
 }
 
 /// What a patch says: a status, by its version, of a pod that may run.
@@ -63,7 +77,7 @@ impl Exchange {
             object: object.uid(),
             sent: None,
             refused: None,
-            deleted: false,
+            deleted: None,
         }
     }
 
@@ -80,17 +94,24 @@ impl Exchange {
         may_run: bool,
         now: Instant,
     ) -> Next {
-        if self.deleted {
-            return Next::Nothing;
+        // The watch says that it is gone before that, unless its storage was restored.
+        if let Some(end) = self.deleted.map(|at| at + TRUST).filter(|end| now < *end) {
+            return Next::Later(end);
         }
-        let newest = self.newest(watched);
+        let newest = self.newest(watched, now);
         let remote = newest.status.clone().unwrap_or_default();
         let version = entry.version;
         let said = Said { version, may_run };
         let refused = Some((said, version_of(newest)));
         let may_delete = !may_run && entry.ended && newest.is_being_deleted();
         let delete = may_delete && !entry.pod.is_static();
-        let rest = || if delete { Next::Delete } else { Next::Nothing };
+        let sent = self.sent.as_ref();
+        let again = sent.and_then(|sent| sent.counts_until(watched, now));
+        let rest = || match again {
+            _ if delete => Next::Delete,
+            Some(at) => Next::Later(at),
+            None => Next::Nothing,
+        };
         if self.refused == refused {
             return rest();
         }
@@ -101,7 +122,7 @@ impl Exchange {
             Err(_) if delete => return Next::Delete,
             Err(illegal) => return Next::Illegal(said, illegal),
         };
-        match self.sent.as_ref().filter(|sent| sent.said == said) {
+        match sent.filter(|sent| sent.said == said) {
             Some(sent) if sent.patch == patch && self.is_ignored(entry, sent) => rest(),
             Some(sent) if now < sent.at + MIN_REPEAT => Next::Later(sent.at + MIN_REPEAT),
             _ => Next::Patch(said, patch),
@@ -120,35 +141,46 @@ impl Exchange {
     }
 
     /// The response to a patch may be newer than what the watch has delivered.
-    pub(super) fn newest<'a>(&'a self, watched: &'a Pod) -> &'a Pod {
-        let number = |pod: &Pod| version_of(pod)?.parse::<u128>().ok();
+    fn newest<'a>(&'a self, watched: &'a Pod, now: Instant) -> &'a Pod {
         match &self.sent {
-            Some(sent) if number(&sent.response) > number(watched) => &sent.response,
+            Some(sent) if sent.counts_until(watched, now).is_some() => &sent.response,
             _ => watched,
         }
     }
 
-    /// A patch was taken.
-    pub(super) fn taken(&mut self, said: Said, patch: Value, response: Pod, at: Instant) {
+    /// A patch of the watched object was taken.
+    pub(super) fn taken(
+        &mut self,
+        said: Said,
+        patch: Value,
+        watched: &Pod,
+        response: Pod,
+        at: Instant,
+    ) {
         self.sent = Some(Sent {
             said,
             patch,
             at,
             response: Arc::new(response),
+            watched: number(watched),
         });
     }
 
     /// The API server will not take this status.
-    pub(super) fn refused(&mut self, said: Said, watched: &Pod) {
-        self.refused = Some((said, version_of(self.newest(watched))));
+    pub(super) fn refused(&mut self, said: Said, watched: &Pod, now: Instant) {
+        self.refused = Some((said, version_of(self.newest(watched, now))));
     }
 
     /// The object was deleted, or is no more.
-    pub(super) fn deleted(&mut self) {
-        self.deleted = true;
+    pub(super) fn deleted(&mut self, at: Instant) {
+        self.deleted = Some(at);
     }
 }
 
 fn version_of(pod: &Pod) -> Option<String> {
     pod.metadata.resource_version.clone()
+}
+
+fn number(pod: &Pod) -> Option<u128> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
 }

@@ -3,6 +3,7 @@
 mod driver;
 mod merging;
 mod properties;
+mod restored;
 
 use super::*;
 use crate::model::keys;

@@ -48,6 +48,8 @@ struct World {
     /// What the API server has; `None` when it was deleted.
     server: Option<Pod>,
     watched: Pod,
+    /// The watch has delivered its deletion.
+    is_gone: bool,
     exchange: Exchange,
     now: Instant,
     deletions: usize,
@@ -71,6 +73,7 @@ impl World {
             exchange: Exchange::new(&pod),
             server: Some(pod.clone()),
             watched: pod,
+            is_gone: false,
             now: Instant::now(),
             deletions: 0,
             patches: 0,
@@ -138,17 +141,19 @@ impl World {
             }
             Happens::Gate(holds) => self.set_condition("example.com/gate", *holds),
             Happens::Overwritten => self.set_condition("Ready", true),
-            Happens::Watched => {
-                if let Some(pod) = &self.server {
-                    self.watched = pod.clone();
-                }
-            }
+            Happens::Watched => match &self.server {
+                Some(pod) => self.watched = pod.clone(),
+                None => self.is_gone = true,
+            },
             Happens::Sends { arrives, response } => self.send(*arrives, *response),
             Happens::Later => self.now += Duration::from_secs(11),
         }
     }
 
     fn send(&mut self, arrives: bool, response: bool) {
+        if self.is_gone {
+            return;
+        }
         match self
             .exchange
             .next(&self.entry, &self.watched, self.may_run, self.now)
@@ -159,7 +164,7 @@ impl World {
             Next::Patch(said, patch) if arrives => {
                 self.patches += 1;
                 let Some(server) = &mut self.server else {
-                    return self.exchange.deleted();
+                    return self.exchange.deleted(self.now);
                 };
                 let status = patched(server.status.as_ref().unwrap(), &patch);
                 let ends =
@@ -167,7 +172,8 @@ impl World {
                 assert!(!self.may_run || !ends(&status), "terminal while it may run");
                 self.on_server(|pod| pod.status = Some(status));
                 if let (Some(pod), true) = (&self.server, response) {
-                    self.exchange.taken(said, patch, pod.clone(), self.now);
+                    self.exchange
+                        .taken(said, patch, &self.watched, pod.clone(), self.now);
                 }
             }
             Next::Delete if arrives => {
@@ -186,7 +192,7 @@ impl World {
                     self.deletions += 1;
                 }
                 if response {
-                    self.exchange.deleted();
+                    self.exchange.deleted(self.now);
                 }
             }
             Next::Patch(..) | Next::Delete => {}

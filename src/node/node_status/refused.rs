@@ -1,0 +1,114 @@
+//! What the API server does not take of a status although it accepts the request. Pure.
+
+use serde_json::{Map, Value};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What was missing from the response to a patch: fields that another version of the API server does not know, or
+/// that others change at once.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    parts: Parts,
+    at: Instant,
+}
+
+/// A patch without its times: conditions that the API server drops get others each time.
+#[derive(Clone, Debug, PartialEq)]
+struct Parts {
+    conditions: Option<Value>,
+    rest: Value,
+}
+
+impl Parts {
+    fn of(mut difference: Value) -> Self {
+        let status = difference.get_mut("status").and_then(Value::as_object_mut);
+        let conditions = status.and_then(|status| status.remove("conditions"));
+        if difference
+            .get("status")
+            .is_some_and(|it| it.as_object().is_some_and(Map::is_empty))
+        {
+            difference.as_object_mut().map(|it| it.remove("status"));
+        }
+        Self {
+            conditions: conditions.map(without_times),
+            rest: without_times(difference),
+        }
+    }
+}
+
+impl Refused {
+    /// The status lacked this after a patch.
+    pub fn new(difference: Value, at: Instant) -> Self {
+        let parts = Parts::of(difference);
+        Self { parts, at }
+    }
+
+    /// Whether to send a difference now. Fields are not sent again before the next report; conditions, by which the
+    /// cluster decides about the pods of the node, are sent again after `period`.
+    pub fn permits(&self, difference: &Value, period: Duration, now: Instant) -> bool {
+        let parts = Parts::of(difference.clone());
+        let is_due = parts.conditions != self.parts.conditions || now >= self.at + period;
+        parts.rest != self.parts.rest || (parts.conditions.is_some() && is_due)
+    }
+}
+
+fn without_times(patch: Value) -> Value {
+    match patch {
+        Value::Object(members) => {
+            let is_time = |name: &str| name == "lastTransitionTime" || name == "lastHeartbeatTime";
+            let kept = members.into_iter().filter(|(name, _)| !is_time(name));
+            kept.map(|(name, value)| (name, without_times(value)))
+                .collect::<Map<_, _>>()
+                .into()
+        }
+        Value::Array(items) => items.into_iter().map(without_times).collect(),
+        scalar => scalar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_wait_for_the_next_report_and_conditions_for_no_longer_than_a_period() {
+        let period = Duration::from_secs(10);
+        let begun = Instant::now();
+        let ready = |status: &str, time: &str| json!([{"type": "Ready", "status": status, "lastHeartbeatTime": time}]);
+        let (features, images) = (json!({"a": true}), json!([]));
+        let dropped = json!({"status": {"features": features}});
+        let altered = json!({"status": {"conditions": ready("True", "1")}});
+        let both = json!({"status": {"features": features, "conditions": ready("True", "1")}});
+        for (refused, difference, at_once, later) in [
+            (&dropped, dropped.clone(), false, false),
+            (
+                &dropped,
+                json!({"status": {"features": features, "images": images}}),
+                true,
+                true,
+            ),
+            (&dropped, both.clone(), true, true),
+            (&dropped, altered.clone(), true, true),
+            (
+                &altered,
+                json!({"status": {"conditions": ready("True", "2")}}),
+                false,
+                true,
+            ),
+            (
+                &altered,
+                json!({"status": {"conditions": ready("False", "2")}}),
+                true,
+                true,
+            ),
+            (&both, both.clone(), false, true),
+            (&both, dropped.clone(), false, false),
+        ] {
+            let refused = Refused::new(refused.clone(), begun);
+            let permits = |at| refused.permits(&difference, period, at);
+            assert_eq!(permits(begun), at_once, "{refused:?} {difference}");
+            assert_eq!(permits(begun + period), later, "{refused:?} {difference}");
+        }
+    }
+}

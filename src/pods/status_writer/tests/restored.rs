@@ -1,0 +1,99 @@
+//! Storage that was restored from a backup: versions and objects go back, and the watch wins in the end.
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn object(version: &str, phase_of: &str, is_being_deleted: bool) -> Pod {
+    let mut object = pod("api");
+    object.metadata.resource_version = Some(version.into());
+    object.metadata.deletion_timestamp = is_being_deleted.then(epoch);
+    object.status = Some(phase(phase_of));
+    object
+}
+
+fn entry(status: PodStatus, ended: bool) -> PodEntry {
+    PodEntry {
+        pod: Arc::new(pod("api")),
+        status: Arc::new(status),
+        version: 1,
+        ended,
+    }
+}
+
+/// What was exchanged after a patch of the object of version 5, which the API server made version 8.
+fn exchanged(entry: &PodEntry, response: Pod, now: Instant) -> Exchange {
+    let watched = object("5", "Pending", false);
+    let mut exchange = Exchange::new(&watched);
+    let Next::Patch(said, patch) = exchange.next(entry, &watched, false, now) else {
+        panic!("there is something to send");
+    };
+    exchange.taken(said, patch, &watched, response, now);
+    exchange
+}
+
+#[test]
+fn a_status_that_a_restore_took_back_is_sent_again() {
+    let now = Instant::now();
+    let entry = entry(phase("Running"), false);
+    let exchange = exchanged(&entry, object("8", "Running", false), now);
+    let next = |version: &str, after: Duration| {
+        exchange.next(
+            &entry,
+            &object(version, "Pending", false),
+            false,
+            now + after,
+        )
+    };
+    // A watch that lags is waited for, but not for ever.
+    for version in ["5", "6"] {
+        let later = next(version, Duration::ZERO);
+        let Next::Later(at) = later else {
+            panic!("{later:?}");
+        };
+        assert!(at <= now + Duration::from_secs(30));
+        assert!(matches!(next(version, at - now), Next::Patch(..)));
+    }
+    // An object of before is of a restored storage.
+    let restored = |after| next("3", after);
+    assert!(matches!(restored(Duration::from_secs(11)), Next::Patch(..)));
+    // One that caught up says what there is.
+    assert!(matches!(next("9", HOUR), Next::Patch(..)));
+    let seen = exchange.next(&entry, &object("8", "Running", false), false, now);
+    assert!(matches!(seen, Next::Nothing), "{seen:?}");
+}
+
+#[test]
+fn a_deletion_that_a_restore_took_back_is_not_carried_out() {
+    let now = Instant::now();
+    let entry = entry(phase("Succeeded"), true);
+    let exchange = exchanged(&entry, object("8", "Succeeded", true), now);
+    let next = |version: &str, is_being_deleted: bool, after: Duration| {
+        let watched = object(version, "Succeeded", is_being_deleted);
+        exchange.next(&entry, &watched, false, now + after)
+    };
+    let second = Duration::from_secs(1);
+    assert!(matches!(next("5", false, second), Next::Delete));
+    assert!(matches!(next("3", true, second), Next::Delete));
+    for (version, after) in [("3", second), ("9", second), ("6", HOUR), ("5", HOUR)] {
+        let kept = next(version, false, after);
+        assert!(matches!(kept, Next::Nothing), "{version}: {kept:?}");
+    }
+}
+
+#[test]
+fn a_deleted_pod_that_is_watched_again_is_deleted_again() {
+    let now = Instant::now();
+    let entry = entry(phase("Succeeded"), true);
+    let mut exchange = exchanged(&entry, object("8", "Succeeded", true), now);
+    exchange.deleted(now);
+    let watched = object("9", "Succeeded", true);
+    let next = exchange.next(&entry, &watched, false, now);
+    let Next::Later(at) = next else {
+        panic!("{next:?}");
+    };
+    assert!(matches!(
+        exchange.next(&entry, &watched, false, at),
+        Next::Delete
+    ));
+}

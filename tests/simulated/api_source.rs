@@ -292,3 +292,52 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
     assert!(node.never(Duration::from_millis(500), again).await);
     assert!(before.iter().all(|id| ids(&node.fake, "web").contains(id)));
 }
+
+#[tokio::test]
+async fn host_ips_follow_the_node_object_and_nothing_restarts_for_them() {
+    let (mut node, api) = joined().await;
+    node.configure("syncFrequency: 1s");
+    // A cloud provider sets the addresses, so the kubelet does not.
+    node.argue("--cloud-provider=external");
+    let set_address = |address: &str| {
+        let mut object = api.object("/api/v1/nodes/node1").unwrap();
+        object["status"]["addresses"] = json!([{"type": "InternalIP", "address": address}]);
+        api.put("/api/v1/nodes/node1", object);
+    };
+    set_address("192.0.2.1");
+    let mut web = bound("web");
+    let field = json!({"fieldRef": {"fieldPath": "status.hostIP"}});
+    web["spec"]["containers"][0]["env"] = json!([{"name": "HOST_IP", "valueFrom": field}]);
+    api.put(&path("web"), web);
+    node.start().await;
+    let wait_shown = async |address: &str| {
+        wait_for("the pod shows the address", WAIT_LIMIT, async || {
+            let pod = api.object(&path("web")).unwrap_or_default();
+            let status = &pod["status"];
+            let last = status["hostIPs"].as_array().and_then(|ips| ips.last());
+            let shown = status["hostIP"] == address && last == Some(&json!({"ip": address}));
+            holds(shown, status.to_string())
+        })
+        .await;
+    };
+    let env = |attempt: u32| {
+        let pod = node.fake.pod("web").unwrap();
+        let container = pod.containers.iter().find(|c| c.attempt == attempt);
+        let envs = container?.config.envs.clone();
+        let found = envs.into_iter().find(|e| e.key == "HOST_IP");
+        found.map(|e| String::from_utf8(e.value).unwrap())
+    };
+    wait_runs(&node, "web").await;
+    wait_shown("192.0.2.1").await;
+    assert_eq!(env(0).as_deref(), Some("192.0.2.1"));
+    let before = ids(&node.fake, "web");
+    set_address("192.0.2.2");
+    wait_shown("192.0.2.2").await;
+    assert_eq!(ids(&node.fake, "web"), before);
+    assert!(node.fake.exit("web/main", 1));
+    let again = |_: &FakeRuntime| env(1).is_some();
+    node.fake
+        .wait_until("the container started again", WAIT_LIMIT, again)
+        .await;
+    assert_eq!(env(1).as_deref(), Some("192.0.2.2"));
+}

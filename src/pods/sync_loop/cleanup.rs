@@ -106,7 +106,7 @@ impl SyncLoop {
             let origin = record.origin.as_ref();
             let origin = origin.filter(|origin| origin.source() == Some(source));
             let manifest = origin.and_then(|origin| origin.manifest.as_deref());
-            self.sources.ready(source, manifest)
+            self.sources.ready(source, &pod.uid, manifest)
         })
     }
 
@@ -193,7 +193,7 @@ impl SyncLoop {
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.audits.start(async move {
             if all_delivered {
-                let gone = |origin: Option<&Origin>| is_gone(&sources, origin);
+                let gone = |uid: &PodUid, origin: Option<&Origin>| is_gone(&sources, uid, origin);
                 let found = pod_sync.orphaned_logs(&claimed, gone, complete);
                 metrics.swept(found.len());
                 orphaned_logs.mark_all(found);
@@ -262,11 +262,11 @@ impl SyncLoop {
 
 /// Whether a pod of which only a record is left, and perhaps files, is gone for good. Records of earlier
 /// versions do not have the origin.
-fn is_gone(sources: &SourcesReadyReader, origin: Option<&Origin>) -> bool {
+fn is_gone(sources: &SourcesReadyReader, uid: &PodUid, origin: Option<&Origin>) -> bool {
     match origin {
         Some(origin) => origin
             .source()
-            .is_some_and(|source| sources.ready(source, origin.manifest.as_deref())),
+            .is_some_and(|source| sources.ready(source, uid, origin.manifest.as_deref())),
         None => sources.everything_known(),
     }
 }

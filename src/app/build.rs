@@ -49,7 +49,7 @@ use crate::{
 use anyhow::Context as _;
 use jiff::Timestamp;
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -350,6 +350,7 @@ pub(super) async fn start(
         metrics: loop_metrics,
         cleaning: HashSet::new(),
         held: HashSet::new(),
+        waiting: HashMap::new(),
         cleaned: Arc::default(),
         orphaned_logs: Arc::default(),
         audits: Audits::every(periods.audit),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api_server::{FakeApiServer, Mode, Seen};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{IMAGE, simple};
-use crate::support::fake_runtime::{FakeRuntime, PodView};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, PodView, Rpc};
 use crate::support::wait::{holds, wait_for};
 
 fn path(name: &str) -> String {
@@ -340,4 +340,79 @@ async fn host_ips_follow_the_node_object_and_nothing_restarts_for_them() {
         .wait_until("the container started again", WAIT_LIMIT, again)
         .await;
     assert_eq!(env(1).as_deref(), Some("192.0.2.2"));
+}
+
+fn with_port(name: &str) -> Value {
+    let mut pod = bound(name);
+    let ports = json!([{"containerPort": 80, "hostPort": 8080}]);
+    pod["spec"]["containers"][0]["ports"] = ports;
+    pod
+}
+
+async fn wait_event(node: &Node, text: &str) {
+    wait_for("an event says so", WAIT_LIMIT, async || {
+        let events = node.events().await;
+        holds(events.contains(text), events)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_the_port_of_one_that_is_ending_and_not_for_that_of_one_that_stays() {
+    let (mut node, api) = joined().await;
+    node.fake.behave(IMAGE, Behaviour::ignores_term());
+    let mut old = with_port("old");
+    old["spec"]["terminationGracePeriodSeconds"] = json!(3);
+    api.put(&path("old"), old.clone());
+    node.start().await;
+    wait_runs(&node, "old").await;
+    let failed = async |name: &str| {
+        let pod = api.object(&path(name)).unwrap_or_default();
+        pod["status"]["reason"] == "NodePorts"
+    };
+    api.put(&path("mistaken"), with_port("mistaken"));
+    wait_for("the port is taken", WAIT_LIMIT, async || {
+        holds(failed("mistaken").await, "it waits")
+    })
+    .await;
+    old["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    old["metadata"]["deletionGracePeriodSeconds"] = json!(3);
+    api.put(&path("old"), old);
+    let ending = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake
+        .wait_until("old is ending", WAIT_LIMIT, ending)
+        .await;
+    api.put(&path("new"), with_port("new"));
+    wait_event(&node, "AdmissionPending").await;
+    assert!(runs(&node.fake, "old").is_some() && runs(&node.fake, "new").is_none());
+    wait_runs(&node, "new").await;
+    assert!(runs(&node.fake, "old").is_none() && !failed("new").await);
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_the_node_object_and_one_that_is_removed_meanwhile_leaves_nothing() {
+    let (mut node, api) = joined().await;
+    node.configure("registerNode: false");
+    api.remove("/api/v1/nodes/node1");
+    api.put(&path("web"), bound("web"));
+    api.put(&path("gone"), bound("gone"));
+    node.start().await;
+    wait_event(&node, "the Node object is not known yet").await;
+    wait_for("both are pending", WAIT_LIMIT, async || {
+        let pending = ["web", "gone"].map(|name| {
+            let pod = api.object(&path(name)).unwrap_or_default();
+            pod["status"]["phase"] == "Pending"
+        });
+        holds(pending == [true, true], "not yet")
+    })
+    .await;
+    api.remove(&path("gone"));
+    node.wait_shown(1).await;
+    assert!(node.fake.pods().is_empty());
+    api.put(
+        "/api/v1/nodes/node1",
+        json!({"metadata": {"name": "node1"}}),
+    );
+    wait_runs(&node, "web").await;
+    assert_eq!(node.fake.pods().len(), 1);
 }

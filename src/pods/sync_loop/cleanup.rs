@@ -31,12 +31,16 @@ impl SyncLoop {
                 self.clean(uid);
             }
         }
+        self.retry_waiting();
     }
 
     /// A source no longer has the pod. One that had ended before has only its remains left.
     pub(super) fn end(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if self.held.remove(&uid) {
+        if self.waiting.remove(&uid).is_some() {
+            self.held.remove(&uid);
+            self.clean(uid);
+        } else if self.held.remove(&uid) {
             // It was never started; what the runtime has under its UID is another pod's, or an orphan.
             self.audits.soon();
         } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
@@ -72,6 +76,7 @@ impl SyncLoop {
                 }
             }
         }
+        self.retry_waiting();
         all_gone
     }
 

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     apiserver::{
-        ApiServer, configmap_secret::Objects, runtime_class::RuntimeClasses, service::Services,
-        token::Tokens,
+        ApiServer, claim::Claims, configmap_secret::Objects, runtime_class::RuntimeClasses,
+        service::Services, token::Tokens,
     },
     base::Tasks,
     base::metrics::Metrics,
@@ -44,7 +44,7 @@ use crate::{
     state::pod_manager::{PodChanges, PodManagerWriter},
     state::pod_state_store::PodStateStore,
     state::probe_results::{self, ProbeResults},
-    volumes::{HostMounter, KubeletRoot, VolumeManager},
+    volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -219,7 +219,12 @@ pub(super) async fn start(
         tasks.spawn("runtime classes", classes.run(tasks.shutdown()));
     }
     let root = stores.root.clone();
-    let volumes = VolumeManager::with_tokens(root, node.clone(), objects, tokens, HostMounter);
+    let cluster = Cluster {
+        tokens,
+        claims: Claims::new(stores.api.clone(), objects.changes()),
+        node: stores.node_object.reader(),
+    };
+    let volumes = VolumeManager::in_cluster(root, node.clone(), objects, cluster, HostMounter);
     let (results_writer, results) = probe_results::probe_results();
     let admission = Admission {
         sysctls: Allowlist::new(

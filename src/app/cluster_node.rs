@@ -220,6 +220,34 @@ fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
     })
 }
 
+fn status(config: &KubeletConfig) -> StatusSettings {
+    let node = &config.node;
+    let port = config.server.enabled.then(|| config.server.address.port());
+    StatusSettings {
+        node_name: config.node_name.clone(),
+        given_ips: config.node_ips.clone(),
+        external_cloud_provider: node.external_cloud_provider,
+        port: port.unwrap_or_default(),
+        max_images: node.max_images,
+        pods: node.pods,
+        reservation: node.reservation,
+    }
+}
+
+fn registration(config: &KubeletConfig) -> RegistrationSettings {
+    let node = &config.node;
+    RegistrationSettings {
+        node_name: config.node_name.clone(),
+        architecture: go_architecture().to_owned(),
+        register: node.register,
+        labels: node.labels.clone(),
+        taints: node.taints.clone(),
+        provider_id: node.provider_id.clone(),
+        external_cloud_provider: node.external_cloud_provider,
+        controller_attach: node.controller_attach,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,33 +312,5 @@ mod tests {
             };
             assert_eq!(has_plugin_mount(&[mount], root), expected, "{path}");
         }
-    }
-}
-
-fn status(config: &KubeletConfig) -> StatusSettings {
-    let node = &config.node;
-    let port = config.server.enabled.then(|| config.server.address.port());
-    StatusSettings {
-        node_name: config.node_name.clone(),
-        given_ips: config.node_ips.clone(),
-        external_cloud_provider: node.external_cloud_provider,
-        port: port.unwrap_or_default(),
-        max_images: node.max_images,
-        pods: node.pods,
-        reservation: node.reservation,
-    }
-}
-
-fn registration(config: &KubeletConfig) -> RegistrationSettings {
-    let node = &config.node;
-    RegistrationSettings {
-        node_name: config.node_name.clone(),
-        architecture: go_architecture().to_owned(),
-        register: node.register,
-        labels: node.labels.clone(),
-        taints: node.taints.clone(),
-        provider_id: node.provider_id.clone(),
-        external_cloud_provider: node.external_cloud_provider,
-        controller_attach: node.controller_attach,
     }
 }

@@ -1,7 +1,10 @@
 //! What the volume of a claim is on this node. Pure.
 
-use super::{SetUpError, VolumeError, content::Group, plan::HostPathCheck};
-use crate::{apiserver::claim::ClaimKey, model::node_selector};
+use super::{
+    SetUpError, VolumeError,
+    plan::{ClaimVolume, HostPathCheck},
+};
+use crate::model::node_selector;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
 
 /// What a PersistentVolume says besides where its data is.
@@ -18,17 +21,6 @@ const COMMON_FIELDS: [&str; 9] = [
 ];
 /// A group that containers get besides their own.
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
-
-/// A volume that a pod mounts by its claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimVolume {
-    /// The claim.
-    pub key: ClaimKey,
-    /// The pod only reads it.
-    pub read_only: bool,
-    /// The pod's `fsGroup`.
-    pub group: Group,
-}
 
 /// A path of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +122,7 @@ fn kind(spec: &PersistentVolumeSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::chain;
+    use crate::{apiserver::claim::ClaimKey, base::chain, volumes::content::Group};
     use serde_json::{Value, json};
 
     fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {

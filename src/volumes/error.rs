@@ -34,7 +34,7 @@ pub enum VolumeError {
         /// The claim.
         key: ClaimKey,
         /// Why.
-        source: ClaimError,
+        source: Box<ClaimError>,
     },
     /// The volume of a claim is for other nodes.
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]

@@ -39,9 +39,9 @@ use crate::apiserver::{
 };
 use crate::model::{Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
-use crate::state::node_object::{NodeObject, NodeObjectWriter};
 use content::{Digest, Inputs};
 use detached::{DetachedWork, NotDone, Permit};
+use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use plan::PlannedVolume;
 use std::{
@@ -50,6 +50,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How long a sync waits for files that may hang (upstream's `podAttachAndMountTimeout`).
@@ -103,7 +104,7 @@ pub struct Cluster {
     /// Volumes of claims.
     pub claims: Claims,
     /// The Node object, whose labels say which volumes the node can have.
-    pub node: NodeObject,
+    pub node: watch::Receiver<Option<Arc<Node>>>,
 }
 
 impl Default for Cluster {
@@ -112,7 +113,7 @@ impl Default for Cluster {
         Self {
             tokens: Tokens::default(),
             claims: Claims::default(),
-            node: NodeObjectWriter::default().reader(),
+            node: watch::Sender::new(None).subscribe(),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Which volumes a pod needs and what each of them is. Pure.
 
-use super::claim::ClaimVolume;
 use super::content::{self, ContentVolume, Group};
 use super::{SetUpError, VolumeError, paths::Plugin, record::Record};
 use crate::apiserver::{claim::ClaimKey, configmap_secret::ObjectKey, token::TokenKey};
@@ -71,6 +70,17 @@ impl PlannedVolume {
             _ => None,
         }
     }
+}
+
+/// A volume that a pod mounts by its claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimVolume {
+    /// The claim.
+    pub key: ClaimKey,
+    /// The pod only reads it.
+    pub read_only: bool,
+    /// The pod's `fsGroup`.
+    pub group: Group,
 }
 
 /// Where an emptyDir's data is.

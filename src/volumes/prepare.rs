@@ -2,12 +2,11 @@
 
 use super::{
     Known, PodDir, Prepared, SetUpError, Shared, SubPathRequest, VolumeError, VolumePath,
-    VolumePaths,
-    claim::{self, ClaimVolume},
+    VolumePaths, claim,
     content::{self, ContentVolume, Digest, Inputs},
     detached::Permit,
     empty_dir, host_path,
-    plan::{PlannedVolume, VolumeKind},
+    plan::{ClaimVolume, PlannedVolume, VolumeKind},
     pod_dirs, record, sub_path,
 };
 use crate::{
@@ -242,7 +241,7 @@ fn set_up_claim(
     let volume = found.map_err(|source| VolumeError::Claim {
         volume: name.to_owned(),
         key: claim.key.clone(),
-        source,
+        source: Box::new(source),
     })?;
     let at = claim::node_path(name, claim, &volume, inputs.node.as_deref())?;
     let own_name = volume.metadata.name.as_deref().unwrap_or(name);

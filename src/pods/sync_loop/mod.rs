@@ -19,6 +19,7 @@ mod waiting;
 
 pub use audit::{Audits, PERIOD as AUDIT_PERIOD};
 pub use metrics::LoopMetrics;
+pub use waiting::Waiting;
 
 use crate::{
     base::DirtySet,
@@ -129,8 +130,8 @@ pub struct SyncLoop {
     pub cleaned: Arc<DirtySet<(PodUid, bool)>>,
     /// Desired pods without a worker, because of what the runtime has under their UID.
     pub held: HashSet<PodUid>,
-    /// Those of them that are not admitted yet, and since when.
-    pub waiting: HashMap<PodUid, Instant>,
+    /// Those of them that are not admitted yet.
+    pub waiting: HashMap<PodUid, Waiting>,
     /// Pods of which an audit found something on disk, and nothing else.
     pub orphaned_logs: Arc<DirtySet<PodUid>>,
     /// When to look for orphans.

@@ -16,6 +16,14 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest time until a pod that waits is checked again.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
+/// A pod that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    since: Instant,
+    /// There was an event.
+    announced: bool,
+}
+
 impl SyncLoop {
     /// Publishes the pod as failed if the node rejects it; its worker then ends it. False if the pod is held because
     /// it may be admitted in a moment.
@@ -26,7 +34,13 @@ impl SyncLoop {
         let rejection = match refusal {
             Refusal::Rejected(rejection) => Some(rejection),
             Refusal::NotYet { why, rejection } => {
-                if !self.has_waited(pod, &why) {
+                // The Node object is often known a moment later.
+                let quiet = if rejection.is_some() {
+                    Duration::ZERO
+                } else {
+                    INTERVAL
+                };
+                if !self.has_waited(pod, &why, quiet) {
                     return false;
                 }
                 rejection
@@ -59,28 +73,34 @@ impl SyncLoop {
         admit(pod, &node)
     }
 
-    /// Whether a pod has waited long enough; if not, it is held.
-    fn has_waited(&mut self, pod: &Pod, why: &str) -> bool {
+    /// Whether a pod has waited long enough; if not, it is held, and an event says so after `quiet`.
+    fn has_waited(&mut self, pod: &Pod, why: &str, quiet: Duration) -> bool {
         let uid = pod.uid();
-        if let Some(since) = self.waiting.get(&uid) {
-            let is_over = since.elapsed() >= TIMEOUT;
-            if !is_over {
-                self.held.insert(uid);
-            }
-            return is_over;
+        if !self.waiting.contains_key(&uid) {
+            self.hold(pod, why);
         }
-        let object = ObjectRef::pod(pod);
-        let events = &self.pod_sync.events;
-        events.warning(&object, event::ADMISSION_PENDING, why);
-        self.hold(pod, why);
-        self.waiting.insert(uid, Instant::now());
+        let waiting = self.waiting.entry(uid.clone()).or_insert(Waiting {
+            since: Instant::now(),
+            announced: false,
+        });
+        let waited = waiting.since.elapsed();
+        if waited >= TIMEOUT {
+            return true;
+        }
+        self.held.insert(uid);
+        if waited >= quiet && !waiting.announced {
+            waiting.announced = true;
+            let object = ObjectRef::pod(pod);
+            let events = &self.pod_sync.events;
+            events.warning(&object, event::ADMISSION_PENDING, why);
+        }
         false
     }
 
     /// Tries again to admit the pods that wait, those that wait longest first.
     pub(super) fn retry_waiting(&mut self) {
         let mut waiting: Vec<_> = self.waiting.iter().collect();
-        waiting.sort_by_key(|(_, since)| **since);
+        waiting.sort_by_key(|(_, waiting)| waiting.since);
         let uids: Vec<_> = waiting.into_iter().map(|(uid, _)| uid.clone()).collect();
         let manager = self.manager.reader();
         for uid in uids {

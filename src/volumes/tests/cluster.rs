@@ -6,7 +6,6 @@ use crate::apiserver::{
     tests::stored::{Mode, Stored},
     token::Tokens,
 };
-use crate::state::node_object::NodeObjectWriter;
 use std::{
     collections::HashSet,
     sync::atomic::{AtomicUsize, Ordering},
@@ -39,13 +38,13 @@ async fn cluster(lifetime: i64) -> Cluster {
     let node = node();
     let api = Some(server.client().await);
     let objects = Objects::new(None, api.clone());
-    let object = NodeObjectWriter::default();
     let labelled = json!({"metadata": {"name": "node1", "labels": {"zone": "a"}}});
-    object.set(serde_json::from_value(labelled).unwrap());
+    let labelled: k8s_openapi::api::core::v1::Node = serde_json::from_value(labelled).unwrap();
+    let object = tokio::sync::watch::Sender::new(Some(Arc::new(labelled)));
     let cluster = super::super::Cluster {
         tokens: Tokens::new(api.clone(), objects.changes()),
         claims: Claims::new(api, objects.changes()),
-        node: object.reader(),
+        node: object.subscribe(),
     };
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = NodeFacts {

@@ -8,6 +8,7 @@
 //!   the clients of `TokenReview` and `SubjectAccessReview` in
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
+pub mod claim;
 mod collection;
 pub mod configmap_secret;
 mod error;

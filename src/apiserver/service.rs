@@ -18,11 +18,15 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 /// Every pod gets the variables of this service in namespace `default`.
 const MASTER_SERVICE: &str = "kubernetes";
+/// Between two writes of the file.
+const WRITE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A service with an address of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,14 +74,19 @@ impl Services {
             return Ok(());
         };
         let path = file.clone();
-        if let Ok(Some(stored)) = with_own_files(move || read(&path)).await {
-            let keyed = stored.into_iter();
+        let stored = with_own_files(move || read(&path)).await.ok().flatten();
+        if let Some(stored) = &stored {
+            let keyed = stored.iter().cloned();
             let keyed = keyed.map(|(namespace, one)| ((namespace, one.name.clone()), one));
             services.restore(keyed.collect());
         }
+        let mut stored = ServicesFile { file, stored };
         tokio::select! {
             () = services.follow(api, &shutdown, reduced) => {}
-            () = keep(services, file) => {}
+            () = stored.keep(services) => {}
+        }
+        if services.is_listed_now() {
+            stored.write(services).await;
         }
         Ok(())
     }
@@ -108,23 +117,45 @@ fn read(file: &Path) -> Option<Vec<Namespaced>> {
         .ok()
 }
 
-/// Writes the file after each change. A file that cannot be written is as old as the last that could.
-async fn keep(services: &Collection<Arc<Service>>, file: PathBuf) {
-    let mut changes = services.changes();
-    while changes.changed().await.is_ok() {
-        let stored: Vec<Namespaced> = services.read(|all| {
+struct ServicesFile {
+    file: PathBuf,
+    /// What it has.
+    stored: Option<Vec<Namespaced>>,
+}
+
+impl ServicesFile {
+    /// Writes the file after changes, those within the interval at once. A file that cannot be written is as old as
+    /// the last that could.
+    async fn keep(&mut self, services: &Collection<Arc<Service>>) {
+        let mut changes = services.changes();
+        while changes.changed().await.is_ok() {
+            if self.write(services).await {
+                sleep(WRITE_INTERVAL).await;
+            }
+        }
+    }
+
+    /// Writes what is known unless the file has it; whether it tried.
+    async fn write(&mut self, services: &Collection<Arc<Service>>) -> bool {
+        let known: Vec<Namespaced> = services.read(|all| {
             let all = all.iter();
             all.map(|((namespace, _), one)| (namespace.clone(), one.clone()))
                 .collect()
         });
-        let path = file.clone();
-        let write = move || {
-            let bytes = serde_json::to_vec(&stored).map_err(io::Error::other)?;
-            atomic_file::write(&path, &bytes)
-        };
-        if let Ok(Err(error)) = with_own_files(write).await {
-            tracing::debug!(path = %file.display(), err = %error, "Cannot store the services");
+        if self.stored.as_ref() == Some(&known) {
+            return false;
         }
+        let bytes = serde_json::to_vec(&known).map_err(io::Error::other);
+        let path = self.file.clone();
+        let write = move || atomic_file::write(&path, &bytes?);
+        match with_own_files(write).await {
+            Ok(Ok(())) => self.stored = Some(known),
+            Ok(Err(error)) => {
+                tracing::debug!(path = %self.file.display(), err = %error, "Cannot store the services");
+            }
+            Err(_) => {}
+        }
+        true
     }
 }
 
@@ -171,7 +202,6 @@ mod tests {
     use super::*;
     use crate::apiserver::tests::stored::{Mode, Stored};
     use serde_json::{Value, json};
-    use std::time::Duration;
 
     fn service(ip: &str) -> Value {
         json!({"spec": {"clusterIP": ip, "ports": [{"port": 80}]}})
@@ -259,6 +289,56 @@ mod tests {
         task.abort();
         let none = Services::default();
         assert_eq!(none.of(&pod("api", None)).await, Some(vec![]));
+    }
+
+    #[tokio::test]
+    async fn the_file_is_written_once_for_many_changes_and_again_at_the_stop() {
+        let (server, services, _) = started().await;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("services");
+        server.put("services", "default", "kubernetes", service("10.0.0.1"));
+        let shutdown = CancellationToken::new();
+        let run = services.clone().run(file.clone(), shutdown.clone());
+        let task = tokio::spawn(run);
+        let wait = async |fact: &dyn Fn() -> bool| {
+            let wait = async {
+                while !fact() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), wait)
+                .await
+                .unwrap();
+        };
+        let stored = || read(&file).map_or(0, |stored| stored.len());
+        let known = || services.0.as_ref().unwrap().1.read(BTreeMap::len);
+        wait(&|| stored() == 1).await;
+        server.put("services", "default", "second", service("10.0.0.2"));
+        wait(&|| known() == 2).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(stored(), 1, "the interval has not passed");
+        shutdown.cancel();
+        task.await.unwrap().unwrap();
+        assert_eq!(stored(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_has_what_is_known_is_not_written() {
+        let changed = Arc::<DirtySet<PodUid>>::default();
+        let services = Collection::new(changed);
+        let one = reduced(&serde_json::from_value(service("10.0.0.1")).unwrap()).unwrap();
+        let key = ("default".to_owned(), "kubernetes".to_owned());
+        services.restore([(key, one)].into());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("services");
+        let mut stored = ServicesFile {
+            file: file.clone(),
+            stored: None,
+        };
+        assert!(stored.write(&services).await);
+        fs::remove_file(&file).unwrap();
+        assert!(!stored.write(&services).await);
+        assert!(!file.exists());
     }
 
     #[tokio::test]

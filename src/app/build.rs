@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     apiserver::{
-        ApiServer, configmap_secret::Objects, runtime_class::RuntimeClasses, service::Services,
-        token::Tokens,
+        ApiServer, claim::Claims, configmap_secret::Objects, runtime_class::RuntimeClasses,
+        service::Services, token::Tokens,
     },
     base::Tasks,
     base::metrics::Metrics,
@@ -38,18 +38,18 @@ use crate::{
     },
     server::HealthChecks,
     state::events::EventRecorder,
-    state::node_object::NodeObjectWriter,
+    state::node_object::{HostIps, NodeObjectWriter},
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
     state::pod_manager::{PodChanges, PodManagerWriter},
     state::pod_state_store::PodStateStore,
     state::probe_results::{self, ProbeResults},
-    volumes::{HostMounter, KubeletRoot, VolumeManager},
+    volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -219,7 +219,12 @@ pub(super) async fn start(
         tasks.spawn("runtime classes", classes.run(tasks.shutdown()));
     }
     let root = stores.root.clone();
-    let volumes = VolumeManager::with_tokens(root, node.clone(), objects, tokens, HostMounter);
+    let cluster = Cluster {
+        tokens,
+        claims: Claims::new(stores.api.clone(), objects.changes()),
+        node: stores.node_object.reader(),
+    };
+    let volumes = VolumeManager::in_cluster(root, node.clone(), objects, cluster, HostMounter);
     let (results_writer, results) = probe_results::probe_results();
     let admission = Admission {
         sysctls: Allowlist::new(
@@ -231,8 +236,11 @@ pub(super) async fn start(
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
+    let node_object = stores.node_object.reader();
+    let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let shared = Shared {
         node: node.clone(),
+        host_ips: host_ips.clone(),
         volumes: volumes.clone(),
         results: results.clone(),
         features,
@@ -242,7 +250,7 @@ pub(super) async fn start(
     };
     let runtime = runtime_manager(config, &stores, shared);
     let writers = cluster_pods::Writers::of(&stores);
-    let remote = cluster_pods::remote(&stores, &node);
+    let remote = cluster_pods::remote(&stores, host_ips);
     let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
         stores.runtime.clone(),
@@ -347,6 +355,7 @@ pub(super) async fn start(
         metrics: loop_metrics,
         cleaning: HashSet::new(),
         held: HashSet::new(),
+        waiting: HashMap::new(),
         cleaned: Arc::default(),
         orphaned_logs: Arc::default(),
         audits: Audits::every(periods.audit),
@@ -386,8 +395,7 @@ fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeF
     let there = config.root_dir.ancestors().find(|path| path.exists());
     let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    let (given, found) = (&config.node_ips, own_address());
-    let facts = NodeFacts::of(machine, storage, given, found);
+    let facts = NodeFacts::of(machine, storage, &config.node_ips);
     Ok(cluster_node::reserve(facts, config))
 }
 
@@ -408,6 +416,7 @@ async fn user_namespaces(
 /// What the manager shares with other parts.
 struct Shared {
     node: Arc<NodeFacts>,
+    host_ips: HostIps,
     volumes: VolumeManager,
     results: ProbeResults,
     features: FeaturesReader,
@@ -466,6 +475,7 @@ fn runtime_manager(
                     && config.effective.single_process_oom_kill != Some(true),
             },
             node: shared.node,
+            host_ips: shared.host_ips,
         },
     })
 }

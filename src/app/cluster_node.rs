@@ -7,7 +7,7 @@ use crate::{
     base::metrics::Metrics,
     config::{KubeletConfig, NODE_VERSION},
     cri::{ImageClient, RuntimeClient, RuntimeInfo},
-    host::{self, Identity, own_address, proc},
+    host::{self, Identity, MountEntry, own_address, proc},
     node::{
         event_sink::{self, EventSink},
         lease::NodeLease,
@@ -25,10 +25,24 @@ use crate::{
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
-use std::path::Path;
+use serde::{Deserialize, de::IgnoredAny};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 /// The device manager's record of what was advertised and given.
 const DEVICE_CHECKPOINT: &str = "device-plugins/kubelet_internal_checkpoint";
+/// Volumes that need nothing attached, by the names of their directories.
+const OWN_VOLUMES: [&str; 6] = [
+    "configmap",
+    "downward-api",
+    "empty-dir",
+    "local-volume",
+    "projected",
+    "secret",
+];
 
 /// What is made elsewhere.
 pub(super) struct Parts {
@@ -71,8 +85,9 @@ pub(super) async fn start(
     tasks.spawn("node.lease", lease.run(shutdown.clone()));
     let root = config.root_dir.clone();
     let (facts, storage) = (parts.machine, config.node.local_storage_isolation);
-    let read = move || (machine(&facts, &root, storage), has_checkpoint(&root));
-    let (machine, has_checkpoint) = tokio::task::spawn_blocking(read).await?;
+    let read = move || (machine(&facts, &root, storage), devices(&root));
+    let (machine, devices) = tokio::task::spawn_blocking(read).await?;
+    let root = config.root_dir.clone();
     let manager = NodeManager::new(node_manager::Deps {
         api: api.unlimited(),
         node: parts.node_object,
@@ -80,10 +95,16 @@ pub(super) async fn start(
         runtime,
         state: parts.state,
         own_ip: own_address,
-        machine: machine?,
+        volumes_mounted: Arc::new(move || {
+            host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
+        }),
+        reset_devices: devices.is_none(),
+        machine: Machine {
+            devices: devices.unwrap_or_default(),
+            ..machine?
+        },
         status: status(config),
         registration: registration(config),
-        reset_devices: !has_checkpoint,
         update_period: config.node.update_period,
         report_period: config.node.report_period,
     });
@@ -127,6 +148,7 @@ fn machine(facts: &host::Machine, root: &Path, storage: bool) -> anyhow::Result<
             .map(|(size, all)| (bytes(size), bytes(all)))
             .collect(),
         swap: bytes(proc::parse_meminfo(&meminfo).swap_total),
+        devices: BTreeSet::new(),
         info: NodeSystemInfo {
             architecture: go_architecture().to_owned(),
             boot_id: facts.boot_id.clone(),
@@ -141,9 +163,61 @@ fn machine(facts: &host::Machine, root: &Path, storage: bool) -> anyhow::Result<
     })
 }
 
-/// Blocking.
-fn has_checkpoint(root: &Path) -> bool {
-    root.join(DEVICE_CHECKPOINT).exists()
+/// The resources that device plugins advertised to an earlier kubelet; `None` if that is not known. Blocking.
+fn devices(root: &Path) -> Option<BTreeSet<String>> {
+    let path = root.join(DEVICE_CHECKPOINT);
+    let text = std::fs::read(&path).ok()?;
+    let checkpoint = serde_json::from_slice::<DeviceCheckpoint>(&text);
+    let checkpoint = checkpoint.inspect_err(|error| {
+        tracing::warn!(path = %path.display(), err = %error, "Failed to read data from checkpoint");
+    });
+    let data = checkpoint.ok()?.data;
+    let given = data.given.into_iter().flatten();
+    let advertised = data.advertised.into_iter().flatten();
+    Some(
+        given
+            .map(|entry| entry.resource)
+            .chain(advertised.map(|(resource, _)| resource))
+            .collect(),
+    )
+}
+
+#[derive(Deserialize)]
+struct DeviceCheckpoint {
+    #[serde(rename = "Data")]
+    data: DeviceData,
+}
+
+#[derive(Deserialize)]
+struct DeviceData {
+    #[serde(rename = "PodDeviceEntries")]
+    given: Option<Vec<DeviceEntry>>,
+    #[serde(rename = "RegisteredDevices")]
+    advertised: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct DeviceEntry {
+    #[serde(rename = "ResourceName")]
+    resource: String,
+}
+
+/// Whether something is mounted where volume plugins mount for the whole node, or for a pod.
+fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
+    let (plugins, pods) = (root.join("plugins"), root.join("pods"));
+    // In a pod's directory: `UID/volumes/kubernetes.io~csi/NAME`.
+    let of_plugin = |path: &Path| {
+        let mut parts = path.iter().skip(1);
+        let kind = parts.next().is_some_and(|part| part == "volumes");
+        kind && parts.next().is_some_and(|plugin| {
+            let own = OWN_VOLUMES.map(|name| format!("kubernetes.io~{name}"));
+            !own.iter().any(|own| plugin == own.as_str())
+        })
+    };
+    mounts.iter().any(|mount| {
+        let below = mount.mount_point.strip_prefix(&pods);
+        mount.is_beneath(&plugins) || below.is_ok_and(of_plugin)
+    })
 }
 
 fn status(config: &KubeletConfig) -> StatusSettings {
@@ -171,5 +245,72 @@ fn registration(config: &KubeletConfig) -> RegistrationSettings {
         provider_id: node.provider_id.clone(),
         external_cloud_provider: node.external_cloud_provider,
         controller_attach: node.controller_attach,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_a_checkpoint_are_those_that_were_advertised_or_given() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(devices(root.path()), None, "no checkpoint");
+        let path = root.path().join(DEVICE_CHECKPOINT);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let entry = r#"{"PodUID":"u","ContainerName":"c","ResourceName":"a.example/nic","DeviceIDs":{"-1":["0"]},"AllocResp":""}"#;
+        let advertised = r#"{"b.example/gpu":["0","1"],"c.example/gone":null}"#;
+        let given = format!(
+            r#"{{"Data":{{"PodDeviceEntries":[{entry}],"RegisteredDevices":{advertised}}},"Checksum":7}}"#
+        );
+        let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":7}"#;
+        for (text, expected) in [
+            (
+                given.as_str(),
+                Some("a.example/nic b.example/gpu c.example/gone"),
+            ),
+            (empty, Some("")),
+            ("", None),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let found = devices(root.path());
+            let found = found.map(|names| Vec::from_iter(names).join(" "));
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_mounts_of_volume_plugins_keep_volumes_in_use() {
+        let root = Path::new("/var/lib/kubelet");
+        for (path, expected) in [
+            (
+                "/var/lib/kubelet/plugins/kubernetes.io/csi/d/1/globalmount",
+                true,
+            ),
+            (
+                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v/mount",
+                true,
+            ),
+            ("/var/lib/kubelet/pods/u/volumes/kubernetes.io~nfs/v", true),
+            (
+                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/v",
+                false,
+            ),
+            (
+                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~projected/v",
+                false,
+            ),
+            ("/var/lib/kubelet/pods/u/volume-subpaths/v/c/0", false),
+            ("/var/lib/kubelet", false),
+            ("/mnt", false),
+        ] {
+            let mount = MountEntry {
+                mount_point: path.into(),
+                root: "/".into(),
+                fs_type: "ext4".into(),
+                source: String::new(),
+            };
+            assert_eq!(has_plugin_mount(&[mount], root), expected, "{path}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         status::{StatusManager, Statuses},
         status_writer::{self, StatusWriter},
     },
-    resources::NodeFacts,
+    state::node_object::HostIps,
     state::pod_manager::{PodChanges, PodManager, PodManagerWriter},
 };
 use std::sync::Arc;
@@ -36,10 +36,9 @@ pub(super) fn statuses(changes: Option<&Arc<PodChanges>>) -> StatusManager {
 }
 
 /// What statuses are made from in a cluster.
-pub(super) fn remote(stores: &Stores, node: &NodeFacts) -> Option<Remote> {
+pub(super) fn remote(stores: &Stores, host_ips: HostIps) -> Option<Remote> {
     stores.api.as_ref()?;
     let pods = stores.manager.reader();
-    let (_, host_ips) = watch::channel(node.host_ips.clone());
     Some(Remote { pods, host_ips })
 }
 

@@ -13,6 +13,7 @@ mod grace;
 mod hash;
 mod ids;
 pub mod keys;
+pub mod node_selector;
 mod pod;
 mod probe;
 mod quantity;

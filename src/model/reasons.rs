@@ -51,6 +51,8 @@ pub const SIGNATURE_VALIDATION_FAILED: &str = "SignatureValidationFailed";
 
 /// Events, `reason` field.
 pub mod event {
+    /// A pod is not admitted yet (an extension of ours).
+    pub const ADMISSION_PENDING: &str = "AdmissionPending";
     /// An image pull secret cannot be used.
     pub const FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET: &str = "FailedToRetrieveImagePullSecret";
     /// A container was created.

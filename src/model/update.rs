@@ -87,19 +87,22 @@ pub enum Completeness {
     /// More is to come.
     #[default]
     Partial,
-    /// All but the pods of these manifest files, which could not be read.
+    /// All but these, which could not be read: manifest files, or pods of the API server by UID.
     Except(Arc<BTreeSet<String>>),
     /// All of it.
     Complete,
 }
 
 impl Completeness {
-    /// Whether a pod that is in no list is gone from its source. `manifest` is the file that it was made
-    /// from, if that is known.
-    pub fn covers(&self, manifest: Option<&str>) -> bool {
+    /// Whether a pod that is in no list is gone from its source. `item` is the file that it was made from, if that
+    /// is known, or the UID of a pod of the API server.
+    pub fn covers(&self, item: Option<&str>) -> bool {
         match self {
             Self::Partial => false,
-            Self::Except(unread) => manifest.is_some_and(|path| !unread.contains(path)),
+            // What has no name may be any pod.
+            Self::Except(unread) => {
+                item.is_some_and(|item| !unread.contains(item) && !unread.contains(""))
+            }
             Self::Complete => true,
         }
     }

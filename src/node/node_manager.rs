@@ -18,7 +18,7 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::Value;
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -43,6 +43,8 @@ pub struct Deps {
     pub state: RuntimeStateReader,
     /// The address of the default route.
     pub own_ip: fn() -> Option<IpAddr>,
+    /// Whether a volume of an earlier kubelet's plugins may be mounted. Blocking.
+    pub volumes_mounted: Arc<dyn Fn() -> bool + Send + Sync>,
     /// What does not change.
     pub machine: Machine,
     /// The configuration of the status.
@@ -194,7 +196,7 @@ impl NodeManager {
 
     async fn create(&mut self) -> Result<(), Failure> {
         tracing::info!(node = self.name(), "Attempting to register node");
-        let generated = self.generate(&Node::default());
+        let generated = self.generate(&Node::default(), false);
         self.announced = Some(Vec::new());
         self.announce(&generated);
         let node = registration::new_node(&self.deps.registration, generated);
@@ -226,7 +228,8 @@ impl NodeManager {
     }
 
     async fn report(&mut self, node: &Node) -> Result<(), Failure> {
-        let generated = self.generate(node);
+        let volumes_mounted = self.volumes_mounted(node).await;
+        let generated = self.generate(node, volumes_mounted);
         let known = || node.status.clone().unwrap_or_default().conditions;
         self.announced
             .get_or_insert_with(|| known().unwrap_or_default());
@@ -293,7 +296,19 @@ impl NodeManager {
         self.report_due = Instant::now() + period.mul_f64(1.0 + jitter);
     }
 
-    fn generate(&mut self, known: &Node) -> Generated {
+    /// Mounts are read only where the object names volumes.
+    async fn volumes_mounted(&self, node: &Node) -> bool {
+        let named = node.status.as_ref();
+        let named = named.and_then(|status| status.volumes_in_use.as_ref());
+        if named.is_none_or(Vec::is_empty) {
+            return false;
+        }
+        let read = self.deps.volumes_mounted.clone();
+        let mounted = tokio::task::spawn_blocking(move || read()).await;
+        mounted.unwrap_or(true)
+    }
+
+    fn generate(&mut self, known: &Node, volumes_mounted: bool) -> Generated {
         let runtime = self.deps.runtime.borrow_and_update().clone();
         let problems = problems(&mut self.deps.state);
         node_status::generate(
@@ -303,6 +318,7 @@ impl NodeManager {
                 settings: &self.deps.status,
                 runtime: &runtime,
                 own_ip: (self.deps.own_ip)(),
+                volumes_mounted,
                 problems: &problems,
                 now: Timestamp::now(),
             },

@@ -17,8 +17,6 @@ pub struct NodeFacts {
     pub allocatable_ephemeral_storage_bytes: i64,
     /// Huge page sizes the kernel offers, bytes.
     pub hugepage_sizes: Vec<u64>,
-    /// Addresses of the node, primary first; empty when nobody told us and none could be found.
-    pub host_ips: Vec<String>,
     /// The address that was given for the node, at which what is on its own network is reached.
     pub given_address: Option<String>,
     /// Paths that are masked in containers on this machine besides the usual ones.
@@ -34,17 +32,8 @@ impl NodeFacts {
     }
 
     /// Facts of a machine of which nothing is reserved: allocatable is all there is. `given` are the
-    /// addresses that were configured, `found` the one that it has otherwise.
-    pub fn of(
-        machine: &Machine,
-        ephemeral_storage_bytes: u64,
-        given: &[IpAddr],
-        found: Option<IpAddr>,
-    ) -> Self {
-        let known = match given {
-            [] => found.as_slice(),
-            given => given,
-        };
+    /// addresses that were configured.
+    pub fn of(machine: &Machine, ephemeral_storage_bytes: u64, given: &[IpAddr]) -> Self {
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         Self {
             memory_capacity_bytes: bytes(machine.memory_bytes),
@@ -52,7 +41,6 @@ impl NodeFacts {
             allocatable_memory_bytes: bytes(machine.memory_bytes),
             allocatable_ephemeral_storage_bytes: bytes(ephemeral_storage_bytes),
             hugepage_sizes: machine.hugepage_sizes.clone(),
-            host_ips: known.iter().map(ToString::to_string).collect(),
             given_address: given.first().map(ToString::to_string),
             masked_paths: machine.thermal_paths.clone(),
             selinux: machine.selinux,

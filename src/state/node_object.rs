@@ -2,11 +2,11 @@
 //!
 //! * Owns: its newest known version; none before it was read, and after it was deleted.
 //! * Woken by: the task that registers the node, its one writer.
-//! * Publishes: labels, taints, allocatable and addresses for other parts.
+//! * Publishes: labels, taints, allocatable and addresses for other parts; [`HostIps`].
 //! * Must never go back to an older version that the watch delivers late.
 
 use k8s_openapi::api::core::v1::Node;
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 use tokio::sync::watch;
 
 /// Reading end; cheap to clone.
@@ -57,6 +57,54 @@ impl NodeObjectWriter {
     }
 }
 
+/// The node's addresses, primary first, for statuses and variables of pods.
+#[derive(Clone, Debug)]
+pub struct HostIps {
+    node: NodeObject,
+    own: Vec<String>,
+}
+
+impl HostIps {
+    /// The addresses of the object. Until it has any: those given for the node, else the one that the machine is
+    /// found to have.
+    pub fn new(node: NodeObject, given: &[IpAddr], found: Option<IpAddr>) -> Self {
+        let own = if given.is_empty() {
+            found.as_slice()
+        } else {
+            given
+        };
+        let own = own.iter().map(ToString::to_string).collect();
+        Self { node, own }
+    }
+
+    /// The addresses as they are now; none if the machine has none either.
+    pub fn get(&self) -> Vec<String> {
+        let node = self.node.borrow();
+        let known = node.as_deref().map(host_ips).unwrap_or_default();
+        if known.is_empty() {
+            self.own.clone()
+        } else {
+            known
+        }
+    }
+}
+
+/// Upstream's `GetNodeHostIPs`: the first address, internal ones before external ones, and the first of the other
+/// family.
+fn host_ips(node: &Node) -> Vec<String> {
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref());
+    let addresses = addresses.unwrap_or_default();
+    let of = |kind: &'static str| addresses.iter().filter(move |a| a.type_ == kind);
+    let all = of("InternalIP").chain(of("ExternalIP"));
+    let all: Vec<IpAddr> = all.filter_map(|a| a.address.parse().ok()).collect();
+    let Some(first) = all.first() else {
+        return Vec::new();
+    };
+    let second = all.iter().find(|ip| ip.is_ipv6() != first.is_ipv6());
+    let both = std::iter::once(first).chain(second);
+    both.map(ToString::to_string).collect()
+}
+
 /// Whether one version comes after another. Versions are numbers that grow, also from one object to the next.
 fn is_newer(node: &Node, known: &Node) -> bool {
     let version =
@@ -70,6 +118,7 @@ fn is_newer(node: &Node, known: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::NodeAddress;
 
     fn node(uid: &str, version: &str) -> Node {
         let mut node = Node::default();
@@ -95,6 +144,62 @@ mod tests {
             assert_eq!(reader.has_changed().unwrap(), taken);
             let kept = writer.get().unwrap();
             assert!(!taken || *kept == next);
+        }
+    }
+
+    #[test]
+    fn host_ips_are_those_of_the_object_as_it_is_now() {
+        let with = |version: &str, addresses: &[(&str, &str)]| {
+            let mut node = node("a", version);
+            let addresses = addresses.iter().map(|(kind, address)| NodeAddress {
+                type_: (*kind).into(),
+                address: (*address).into(),
+            });
+            node.status.get_or_insert_default().addresses = Some(addresses.collect());
+            node
+        };
+        let writer = NodeObjectWriter::default();
+        let found = Some("198.51.100.1".parse().unwrap());
+        let ips = HostIps::new(writer.reader(), &[], found);
+        let shown = || ips.get().join(" ");
+        assert_eq!(shown(), "198.51.100.1");
+        for (version, (addresses, expected)) in [
+            (&[][..], "198.51.100.1"),
+            (&[("Hostname", "n"), ("InternalIP", "n")], "198.51.100.1"),
+            (&[("InternalIP", "192.0.2.1")], "192.0.2.1"),
+            (
+                &[("InternalIP", "192.0.2.2"), ("InternalIP", "192.0.2.3")],
+                "192.0.2.2",
+            ),
+            (
+                &[
+                    ("ExternalIP", "203.0.113.1"),
+                    ("InternalIP", "2001:db8::1"),
+                    ("InternalIP", "192.0.2.2"),
+                ],
+                "2001:db8::1 192.0.2.2",
+            ),
+            (&[("ExternalIP", "203.0.113.1")], "203.0.113.1"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            writer.set(with(&version.to_string(), addresses));
+            assert_eq!(shown(), expected, "{addresses:?}");
+        }
+    }
+
+    #[test]
+    fn until_the_object_is_known_host_ips_are_those_given_or_else_the_one_found() {
+        let [a, b]: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
+        for (given, found, expected) in [
+            (&[a][..], Some(b), "192.0.2.1"),
+            (&[a, b], None, "192.0.2.1 192.0.2.2"),
+            (&[], Some(b), "192.0.2.2"),
+            (&[], None, ""),
+        ] {
+            let ips = HostIps::new(NodeObjectWriter::default().reader(), given, found);
+            assert_eq!(ips.get().join(" "), expected);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What can go wrong with a volume.
 
 use super::{UnsafeName, content::payload::PathError};
+use crate::apiserver::claim::{ClaimError, ClaimKey};
 use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
 use crate::apiserver::token::TokenError;
 use crate::model::QuantityError;
@@ -21,6 +22,27 @@ pub enum VolumeError {
         volume: String,
         /// Why.
         source: SetUpError,
+    },
+    /// The claim of a volume has none to mount.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process volumes=[{volume}]: error processing PVC {}/{}",
+        .key.namespace, .key.name
+    )]
+    Claim {
+        /// Name of the volume.
+        volume: String,
+        /// The claim.
+        key: ClaimKey,
+        /// Why.
+        source: Box<ClaimError>,
+    },
+    /// The volume of a claim is for other nodes.
+    #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
+    NodeAffinity {
+        /// Name of the PersistentVolume.
+        volume: String,
+        /// Why.
+        why: &'static str,
     },
     /// One sub-path of a volume cannot be bound.
     #[error("failed to prepare subPath for volumeMount {volume:?} of container {container:?}")]
@@ -84,6 +106,14 @@ pub enum SetUpError {
     /// A hostPath type that does not exist.
     #[error("{0} is an invalid volume type")]
     InvalidHostPathType(String),
+    /// The volume of a claim is a device.
+    #[error("volume {volume} has volumeMode {mode}, but is specified in volumeMounts")]
+    VolumeMode {
+        /// Name of the volume.
+        volume: String,
+        /// Its mode.
+        mode: String,
+    },
     /// A kind of volume, or a medium, that this kubelet cannot provide.
     #[error("{0} is not supported by this kubelet")]
     Unsupported(String),

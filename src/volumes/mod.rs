@@ -12,6 +12,7 @@
 //!   secret,downwardapi,projected}`, `pkg/volume/util` and the directory half of
 //!   `pkg/kubelet/kubelet_volumes.go`.
 
+mod claim;
 pub mod content;
 mod detached;
 mod empty_dir;
@@ -32,6 +33,7 @@ pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::{
+    claim::Claims,
     configmap_secret::{Found, ObjectKey, Objects},
     token::Tokens,
 };
@@ -39,6 +41,7 @@ use crate::model::{Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use content::{Digest, Inputs};
 use detached::{DetachedWork, NotDone, Permit};
+use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use plan::PlannedVolume;
 use std::{
@@ -47,6 +50,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How long a sync waits for files that may hang (upstream's `podAttachAndMountTimeout`).
@@ -87,10 +91,31 @@ struct Shared {
     root: KubeletRoot,
     node: Arc<NodeFacts>,
     objects: Objects,
-    tokens: Tokens,
+    cluster: Cluster,
     mounter: Box<dyn Mounter>,
     prepared: Mutex<HashMap<PodUid, Known>>,
     detached: DetachedWork,
+}
+
+/// What pods of the API server mount besides objects.
+pub struct Cluster {
+    /// Tokens of service accounts.
+    pub tokens: Tokens,
+    /// Volumes of claims.
+    pub claims: Claims,
+    /// The Node object, whose labels say which volumes the node can have.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+}
+
+impl Default for Cluster {
+    /// No API server.
+    fn default() -> Self {
+        Self {
+            tokens: Tokens::default(),
+            claims: Claims::default(),
+            node: watch::Sender::new(None).subscribe(),
+        }
+    }
 }
 
 /// What a pod has been given, and for which wishes.
@@ -121,15 +146,15 @@ impl VolumeManager {
         objects: Objects,
         mounter: impl Mounter,
     ) -> Self {
-        Self::with_tokens(root, node, objects, Tokens::default(), mounter)
+        Self::in_cluster(root, node, objects, Cluster::default(), mounter)
     }
 
-    /// The same on a node that gets tokens of service accounts.
-    pub fn with_tokens(
+    /// The same on a node of a cluster.
+    pub fn in_cluster(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
         objects: Objects,
-        tokens: Tokens,
+        cluster: Cluster,
         mounter: impl Mounter,
     ) -> Self {
         Self {
@@ -137,7 +162,7 @@ impl VolumeManager {
                 root,
                 node,
                 objects,
-                tokens,
+                cluster,
                 mounter: Box::new(mounter),
                 prepared: Mutex::default(),
                 detached: DetachedWork::default(),
@@ -194,7 +219,9 @@ impl VolumeManager {
         let plan = plan::plan(pod, &self.shared.node)?;
         let uid = pod.uid();
         let tokens = plan::token_keys(&plan);
-        self.shared.tokens.register(&uid, tokens.clone());
+        self.shared.cluster.tokens.register(&uid, tokens.clone());
+        let claims = plan::claim_keys(&plan);
+        self.shared.cluster.claims.register(&uid, claims.clone());
         let known = self.shared.prepared.lock().get(&uid).cloned();
         let known = known.filter(|known| *known.plan == plan);
         let mut keys = plan::object_keys(&plan);
@@ -220,8 +247,16 @@ impl VolumeManager {
         let shared = self.shared.clone();
         let (of, objects) = (uid.clone(), self.shared.objects.of(pod));
         let work = |permit| async move {
-            let (objects, tokens) = tokio::join!(objects.get(keys), shared.tokens.get(tokens));
-            let inputs = Inputs { objects, tokens };
+            let cluster = &shared.cluster;
+            let tokens = cluster.tokens.get(tokens);
+            let claims = cluster.claims.get(claims);
+            let (objects, tokens, claims) = tokio::join!(objects.get(keys), tokens, claims);
+            let inputs = Inputs {
+                objects,
+                tokens,
+                claims,
+                node: cluster.node.borrow().clone(),
+            };
             shared.make(of, plan, known, inputs, permit).await
         };
         self.detached(&uid, work, cancel).await?
@@ -298,7 +333,8 @@ impl VolumeManager {
     /// that makes something.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.shared.objects.forget(uid);
-        self.shared.tokens.forget(uid);
+        self.shared.cluster.tokens.forget(uid);
+        self.shared.cluster.claims.forget(uid);
         self.shared.detached.idle(uid).await;
         let shared = self.shared.clone();
         let uid = uid.clone();

@@ -2,7 +2,7 @@
 
 use super::content::{self, ContentVolume, Group};
 use super::{SetUpError, VolumeError, paths::Plugin, record::Record};
-use crate::apiserver::{configmap_secret::ObjectKey, token::TokenKey};
+use crate::apiserver::{claim::ClaimKey, configmap_secret::ObjectKey, token::TokenKey};
 use crate::model::{Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
@@ -35,6 +35,8 @@ pub enum VolumeKind {
         /// What must be there.
         check: HostPathCheck,
     },
+    /// What a claim is bound to.
+    Claim(ClaimVolume),
     /// Files that the kubelet writes.
     Content(ContentVolume),
 }
@@ -45,7 +47,7 @@ impl VolumeKind {
         match self {
             Self::EmptyDir { medium, .. } => Some(*medium != Medium::Disk),
             Self::Content(volume) => Some(volume.memory.is_some()),
-            Self::HostPath { .. } => None,
+            Self::HostPath { .. } | Self::Claim(_) => None,
         }
     }
 }
@@ -56,7 +58,7 @@ impl PlannedVolume {
         let (plugin, mounted) = match &self.kind {
             VolumeKind::EmptyDir { medium, .. } => (Plugin::EmptyDir, *medium != Medium::Disk),
             VolumeKind::Content(volume) => (volume.plugin, volume.memory.is_some()),
-            VolumeKind::HostPath { .. } => return None,
+            VolumeKind::HostPath { .. } | VolumeKind::Claim(_) => return None,
         };
         Some(Record::new(&self.name, plugin, mounted))
     }
@@ -68,6 +70,17 @@ impl PlannedVolume {
             _ => None,
         }
     }
+}
+
+/// A volume that a pod mounts by its claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimVolume {
+    /// The claim.
+    pub key: ClaimKey,
+    /// The pod only reads it.
+    pub read_only: bool,
+    /// The pod's `fsGroup`.
+    pub group: Group,
 }
 
 /// Where an emptyDir's data is.
@@ -161,6 +174,15 @@ pub(super) fn token_keys(plan: &[PlannedVolume]) -> BTreeSet<TokenKey> {
         .collect()
 }
 
+/// The claims that are mounted.
+pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<ClaimKey> {
+    let key = |volume: &PlannedVolume| match &volume.kind {
+        VolumeKind::Claim(claim) => Some(claim.key.clone()),
+        _ => None,
+    };
+    plan.iter().filter_map(key).collect()
+}
+
 fn mounted_names(pod: &Pod) -> BTreeSet<&str> {
     let regular = pod.containers().iter().chain(pod.init_containers());
     let ephemeral = pod
@@ -196,6 +218,16 @@ fn kind_of(pod: &Pod, volume: &Volume, node: &NodeFacts) -> Result<VolumeKind, V
             check: HostPathCheck::parse(wanted)
                 .ok_or_else(|| fail(SetUpError::InvalidHostPathType(wanted.to_string())))?,
         });
+    }
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Ok(VolumeKind::Claim(ClaimVolume {
+            key: ClaimKey {
+                namespace: pod.namespace().to_owned(),
+                name: claim.claim_name.clone(),
+            },
+            read_only: claim.read_only.unwrap_or(false),
+            group: group(pod).map_err(fail)?,
+        }));
     }
     let sources = content::sources(pod, volume, node);
     let Some((plugin, sources)) = sources.map_err(|errors| fail(errors.into()))? else {

@@ -2,14 +2,18 @@
 
 use super::{
     Known, PodDir, Prepared, SetUpError, Shared, SubPathRequest, VolumeError, VolumePath,
-    VolumePaths,
+    VolumePaths, claim,
     content::{self, ContentVolume, Digest, Inputs},
     detached::Permit,
     empty_dir, host_path,
-    plan::{PlannedVolume, VolumeKind},
+    plan::{ClaimVolume, PlannedVolume, VolumeKind},
     pod_dirs, record, sub_path,
 };
-use crate::{apiserver::configmap_secret::Found, base::with_own_files, model::PodUid};
+use crate::{
+    apiserver::{claim::ClaimError, configmap_secret::Found},
+    base::with_own_files,
+    model::PodUid,
+};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -32,7 +36,7 @@ impl Shared {
             inputs.objects.extend(fixed);
         }
         // What a host path leads to may hang.
-        let is_foreign = plan.iter().any(is_host_path);
+        let is_foreign = plan.iter().any(is_of_node);
         let prepare = move || match known {
             Some(known) => self.refresh(uid, known, &inputs, &permit),
             None => self.prepare(uid, plan, &inputs, &permit),
@@ -64,10 +68,9 @@ impl Shared {
             // Between two volumes, what was left behind gives up. A path of the node is no reason for
             // the clean-up to wait: nothing of it is taken down.
             let creating = permit.begin().ok_or(VolumeError::Cancelled)?;
-            let _making = (!is_host_path(volume)).then_some(creating);
+            let _making = (!is_of_node(volume)).then_some(creating);
             let path = self.set_up(&pod, volume, inputs, &mut made);
-            let path = path.map_err(|source| of_volume(&volume.name, source))?;
-            made.paths.insert(volume.name.clone(), path);
+            made.paths.insert(volume.name.clone(), path?);
         }
         let paths = Arc::new(made.paths);
         let known = Known {
@@ -135,11 +138,13 @@ impl Shared {
         volume: &PlannedVolume,
         inputs: &Inputs,
         made: &mut Made,
-    ) -> Result<VolumePath, SetUpError> {
+    ) -> Result<VolumePath, VolumeError> {
         let (name, mounter) = (&volume.name, self.mounter.as_ref());
+        let fail = |source| of_volume(name, source);
         match &volume.kind {
             VolumeKind::EmptyDir { medium, group } => {
-                let host_path = empty_dir::set_up(pod, name, *medium, *group, mounter)?;
+                let host_path = empty_dir::set_up(pod, name, *medium, *group, mounter);
+                let host_path = host_path.map_err(fail)?;
                 Ok(VolumePath {
                     host_path,
                     managed: true,
@@ -147,15 +152,17 @@ impl Shared {
                 })
             }
             VolumeKind::HostPath { path, check } => {
-                let host_path = host_path::set_up(path, *check)?;
+                let host_path = host_path::set_up(path, *check).map_err(fail)?;
                 Ok(VolumePath {
                     host_path,
                     managed: false,
                     read_only: false,
                 })
             }
+            VolumeKind::Claim(claim) => set_up_claim(name, claim, inputs),
             VolumeKind::Content(content) => {
-                let host_path = self.set_up_content(pod, name, content, inputs, made)?;
+                let host_path = self.set_up_content(pod, name, content, inputs, made);
+                let host_path = host_path.map_err(fail)?;
                 Ok(VolumePath {
                     host_path,
                     managed: true,
@@ -216,8 +223,34 @@ impl Shared {
     }
 }
 
-fn is_host_path(volume: &PlannedVolume) -> bool {
-    matches!(volume.kind, VolumeKind::HostPath { .. })
+/// Whether its data is the node's, wherever that is.
+fn is_of_node(volume: &PlannedVolume) -> bool {
+    matches!(
+        volume.kind,
+        VolumeKind::HostPath { .. } | VolumeKind::Claim(_)
+    )
+}
+
+fn set_up_claim(
+    name: &str,
+    claim: &ClaimVolume,
+    inputs: &Inputs,
+) -> Result<VolumePath, VolumeError> {
+    let found = inputs.claims.get(&claim.key).cloned();
+    let found = found.unwrap_or_else(|| Err(ClaimError::Claim("it was not looked up".into())));
+    let volume = found.map_err(|source| VolumeError::Claim {
+        volume: name.to_owned(),
+        key: claim.key.clone(),
+        source: Box::new(source),
+    })?;
+    let at = claim::node_path(name, claim, &volume, inputs.node.as_deref())?;
+    let own_name = volume.metadata.name.as_deref().unwrap_or(name);
+    let host_path = host_path::set_up(&at.path, at.check);
+    Ok(VolumePath {
+        host_path: host_path.map_err(|source| of_volume(own_name, source))?,
+        managed: at.managed,
+        read_only: claim.read_only,
+    })
 }
 
 /// The objects that stay as they are.

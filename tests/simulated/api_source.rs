@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api_server::{FakeApiServer, Mode, Seen};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{IMAGE, simple};
-use crate::support::fake_runtime::{FakeRuntime, PodView};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, PodView, Rpc};
 use crate::support::wait::{holds, wait_for};
 
 fn path(name: &str) -> String {
@@ -291,4 +291,128 @@ async fn an_ephemeral_container_starts_in_a_running_pod() {
     let again = |fake: &FakeRuntime| fake.pod("web").is_some_and(|pod| pod.containers.len() != 2);
     assert!(node.never(Duration::from_millis(500), again).await);
     assert!(before.iter().all(|id| ids(&node.fake, "web").contains(id)));
+}
+
+#[tokio::test]
+async fn host_ips_follow_the_node_object_and_nothing_restarts_for_them() {
+    let (mut node, api) = joined().await;
+    node.configure("syncFrequency: 1s");
+    // A cloud provider sets the addresses, so the kubelet does not.
+    node.argue("--cloud-provider=external");
+    let set_address = |address: &str| {
+        let mut object = api.object("/api/v1/nodes/node1").unwrap();
+        object["status"]["addresses"] = json!([{"type": "InternalIP", "address": address}]);
+        api.put("/api/v1/nodes/node1", object);
+    };
+    set_address("192.0.2.1");
+    let mut web = bound("web");
+    let field = json!({"fieldRef": {"fieldPath": "status.hostIP"}});
+    web["spec"]["containers"][0]["env"] = json!([{"name": "HOST_IP", "valueFrom": field}]);
+    api.put(&path("web"), web);
+    node.start().await;
+    let wait_shown = async |address: &str| {
+        wait_for("the pod shows the address", WAIT_LIMIT, async || {
+            let pod = api.object(&path("web")).unwrap_or_default();
+            let status = &pod["status"];
+            let last = status["hostIPs"].as_array().and_then(|ips| ips.last());
+            let shown = status["hostIP"] == address && last == Some(&json!({"ip": address}));
+            holds(shown, status.to_string())
+        })
+        .await;
+    };
+    let env = |attempt: u32| {
+        let pod = node.fake.pod("web").unwrap();
+        let container = pod.containers.iter().find(|c| c.attempt == attempt);
+        let envs = container?.config.envs.clone();
+        let found = envs.into_iter().find(|e| e.key == "HOST_IP");
+        found.map(|e| String::from_utf8(e.value).unwrap())
+    };
+    wait_runs(&node, "web").await;
+    wait_shown("192.0.2.1").await;
+    assert_eq!(env(0).as_deref(), Some("192.0.2.1"));
+    let before = ids(&node.fake, "web");
+    set_address("192.0.2.2");
+    wait_shown("192.0.2.2").await;
+    assert_eq!(ids(&node.fake, "web"), before);
+    assert!(node.fake.exit("web/main", 1));
+    let again = |_: &FakeRuntime| env(1).is_some();
+    node.fake
+        .wait_until("the container started again", WAIT_LIMIT, again)
+        .await;
+    assert_eq!(env(1).as_deref(), Some("192.0.2.2"));
+}
+
+fn with_port(name: &str) -> Value {
+    let mut pod = bound(name);
+    let ports = json!([{"containerPort": 80, "hostPort": 8080}]);
+    pod["spec"]["containers"][0]["ports"] = ports;
+    pod
+}
+
+async fn wait_event(node: &Node, text: &str) {
+    wait_for("an event says so", WAIT_LIMIT, async || {
+        let events = node.events().await;
+        holds(events.contains(text), events)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_the_port_of_one_that_is_ending_and_not_for_that_of_one_that_stays() {
+    let (mut node, api) = joined().await;
+    node.fake.behave(IMAGE, Behaviour::ignores_term());
+    let mut old = with_port("old");
+    old["spec"]["terminationGracePeriodSeconds"] = json!(3);
+    api.put(&path("old"), old.clone());
+    node.start().await;
+    wait_runs(&node, "old").await;
+    let failed = async |name: &str| {
+        let pod = api.object(&path(name)).unwrap_or_default();
+        pod["status"]["reason"] == "NodePorts"
+    };
+    api.put(&path("mistaken"), with_port("mistaken"));
+    wait_for("the port is taken", WAIT_LIMIT, async || {
+        holds(failed("mistaken").await, "it waits")
+    })
+    .await;
+    old["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    old["metadata"]["deletionGracePeriodSeconds"] = json!(3);
+    api.put(&path("old"), old);
+    let ending = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    node.fake
+        .wait_until("old is ending", WAIT_LIMIT, ending)
+        .await;
+    api.put(&path("new"), with_port("new"));
+    wait_event(&node, "AdmissionPending").await;
+    assert!(runs(&node.fake, "old").is_some() && runs(&node.fake, "new").is_none());
+    wait_runs(&node, "new").await;
+    assert!(runs(&node.fake, "old").is_none() && !failed("new").await);
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_the_node_object_and_one_that_is_removed_meanwhile_leaves_nothing() {
+    let (mut node, api) = joined().await;
+    node.configure("registerNode: false");
+    api.remove("/api/v1/nodes/node1");
+    api.put(&path("web"), bound("web"));
+    api.put(&path("gone"), bound("gone"));
+    node.start().await;
+    wait_event(&node, "the Node object is not known yet").await;
+    wait_for("both are pending", WAIT_LIMIT, async || {
+        let pending = ["web", "gone"].map(|name| {
+            let pod = api.object(&path(name)).unwrap_or_default();
+            pod["status"]["phase"] == "Pending"
+        });
+        holds(pending == [true, true], "not yet")
+    })
+    .await;
+    api.remove(&path("gone"));
+    node.wait_shown(1).await;
+    assert!(node.fake.pods().is_empty());
+    api.put(
+        "/api/v1/nodes/node1",
+        json!({"metadata": {"name": "node1"}}),
+    );
+    wait_runs(&node, "web").await;
+    assert_eq!(node.fake.pods().len(), 1);
 }

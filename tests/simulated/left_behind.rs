@@ -127,3 +127,19 @@ async fn logs_of_pods_that_vanished_go_once_every_source_says_that_they_are_gone
     let log = node.path(&format!("logs/{}/main", logs_of("stays")));
     assert!(log.join("0.log").exists(), "{:?}", std::fs::read_dir(log));
 }
+
+#[tokio::test]
+async fn with_a_pod_go_the_logs_of_all_pods_that_had_its_uid() {
+    let node = Node::started().await;
+    node.put(&known("web"));
+    node.wait_runs("web").await;
+    // A kubelet that was killed did not come to remove them.
+    std::fs::create_dir_all(node.path("logs/default_old-node1_uid-of-web/main")).unwrap();
+    std::fs::create_dir_all(node.path("logs/default_other-node1_uid-of-other/main")).unwrap();
+    node.remove("web");
+    wait_for("the logs are gone", WAIT_LIMIT, async || {
+        let left = node.entries("logs");
+        holds(left == [logs_of("other")], format!("{left:?}"))
+    })
+    .await;
+}

@@ -26,6 +26,9 @@ const CASES: u32 = 3;
 /// More than the longest pause that the kubelet makes after a failed call, and some stops.
 const IN_THE_END: Duration = Duration::from_secs(60);
 
+/// More than the grace of a container.
+const LONGEST_STOP: Duration = Duration::from_millis(1300);
+
 const NAMES: [&str; 2] = ["a", "b"];
 const FILES: [&str; 3] = ["f0.yaml", "f1.yaml", "f2.yaml"];
 const UIDS: [&str; 2] = ["uid-0", "uid-1"];
@@ -264,6 +267,13 @@ impl History {
         missing.map(|(_, written)| format!("{written:?} does not run: {}", told(&pods)))
     }
 
+    fn running(&self) -> BTreeSet<String> {
+        let pods = self.node.fake.pods().into_iter();
+        let containers = pods.flat_map(|pod| pod.containers);
+        let running = containers.filter(|container| container.is_running());
+        running.map(|container| container.id).collect()
+    }
+
     /// What lies about on the disk, and what is shown.
     async fn what_is_left(&self) -> Result<(), String> {
         let uids: BTreeSet<_> = self
@@ -346,10 +356,19 @@ impl History {
             self.what_is_wrong().map_or(Ok(()), Err)
         })
         .await;
-        wait_for("nothing is left", IN_THE_END, async || {
-            self.what_is_left().await
-        })
-        .await;
+        // A container that is being stopped runs still: what runs in the end also runs later.
+        loop {
+            let before = self.running();
+            wait_for("nothing is left", IN_THE_END, async || {
+                self.what_is_wrong().map_or(Ok(()), Err)?;
+                self.what_is_left().await
+            })
+            .await;
+            tokio::time::sleep(LONGEST_STOP).await;
+            if self.running() == before {
+                break;
+            }
+        }
         assert_eq!(self.node.fake.twins(), [""; 0]);
         self.check_starts();
         // And all of it holds for the next kubelet.

@@ -183,6 +183,17 @@ fn answer(state: &Arc<State>, request: &Received) -> Reply {
     }
     let parts: Vec<&str> = request.path.split('/').collect();
     let namespaced = parts.iter().position(|part| *part == "namespaces");
+    let version = if parts.get(1) == Some(&"api") { 3 } else { 4 };
+    let rest = parts.get(namespaced.map_or(version, |at| at + 2)..);
+    if let Some([resource, name]) = rest {
+        let namespace = namespaced.map_or("", |at| parts[at + 1]);
+        let found = state.objects().into_iter().find(|(at, _)| {
+            at.resource == *resource && at.namespace == namespace && at.name == *name
+        });
+        return found.map_or(Reply::status(404, "NotFound"), |(_, object)| {
+            Reply::Json(200, object)
+        });
+    }
     let selector = request.parameter("fieldSelector");
     let query = Query {
         resource: parts.last().copied().unwrap_or_default().to_owned(),

@@ -134,6 +134,7 @@ impl World {
             runtime,
             state: reader,
             own_ip: || None,
+            volumes_mounted: Arc::new(|| false),
             machine: Machine::default(),
             status: status(),
             registration: registration(register),

@@ -21,7 +21,10 @@ use k8s_openapi::api::core::v1::{
     NodeRuntimeHandler, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use resources::{PodLimits, Reservation};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// Tells an external cloud provider which of the machine's addresses the administrator chose.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
@@ -44,6 +47,8 @@ pub struct Machine {
     pub huge_pages: Vec<(i64, i64)>,
     /// Bytes of swap.
     pub swap: i64,
+    /// Extended resources of device plugins, which no device manager advertises here.
+    pub devices: BTreeSet<String>,
     /// Identifiers and versions, without the runtime's.
     pub info: NodeSystemInfo,
 }
@@ -91,6 +96,8 @@ pub struct Facts<'a> {
     pub runtime: &'a RuntimeFacts,
     /// The address of the default route.
     pub own_ip: Option<IpAddr>,
+    /// An attachable volume may be mounted here, by an earlier kubelet: its device must not be detached.
+    pub volumes_mounted: bool,
     /// Why the node is not ready.
     pub problems: &'a [String],
     /// The time.
@@ -138,6 +145,10 @@ pub fn generate(known: &Node, facts: &Facts<'_>) -> Generated {
         images: images(before.images.clone(), facts),
         node_info: Some(info(facts)),
         runtime_handlers: some(facts.runtime.handlers.clone()),
+        volumes_in_use: before
+            .volumes_in_use
+            .clone()
+            .filter(|_| facts.volumes_mounted),
         ..before
     };
     Generated {

@@ -5,7 +5,13 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
 use serde_json::{Map, Value, json};
 
 /// Members of the status that are replaced as a whole.
-const WHOLE: [&str; 4] = ["images", "runtimeHandlers", "declaredFeatures", "features"];
+const WHOLE: [&str; 5] = [
+    "images",
+    "runtimeHandlers",
+    "declaredFeatures",
+    "features",
+    "volumesInUse",
+];
 /// Members that are merged, so that what was removed has to be said.
 const MERGED: [&str; 4] = ["capacity", "allocatable", "nodeInfo", "daemonEndpoints"];
 

@@ -107,8 +107,8 @@ impl Allocatable {
     }
 }
 
-/// Capacity and allocatable. Resources of others that the node has (`known`) stay: devices and what administrators
-/// have added. Huge pages of sizes that the kernel does not offer any more go.
+/// Capacity and allocatable. Resources of others that the node has (`known`) stay, such as those that administrators
+/// have added; devices are zero. Huge pages of sizes that the kernel does not offer any more go.
 pub(super) fn resources(
     machine: &Machine,
     pods: PodLimits,
@@ -126,6 +126,11 @@ pub(super) fn resources(
     capacity.retain(|name, _| !name.starts_with(HUGE_PAGES));
     if machine.ephemeral_storage.is_none() {
         capacity.remove(EPHEMERAL_STORAGE);
+    }
+    for (name, amount) in &mut capacity {
+        if machine.devices.contains(name) {
+            "0".clone_into(&mut amount.0);
+        }
     }
     let mut own = vec![
         (CPU.to_owned(), Amount::of_milli(milli_cpu)),

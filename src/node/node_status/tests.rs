@@ -19,6 +19,7 @@ fn machine() -> Machine {
         ephemeral_storage: Some(264_212_084 * 1024),
         huge_pages: vec![(2 << 20, 0), (GIB, 0)],
         swap: 0,
+        devices: BTreeSet::new(),
         info: NodeSystemInfo {
             boot_id: "boot".into(),
             kubelet_version: "v1.36.0".into(),
@@ -53,6 +54,7 @@ struct Example {
     settings: StatusSettings,
     runtime: RuntimeFacts,
     own_ip: Option<IpAddr>,
+    volumes_mounted: bool,
     problems: Vec<String>,
 }
 
@@ -66,6 +68,7 @@ impl Example {
                 ..RuntimeFacts::default()
             },
             own_ip: Some("10.0.0.7".parse().unwrap()),
+            volumes_mounted: false,
             problems: Vec::new(),
         }
     }
@@ -80,6 +83,7 @@ impl Example {
             settings: &self.settings,
             runtime: &self.runtime,
             own_ip: self.own_ip,
+            volumes_mounted: self.volumes_mounted,
             problems: &self.problems,
             now,
         }
@@ -477,4 +481,54 @@ fn a_patch_says_what_is_gone_and_replaces_addresses_as_a_whole() {
             },
         }))
     );
+}
+
+#[test]
+fn devices_of_an_earlier_kubelets_plugins_are_zero_and_resources_of_administrators_stay() {
+    let amount = |text: &str| Quantity(text.into());
+    let amounts = || {
+        ResourceList::from([
+            ("vendor.example/gpu".to_owned(), amount("4")),
+            ("example.com/licence".to_owned(), amount("8")),
+        ])
+    };
+    let known = with(NodeStatus {
+        capacity: Some(amounts()),
+        allocatable: Some(amounts()),
+        ..NodeStatus::default()
+    });
+    let mut example = Example::new();
+    example.machine.devices = ["vendor.example/gpu", "vendor.example/never-advertised"]
+        .map(str::to_owned)
+        .into();
+    let generated = example.at(&known, 1);
+    let status = generated.status.clone();
+    for list in [status.capacity.unwrap(), status.allocatable.unwrap()] {
+        assert_eq!(list["vendor.example/gpu"], amount("0"));
+        assert_eq!(list["example.com/licence"], amount("8"));
+        assert!(!list.contains_key("vendor.example/never-advertised"));
+    }
+    let patch = difference(&known, &generated, false).unwrap();
+    for list in ["capacity", "allocatable"] {
+        assert_eq!(patch["status"][list]["vendor.example/gpu"], "0");
+        assert_eq!(patch["status"][list].get("example.com/licence"), None);
+    }
+}
+
+#[test]
+fn volumes_in_use_are_cleared_once_none_can_be_mounted() {
+    let known = with(NodeStatus {
+        volumes_in_use: Some(vec!["kubernetes.io/csi/d^v".into()]),
+        ..NodeStatus::default()
+    });
+    let mut example = Example::new();
+    let generated = example.at(&known, 1);
+    let patch = difference(&known, &generated, false).unwrap();
+    assert_eq!(patch["status"].get("volumesInUse"), Some(&Value::Null));
+    let cleared = with(generated.status);
+    assert_eq!(difference(&cleared, &example.at(&cleared, 2), false), None);
+    example.volumes_mounted = true;
+    let generated = example.at(&known, 1);
+    let patch = difference(&known, &generated, false).unwrap();
+    assert_eq!(patch["status"].get("volumesInUse"), None);
 }

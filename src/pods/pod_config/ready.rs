@@ -1,6 +1,6 @@
 //! Which sources have delivered, and the proof that all have.
 
-use crate::model::{Completeness, PodSource, SourceSet};
+use crate::model::{Completeness, PodSource, PodUid, SourceSet};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
@@ -46,8 +46,8 @@ impl SourcesReady {
     }
 
     /// See [`SourcesReadyReader::ready`].
-    pub fn ready(&self, source: PodSource, manifest: Option<&str>) -> bool {
-        self.reader.ready(source, manifest)
+    pub fn ready(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
+        self.reader.ready(source, uid, manifest)
     }
 
     /// Whether every configured source has delivered a list, complete or not.
@@ -66,12 +66,17 @@ impl SourcesReadyReader {
     /// list. Pods of the API server are never gone before the API server has delivered. Any other source
     /// that is not configured delivers nothing: its pods are gone when all others have delivered
     /// everything.
-    pub fn ready(&self, source: PodSource, manifest: Option<&str>) -> bool {
+    pub fn ready(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
+        let item = if source == PodSource::Api {
+            Some(uid.as_str())
+        } else {
+            manifest
+        };
         if self.configured.contains(source) {
             let delivered = self.delivered.lock();
             return delivered
                 .get(&source)
-                .is_some_and(|completeness| completeness.covers(manifest));
+                .is_some_and(|completeness| completeness.covers(item));
         }
         source != PodSource::Api && self.everything_known()
     }
@@ -107,6 +112,7 @@ impl SourcesReadyReader {
 mod tests {
     use super::*;
     use Completeness::{Complete, Partial};
+    use std::collections::BTreeSet;
 
     fn ready(sources: &[PodSource]) -> SourcesReady {
         SourcesReady::new(sources.iter().copied().collect())
@@ -118,16 +124,16 @@ mod tests {
         let reader = sources.reader();
         assert!(reader.all_ready().is_none());
         sources.mark_seen(PodSource::File, Complete);
-        assert!(reader.ready(PodSource::File, None));
-        assert!(!reader.ready(PodSource::Http, None));
+        assert!(reader.ready(PodSource::File, &"u".into(), None));
+        assert!(!reader.ready(PodSource::Http, &"u".into(), None));
         assert!(
-            !reader.ready(PodSource::Posted, None),
+            !reader.ready(PodSource::Posted, &"u".into(), None),
             "not configured: gone when all have delivered"
         );
         assert!(sources.all_ready().is_none());
         sources.mark_seen(PodSource::Http, Complete);
         assert!(reader.all_ready().is_some());
-        assert!(sources.ready(PodSource::Posted, None));
+        assert!(sources.ready(PodSource::Posted, &"u".into(), None));
     }
 
     #[test]
@@ -135,30 +141,30 @@ mod tests {
         let alone = ready(&[PodSource::File]);
         alone.mark_seen(PodSource::File, Complete);
         assert!(alone.all_ready().is_some());
-        assert!(!alone.ready(PodSource::Api, None));
-        assert!(!ready(&[]).ready(PodSource::Api, None));
+        assert!(!alone.ready(PodSource::Api, &"u".into(), None));
+        assert!(!ready(&[]).ready(PodSource::Api, &"u".into(), None));
         let joined = ready(&[PodSource::File, PodSource::Api]);
         joined.mark_seen(PodSource::File, Complete);
-        assert!(!joined.ready(PodSource::Api, None));
+        assert!(!joined.ready(PodSource::Api, &"u".into(), None));
         joined.mark_seen(PodSource::Api, Complete);
-        assert!(joined.ready(PodSource::Api, None));
+        assert!(joined.ready(PodSource::Api, &"u".into(), None));
     }
 
     #[test]
     fn a_list_that_is_still_being_delivered_makes_no_pod_gone() {
         let sources = ready(&[PodSource::File]);
         sources.mark_seen(PodSource::File, Partial);
-        assert!(sources.all_seen() && !sources.ready(PodSource::File, Some("/m/a")));
+        assert!(sources.all_seen() && !sources.ready(PodSource::File, &"u".into(), Some("/m/a")));
         assert!(sources.all_ready().is_none());
         sources.mark_seen(PodSource::File, Complete);
-        assert!(sources.ready(PodSource::File, None));
+        assert!(sources.ready(PodSource::File, &"u".into(), None));
         assert!(sources.all_ready().is_some());
     }
 
     #[test]
     fn a_manifest_that_cannot_be_read_holds_back_only_what_it_may_have_made() {
         let sources = ready(&[PodSource::File, PodSource::Http]);
-        let unread = std::collections::BTreeSet::from(["/m/bad".to_string()]);
+        let unread = BTreeSet::from(["/m/bad".to_string()]);
         sources.mark_seen(PodSource::File, unread.into());
         sources.mark_seen(PodSource::Http, Complete);
         for (source, manifest, expected) in [
@@ -168,13 +174,30 @@ mod tests {
             (PodSource::Http, None, true),
             (PodSource::Posted, Some("/p/gone"), false),
         ] {
-            let ready = sources.ready(source, manifest);
+            let ready = sources.ready(source, &"u".into(), manifest);
             assert_eq!(ready, expected, "{source} {manifest:?}");
         }
         assert!(sources.all_ready().is_some(), "clean-ups go on");
         let reader = sources.reader();
         assert!(reader.delivered(PodSource::File) && !reader.delivered(PodSource::Posted));
         assert!(!sources.reader().everything_known());
+    }
+
+    #[test]
+    fn a_pod_of_the_api_server_that_cannot_be_read_holds_back_only_what_has_its_uid() {
+        let sources = ready(&[PodSource::Api]);
+        for (unread, expected) in [
+            (&["unread"][..], [false, true]),
+            (&["unread", "u"], [false, false]),
+            // One without a UID may be any of them.
+            (&[""], [false, false]),
+            (&[], [true, true]),
+        ] {
+            let unread: BTreeSet<_> = unread.iter().map(ToString::to_string).collect();
+            sources.mark_seen(PodSource::Api, unread.clone().into());
+            let found = ["unread", "u"].map(|uid| sources.ready(PodSource::Api, &uid.into(), None));
+            assert_eq!(found, expected, "{unread:?}");
+        }
     }
 
     #[test]

@@ -34,9 +34,8 @@ impl PodSync {
             .runtime
             .collect_pod(&runtime_status, &owner, true)
             .await;
-        if owner.name.is_empty() {
-            self.runtime.remove_logs_of(uid).await;
-        }
+        // Another pod may have had the UID before.
+        self.runtime.remove_logs_of(uid).await;
         let disk = self.remove_from_disk(uid).await;
         self.runtime.release_user_namespace(uid).await;
         let mut clean = true;
@@ -73,12 +72,12 @@ impl PodSync {
     pub fn orphaned_logs(
         &self,
         claimed: &HashSet<PodUid>,
-        gone: impl Fn(Option<&Origin>) -> bool,
+        gone: impl Fn(&PodUid, Option<&Origin>) -> bool,
         _proof: Complete,
     ) -> HashSet<PodUid> {
         let is_gone = |uid: &PodUid| {
             self.state_store
-                .read(uid, |record| gone(record.origin.as_ref()))
+                .read(uid, |record| gone(uid, record.origin.as_ref()))
         };
         let recorded = self.state_store.uids().into_iter();
         recorded

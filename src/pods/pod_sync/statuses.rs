@@ -14,6 +14,7 @@ use crate::{
     },
     resources,
     runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
+    state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
     state::pod_state_store::{ConditionSince, Origin, PodRecord, PodStateStore, Terminal},
@@ -23,7 +24,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
-use tokio::sync::watch;
 
 /// Where a pod is in its life; decides what its status may say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,8 +66,8 @@ pub struct StatusPublisher {
 pub struct Remote {
     /// The newest objects of the API server.
     pub pods: PodManager,
-    /// The node's addresses, primary first.
-    pub host_ips: watch::Receiver<Vec<String>>,
+    /// The node's addresses.
+    pub host_ips: HostIps,
 }
 
 impl StatusPublisher {
@@ -268,7 +268,7 @@ impl StatusPublisher {
         let probe_results = |id: &_| self.results.get(id);
         let live = notes.stage == Stage::Live;
         let host_ips = self.remote.as_ref();
-        let host_ips = host_ips.map(|remote| remote.host_ips.borrow().clone());
+        let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
         let outlook = self.runtime.outlook(pod, runtime_status);
         let mut inputs = Inputs {

@@ -1,7 +1,7 @@
 //! Whether this node may run a pod at all. Pure.
 //!
-//! A pod that is rejected here has failed, with a reason; this process does not admit it again. Answers to
-//! upstream's admit handlers, in their order.
+//! A pod that is rejected here has failed, with a reason; this process does not admit it again. What may be different
+//! in a moment is no reason to reject it yet. Answers to upstream's admit handlers, in their order.
 
 mod app_armor;
 mod predicates;
@@ -25,10 +25,41 @@ pub struct NodeView<'a> {
     pub app_armor: bool,
     /// What the runtime can do.
     pub features: RuntimeFeatures,
+    /// The pod runs here: it has its place on the node.
+    pub in_place: bool,
     /// The node as the API server has it, once that is known.
     pub object: Option<&'a Node>,
     /// The other pods that were admitted and have not ended.
-    pub others: &'a [Arc<Pod>],
+    pub others: &'a Others,
+}
+
+/// The pods that use up the node.
+#[derive(Clone, Debug, Default)]
+pub struct Others {
+    /// Those that stay.
+    pub staying: Vec<Arc<Pod>>,
+    /// Those that are being stopped.
+    pub ending: Vec<Arc<Pod>>,
+}
+
+/// Why a pod is not admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// For good.
+    Rejected(Rejection),
+    /// That may be different in a moment.
+    NotYet {
+        /// Text for people.
+        why: String,
+        /// What follows when it stays so; without it, the pod is admitted then.
+        rejection: Option<Rejection>,
+    },
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(rejection)
+    }
 }
 
 /// Why a pod is rejected.
@@ -50,15 +81,39 @@ impl Rejection {
 }
 
 /// The first rule that a pod breaks, if there is one.
-pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
+pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     unsupported(pod)?;
     sysctls::admit(pod, node.sysctls)?;
     operating_system(pod)?;
     supplemental_groups(pod, node.features)?;
-    if let Some(object) = node.object {
-        predicates::admit(pod, object, node.others)?;
+    let fits = fits(pod, node);
+    if let Err(Refusal::Rejected(_)) = fits {
+        return fits;
     }
-    app_armor::admit(pod, node.app_armor)
+    app_armor::admit(pod, node.app_armor)?;
+    fits
+}
+
+/// Whether there is a place for the pod on the node.
+fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
+    let (staying, ending) = (&node.others.staying, &node.others.ending);
+    match node.object {
+        _ if node.in_place => Ok(()),
+        // Without an API server there is none.
+        None if pod.is_static() => Ok(()),
+        None => Err(Refusal::NotYet {
+            why: "the Node object is not known yet".into(),
+            rejection: None,
+        }),
+        Some(object) => {
+            predicates::admit(pod, object, staying)?;
+            let all: Vec<_> = staying.iter().chain(ending).cloned().collect();
+            predicates::admit(pod, object, &all).map_err(|rejection| Refusal::NotYet {
+                why: format!("waiting for pods that are ending: {}", rejection.message),
+                rejection: Some(rejection),
+            })
+        }
+    }
 }
 
 /// A pod of the API server with a field that this kubelet does not support; manifests with one are refused when

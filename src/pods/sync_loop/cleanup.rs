@@ -31,12 +31,16 @@ impl SyncLoop {
                 self.clean(uid);
             }
         }
+        self.retry_waiting();
     }
 
     /// A source no longer has the pod. One that had ended before has only its remains left.
     pub(super) fn end(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if self.held.remove(&uid) {
+        if self.waiting.remove(&uid).is_some() {
+            self.held.remove(&uid);
+            self.clean(uid);
+        } else if self.held.remove(&uid) {
             // It was never started; what the runtime has under its UID is another pod's, or an orphan.
             self.audits.soon();
         } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
@@ -72,6 +76,7 @@ impl SyncLoop {
                 }
             }
         }
+        self.retry_waiting();
         all_gone
     }
 
@@ -108,7 +113,7 @@ impl SyncLoop {
             let origin = record.origin.as_ref();
             let origin = origin.filter(|origin| origin.source() == Some(source));
             let manifest = origin.and_then(|origin| origin.manifest.as_deref());
-            self.sources.ready(source, manifest)
+            self.sources.ready(source, &pod.uid, manifest)
         })
     }
 
@@ -195,7 +200,7 @@ impl SyncLoop {
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.audits.start(async move {
             if all_delivered {
-                let gone = |origin: Option<&Origin>| is_gone(&sources, origin);
+                let gone = |uid: &PodUid, origin: Option<&Origin>| is_gone(&sources, uid, origin);
                 let found = pod_sync.orphaned_logs(&claimed, gone, complete);
                 metrics.swept(found.len());
                 orphaned_logs.mark_all(found);
@@ -264,11 +269,11 @@ impl SyncLoop {
 
 /// Whether a pod of which only a record is left, and perhaps files, is gone for good. Records of earlier
 /// versions do not have the origin.
-fn is_gone(sources: &SourcesReadyReader, origin: Option<&Origin>) -> bool {
+fn is_gone(sources: &SourcesReadyReader, uid: &PodUid, origin: Option<&Origin>) -> bool {
     match origin {
         Some(origin) => origin
             .source()
-            .is_some_and(|source| sources.ready(source, origin.manifest.as_deref())),
+            .is_some_and(|source| sources.ready(source, uid, origin.manifest.as_deref())),
         None => sources.everything_known(),
     }
 }

@@ -15,9 +15,11 @@ pub mod dispatch;
 mod metrics;
 pub mod occupant;
 pub mod orphans;
+mod waiting;
 
 pub use audit::{Audits, PERIOD as AUDIT_PERIOD};
 pub use metrics::LoopMetrics;
+pub use waiting::Waiting;
 
 use crate::{
     base::DirtySet,
@@ -31,12 +33,12 @@ use crate::{
     state::pod_manager::PodManagerWriter,
     state::probe_results::ProbeResults,
 };
-use admission::{NodeView, admit, sysctls::Allowlist};
+use admission::sysctls::Allowlist;
 use dispatch::{Step, dispatch};
 use k8s_openapi::api::core::v1::Node;
 use occupant::{Occupant, occupant};
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -128,6 +130,8 @@ pub struct SyncLoop {
     pub cleaned: Arc<DirtySet<(PodUid, bool)>>,
     /// Desired pods without a worker, because of what the runtime has under their UID.
     pub held: HashSet<PodUid>,
+    /// Those of them that are not admitted yet.
+    pub waiting: HashMap<PodUid, Waiting>,
     /// Pods of which an audit found something on disk, and nothing else.
     pub orphaned_logs: Arc<DirtySet<PodUid>>,
     /// When to look for orphans.
@@ -152,9 +156,17 @@ impl SyncLoop {
         self.workers.observe_runtime(&self.cache.pods());
         // There may be none.
         self.all_delivered.send_replace(self.sources.all_seen());
+        let mut next_retry = Instant::now();
         loop {
             self.heartbeat.beat();
-            let next_beat = Instant::now() + HEARTBEAT;
+            let mut next_beat = Instant::now() + HEARTBEAT;
+            if !self.waiting.is_empty() {
+                if Instant::now() >= next_retry {
+                    self.retry_waiting();
+                    next_retry = Instant::now() + waiting::INTERVAL;
+                }
+                next_beat = next_beat.min(next_retry);
+            }
             tokio::select! {
                 update = self.updates.recv() => match update {
                     Some(update) => {
@@ -175,6 +187,7 @@ impl SyncLoop {
                 uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
                 () = self.runtime_returned.notified() => self.workers.runtime_returned(),
                 () = self.audits.due() => self.audit(complete),
+                Ok(()) = self.admission.node.changed(), if !self.waiting.is_empty() => self.retry_waiting(),
                 () = sleep_until(next_beat) => {}
                 () = shutdown.cancelled() => return Ok(()),
             }
@@ -230,6 +243,7 @@ impl SyncLoop {
         }
         self.sources.mark_seen(update.source, update.completeness);
         self.all_delivered.send_replace(self.sources.all_seen());
+        self.retry_waiting();
     }
 
     /// Publishes the status of a new pod before the pod is visible. While another pod of its UID is being
@@ -354,14 +368,15 @@ impl SyncLoop {
         self.held.insert(pod.uid());
     }
 
-    /// Creates the worker of a pod, which ends it at once if the node rejects it. A pod whose predecessor
-    /// of the same UID is still ending is admitted when that is gone.
+    /// Creates the worker of a pod, which ends it at once if the node rejects it. A pod that is not admitted yet is
+    /// held, and one whose predecessor of the same UID is still ending is admitted when that is gone.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if !self.workers.knows(&uid) && !self.has_its_uid(&pod) {
             return;
         }
-        if self.manager.reader().contains(&uid) && !self.workers.knows(&uid) {
+        let is_new = !self.workers.knows(&uid) && !self.waiting.contains_key(&uid);
+        if self.manager.reader().contains(&uid) && is_new {
             self.metrics.created(&pod);
         }
         let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
@@ -372,46 +387,12 @@ impl SyncLoop {
             |status| status.is_active(),
         );
         let is_over = pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_ended(&uid);
-        if !waits && !is_over {
-            self.admit(&pod, runs);
+        if !waits && !is_over && !self.admit(&pod, runs) {
+            return;
         }
+        self.waiting.remove(&uid);
         let options = UpdateOptions::sync(UpdateKind::Create, pod).seen(seen);
         self.update_worker(&uid, options);
-    }
-
-    /// Publishes the pod as failed if the node rejects it; its worker then ends it.
-    fn admit(&self, pod: &Arc<Pod>, runs: bool) {
-        let admission = &self.admission;
-        let object = admission.node.borrow().clone().filter(|_| !runs);
-        let others = if object.is_some() {
-            self.admitted_but(&pod.uid())
-        } else {
-            Vec::new()
-        };
-        let node = NodeView {
-            sysctls: &admission.sysctls,
-            app_armor: admission.app_armor,
-            features: *admission.features.borrow(),
-            object: object.as_deref(),
-            others: &others,
-        };
-        if let Err(rejection) = admit(pod, &node) {
-            self.metrics.rejected(rejection.reason);
-            self.pod_sync
-                .reject(pod, rejection.reason, &rejection.message);
-        }
-    }
-
-    /// Desired pods that use up the node: all that have a worker and of which something may run.
-    fn admitted_but(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
-        let mut pods = self.manager.reader().pods();
-        pods.retain(|pod| {
-            let other = pod.uid();
-            let in_use =
-                || !self.has_ended(&other) || self.workers.could_have_running_containers(&other);
-            other != *uid && self.workers.knows(&other) && in_use()
-        });
-        pods
     }
 
     fn has_ended(&self, uid: &PodUid) -> bool {

@@ -3,6 +3,7 @@
 use super::generate::SpecSettings;
 use crate::model::Pod;
 use crate::resources::{CpuEnforcement, NodeFacts};
+use crate::state::node_object::{HostIps, NodeObjectWriter};
 use crate::volumes::KubeletRoot;
 use serde_json::{Value, json};
 use std::{path::Path, sync::Arc};
@@ -29,7 +30,6 @@ pub(super) fn node() -> NodeFacts {
         allocatable_milli_cpu: 4000,
         allocatable_memory_bytes: 4 << 30,
         allocatable_ephemeral_storage_bytes: 10 << 30,
-        host_ips: vec!["192.0.2.1".into(), "2001:db8::1".into()],
         ..NodeFacts::default()
     }
 }
@@ -44,5 +44,10 @@ pub(super) fn settings(directory: &Path) -> SpecSettings {
         seccomp_default: false,
         cpu: CpuEnforcement::default(),
         node: Arc::new(node()),
+        host_ips: HostIps::new(
+            NodeObjectWriter::default().reader(),
+            &["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().unwrap()),
+            None,
+        ),
     }
 }

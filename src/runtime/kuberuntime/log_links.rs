@@ -21,7 +21,7 @@ impl LogLinks {
         Self { logs, links }
     }
 
-    /// Removes the logs of a pod of which no more than the UID is known.
+    /// Removes all logs of a UID, whatever the names of the pods that had it.
     pub(super) async fn remove_logs_of(&self, uid: &PodUid) {
         let uid = uid.clone();
         let goes = move |owner: &Owner| owner.uid == uid;

@@ -348,7 +348,7 @@ impl KubeGenericRuntimeManager {
         self.gc.collect_superseded(pods, proof).await
     }
 
-    /// Removes the logs of a pod of which no more than the UID is known.
+    /// Removes all logs of a UID, whatever the names of the pods that had it.
     pub async fn remove_logs_of(&self, uid: &PodUid) {
         self.links.remove_logs_of(uid).await;
     }

@@ -257,6 +257,8 @@ impl PodStateStore {
                 self.report(&failed);
                 failed.into_iter().map(|failure| failure.uid).collect()
             }
+            // The runtime of the process ends: nothing may go on as if it were written.
+            Err(error) if error.is_cancelled() => std::future::pending().await,
             Err(error) => {
                 tracing::error!(err = %error, "Writing pod state panicked");
                 uids

@@ -2,16 +2,21 @@
 
 use super::Payload;
 use super::plan::{ObjectSource, Source, TokenSource};
+use crate::apiserver::claim::FoundClaims;
 use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
 use crate::apiserver::token::{FoundTokens, TokenKey};
 use crate::volumes::error::{ContentError, ContentErrors};
-use std::collections::BTreeSet;
+use k8s_openapi::api::core::v1::Node;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// What the API server or the node has for sources, looked up.
 #[derive(Clone, Debug, Default)]
 pub(in crate::volumes) struct Inputs {
     pub(in crate::volumes) objects: Found,
     pub(in crate::volumes) tokens: FoundTokens,
+    pub(in crate::volumes) claims: FoundClaims,
+    /// The node as the API server has it.
+    pub(in crate::volumes) node: Option<Arc<Node>>,
 }
 
 /// The objects that sources need.

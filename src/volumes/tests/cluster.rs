@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apiserver::{
+    claim::Claims,
     tests::stored::{Mode, Stored},
     token::Tokens,
 };
@@ -37,7 +38,14 @@ async fn cluster(lifetime: i64) -> Cluster {
     let node = node();
     let api = Some(server.client().await);
     let objects = Objects::new(None, api.clone());
-    let tokens = Tokens::new(api, objects.changes());
+    let labelled = json!({"metadata": {"name": "node1", "labels": {"zone": "a"}}});
+    let labelled: k8s_openapi::api::core::v1::Node = serde_json::from_value(labelled).unwrap();
+    let object = tokio::sync::watch::Sender::new(Some(Arc::new(labelled)));
+    let cluster = super::super::Cluster {
+        tokens: Tokens::new(api.clone(), objects.changes()),
+        claims: Claims::new(api, objects.changes()),
+        node: object.subscribe(),
+    };
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
     let facts = NodeFacts {
         allocatable_memory_bytes: 1 << 30,
@@ -45,7 +53,7 @@ async fn cluster(lifetime: i64) -> Cluster {
     };
     let mounter = node.mounter.clone();
     Cluster {
-        manager: VolumeManager::with_tokens(root, Arc::new(facts), objects, tokens, mounter),
+        manager: VolumeManager::in_cluster(root, Arc::new(facts), objects, cluster, mounter),
         server,
         _node: node,
     }
@@ -245,4 +253,90 @@ async fn sources_that_are_not_served_are_named() {
             format!("a {name} source of a projected volume is not supported by this kubelet");
         assert!(error.ends_with(&expected), "{error}");
     }
+}
+
+/// A pod that mounts the claim `data`.
+fn pod_with_claim(read_only: bool) -> Pod {
+    let claim = json!({"claimName": "data", "readOnly": read_only});
+    let mut pod = pod(json!([{"name": "v", "persistentVolumeClaim": claim}]));
+    pod.metadata.annotations =
+        serde_json::from_value(json!({"kubernetes.io/config.source": "api"})).unwrap();
+    pod
+}
+
+impl Cluster {
+    fn claim(&self, phase: &str) {
+        let claim = json!({"metadata": {"uid": "c1"}, "spec": {"volumeName": "pv1"}, "status": {"phase": phase}});
+        self.server
+            .put("persistentvolumeclaims", "ns", "data", claim);
+    }
+
+    fn volume(&self, mut spec: serde_json::Value) {
+        spec["claimRef"] = json!({"uid": "c1"});
+        let volume = json!({"spec": spec});
+        self.server.put("persistentvolumes", "", "pv1", volume);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
+    let cluster = cluster(3607).await;
+    let pod = pod_with_claim(false);
+    cluster.claim("Pending");
+    let error = cluster.prepare(&pod).await.unwrap_err();
+    assert_eq!(
+        chain(&error),
+        "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], \
+         failed to process volumes=[v]: error processing PVC ns/data: PVC is not bound"
+    );
+    let at = tempfile::tempdir().unwrap();
+    let expression = json!({"key": "zone", "operator": "In", "values": ["a"]});
+    cluster.volume(json!({
+        "local": {"path": at.path()},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
+    }));
+    cluster.claim("Bound");
+    assert!(cluster.changed().await.contains(&pod.uid()));
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    let expected = |managed, read_only| VolumePath {
+        host_path: at.path().into(),
+        managed,
+        read_only,
+    };
+    assert_eq!(prepared.paths["v"], expected(true, false));
+    // An API server that is away takes nothing from a pod that has its volumes.
+    cluster.server.set(Mode::Refusing(503));
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    assert_eq!(prepared.paths["v"], expected(true, false));
+    // What is in it is not the kubelet's.
+    std::fs::write(at.path().join("kept"), "").unwrap();
+    cluster.manager.teardown(&pod.uid()).await.unwrap();
+    cluster.manager.remove_pod_dir(&pod.uid()).await.unwrap();
+    assert!(at.path().join("kept").exists());
+}
+
+#[tokio::test]
+async fn a_claim_may_be_read_only_and_one_that_the_node_cannot_serve_says_why() {
+    let cluster = cluster(3607).await;
+    cluster.claim("Bound");
+    cluster.volume(json!({"hostPath": {"path": "/"}}));
+    let pod = pod_with_claim(true);
+    let prepared = cluster.prepare(&pod).await.unwrap();
+    let path = &prepared.paths["v"];
+    assert!(path.read_only && !path.managed, "{path:?}");
+    cluster.manager.teardown(&pod.uid()).await.unwrap();
+    cluster.volume(json!({"csi": {"driver": "d", "volumeHandle": "h"}}));
+    let error = cluster.prepare(&pod).await.unwrap_err();
+    assert_eq!(
+        chain(&error),
+        "MountVolume.SetUp failed for volume \"pv1\" : \
+         spec.csi of PersistentVolume \"pv1\" is not supported by this kubelet"
+    );
+    cluster.manager.teardown(&pod.uid()).await.unwrap();
+    cluster.volume(json!({"local": {"path": "/nowhere/at/all"}}));
+    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    assert!(
+        error.contains("/nowhere/at/all is not a directory"),
+        "{error}"
+    );
 }

@@ -68,3 +68,62 @@ pub async fn objects_and_tokens_reach_a_pod_and_their_changes_too() {
     })
     .await;
 }
+
+/// Its volume is a directory of the node, which it only reads.
+const CLAIM: &str = "
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  storageClassName: by-hand
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: user}
+spec:
+  nodeName: node1
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/busybox:dev
+    command: [sh, -c, 'test -e /data/passwd && ! touch /data/made && echo read; exec sleep 1000']
+    volumeMounts: [{name: data, mountPath: /data}]
+  volumes:
+  - {name: data, persistentVolumeClaim: {claimName: data, readOnly: true}}
+";
+
+const VOLUME: &str = "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: here}
+spec:
+  storageClassName: by-hand
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Mi}
+  local: {path: /etc}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
+";
+
+pub async fn a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to() {
+    let cluster = Cluster::start();
+    cluster.create(CLAIM);
+    wait_for("an event says what is missing", DEADLINE, || async {
+        let events = cluster.kubectl(&["events", "--for", "pod/user"]);
+        holds(events.contains("PVC is not bound"), events)
+    })
+    .await;
+    cluster.create(VOLUME);
+    cluster.wait("condition=Ready", "pod/user");
+    wait_for("it read its volume", DEADLINE, || async {
+        let logs = cluster.kubectl(&["logs", "user"]);
+        holds(logs.contains("read"), logs)
+    })
+    .await;
+    cluster.kubectl(&["delete", "pod", "user"]);
+    cluster.kubectl(&["delete", "pvc", "data"]);
+}

@@ -23,12 +23,13 @@ const VOLUME_KINDS: [&str; 7] = [
 
 /// Fields of a static pod without effect in this kubelet.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
-    fields(pod, spec_fields)
+    fields(pod, &VOLUME_KINDS, spec_fields)
 }
 
 /// The same for a pod of the API server, which has what such fields refer to.
 pub fn unsupported_api_fields(pod: &Pod) -> Vec<FieldError> {
-    fields(pod, |spec, path, errors| {
+    let kinds = [&VOLUME_KINDS[..], &["persistentVolumeClaim"]].concat();
+    fields(pod, &kinds, |spec, path, errors| {
         let resources = spec.resources.as_ref();
         for (field, given) in [
             ("resources", resources.is_some_and(asks_for_anything)),
@@ -39,7 +40,11 @@ pub fn unsupported_api_fields(pod: &Pod) -> Vec<FieldError> {
     })
 }
 
-fn fields(pod: &Pod, of_spec: impl Fn(&PodSpec, &Path<'_>, &mut Errors)) -> Vec<FieldError> {
+fn fields(
+    pod: &Pod,
+    kinds: &[&str],
+    of_spec: impl Fn(&PodSpec, &Path<'_>, &mut Errors),
+) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
@@ -47,7 +52,7 @@ fn fields(pod: &Pod, of_spec: impl Fn(&PodSpec, &Path<'_>, &mut Errors)) -> Vec<
         containers(spec, &path, &mut errors);
         let list = path.child("volumes");
         for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-            volume_fields(volume, &list.index(index), &mut errors);
+            volume_fields(volume, &list.index(index), kinds, &mut errors);
         }
     }
     errors.into_vec()
@@ -203,8 +208,8 @@ fn resource_fields(wanted: &ResourceRequirements, path: &Path<'_>, errors: &mut 
     }
 }
 
-fn volume_fields(volume: &Volume, path: &Path<'_>, errors: &mut Errors) {
+fn volume_fields(volume: &Volume, path: &Path<'_>, kinds: &[&str], errors: &mut Errors) {
     for source in volume_sources(volume) {
-        refuse(!VOLUME_KINDS.contains(&source), &path.child(source), errors);
+        refuse(!kinds.contains(&source), &path.child(source), errors);
     }
 }

@@ -5,12 +5,10 @@
 
 use super::Rejection;
 use crate::{
-    model::{Pod, PodExt, Quantity},
+    model::{Pod, PodExt, Quantity, node_selector},
     resources::requests,
 };
-use k8s_openapi::api::core::v1::{
-    Container, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{Container, Node, Taint, Toleration};
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
@@ -176,48 +174,7 @@ fn matches_node(pod: &Pod, node: &Node) -> bool {
         node.required_during_scheduling_ignored_during_execution
             .as_ref()
     });
-    required.is_none_or(|required| selects(required, node, &label))
-}
-
-type Label<'a> = dyn Fn(&str) -> Option<&'a str> + 'a;
-
-fn selects(selector: &NodeSelector, node: &Node, label: &Label<'_>) -> bool {
-    let mut terms = selector.node_selector_terms.iter();
-    terms.any(|term| term_matches(term, node, label))
-}
-
-/// An empty term matches nothing.
-fn term_matches(term: &NodeSelectorTerm, node: &Node, label: &Label<'_>) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    let name = node.metadata.name.as_deref();
-    let field = |key: &str| name.filter(|_| key == "metadata.name");
-    !(expressions.is_empty() && fields.is_empty())
-        && expressions
-            .iter()
-            .all(|wanted| holds(wanted, label(&wanted.key)))
-        && fields
-            .iter()
-            .all(|wanted| holds(wanted, field(&wanted.key)))
-}
-
-fn holds(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = wanted.values.as_deref().unwrap_or_default();
-    let is_one = value.is_some_and(|value| values.iter().any(|one| one == value));
-    let number = |text: &str| text.parse::<i64>().ok();
-    let compared = || {
-        let bound = number(values.first()?)?;
-        Some(number(value?)?.cmp(&bound))
-    };
-    match wanted.operator.as_str() {
-        "In" => is_one,
-        "NotIn" => !is_one,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
-        "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
-        _ => false,
-    }
+    required.is_none_or(|required| node_selector::selects(required, node))
 }
 
 // -- host ports --------------------------------------------------------------------------------------------------

@@ -13,10 +13,93 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'st
             supplemental_groups_policy: strict_groups,
             ..RuntimeFeatures::default()
         },
+        in_place: true,
         object: None,
-        others: &[],
+        others: &Others::default(),
     };
-    admit(pod, &node).map_err(|rejection| (rejection.reason, rejection.message))
+    admit(pod, &node).map_err(|refusal| match refusal {
+        Refusal::Rejected(rejection) => (rejection.reason, rejection.message),
+        Refusal::NotYet { why, .. } => ("NotYet", why),
+    })
+}
+
+#[test]
+fn a_pod_waits_for_what_may_be_different_in_a_moment() {
+    let with_port = |source: &str, port: i32| {
+        let annotations = json!({"kubernetes.io/config.source": source});
+        let ports = json!([{"containerPort": 80, "hostPort": port}]);
+        let spec = json!({"containers": [{"name": "c", "ports": ports}]});
+        pod(json!({"annotations": annotations}), spec)
+    };
+    let (other, node) = (Arc::new(with_port("api", 8080)), Node::default());
+    let none = Others::default;
+    let staying = || Others {
+        staying: vec![other.clone()],
+        ..none()
+    };
+    let ending = || Others {
+        ending: vec![other.clone()],
+        ..none()
+    };
+    let both = || Others {
+        staying: vec![other.clone()],
+        ending: vec![other.clone()],
+    };
+    let api = || with_port("api", 8080);
+    for (pod, in_place, object, others, expected) in [
+        (api(), false, Some(&node), none(), "admitted"),
+        (api(), false, Some(&node), staying(), "NodePorts"),
+        (api(), false, Some(&node), both(), "NodePorts"),
+        (
+            api(),
+            false,
+            Some(&node),
+            ending(),
+            "not yet, then NodePorts",
+        ),
+        (api(), true, Some(&node), staying(), "admitted"),
+        (
+            with_port("api", 8081),
+            false,
+            Some(&node),
+            both(),
+            "admitted",
+        ),
+        (api(), false, None, none(), "not yet, then admitted"),
+        (api(), true, None, none(), "admitted"),
+        (with_port("file", 8080), false, None, none(), "admitted"),
+        (
+            with_port("file", 8080),
+            false,
+            Some(&node),
+            ending(),
+            "not yet, then NodePorts",
+        ),
+    ] {
+        let view = NodeView {
+            sysctls: &Allowlist::new("6.1", &[]).unwrap(),
+            app_armor: false,
+            features: RuntimeFeatures::default(),
+            in_place,
+            object,
+            others: &others,
+        };
+        let shown = match admit(&pod, &view) {
+            Ok(()) => "admitted".to_owned(),
+            Err(Refusal::Rejected(rejection)) => rejection.reason.to_owned(),
+            Err(Refusal::NotYet { rejection, .. }) => {
+                let then = rejection.map_or("admitted", |rejection| rejection.reason);
+                format!("not yet, then {then}")
+            }
+        };
+        assert_eq!(shown, expected, "{others:?}");
+        // What never changes comes first.
+        let mut confined = pod;
+        let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+        confined.spec.as_mut().unwrap().security_context = serde_json::from_value(profile).unwrap();
+        let refusal = admit(&confined, &view).unwrap_err();
+        assert!(matches!(refusal, Refusal::Rejected(_)), "{refusal:?}");
+    }
 }
 
 fn refused(reason: &'static str, message: &str) -> Result<(), (&'static str, String)> {

@@ -172,9 +172,11 @@ impl ConfigBuilder {
     ) -> anyhow::Result<ContainerConfig> {
         let ContainerRequest { pod, container, .. } = request;
         let node = &*self.settings.node;
-        let pod_ips = match pod.host_network() {
-            true => &node.host_ips,
-            false => request.pod_ips,
+        let host_ips = self.settings.host_ips.get();
+        let pod_ips = if pod.host_network() {
+            &host_ips
+        } else {
+            request.pod_ips
         };
         let cancel = request.cancel;
         let objects = wanted_objects(pod, container);
@@ -184,6 +186,7 @@ impl ConfigBuilder {
             services: &variables_of_services(&services),
             pod_ips,
             node,
+            host_ips: &host_ips,
             files: &read_env_files(container, request.volumes).await?,
             objects: &self.volumes.objects(pod, objects, cancel).await?,
         };

@@ -40,7 +40,7 @@ pub fn generate_pod_sandbox_config(
             cluster_dns: &settings.cluster_dns,
             cluster_domain: &settings.cluster_domain,
             host: inputs.host_resolv,
-            host_ips: &settings.node.host_ips,
+            host_ips: &settings.host_ips.get(),
         },
     );
     let hostname = match pod.host_network() {

@@ -1,10 +1,11 @@
 //! What every sandbox and container configuration depends on besides the pod.
 
 use crate::resources::{CpuEnforcement, NodeFacts};
+use crate::state::node_object::HostIps;
 use crate::volumes::KubeletRoot;
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
-/// The node's part of all configurations; settled at start.
+/// The node's part of all configurations.
 #[derive(Clone, Debug)]
 pub struct SpecSettings {
     /// The kubelet's root directory.
@@ -21,4 +22,6 @@ pub struct SpecSettings {
     pub cpu: CpuEnforcement,
     /// Facts about the node.
     pub node: Arc<NodeFacts>,
+    /// The node's addresses, which may change.
+    pub host_ips: HostIps,
 }

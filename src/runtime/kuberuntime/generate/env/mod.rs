@@ -25,6 +25,8 @@ pub struct EnvInputs<'a> {
     pub pod_ips: &'a [String],
     /// The node.
     pub node: &'a NodeFacts,
+    /// Addresses of the node, primary first.
+    pub host_ips: &'a [String],
     /// The files of [`wanted_files`], read.
     pub files: &'a EnvFiles,
     /// The objects of [`objects::wanted_objects`], looked up.
@@ -210,11 +212,11 @@ fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> Result<String, 
     match path {
         "spec.nodeName" => own(spec.and_then(|s| s.node_name.as_ref())),
         "spec.serviceAccountName" => own(spec.and_then(|s| s.service_account_name.as_ref())),
-        "status.hostIP" => match inputs.node.host_ips.first() {
+        "status.hostIP" => match inputs.host_ips.first() {
             Some(ip) => Ok(ip.clone()),
             None => Err(EnvError::NoHostIp),
         },
-        "status.hostIPs" => match inputs.node.host_ips.as_slice() {
+        "status.hostIPs" => match inputs.host_ips {
             [] => Err(EnvError::NoHostIp),
             ips => Ok(ips.join(",")),
         },

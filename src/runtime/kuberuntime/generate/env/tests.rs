@@ -23,6 +23,7 @@ fn made_beside(pod: &Pod, objects: Found, services: &Environment) -> Result<Envi
     let inputs = EnvInputs {
         pod_ips: &["10.1.0.5".into(), "fd00::5".into()],
         node: &node(),
+        host_ips: &["192.0.2.1".into(), "2001:db8::1".into()],
         files: &EnvFiles::from([
             file("good", Ok(b"A='1'\nEMPTY=''\n".to_vec())),
             file("bad", Ok(b"A='1'\nnonsense\n".to_vec())),

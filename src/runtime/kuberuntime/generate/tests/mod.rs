@@ -70,6 +70,7 @@ fn container_with_ids(
     let container = &pod.containers()[0];
     let env_inputs = EnvInputs {
         pod_ips: &["10.1.0.5".into()],
+        host_ips: &[],
         node: &settings.node,
         files: &EnvFiles::new(),
         objects: &Default::default(),

@@ -1,0 +1,345 @@
+//! Persistent volumes that pods mount by their claims.
+//!
+//! * Owns: per claim that a pod uses, the volume that it is bound to; read until there is one, never again after that:
+//!   a node may get these objects and not watch them, and what is bound stays.
+//! * Woken by its callers and by the clock.
+//! * Publishes: the pods whose claims were bound.
+//! * Must never take a failure for a claim that is gone.
+//! * Answers to the claims of upstream's `pkg/kubelet/volumemanager/populator`.
+
+use super::{
+    ApiError, ApiServer, Place,
+    subscriptions::{NoValue, Publisher, Subscriptions},
+};
+use crate::{
+    base::{DirtySet, chain},
+    model::PodUid,
+};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::sleep;
+
+/// The delay before the next read doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const MAX_DELAY: Duration = Duration::from_secs(15);
+/// Keeps a claim in use from going.
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+
+/// Which claim.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimKey {
+    /// Its namespace, which is the pod's.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Why a claim has no volume; upstream's texts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// There is no API server.
+    #[error("cannot use persistentVolumeClaim when kubelet is in standalone mode")]
+    Standalone,
+    /// It cannot be read.
+    #[error("failed to fetch PVC from API server: {0}")]
+    Claim(String),
+    /// Its volume cannot be read.
+    #[error("failed to fetch PV {name} from API server: {why}")]
+    Volume {
+        /// The volume's name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// It is going.
+    #[error("PVC is being deleted")]
+    Deleted,
+    /// It has no volume yet.
+    #[error("PVC is not bound")]
+    NotBound,
+    /// It is bound and does not say to what.
+    #[error("PVC has empty pvc.Spec.VolumeName")]
+    NoVolumeName,
+    /// The volume is nobody's.
+    #[error(
+        "found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+    )]
+    NoClaimRef(String),
+    /// The volume is another claim's.
+    #[error(
+        "found PV object {name} but its pv.Spec.ClaimRef.UID {other} does not point to claim.UID {own}"
+    )]
+    OtherClaim {
+        /// The volume's name.
+        name: String,
+        /// The UID of the claim that has it.
+        other: String,
+        /// The UID of this claim.
+        own: String,
+    },
+}
+
+/// The volumes of claims, by key: every requested one is in it.
+pub type FoundClaims = BTreeMap<ClaimKey, Result<Arc<PersistentVolume>, ClaimError>>;
+
+/// The claims that pods mount. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Claims(Option<ApiClaims>);
+
+#[derive(Clone)]
+struct ApiClaims {
+    api: ApiServer,
+    claims: Subscriptions<ClaimKey, Result<Arc<PersistentVolume>, ClaimError>>,
+}
+
+impl Claims {
+    /// Claims of this API server, or none. Pods are marked in the set when one of theirs changes.
+    pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
+        Self(api.map(|api| ApiClaims {
+            api,
+            claims: Subscriptions::new(changed),
+        }))
+    }
+
+    /// Which claims a pod mounts from now on.
+    pub fn register(&self, uid: &PodUid, keys: BTreeSet<ClaimKey>) {
+        let Some(claims) = &self.0 else {
+            return;
+        };
+        let api = claims.api.clone();
+        claims.claims.register(uid, keys, move |key, publisher| {
+            let api = api.clone();
+            async move { read_until_bound(&api, &key, &publisher).await }
+        });
+    }
+
+    /// A pod mounts none any more.
+    pub fn forget(&self, uid: &PodUid) {
+        if let Some(claims) = &self.0 {
+            claims.claims.forget(uid);
+        }
+    }
+
+    /// The volumes of these claims, within a bounded time.
+    pub async fn get(&self, keys: BTreeSet<ClaimKey>) -> FoundClaims {
+        let Some(claims) = &self.0 else {
+            let without = |key| (key, Err(ClaimError::Standalone));
+            return keys.into_iter().map(without).collect();
+        };
+        let found = claims.claims.get(keys).await.into_iter();
+        let value = |(key, value): (ClaimKey, Result<_, NoValue>)| {
+            let value = value.unwrap_or_else(|none| {
+                Err(ClaimError::Claim(match none {
+                    NoValue::NotRegistered => "the pod is not registered".to_owned(),
+                    NoValue::Unsynced(why) => why,
+                }))
+            });
+            (key, value)
+        };
+        found.map(value).collect()
+    }
+}
+
+async fn read_until_bound(
+    api: &ApiServer,
+    key: &ClaimKey,
+    publisher: &Publisher<Result<Arc<PersistentVolume>, ClaimError>>,
+) {
+    let mut delay = FIRST_DELAY;
+    loop {
+        match read(api, key).await {
+            Ok(Ok(volume)) => {
+                publisher.publish(Ok(Arc::new(volume)));
+                return;
+            }
+            Ok(Err(why)) => publisher.publish(Err(why)),
+            Err(error) => {
+                if publisher.failed(chain(&error)) && !error.is_transient() {
+                    tracing::warn!(
+                        namespace = key.namespace, name = key.name, err = %chain(&error),
+                        "Failed to read a claim or its volume"
+                    );
+                }
+            }
+        }
+        sleep(delay.mul_f64(1.0 + 0.5 * fastrand::f64())).await;
+        delay = (delay * 2).min(MAX_DELAY);
+    }
+}
+
+/// What the API server says of a claim, if it says anything.
+async fn read(
+    api: &ApiServer,
+    key: &ClaimKey,
+) -> Result<Result<PersistentVolume, ClaimError>, ApiError> {
+    let place = Place::namespaced(&key.namespace, &key.name);
+    let claim = match api.get::<PersistentVolumeClaim>(place).await {
+        Err(error) if error.is_not_found() => return Ok(Err(ClaimError::Claim(chain(&error)))),
+        claim => claim?,
+    };
+    let name = match volume_name(&claim) {
+        Ok(name) => name,
+        Err(why) => return Ok(Err(why)),
+    };
+    let volume = match api.get::<PersistentVolume>(Place::cluster(name)).await {
+        Err(error) if error.is_not_found() => {
+            let (name, why) = (name.to_owned(), chain(&error));
+            return Ok(Err(ClaimError::Volume { name, why }));
+        }
+        volume => volume?,
+    };
+    Ok(is_bound_to(&volume, &claim).map(|()| volume))
+}
+
+fn volume_name(claim: &PersistentVolumeClaim) -> Result<&str, ClaimError> {
+    let finalizers = claim.metadata.finalizers.as_deref().unwrap_or_default();
+    let is_protected = finalizers.iter().any(|finalizer| finalizer == PROTECTION);
+    if claim.metadata.deletion_timestamp.is_some() && !is_protected {
+        return Err(ClaimError::Deleted);
+    }
+    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
+    if phase != Some("Bound") {
+        return Err(ClaimError::NotBound);
+    }
+    let name = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref());
+    name.filter(|name| !name.is_empty())
+        .ok_or(ClaimError::NoVolumeName)
+}
+
+fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), ClaimError> {
+    let name = volume.metadata.name.clone().unwrap_or_default();
+    let of = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    let Some(of) = of else {
+        return Err(ClaimError::NoClaimRef(name));
+    };
+    let text = |uid: &Option<String>| uid.clone().unwrap_or_default();
+    let (other, own) = (text(&of.uid), text(&claim.metadata.uid));
+    if other == own {
+        Ok(())
+    } else {
+        Err(ClaimError::OtherClaim { name, other, own })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::tests::stored::{Mode, Stored};
+    use serde_json::{Value, json};
+
+    fn claim(patch: Value) -> PersistentVolumeClaim {
+        let mut claim = json!({
+            "metadata": {"name": "data", "namespace": "shop", "uid": "c1"},
+            "spec": {"volumeName": "pv1"},
+            "status": {"phase": "Bound"},
+        });
+        for (name, part) in patch.as_object().unwrap() {
+            for (key, value) in part.as_object().unwrap() {
+                claim[name][key] = value.clone();
+            }
+        }
+        serde_json::from_value(claim).unwrap()
+    }
+
+    #[test]
+    fn a_claim_names_its_volume_once_it_is_bound() {
+        let going = "2026-01-01T00:00:00Z";
+        for (patch, expected) in [
+            (json!({}), Ok("pv1")),
+            (
+                json!({"status": {"phase": "Pending"}}),
+                Err("PVC is not bound"),
+            ),
+            (json!({"status": {"phase": null}}), Err("PVC is not bound")),
+            (
+                json!({"spec": {"volumeName": ""}}),
+                Err("PVC has empty pvc.Spec.VolumeName"),
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": going}}),
+                Err("PVC is being deleted"),
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": going, "finalizers": [PROTECTION]}}),
+                Ok("pv1"),
+            ),
+        ] {
+            let claim = claim(patch.clone());
+            let found = volume_name(&claim).map_err(|error| error.to_string());
+            assert_eq!(
+                found.as_ref().map_err(String::as_str),
+                expected.as_ref().map_err(|e| *e),
+                "{patch}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_volume_is_only_that_of_the_claim_that_it_names() {
+        for (reference, expected) in [
+            (json!({"uid": "c1"}), ""),
+            (
+                json!({"uid": "c2"}),
+                "found PV object pv1 but its pv.Spec.ClaimRef.UID c2 does not point to claim.UID c1",
+            ),
+            (
+                Value::Null,
+                "found PV object pv1 but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim",
+            ),
+        ] {
+            let volume = json!({"metadata": {"name": "pv1"}, "spec": {"claimRef": reference}});
+            let volume = serde_json::from_value(volume).unwrap();
+            let found = is_bound_to(&volume, &claim(json!({})));
+            let found = found.err().map(|error| error.to_string());
+            assert_eq!(found.unwrap_or_default(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_bound_later_wakes_its_pods_and_is_then_not_read_again() {
+        let server = Stored::start().await;
+        let changed = Arc::<DirtySet<PodUid>>::default();
+        let claims = Claims::new(Some(server.client().await), changed.clone());
+        let key = ClaimKey {
+            namespace: "shop".into(),
+            name: "data".into(),
+        };
+        let uid = PodUid::from("u1");
+        claims.register(&uid, [key.clone()].into());
+        let get = async || {
+            let found = claims.get([key.clone()].into()).await;
+            found[&key].clone().map(|it| it.metadata.name.clone())
+        };
+        let error = get().await.unwrap_err().to_string();
+        assert!(
+            error.starts_with("failed to fetch PVC from API server: "),
+            "{error}"
+        );
+        let pending = json!({"metadata": {"uid": "c1"}, "status": {"phase": "Pending"}});
+        server.put("persistentvolumeclaims", "shop", "data", pending);
+        let marked = async || {
+            let marked = tokio::time::timeout(Duration::from_secs(20), changed.take());
+            assert!(marked.await.unwrap().contains(&uid));
+        };
+        marked().await;
+        assert_eq!(get().await, Err(ClaimError::NotBound));
+        let of = json!({"spec": {"claimRef": {"uid": "c1"}}});
+        server.put("persistentvolumes", "", "pv1", of);
+        let bound = json!({"metadata": {"uid": "c1"}, "spec": {"volumeName": "pv1"}, "status": {"phase": "Bound"}});
+        server.put("persistentvolumeclaims", "shop", "data", bound);
+        marked().await;
+        assert_eq!(get().await, Ok(Some("pv1".into())));
+        // An API server that goes wrong takes no volume away.
+        server.set(Mode::Refusing(500));
+        assert_eq!(get().await, Ok(Some("pv1".into())));
+        claims.forget(&uid);
+        let error = get().await.unwrap_err().to_string();
+        assert!(error.contains("not registered"), "{error}");
+        let none = Claims::default().get([key.clone()].into()).await;
+        assert_eq!(none[&key], Err(ClaimError::Standalone));
+    }
+}

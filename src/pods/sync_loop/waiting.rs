@@ -1,0 +1,136 @@
+//! Admission of pods, and those that wait for it.
+
+use super::{
+    SyncLoop,
+    admission::{NodeView, Others, Refusal, admit},
+};
+use crate::{
+    model::{Pod, PodExt, PodUid, reasons::event},
+    state::events::ObjectRef,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// How long a pod waits for what may be different in a moment.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// The longest time until a pod that waits is checked again.
+pub(super) const INTERVAL: Duration = Duration::from_secs(5);
+
+/// A pod that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    since: Instant,
+    /// There was an event.
+    announced: bool,
+}
+
+impl SyncLoop {
+    /// Publishes the pod as failed if the node rejects it; its worker then ends it. False if the pod is held because
+    /// it may be admitted in a moment.
+    pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
+        let Err(refusal) = self.check_admission(pod, runs) else {
+            return true;
+        };
+        let rejection = match refusal {
+            Refusal::Rejected(rejection) => Some(rejection),
+            Refusal::NotYet { why, rejection } => {
+                // The Node object is often known a moment later.
+                let quiet = if rejection.is_some() {
+                    Duration::ZERO
+                } else {
+                    INTERVAL
+                };
+                if !self.has_waited(pod, &why, quiet) {
+                    return false;
+                }
+                rejection
+            }
+        };
+        if let Some(rejection) = rejection {
+            self.metrics.rejected(rejection.reason);
+            self.pod_sync
+                .reject(pod, rejection.reason, &rejection.message);
+        }
+        true
+    }
+
+    fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
+        let admission = &self.admission;
+        let object = admission.node.borrow().clone();
+        let others = if object.is_some() && !runs {
+            self.admitted_but(&pod.uid())
+        } else {
+            Others::default()
+        };
+        let node = NodeView {
+            sysctls: &admission.sysctls,
+            app_armor: admission.app_armor,
+            features: *admission.features.borrow(),
+            in_place: runs,
+            object: object.as_deref(),
+            others: &others,
+        };
+        admit(pod, &node)
+    }
+
+    /// Whether a pod has waited long enough; if not, it is held, and an event says so after `quiet`.
+    fn has_waited(&mut self, pod: &Pod, why: &str, quiet: Duration) -> bool {
+        let uid = pod.uid();
+        if !self.waiting.contains_key(&uid) {
+            self.hold(pod, why);
+        }
+        let waiting = self.waiting.entry(uid.clone()).or_insert(Waiting {
+            since: Instant::now(),
+            announced: false,
+        });
+        let waited = waiting.since.elapsed();
+        if waited >= TIMEOUT {
+            return true;
+        }
+        self.held.insert(uid);
+        if waited >= quiet && !waiting.announced {
+            waiting.announced = true;
+            let object = ObjectRef::pod(pod);
+            let events = &self.pod_sync.events;
+            events.warning(&object, event::ADMISSION_PENDING, why);
+        }
+        false
+    }
+
+    /// Tries again to admit the pods that wait, those that wait longest first.
+    pub(super) fn retry_waiting(&mut self) {
+        let mut waiting: Vec<_> = self.waiting.iter().collect();
+        waiting.sort_by_key(|(_, waiting)| waiting.since);
+        let uids: Vec<_> = waiting.into_iter().map(|(uid, _)| uid.clone()).collect();
+        let manager = self.manager.reader();
+        for uid in uids {
+            if let Some(pod) = manager.get(&uid) {
+                self.create_held(pod);
+            } else {
+                self.waiting.remove(&uid);
+            }
+        }
+    }
+
+    /// Desired pods that use up the node: all that have a worker and of which something may run.
+    fn admitted_but(&self, uid: &PodUid) -> Others {
+        let mut others = Others::default();
+        for pod in self.manager.reader().pods() {
+            let other = pod.uid();
+            let ended = self.has_ended(&other);
+            let in_use = || !ended || self.workers.could_have_running_containers(&other);
+            if other == *uid || !self.workers.knows(&other) || !in_use() {
+                continue;
+            }
+            let is_ending = ended
+                || pod.is_being_deleted()
+                || self.workers.is_pod_termination_requested(&other);
+            if is_ending {
+                others.ending.push(pod);
+            } else {
+                others.staying.push(pod);
+            }
+        }
+        others
+    }
+}

@@ -1,0 +1,224 @@
+//! What the volume of a claim is on this node. Pure.
+
+use super::{
+    SetUpError, VolumeError,
+    plan::{ClaimVolume, HostPathCheck},
+};
+use crate::model::node_selector;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
+
+/// What a PersistentVolume says besides where its data is.
+const COMMON_FIELDS: [&str; 9] = [
+    "accessModes",
+    "capacity",
+    "claimRef",
+    "mountOptions",
+    "nodeAffinity",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+];
+/// A group that containers get besides their own.
+const GROUP: &str = "pv.beta.kubernetes.io/gid";
+
+/// A path of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodePath {
+    pub(super) path: String,
+    /// What has to be there.
+    pub(super) check: HostPathCheck,
+    /// The runtime may give it the pod's SELinux label.
+    pub(super) managed: bool,
+}
+
+/// Where the data of a volume is, if this kubelet and this node can have it. `name` is that of the volume in the pod.
+pub(super) fn node_path(
+    name: &str,
+    claim: &ClaimVolume,
+    volume: &PersistentVolume,
+    node: Option<&Node>,
+) -> Result<NodePath, VolumeError> {
+    let own_name = volume.metadata.name.clone().unwrap_or_default();
+    let fail = |source| VolumeError::SetUp {
+        volume: own_name.clone(),
+        source,
+    };
+    let unsupported = |what: &str| {
+        let what = format!("{what} of PersistentVolume {own_name:?}");
+        Err(fail(SetUpError::Unsupported(what)))
+    };
+    let Some(spec) = &volume.spec else {
+        return unsupported("an empty spec");
+    };
+    match spec.volume_mode.as_deref() {
+        None | Some("Filesystem") => {}
+        Some(mode) => {
+            return Err(fail(SetUpError::VolumeMode {
+                volume: name.to_owned(),
+                mode: mode.to_owned(),
+            }));
+        }
+    }
+    if spec
+        .mount_options
+        .as_ref()
+        .is_some_and(|list| !list.is_empty())
+    {
+        return unsupported("spec.mountOptions");
+    }
+    let annotations = volume.metadata.annotations.as_ref();
+    if annotations.is_some_and(|all| all.contains_key(GROUP)) {
+        return unsupported("metadata.annotations[pv.beta.kubernetes.io/gid]");
+    }
+    check_affinity(spec, node).map_err(|why| VolumeError::NodeAffinity {
+        volume: own_name.clone(),
+        why,
+    })?;
+    if let Some(host_path) = &spec.host_path {
+        let wanted = host_path.type_.as_deref().unwrap_or_default();
+        let check = HostPathCheck::parse(wanted);
+        return Ok(NodePath {
+            path: host_path.path.clone(),
+            check: check.ok_or_else(|| fail(SetUpError::InvalidHostPathType(wanted.to_owned())))?,
+            managed: false,
+        });
+    }
+    let Some(local) = &spec.local else {
+        return unsupported(&format!("spec.{}", kind(spec)));
+    };
+    // Upstream gives all files of it to the group.
+    if claim.group.0.is_some() && !claim.read_only {
+        return unsupported("spec.securityContext.fsGroup with spec.local");
+    }
+    Ok(NodePath {
+        path: local.path.clone(),
+        check: HostPathCheck::Directory,
+        managed: !claim.read_only,
+    })
+}
+
+fn check_affinity(spec: &PersistentVolumeSpec, node: Option<&Node>) -> Result<(), &'static str> {
+    let affinity = spec.node_affinity.as_ref();
+    let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
+        return Ok(());
+    };
+    match node {
+        None => Err("the Node object is not known yet"),
+        Some(node) if node_selector::selects(required, node) => Ok(()),
+        Some(_) => Err("no matching NodeSelectorTerms"),
+    }
+}
+
+/// The API's name of where the data is.
+fn kind(spec: &PersistentVolumeSpec) -> String {
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    let fields = value.as_object();
+    let mut names = fields.into_iter().flat_map(|fields| fields.keys());
+    let kind = names.find(|name| !COMMON_FIELDS.contains(&name.as_str()));
+    kind.cloned().unwrap_or_else(|| "(no source)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{apiserver::claim::ClaimKey, base::chain, volumes::content::Group};
+    use serde_json::{Value, json};
+
+    fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {
+        let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
+        let volume = serde_json::from_value(volume).unwrap();
+        let claim = ClaimVolume {
+            key: ClaimKey {
+                namespace: "shop".into(),
+                name: "data".into(),
+            },
+            read_only: false,
+            group: Group(group),
+        };
+        node_path("v", &claim, &volume, node).map_err(|error| chain(&error))
+    }
+
+    fn on(zone: &str) -> Value {
+        let expression = json!({"key": "zone", "operator": "In", "values": [zone]});
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}})
+    }
+
+    #[test]
+    fn a_path_of_the_node_is_one_and_all_else_is_refused_by_its_field() {
+        let set_up = r#"MountVolume.SetUp failed for volume "pv1" "#;
+        for (spec, group, expected) in [
+            (
+                json!({"hostPath": {"path": "/d"}}),
+                Some(7),
+                Ok(("/d", HostPathCheck::None, false)),
+            ),
+            (
+                json!({"hostPath": {"path": "/d", "type": "Directory"}, "volumeMode": "Filesystem", "accessModes": ["ReadWriteOnce"]}),
+                None,
+                Ok(("/d", HostPathCheck::Directory, false)),
+            ),
+            (
+                json!({"local": {"path": "/d"}}),
+                None,
+                Ok(("/d", HostPathCheck::Directory, true)),
+            ),
+            (
+                json!({"local": {"path": "/d"}}),
+                Some(7),
+                Err(
+                    r#"spec.securityContext.fsGroup with spec.local of PersistentVolume "pv1" is not supported by this kubelet"#,
+                ),
+            ),
+            (
+                json!({"csi": {"driver": "d", "volumeHandle": "h"}, "capacity": {"storage": "1Gi"}}),
+                None,
+                Err(r#"spec.csi of PersistentVolume "pv1" is not supported by this kubelet"#),
+            ),
+            (
+                json!({"hostPath": {"path": "/d"}, "mountOptions": ["noatime"]}),
+                None,
+                Err(
+                    r#"spec.mountOptions of PersistentVolume "pv1" is not supported by this kubelet"#,
+                ),
+            ),
+            (
+                json!({"local": {"path": "/dev/sdb"}, "volumeMode": "Block"}),
+                None,
+                Err("volume v has volumeMode Block, but is specified in volumeMounts"),
+            ),
+            (
+                json!({"hostPath": {"path": "/d", "type": "Odd"}}),
+                None,
+                Err("Odd is an invalid volume type"),
+            ),
+        ] {
+            let expected = expected
+                .map(|(path, check, managed)| NodePath {
+                    path: path.to_owned(),
+                    check,
+                    managed,
+                })
+                .map_err(|why| format!("{set_up}: {why}"));
+            assert_eq!(found(spec, group, None), expected);
+        }
+    }
+
+    #[test]
+    fn a_volume_is_only_for_the_nodes_that_it_names() {
+        let labels = |zone: &str| {
+            let node = json!({"metadata": {"name": "node1", "labels": {"zone": zone}}});
+            serde_json::from_value::<Node>(node).unwrap()
+        };
+        let spec = json!({"local": {"path": "/d"}, "nodeAffinity": on("a")});
+        assert!(found(spec.clone(), None, Some(&labels("a"))).is_ok());
+        let failed = r#"MountVolume.NodeAffinity check failed for volume "pv1" : "#;
+        for (node, why) in [
+            (Some(&labels("b")), "no matching NodeSelectorTerms"),
+            (None, "the Node object is not known yet"),
+        ] {
+            let error = found(spec.clone(), None, node).unwrap_err();
+            assert_eq!(error, format!("{failed}{why}"));
+        }
+    }
+}

@@ -90,7 +90,7 @@ impl KubeGenericRuntimeManager {
             Box::pin(self.restarter.reset(&request, reset, &mut report)).await;
             return report;
         }
-        if let Err(error) = Box::pin(self.kill_unwanted(&request, &actions, &mut report)).await {
+        if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
             if report.again.is_none() {
                 let why = chain(error.as_ref());
                 self.decide(request.pod, HistoryEntry::about_pod(Action::Fail, why));
@@ -101,7 +101,7 @@ impl KubeGenericRuntimeManager {
         if !report.cancelled {
             self.starter
                 .post_start
-                .resume(&request, &actions, &mut report)
+                .resume(&request, actions, &mut report)
                 .await;
         }
         if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
@@ -109,7 +109,7 @@ impl KubeGenericRuntimeManager {
         }
         if self
             .restarter
-            .waits_after_reset(&request, &actions, &mut report)
+            .waits_after_reset(&request, actions, &mut report)
         {
             if let Some(failure) = report.failures.last() {
                 let why = format!("all containers start over, {}", failure.reason);
@@ -127,7 +127,7 @@ impl KubeGenericRuntimeManager {
             report.cancelled = true;
             return report;
         };
-        let starting = Box::pin(self.start(&request, &actions, &mut report));
+        let starting = Box::pin(self.start(&request, actions, &mut report));
         permit.run(starting).await;
         report
     }

@@ -10,6 +10,7 @@
 
 mod stop_tracker;
 pub mod plan;
+mod pre_stop;
 mod running;
 mod stop;
 mod unread;

@@ -15,13 +15,13 @@ use crate::{
         reasons::event,
     },
     resources::NodeFacts,
-    runtime::handlers::{HookError, HookTarget, Hooks, hook_address},
+    runtime::handlers::{Hooks, hook_address},
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{ItemId, Owner, PodCache},
     state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
-use futures::future::{BoxFuture, Either, join_all, select};
+use futures::future::{Either, join_all, select};
 use k8s_openapi::api::core::v1::ContainerPort;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
@@ -31,12 +31,6 @@ use tokio::{
 
 /// How long the runtime may go on showing a container as running after it said that it stopped it.
 const SETTLE: Duration = Duration::from_secs(10);
-
-/// How long a stop waits for the disk; the record is written all the same.
-const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// A preStop hook that runs.
-type Hook<'t> = BoxFuture<'t, Result<(), HookError>>;
 
 /// Why one container of a pod that stays is stopped.
 #[derive(Clone, Debug)]
@@ -60,13 +54,13 @@ impl Why {
 }
 
 /// Everything one stop needs.
-struct Target {
-    owner: Owner,
-    object: ObjectRef,
-    ports: Vec<ContainerPort>,
-    stop: ContainerStop,
+pub(super) struct Target {
+    pub(super) owner: Owner,
+    pub(super) object: ObjectRef,
+    pub(super) ports: Vec<ContainerPort>,
+    pub(super) stop: ContainerStop,
     message: String,
-    pod_ip: Option<String>,
+    pub(super) pod_ip: Option<String>,
 }
 
 /// Stops containers, pods and sandboxes; cheap to clone.
@@ -74,11 +68,11 @@ struct Target {
 pub(in crate::runtime::kuberuntime) struct PodKiller {
     runtime: RuntimeClient,
     cache: PodCache,
-    events: EventRecorder,
-    hooks: Hooks,
+    pub(super) events: EventRecorder,
+    pub(super) hooks: Hooks,
     state_store: PodStateStore,
     node: Arc<NodeFacts>,
-    stops: Arc<StopTracker>,
+    pub(super) stops: Arc<StopTracker>,
     reader: StopStatusReader,
 }
 
@@ -360,65 +354,6 @@ impl PodKiller {
         }
     }
 
-    /// The run of the container's preStop hook, if there is one that is still to run.
-    fn pre_stop_hook<'t>(
-        &'t self,
-        target: &'t Target,
-        grace: &watch::Receiver<GraceDeadline>,
-    ) -> Option<Hook<'t>> {
-        let handler = target.stop.pre_stop.as_ref()?;
-        if self.stops.hook_ran(&target.owner.uid, &target.stop.id) {
-            return None;
-        }
-        let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now())?;
-        let limit = budget.saturating_add(plan::MINIMUM_STOP);
-        Some(Box::pin(async move {
-            let hook_target = HookTarget {
-                pod: &target.object,
-                container: &target.stop.name,
-                container_id: &target.stop.id,
-                pod_ip: target.pod_ip.as_deref(),
-                ports: &target.ports,
-            };
-            self.hooks.run_pre_stop(handler, &hook_target, limit).await
-        }))
-    }
-
-    /// Waits for a hook until the grace is over. Returns the one that goes on then.
-    async fn wait_for_hook<'t>(
-        &self,
-        target: &Target,
-        mut hook: Hook<'t>,
-        mut grace: watch::Receiver<GraceDeadline>,
-    ) -> Option<Hook<'t>> {
-        let (uid, id) = (&target.owner.uid, &target.stop.id);
-        let begun = Instant::now();
-        let (result, unfinished) = tokio::select! {
-            result = &mut hook => (result, None),
-            () = deadline_over(&mut grace) => {
-                (Err(HookError::DeadlineExceeded(begun.elapsed())), Some(hook))
-            }
-        };
-        if !matches!(result, Err(HookError::Unreachable(_))) {
-            // Before the container is stopped, so that a kubelet that is killed does not repeat the hook.
-            let _ = timeout(RECORD_TIMEOUT, self.stops.note_hook(uid, id)).await;
-        }
-        if let Err(error) = result {
-            tracing::warn!(
-                pod = %target.owner.name,
-                containerName = target.stop.name,
-                err = %error,
-                "PreStop hook failed"
-            );
-            self.events.warning(
-                &target.object,
-                event::FAILED_PRE_STOP_HOOK,
-                "PreStopHook failed",
-            );
-        }
-        unfinished
-    }
-
     /// StopContainer, called again with a shorter timeout whenever the grace shrinks.
     async fn stop_while_grace_shrinks(
         &self,
@@ -488,7 +423,7 @@ async fn wait_for_others(others: &[RunningStop], mut grace: watch::Receiver<Grac
 }
 
 /// Ends when the grace does, however it shrinks.
-async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
+pub(super) async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
     loop {
         let deadline = grace.borrow_and_update().deadline;
         tokio::select! {

@@ -1,0 +1,83 @@
+//! The preStop hook of one stop.
+
+use super::{
+    plan,
+    stop::{PodKiller, Target, deadline_over},
+};
+use crate::{
+    model::{GraceDeadline, reasons::event},
+    runtime::handlers::{HookError, HookTarget},
+};
+use futures::future::BoxFuture;
+use std::time::Duration;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+/// How long a stop waits for the disk; the record is written all the same.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A hook that runs.
+pub(super) type Hook<'t> = BoxFuture<'t, Result<(), HookError>>;
+
+impl PodKiller {
+    /// The run of the container's preStop hook, if there is one that is still to run.
+    pub(super) fn pre_stop_hook<'t>(
+        &'t self,
+        target: &'t Target,
+        grace: &watch::Receiver<GraceDeadline>,
+    ) -> Option<Hook<'t>> {
+        let handler = target.stop.pre_stop.as_ref()?;
+        if self.stops.hook_ran(&target.owner.uid, &target.stop.id) {
+            return None;
+        }
+        let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now())?;
+        let limit = budget.saturating_add(plan::MINIMUM_STOP);
+        Some(Box::pin(async move {
+            let hook_target = HookTarget {
+                pod: &target.object,
+                container: &target.stop.name,
+                container_id: &target.stop.id,
+                pod_ip: target.pod_ip.as_deref(),
+                ports: &target.ports,
+            };
+            self.hooks.run_pre_stop(handler, &hook_target, limit).await
+        }))
+    }
+
+    /// Waits for a hook until the grace is over. Returns the one that goes on then.
+    pub(super) async fn wait_for_hook<'t>(
+        &self,
+        target: &Target,
+        mut hook: Hook<'t>,
+        mut grace: watch::Receiver<GraceDeadline>,
+    ) -> Option<Hook<'t>> {
+        let (uid, id) = (&target.owner.uid, &target.stop.id);
+        let begun = Instant::now();
+        let (result, unfinished) = tokio::select! {
+            result = &mut hook => (result, None),
+            () = deadline_over(&mut grace) => {
+                (Err(HookError::DeadlineExceeded(begun.elapsed())), Some(hook))
+            }
+        };
+        if !matches!(result, Err(HookError::Unreachable(_))) {
+            // Before the container is stopped, so that a kubelet that is killed does not repeat the hook.
+            let _ = timeout(RECORD_TIMEOUT, self.stops.note_hook(uid, id)).await;
+        }
+        if let Err(error) = result {
+            tracing::warn!(
+                pod = %target.owner.name,
+                containerName = target.stop.name,
+                err = %error,
+                "PreStop hook failed"
+            );
+            self.events.warning(
+                &target.object,
+                event::FAILED_PRE_STOP_HOOK,
+                "PreStopHook failed",
+            );
+        }
+        unfinished
+    }
+}

@@ -6,6 +6,7 @@
 #   hack/control-plane.sh kubectl DIR ARGS...     kubectl as cluster-admin
 #   hack/control-plane.sh kubeconfig DIR NODE     print a kubeconfig with the client certificate of that node
 #   hack/control-plane.sh exec DIR COMMAND...     run COMMAND inside, beside the control plane: containerd, a kubelet
+#   hack/control-plane.sh again DIR COMPONENT     start etcd or kube-apiserver again after it was killed; does not wait
 #   hack/control-plane.sh stop DIR                stop it; leaves certificates and logs
 #
 # The API server listens on 10.88.0.1:6443 inside, which is the address of the only node that there can be (see
@@ -17,7 +18,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-usage() { die "usage: $(basename "$0") start|kubectl|kubeconfig|exec|stop DIR ..."; }
+usage() { die "usage: $(basename "$0") start|kubectl|kubeconfig|exec|again|stop DIR ..."; }
 (($# >= 2)) || usage
 command=$1
 dir=$2
@@ -161,11 +162,19 @@ EOF
 
 # The rest of the script inside: starts components, which are then children of the namespace's first process.
 run_storage_and_api() {
+    run_etcd
+    run_kube-apiserver
+}
+
+run_etcd() {
     mkdir -p "$dir/private/etcd"
     chmod 700 "$dir/private/etcd"
     in_background etcd --data-dir "$dir/private/etcd" --unsafe-no-fsync --log-level warn \
         --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
         --listen-peer-urls http://127.0.0.1:2380
+}
+
+run_kube-apiserver() {
     in_background kube-apiserver --etcd-servers http://127.0.0.1:2379 --advertise-address "$address" \
         --secure-port 6443 --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
         --client-ca-file "$pki/ca.crt" --kubelet-client-certificate "$pki/apiserver-kubelet-client.crt" \
@@ -184,7 +193,7 @@ run_controllers() {
     in_background kube-scheduler --kubeconfig "$pki/scheduler.conf" --bind-address 127.0.0.1 --leader-elect=false
 }
 
-in_background() { setsid "$kubernetes_dir/$1" "${@:2}" >"$dir/$1.log" 2>&1 </dev/null & }
+in_background() { setsid "$kubernetes_dir/$1" "${@:2}" >>"$dir/$1.log" 2>&1 </dev/null & }
 
 port_is_open() { namespaces exec bash -c "exec 3<>/dev/tcp/127.0.0.1/$1"; }
 
@@ -218,6 +227,11 @@ start() {
     say "the control plane of $dir is ready after $((SECONDS - since)) s"
 }
 
+again() {
+    [[ ${1:-} == etcd || ${1:-} == kube-apiserver ]] || usage
+    namespaces exec "$repo_root/hack/control-plane.sh" "run_$1" "$dir"
+}
+
 stop() {
     trap - EXIT INT TERM
     namespaces stop
@@ -231,7 +245,8 @@ kubeconfig)
     client_config "node-$1" "/O=system:nodes/CN=system:node:$1"
     ;;
 exec) become "$@" ;;
+again) again "$@" ;;
 stop) stop ;;
-run_storage_and_api | run_controllers) "$command" ;;
+run_storage_and_api | run_etcd | run_kube-apiserver | run_controllers) "$command" ;;
 *) usage ;;
 esac

@@ -12,7 +12,7 @@ const PAINS: usize = 44;
 #[derive(Default)]
 struct Known {
     tests: BTreeSet<String>,
-    /// Scenarios of `tests/containerd` by name, with the flavours on which they run.
+    /// Scenarios of `tests/containerd` and `tests/cluster` by name, with the flavours on which they run.
     scenarios: BTreeMap<String, Vec<&'static str>>,
 }
 
@@ -20,8 +20,13 @@ impl Known {
     fn of(files: &[(String, String)]) -> Self {
         let mut known = Self::default();
         for (name, text) in files {
-            if name == "tests/containerd/scenarios/mod.rs" {
-                known.scenarios = scenarios(text);
+            let lists: &[List] = match name.as_str() {
+                "tests/containerd/scenarios/mod.rs" => RUNTIMES,
+                "tests/cluster/scenarios/mod.rs" => CLUSTERS,
+                _ => &[],
+            };
+            for (scenario, on) in scenarios(lists, text) {
+                known.scenarios.entry(scenario).or_default().extend(on);
             }
             known.tests.extend(tests(text));
         }
@@ -36,6 +41,7 @@ impl Known {
             Some(("containerd{,2}", _)) => &["containerd", "containerd2"],
             Some(("crio", _)) => &["crio"],
             Some(("crio_events", _)) => &["crio_events"],
+            Some(("cluster", _)) => &["cluster"],
             Some(_) => return Some(format!("{name}: nothing is called so")),
             None => &[],
         };
@@ -76,8 +82,21 @@ fn function(line: &str) -> Option<&str> {
     rest.split(['(', '<']).next()
 }
 
-/// The lists of scenarios.
-fn scenarios(text: &str) -> BTreeMap<String, Vec<&'static str>> {
+/// The name of a list of scenarios, and the flavours on which those run.
+type List = (&'static str, &'static [&'static str]);
+
+const RUNTIMES: &[List] = &[
+    ("EVERYWHERE:", &["containerd", "containerd2", "crio"]),
+    ("ON_CONTAINERD2:", &["containerd2"]),
+    ("ON_CRIO:", &["crio"]),
+    ("ON_CRIO_EVENTS:", &["crio_events"]),
+];
+
+/// Those that run with this kubelet.
+const CLUSTERS: &[List] = &[("EVERYWHERE:", &["cluster"]), ("RUST:", &["cluster"])];
+
+/// The scenarios in the lists of a file.
+fn scenarios(lists: &[List], text: &str) -> BTreeMap<String, Vec<&'static str>> {
     let mut found = BTreeMap::<String, Vec<&'static str>>::new();
     let mut flavours: &[&'static str] = &[];
     let left_out = text
@@ -85,21 +104,16 @@ fn scenarios(text: &str) -> BTreeMap<String, Vec<&'static str>> {
         .filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","))
         .collect::<BTreeSet<_>>();
     for line in text.lines().map(str::trim) {
-        match line {
-            "EVERYWHERE:" => flavours = &["containerd", "containerd2", "crio"],
-            "ON_CONTAINERD2:" => flavours = &["containerd2"],
-            "ON_CRIO:" => flavours = &["crio"],
-            "ON_CRIO_EVENTS:" => flavours = &["crio_events"],
-            "}" => flavours = &[],
-            _ => {
-                if let Some((_, name)) = line.trim_end_matches(',').split_once("::")
-                    && !flavours.is_empty()
-                {
-                    let here = flavours.iter();
-                    let here = here.filter(|on| **on != "crio" || !left_out.contains(name));
-                    found.entry(name.to_owned()).or_default().extend(here);
-                }
-            }
+        if let Some((_, on)) = lists.iter().find(|(list, _)| *list == line) {
+            flavours = on;
+        } else if line == "}" {
+            flavours = &[];
+        } else if let Some((_, name)) = line.trim_end_matches(',').split_once("::")
+            && !flavours.is_empty()
+        {
+            let here = flavours.iter();
+            let here = here.filter(|on| **on != "crio" || !left_out.contains(name));
+            found.entry(name.to_owned()).or_default().extend(here);
         }
     }
     found
@@ -205,6 +219,10 @@ fn names_are_found_as_documents_write_them() {
             "tests/containerd/scenarios/mod.rs",
             "scenarios! {\n    ON_CONTAINERD2:\n    a::four,\n}\nscenarios! {\n    EVERYWHERE:\n    a::three,\n}\nuse x::y;",
         ),
+        file(
+            "tests/cluster/scenarios/mod.rs",
+            "scenarios! {\n    RUST:\n    a::six,\n}\nscenarios! {\n    GO:\n    a::seven,\n}",
+        ),
     ]);
     for good in [
         "one",
@@ -213,6 +231,7 @@ fn names_are_found_as_documents_write_them() {
         "containerd::three",
         "containerd{,2}::three",
         "containerd2::four",
+        "cluster::six",
     ] {
         assert_eq!(known.fault(good), None, "{good}");
     }
@@ -222,6 +241,9 @@ fn names_are_found_as_documents_write_them() {
         "y",
         "containerd::one",
         "containerd{,2}::four",
+        "containerd::six",
+        "cluster::three",
+        "cluster::seven",
         "elsewhere::one",
     ] {
         assert!(known.fault(bad).is_some(), "{bad}");

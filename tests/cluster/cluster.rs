@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::audit::{self, Request};
 use crate::kubelet::{Join, Kubelet};
-use crate::support::scripts::{printed, script};
+use crate::support::manifests::Manifests;
+use crate::support::scripts::{self, printed, script};
 
 /// The node's name and address.
 pub const NODE: &str = "node1";
@@ -74,9 +75,16 @@ impl Cluster {
         self.machine.dir.path()
     }
 
-    /// What kubectl prints for a cluster administrator.
+    /// kubectl of a cluster administrator.
+    pub fn kubectl_command(&self, args: &[&str]) -> Command {
+        let mut command = self.machine.command("kubectl");
+        command.args(args);
+        command
+    }
+
+    /// What kubectl prints.
     pub fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
-        printed(self.machine.command("kubectl").args(args))
+        printed(&mut self.kubectl_command(args))
     }
 
     pub fn kubectl(&self, args: &[&str]) -> String {
@@ -117,6 +125,35 @@ impl Cluster {
     pub fn inside(&self, command: &[&str]) -> String {
         let result = printed(self.machine.command("exec").args(command));
         result.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// The static pods of the node.
+    pub fn manifests(&self) -> Manifests {
+        Manifests::new(&self.dir().join("manifests"), &self.dir().join("aside"))
+    }
+
+    /// What crictl prints of the node's runtime.
+    pub fn crictl(&self, args: &[&str]) -> Value {
+        let own = scripts::target().join("tools/crictl");
+        let program = if own.exists() {
+            own.to_str().unwrap()
+        } else {
+            "crictl"
+        };
+        let front = [program, "-r", &self.machine.runtime];
+        let text = self.inside(&[&front, args, &["-o", "json"]].concat());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Sends a signal to a program of the control plane.
+    pub fn signal(&self, signal: &str, component: &str) {
+        self.inside(&["pkill", signal, "-x", component]);
+    }
+
+    /// Starts etcd or kube-apiserver again, and does not wait for it.
+    pub fn start_again(&self, component: &str) {
+        let started = printed(self.machine.command("again").arg(component));
+        started.unwrap_or_else(|error| panic!("{component}: {error}"));
     }
 
     /// The requests of the node that arrived at or after `since`, in the order in which they were answered.

@@ -86,6 +86,7 @@ impl Kubelet {
     /// Writes its configuration below the cluster's directory and starts it; does not wait for it. A kubelet that
     /// is started again finds what the former one left.
     pub fn start(dir: &Path, runtime: &str, join: Join, flags: &[&str]) -> Kubelet {
+        std::fs::create_dir_all(dir.join("manifests")).unwrap();
         let config = dir.join("kubelet.yaml");
         std::fs::write(&config, configuration(dir, runtime)).unwrap();
         let kubeconfig = dir.join("private/kubelet.conf");
@@ -168,6 +169,7 @@ impl Drop for Kubelet {
 /// As kubeadm configures a kubelet, but for what this machine may lack.
 fn configuration(dir: &Path, runtime: &str) -> String {
     let authority = dir.join("pki/ca.crt");
+    let manifests = dir.join("manifests");
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -181,6 +183,7 @@ cgroupDriver: cgroupfs
 clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 containerRuntimeEndpoint: {runtime}
+staticPodPath: {}
 rotateCertificates: true
 failSwapOn: false
 failCgroupV1: false
@@ -190,6 +193,7 @@ evictionHard: {{memory.available: \"0%\", nodefs.available: \"0%\", nodefs.inode
 # Outside of containers there are no iptables rules to add.
 makeIPTablesUtilChains: false
 ",
-        authority.display()
+        authority.display(),
+        manifests.display()
     )
 }

@@ -16,6 +16,7 @@
 
 mod audit;
 mod cluster;
+mod inventory;
 mod kubelet;
 mod scenarios;
 

@@ -1,11 +1,15 @@
 //! What must be true of a kubelet in a cluster.
 
 mod absences;
+mod access;
 mod joining;
 mod leaving;
+mod mirrors;
 mod node;
 mod objects;
 mod pods;
+mod refusals;
+mod workloads;
 
 use crate::kubelet::Flavour;
 use crate::support::runner::{Test, on, scenarios};
@@ -28,6 +32,14 @@ scenarios! {
 
 scenarios! {
     RUST:
+    absences::a_control_plane_that_stops_dies_or_loses_its_storage_for_a_while_harms_nothing,
+    absences::a_kubelet_that_is_killed_again_and_again_loses_and_repeats_nothing,
+    workloads::pods_leave_a_node_that_is_drained_or_tainted,
+    workloads::jobs_complete_or_fail_and_sets_keep_names_and_order,
+    workloads::a_deployment_rolls_out_scales_and_is_undone,
+    access::logs_commands_files_and_ports_of_a_pod_are_within_reach,
+    mirrors::a_mirror_follows_its_manifest_and_its_deletion_touches_nothing,
+    refusals::what_is_not_supported_is_named_and_hostile_annotations_are_ignored,
     absences::an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing,
     objects::objects_and_tokens_reach_a_pod_and_their_changes_too,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,

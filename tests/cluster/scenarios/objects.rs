@@ -5,10 +5,19 @@ use std::time::Duration;
 use crate::cluster::{Cluster, DEADLINE};
 use crate::support::wait::{holds, wait_for};
 
+/// Less than the period of syncs that happen without a change.
+const SOON: Duration = Duration::from_secs(20);
+
 const OBJECTS: &str = "
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings}
+data: {mode: first}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: fixed}
+immutable: true
 data: {mode: first}
 ---
 apiVersion: v1
@@ -35,9 +44,13 @@ spec:
     volumeMounts:
     - {name: settings, mountPath: /settings}
     - {name: later, mountPath: /later}
+    - {name: fixed, mountPath: /fixed}
+    - {name: optional, mountPath: /optional}
   volumes:
   - {name: settings, configMap: {name: settings}}
   - {name: later, secret: {secretName: later}}
+  - {name: fixed, configMap: {name: fixed}}
+  - {name: optional, configMap: {name: much-later, optional: true}}
 ";
 
 pub async fn objects_and_tokens_reach_a_pod_and_their_changes_too() {
@@ -59,14 +72,33 @@ pub async fn objects_and_tokens_reach_a_pod_and_their_changes_too() {
     let account = "/var/run/secrets/kubernetes.io/serviceaccount";
     assert_eq!(read(&format!("{account}/namespace")), "default");
     assert_eq!(read(&format!("{account}/token")).split('.').count(), 3);
+    assert_eq!(read("/fixed/mode"), "first");
+    // An immutable one is another object afterwards; the pod keeps what it started with.
+    cluster.kubectl(&["delete", "configmap", "fixed"]);
+    let second = "--from-literal=mode=second";
+    for name in ["fixed", "much-later"] {
+        cluster.kubectl(&["create", "configmap", name, second]);
+    }
     let changed = r#"{"data": {"mode": "second"}}"#;
     cluster.kubectl(&["patch", "configmap", "settings", "-p", changed]);
-    // Sooner than any periodic sync.
-    wait_for("the volume follows", Duration::from_secs(20), || async {
-        let mode = read("/settings/mode");
-        holds(mode == "second", mode)
-    })
-    .await;
+    let changed = r#"{"stringData": {"password": "shut"}}"#;
+    cluster.kubectl(&["patch", "secret", "later", "-p", changed]);
+    for (path, expected) in [
+        ("/settings/mode", "second"),
+        ("/later/password", "shut"),
+        ("/optional/mode", "second"),
+    ] {
+        // Sooner than any periodic sync.
+        wait_for(&format!("{path} follows"), SOON, || async {
+            let args = ["exec", "reader", "--", "cat", path];
+            let content = cluster.try_kubectl(&args)?;
+            holds(content == expected, content)
+        })
+        .await;
+    }
+    assert_eq!(read("/fixed/mode"), "first");
+    // Variables of a container do not change.
+    assert_eq!(cluster.kubectl(&["logs", "reader"]), "first open 80\n");
 }
 
 /// Its volume is a directory of the node, which it only reads.

@@ -279,6 +279,8 @@ async fn a_client_that_takes_nothing_loses_its_connection() {
         .write_all(b"GET /pods HTTP/1.0\r\n\r\n")
         .await
         .unwrap();
+    // On a busy machine it takes a while until the answer is made.
+    stalled.readable().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!read_to_end(&mut stalled).await.ends_with("]}\n"));
     served.stop().await;

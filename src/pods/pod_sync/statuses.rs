@@ -151,9 +151,6 @@ impl StatusPublisher {
         if notes.rejected && runtime_status.is_empty() {
             return self.statuses().get(&uid);
         }
-        if self.replaces_an_ended_container(pod, &runtime_status) {
-            return self.statuses().get(&uid);
-        }
         self.remember_origin(pod);
         let remote = self.remote_status(pod);
         let old = self.old_status(pod, remote.as_ref());
@@ -179,16 +176,16 @@ impl StatusPublisher {
         self.statuses().get(&uid)
     }
 
-    /// A container that is being replaced has ended in a way that the restart policy takes for its end. The old
-    /// status stays until its successor runs or has failed to start, as upstream's does.
-    fn replaces_an_ended_container(&self, pod: &Pod, status: &PodStatus) -> bool {
-        pod.containers().iter().any(|container| {
+    /// Containers that ended only to be started again, in a way that the restart policy takes for their end.
+    fn replaced(&self, pod: &Pod, status: &PodStatus) -> Vec<String> {
+        let replaced = pod.containers().iter().filter(|container| {
             status.newest(&container.name).is_some_and(|newest| {
                 newest.state == ContainerState::Exited
                     && !runs_again(pod, container, newest.exit_code)
                     && self.runtime.is_being_replaced(&status.uid, &newest.id)
             })
-        })
+        });
+        replaced.map(|container| container.name.clone()).collect()
     }
 
     /// A container whose postStart hook has not ended is not running yet, to users. One that has exited is
@@ -257,7 +254,14 @@ impl StatusPublisher {
         notes: &Notes,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
+        let outlook = self.runtime.outlook(pod, runtime_status);
+        let replaced = self.replaced(pod, runtime_status);
+        let restarting = (!replaced.is_empty()).then(|| Arc::new(that_restarts(pod, &replaced)));
+        let pod = restarting.as_ref().unwrap_or(pod);
         let failure = |name: &str| {
+            if replaced.iter().any(|replaced| replaced == name) {
+                return Some((reasons::CONTAINER_CREATING.into(), "being replaced".into()));
+            }
             let failure = notes.failures.iter().find(|f| f.container == name)?;
             Some((failure.reason.to_string(), failure.message.clone()))
         };
@@ -270,7 +274,6 @@ impl StatusPublisher {
         let host_ips = self.remote.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
-        let outlook = self.runtime.outlook(pod, runtime_status);
         let mut inputs = Inputs {
             runtime_name: &self.runtime_name,
             qos_class: qos_class(pod),
@@ -420,4 +423,14 @@ impl StatusPublisher {
 
 fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
+}
+
+/// The pod as if these containers always ran again: what the status is to show of their ends.
+fn that_restarts(pod: &Pod, names: &[String]) -> Pod {
+    let mut pod = pod.clone();
+    let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
+    for container in containers.filter(|container| names.contains(&container.name)) {
+        container.restart_policy = Some("Always".into());
+    }
+    pod
 }

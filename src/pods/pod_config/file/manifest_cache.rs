@@ -115,6 +115,12 @@ impl ManifestCache {
         self.files.get(path.as_os_str())?.good.as_ref()
     }
 
+    /// Whether the file as it is now cannot be used.
+    pub(super) fn is_faulty(&self, path: &Path) -> bool {
+        let record = self.files.get(path.as_os_str());
+        record.is_some_and(|record| record.fault.is_some())
+    }
+
     /// Records what was read from a file.
     pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: Reading) {
         let record = match self.files.get_mut(path.as_os_str()) {

@@ -141,7 +141,10 @@ impl Scanner {
     fn outcome(&mut self, looked_at: &Scope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
         let (pods, notices) = self.cache.outcome(looked_at);
         let is_back = |path: &Path, pod: &Arc<Pod>| {
-            let now = self.cache.good(path);
+            let now = self
+                .cache
+                .good(path)
+                .filter(|_| !self.cache.is_faulty(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
         let back = removed.iter().filter(|(path, pod)| is_back(path, pod));

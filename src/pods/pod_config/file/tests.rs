@@ -128,6 +128,12 @@ async fn a_file_that_was_removed_and_is_back_is_another_start_of_its_pod() {
     fs::write(&path, manifest("a", "1")).unwrap();
     source.until(&["b=1"]).await;
     source.until(&["a=1", "b=1"]).await;
+    // What comes back broken does not end the pod.
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "kind: Pod\nspec: [").unwrap();
+    source.until_told("the last good version runs on").await;
+    assert!(source.lists.try_recv().is_err());
+    fs::write(&path, manifest("a", "1")).unwrap();
     // Replaced in one step, the file was never gone.
     let next = dir.path().join(".a.yaml");
     fs::write(&next, manifest("a", "1")).unwrap();

@@ -29,7 +29,7 @@ pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
 pub use restart_all::{ContainerReset, Reset, Trigger};
 
 use crate::{
-    model::{ContainerId, Pod, PodExt, PodStatus, SandboxId},
+    model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId},
     state::probe_results::ContainerProbeResults,
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -159,13 +159,21 @@ impl PodActions {
             && self.containers_to_kill.is_empty()
     }
 
-    /// Containers that are stopped to be started again.
-    pub fn replaced(&self) -> Vec<ContainerId> {
-        let regular = self.containers_to_start.iter();
-        let starts: Vec<_> = regular.chain(&self.init_containers_to_start).collect();
-        let kills = self.containers_to_kill.iter();
-        let replaced = kills.filter(|kill| starts.iter().any(|start| start.name == kill.name));
-        replaced.map(|kill| kill.id.clone()).collect()
+    /// Containers that run and are stopped to be started again, in their sandbox or in the next one.
+    pub fn replaced(&self, pod: &Pod, status: &PodStatus) -> Vec<ContainerId> {
+        let starts = self.containers_to_start.iter();
+        let starts: Vec<_> = starts.chain(&self.init_containers_to_start).collect();
+        let is_replaced = |container: &&ContainerStatus| {
+            if self.create_sandbox {
+                let spec = pod.container(&container.name);
+                return spec.is_some_and(|c| RestartPolicy::of(pod, c) != RestartPolicy::Never);
+            }
+            let mut kills = self.containers_to_kill.iter();
+            kills.any(|kill| kill.id == container.id)
+                && starts.iter().any(|start| start.name == *container.name)
+        };
+        let replaced = status.maybe_running().filter(is_replaced);
+        replaced.map(|container| container.id.clone()).collect()
     }
 
     /// Any container is to be started.

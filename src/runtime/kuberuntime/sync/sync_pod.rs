@@ -69,7 +69,8 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
-        let replaced = self.replaced.during(request.pod.uid(), actions.replaced());
+        let replaced = actions.replaced(request.pod, &request.status);
+        let replaced = self.replaced.during(request.pod.uid(), replaced);
         let report = self.carry_out(request, &actions, report).await;
         drop(replaced);
         report

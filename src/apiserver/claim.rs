@@ -1,7 +1,8 @@
 //! Persistent volumes that pods mount by their claims.
 //!
-//! * Owns: per claim that a pod uses, the volume that it is bound to; read until there is one, never again after that:
-//!   a node may get these objects and not watch them, and what is bound stays.
+//! * Owns: per pod and claim that it uses, the volume that it is bound to; read until there is one, never again after
+//!   that: a node may get these objects and not watch them, and what is bound stays. Pods share nothing: the claim of a
+//!   later pod may be another one of the same name.
 //! * Woken by its callers and by the clock.
 //! * Publishes: the pods whose claims were bound.
 //! * Must never take a failure for a claim that is gone.
@@ -93,7 +94,7 @@ pub struct Claims(Option<ApiClaims>);
 #[derive(Clone)]
 struct ApiClaims {
     api: ApiServer,
-    claims: Subscriptions<ClaimKey, Result<Arc<PersistentVolume>, ClaimError>>,
+    claims: Subscriptions<(PodUid, ClaimKey), Result<Arc<PersistentVolume>, ClaimError>>,
 }
 
 impl Claims {
@@ -111,10 +112,13 @@ impl Claims {
             return;
         };
         let api = claims.api.clone();
-        claims.claims.register(uid, keys, move |key, publisher| {
-            let api = api.clone();
-            async move { read_until_bound(&api, &key, &publisher).await }
-        });
+        let keys = keys.into_iter().map(|key| (uid.clone(), key)).collect();
+        claims
+            .claims
+            .register(uid, keys, move |(_, key), publisher| {
+                let api = api.clone();
+                async move { read_until_bound(&api, &key, &publisher).await }
+            });
     }
 
     /// A pod mounts none any more.
@@ -124,14 +128,15 @@ impl Claims {
         }
     }
 
-    /// The volumes of these claims, within a bounded time.
-    pub async fn get(&self, keys: BTreeSet<ClaimKey>) -> FoundClaims {
+    /// The volumes of these claims of a pod, within a bounded time.
+    pub async fn get(&self, uid: &PodUid, keys: BTreeSet<ClaimKey>) -> FoundClaims {
         let Some(claims) = &self.0 else {
             let without = |key| (key, Err(ClaimError::Standalone));
             return keys.into_iter().map(without).collect();
         };
+        let keys = keys.into_iter().map(|key| (uid.clone(), key)).collect();
         let found = claims.claims.get(keys).await.into_iter();
-        let value = |(key, value): (ClaimKey, Result<_, NoValue>)| {
+        let value = |((_, key), value): ((PodUid, ClaimKey), Result<_, NoValue>)| {
             let value = value.unwrap_or_else(|none| {
                 Err(ClaimError::Claim(match none {
                     NoValue::NotRegistered => "the pod is not registered".to_owned(),
@@ -311,7 +316,7 @@ mod tests {
         let uid = PodUid::from("u1");
         claims.register(&uid, [key.clone()].into());
         let get = async || {
-            let found = claims.get([key.clone()].into()).await;
+            let found = claims.get(&uid, [key.clone()].into()).await;
             found[&key].clone().map(|it| it.metadata.name.clone())
         };
         let error = get().await.unwrap_err().to_string();
@@ -339,7 +344,36 @@ mod tests {
         claims.forget(&uid);
         let error = get().await.unwrap_err().to_string();
         assert!(error.contains("not registered"), "{error}");
-        let none = Claims::default().get([key.clone()].into()).await;
+        let none = Claims::default().get(&uid, [key.clone()].into()).await;
         assert_eq!(none[&key], Err(ClaimError::Standalone));
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_made_again_gives_a_new_pod_its_new_volume() {
+        let server = Stored::start().await;
+        let claims = Claims::new(Some(server.client().await), Arc::default());
+        let key = ClaimKey {
+            namespace: "shop".into(),
+            name: "data".into(),
+        };
+        let bind = |claim: &str, volume: &str| {
+            let of = json!({"spec": {"claimRef": {"uid": claim}}});
+            server.put("persistentvolumes", "", volume, of);
+            let bound = json!({"metadata": {"uid": claim}, "spec": {"volumeName": volume}, "status": {"phase": "Bound"}});
+            server.put("persistentvolumeclaims", "shop", "data", bound);
+        };
+        let volume = async |uid: &PodUid| {
+            let found = claims.get(uid, [key.clone()].into()).await;
+            found[&key].clone().map(|it| it.metadata.name.clone())
+        };
+        let [stopping, new] = ["u1", "u2"].map(PodUid::from);
+        bind("c1", "pv1");
+        claims.register(&stopping, [key.clone()].into());
+        assert_eq!(volume(&stopping).await, Ok(Some("pv1".into())));
+        server.delete("persistentvolumeclaims", "shop", "data");
+        bind("c2", "pv2");
+        claims.register(&new, [key.clone()].into());
+        assert_eq!(volume(&new).await, Ok(Some("pv2".into())));
+        assert_eq!(volume(&stopping).await, Ok(Some("pv1".into())));
     }
 }

@@ -53,7 +53,7 @@ use tokio::{
 /// How long a request may wait for its place in the rate, before its own deadline begins.
 const RATE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Pages of lists that are requested at once.
+/// Pages of lists of objects that are requested at once; those of pods and nodes do not count.
 const MAX_PAGES: usize = 16;
 
 /// How often a request that waits for an identity checks for it.
@@ -68,7 +68,8 @@ pub struct ApiServer {
     rate: Option<Arc<Mutex<Rate>>>,
     /// Whether requests have a connection of their own.
     is_urgent: bool,
-    /// Pages of lists under way: each may be large, and many kinds are listed at once after a start.
+    /// Pages of lists under way, other than those of pods and nodes: each may be large, and many kinds are listed at
+    /// once after a start.
     pages: Arc<Semaphore>,
 }
 
@@ -134,6 +135,7 @@ impl ApiServer {
         Self {
             rate: None,
             is_urgent: true,
+            pages: Arc::new(Semaphore::new(MAX_PAGES)),
             ..self.clone()
         }
     }

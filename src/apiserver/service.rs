@@ -81,10 +81,10 @@ impl Services {
             services.restore(keyed.collect());
         }
         let mut stored = ServicesFile { file, stored };
-        tokio::select! {
-            () = services.follow(api, &shutdown, reduced) => {}
-            () = stored.keep(services) => {}
-        }
+        tokio::join!(
+            services.follow(api, &shutdown, reduced),
+            stored.keep(services, &shutdown)
+        );
         if services.is_listed_now() {
             stored.write(services).await;
         }
@@ -124,13 +124,14 @@ struct ServicesFile {
 }
 
 impl ServicesFile {
-    /// Writes the file after changes, those within the interval at once. A file that cannot be written is as old as
-    /// the last that could.
-    async fn keep(&mut self, services: &Collection<Arc<Service>>) {
+    /// Writes the file after changes until shutdown, those within the interval at once. A file that cannot be written
+    /// is as old as the last that could. A write that has begun ends before this returns: it would go on, and could
+    /// replace a later one.
+    async fn keep(&mut self, services: &Collection<Arc<Service>>, shutdown: &CancellationToken) {
         let mut changes = services.changes();
-        while changes.changed().await.is_ok() {
+        while let Some(Ok(())) = shutdown.run_until_cancelled(changes.changed()).await {
             if self.write(services).await {
-                sleep(WRITE_INTERVAL).await;
+                shutdown.run_until_cancelled(sleep(WRITE_INTERVAL)).await;
             }
         }
     }

@@ -167,12 +167,16 @@ impl ApiServer {
     }
 
     /// One page of a list. The first is read from storage and not from a cache that may lag behind.
-    async fn page(self, uri: String) -> Result<Reply, ApiError> {
+    async fn page(self, uri: String, is_limited: bool) -> Result<Reply, ApiError> {
         let counted = Counted::of(&Method::GET);
         let request = request(Method::GET, uri, Bytes::new(), "")?;
-        // It is never closed.
-        let _permit = self.pages.acquire().await;
         self.admitted().await?;
+        // It is never closed.
+        let _permit = if is_limited {
+            self.pages.acquire().await.ok()
+        } else {
+            None
+        };
         let page = self.exchange(counted, request, TIMEOUT).await?;
         Ok(Reply::Page(page))
     }
@@ -297,7 +301,9 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             let mut query = vec![format!("limit={PAGE}")];
             let next = self.listed.next.as_deref();
             query.extend(next.map(|next| parameter("continue", next)));
-            return api.page(self.uri(query)).boxed();
+            // The pods of the node and the node itself never wait for lists of other objects that hang.
+            let is_limited = !matches!(K::KIND, "Pod" | "Node");
+            return api.page(self.uri(query), is_limited).boxed();
         };
         let lasts = MIN_WATCH.mul_f64(1.0 + fastrand::f64());
         let query = vec![

@@ -67,6 +67,15 @@ impl FileVersion {
     }
 }
 
+/// Takes the mark of a check away when it ends, even by a panic.
+struct Checking<'a, T>(&'a Mutex<ReloadState<T>>);
+
+impl<T> Drop for Checking<'_, T> {
+    fn drop(&mut self) {
+        self.0.lock().checking = false;
+    }
+}
+
 fn versions(files: &[PathBuf]) -> Vec<FileVersion> {
     files.iter().map(|path| FileVersion::of(path)).collect()
 }
@@ -127,13 +136,13 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         let checked = timeout(MAX_WAIT, spawn_blocking(move || own.check())).await;
         if let Ok(Err(error)) = checked {
             tracing::error!(what = self.what, %error, "Checking files for changes failed");
-            self.state.lock().checking = false;
         }
         self.latest()
     }
 
     /// Blocking.
     fn check(&self) {
+        let _checking = Checking(&self.state);
         let versions = versions(&self.files);
         let (value, known) = {
             let state = self.state.lock();
@@ -141,7 +150,6 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         };
         let read = (known != versions || (self.is_stale)(&value)).then(|| (self.read)());
         let mut state = self.state.lock();
-        state.checking = false;
         match read {
             None => {}
             Some(Ok(new)) => {
@@ -162,5 +170,35 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        thread,
+    };
+
+    #[tokio::test]
+    async fn a_check_that_panics_after_the_caller_went_on_does_not_end_the_checks() {
+        let reads = AtomicUsize::new(0);
+        let read = move || match reads.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok("first"),
+            1 => {
+                thread::sleep(MAX_WAIT + Duration::from_millis(300));
+                panic!("scripted");
+            }
+            _ => Ok("renewed"),
+        };
+        let is_stale = |value: &&str| *value == "first";
+        let value = Arc::new(Reloaded::open("value", Vec::new(), read, is_stale).unwrap());
+        let renewed = async {
+            while *value.current().await != "renewed" {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), renewed).await.unwrap();
     }
 }

@@ -249,7 +249,7 @@ impl VolumeManager {
         let work = |permit| async move {
             let cluster = &shared.cluster;
             let tokens = cluster.tokens.get(tokens);
-            let claims = cluster.claims.get(claims);
+            let claims = cluster.claims.get(&of, claims);
             let (objects, tokens, claims) = tokio::join!(objects.get(keys), tokens, claims);
             let inputs = Inputs {
                 objects,

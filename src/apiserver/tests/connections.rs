@@ -5,7 +5,7 @@ use super::{
     watches::{pod, watched},
     *,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -125,13 +125,17 @@ async fn the_lease_does_not_wait_for_a_stream_however_many_requests_hang() {
 async fn no_more_than_sixteen_pages_of_lists_are_requested_at_once() {
     let server = Scripted::serve(|request| match request.parameter("watch") {
         None if request.path.ends_with("/n1") => Reply::Json(200, json!({"metadata": {}})),
+        None if request.path.ends_with("s") && !request.path.ends_with("/secrets") => Reply::Json(
+            200,
+            json!({"metadata": {"resourceVersion": "1"}, "items": []}),
+        ),
         _ => Reply::Silence,
     })
     .await;
     let api = client(&server).await;
     let lists: Vec<_> = (0..40)
         .map(|_| {
-            let mut watch = api.list_watch::<Pod>(Selection::default());
+            let mut watch = api.list_watch::<Secret>(Selection::default());
             tokio::spawn(async move { drop(watch.next().await) })
         })
         .collect();
@@ -143,13 +147,21 @@ async fn no_more_than_sixteen_pages_of_lists_are_requested_at_once() {
     timeout(Duration::from_secs(20), begun).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(server.received().len(), 16);
-    // Other requests do not wait for them, and one that is given up makes room.
+    // Other requests and the lists of pods and nodes do not wait for them, and one that is given up makes room.
     api.get::<Node>(Place::cluster("n1")).await.unwrap();
+    let mut pods = api.list_watch::<Pod>(Selection::default());
+    let mut nodes = api.unlimited().list_watch::<Node>(Selection::default());
+    let listed = timeout(Duration::from_secs(5), async {
+        (pods.next().await, nodes.next().await)
+    });
+    let (pods, nodes) = listed.await.expect("they do not wait");
+    assert!(matches!(pods, WatchEvent::Listed(_)), "{pods:?}");
+    assert!(matches!(nodes, WatchEvent::Listed(_)), "{nodes:?}");
     for task in lists.iter().take(20) {
         task.abort();
     }
     let next = async {
-        while server.received().len() <= 17 {
+        while server.received().len() <= 19 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

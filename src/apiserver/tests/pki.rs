@@ -113,6 +113,15 @@ impl Authority {
         self.issue(params)
     }
 
+    /// The same whose validity begins in an hour.
+    pub fn later_client(&self, name: &str) -> Issued {
+        let mut params = client(name, &[]);
+        let now = SystemTime::now();
+        params.not_before = (now + Duration::from_secs(3600)).into();
+        params.not_after = (now + Duration::from_secs(7200)).into();
+        self.issue(params)
+    }
+
     fn issue(&self, params: CertificateParams) -> Issued {
         let key = KeyPair::generate().expect("a key");
         let made = params.signed_by(&key, &self.issuer).expect("a certificate");

@@ -42,6 +42,10 @@ pub(super) struct Current {
 }
 
 impl Current {
+    fn has_begun(&self, now: SystemTime) -> bool {
+        SystemTime::from(self.facts.not_before) <= now
+    }
+
     pub(super) fn is_expired(&self, now: SystemTime) -> bool {
         SystemTime::from(self.facts.not_after) <= now
     }
@@ -115,7 +119,8 @@ impl FileStore {
         Ok(current)
     }
 
-    /// Makes a file that is on disk the current one.
+    /// Makes a file that is on disk the current one. Without the sync of its directory it is the current one until a
+    /// power cut.
     fn link(&self, path: &Path) -> io::Result<()> {
         let updated = self.directory.join(format!("{}-updated.pem", self.name));
         if let Err(error) = fs::remove_file(&updated)
@@ -125,18 +130,17 @@ impl FileStore {
         }
         symlink(path, &updated)?;
         fs::rename(&updated, self.current_path())?;
-        atomic_file::sync_directory(&self.directory)
+        if let Err(error) = atomic_file::sync_directory(&self.directory) {
+            tracing::warn!(path = %self.directory.display(), err = %error, "Syncing the directory of certificates failed");
+        }
+        Ok(())
     }
 
-    /// Makes the newest valid certificate the current one, if the current one is there and cannot be used: a power cut
-    /// may have emptied it. One that was removed stays removed, because that is how a node is made to request another.
+    /// Makes the newest valid certificate the current one, if the current one is there and is damaged: a power cut may
+    /// have emptied it. One that expired stays, and one that was removed stays removed, because that is how a node is made to request another.
     pub fn recover(&self) {
         let (path, now) = (self.current_path(), SystemTime::now());
-        let is_good = || {
-            self.current()
-                .is_some_and(|current| !current.is_expired(now))
-        };
-        if fs::symlink_metadata(&path).is_err() || is_good() {
+        if fs::symlink_metadata(&path).is_err() || self.current().is_some() {
             return;
         }
         let Some((newest, _)) = self
@@ -169,7 +173,7 @@ impl FileStore {
             let pem = (is_own && is_file).then(|| fs::read(entry.path()).ok())??;
             let found = pair(&pem, &pem).ok()?;
             let since = (found.facts.not_before, name);
-            (!found.is_expired(now)).then(|| (entry.path(), since))
+            (found.has_begun(now) && !found.is_expired(now)).then(|| (entry.path(), since))
         })
     }
 }
@@ -209,6 +213,7 @@ mod tests {
         let authority = Authority::new("nodes");
         let [older, newer] = ["n1", "n1"].map(|name| authority.client(name, &[]));
         let expired = authority.expired_client("n1");
+        let later = authority.later_client("n1");
         let damages: [fn(&FileStore, &Path); 5] = [
             |_, written| fs::write(written, "").unwrap(),
             |_, written| {
@@ -232,6 +237,7 @@ mod tests {
                 ("kubelet-client-2026-01-01-00-00-00.pem", pem(&older)),
                 ("kubelet-client-2026-01-02-00-00-00.pem", pem(&newer)),
                 ("kubelet-client-2026-01-03-00-00-00.pem", pem(&expired)),
+                ("kubelet-client-2026-01-06-00-00-00.pem", pem(&later)),
                 ("kubelet-client-2026-01-04-00-00-00.pem", newer.pem.clone()),
                 ("kubelet-server-2026-01-05-00-00-00.pem", pem(&older)),
                 ("kubelet-client.key.tmp", newer.key_pem.clone()),
@@ -259,6 +265,30 @@ mod tests {
                     newer.der.clone()
                 };
             assert_eq!(current.certificate, expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn a_current_certificate_that_is_whole_stays_even_if_it_expired() {
+        let authority = Authority::new("nodes");
+        let valid = authority.client("n1", &[]);
+        let expired = authority.expired_client("n1");
+        for is_link in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let store = FileStore::new(dir.path(), CLIENT);
+            let beside = dir.path().join("kubelet-client-2026-01-01-00-00-00.pem");
+            fs::write(beside, pem(&valid)).unwrap();
+            let own = dir.path().join("own.pem");
+            if is_link {
+                fs::write(&own, pem(&expired)).unwrap();
+                symlink(&own, store.current_path()).unwrap();
+            } else {
+                fs::write(store.current_path(), pem(&expired)).unwrap();
+            }
+            store.recover();
+            assert_eq!(store.current().unwrap().certificate, expired.der);
+            let kind = fs::symlink_metadata(store.current_path()).unwrap();
+            assert_eq!(kind.is_symlink(), is_link);
         }
     }
 

@@ -238,13 +238,18 @@ impl MirrorPods {
                 return self.finish(name, now);
             }
             (Some(Ok(_)), Request::Delete(mirror)) => return self.gone(name, &mirror.uid(), now),
-            // The UID of a deletion is its precondition.
-            (Some(Err(error)), Request::Delete(mirror))
-                if error.is_not_found() || error.is_conflict() =>
-            {
+            (Some(Err(error)), Request::Delete(mirror)) if error.is_not_found() => {
                 return self.gone(name, &mirror.uid(), now);
             }
-            (Some(Err(error)), _) => chain(&error),
+            (Some(Err(error)), Request::Create(_)) => {
+                if error.is_already_exists() {
+                    // What the watch shows counts again, whatever became of earlier requests.
+                    self.deleted.remove(name);
+                    self.created.remove(name);
+                }
+                chain(&error)
+            }
+            (Some(Err(error)), Request::Delete(_)) => chain(&error),
             (None, _) => "panicked".to_owned(),
         };
         self.queue.failed(name, now);

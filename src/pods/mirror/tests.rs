@@ -235,3 +235,37 @@ async fn nothing_is_created_before_the_api_server_has_delivered_its_pods() {
     cluster.set(MIRRORS, true);
     cluster.expect(&["POST"]).await;
 }
+
+#[tokio::test]
+async fn a_mirror_whose_deletion_was_refused_is_deleted_again() {
+    // The requests before are for the node and the first mirror.
+    let cluster = Cluster::start(|number| (number == 2).then_some(409)).await;
+    cluster.manager.set(pod("old"));
+    cluster.expect(&["POST"]).await;
+    cluster.watch();
+    cluster.manager.remove(&"old".into());
+    cluster.manager.set(pod("new"));
+    cluster.expect(&["POST", "DELETE", "DELETE", "POST"]).await;
+    assert_eq!(cluster.mirrored().as_deref(), Some("new"));
+}
+
+#[tokio::test]
+async fn a_mirror_that_is_still_there_after_its_deletion_is_deleted_again() {
+    let cluster = Cluster::start(|_| None).await;
+    cluster.manager.set(pod("old"));
+    cluster.expect(&["POST"]).await;
+    cluster.watch();
+    let old = cluster.object.lock().clone();
+    cluster.set(IN_USE, true);
+    cluster.manager.remove(&"old".into());
+    cluster.manager.set(pod("new"));
+    cluster.set(IN_USE, false);
+    cluster.expect(&["POST", "DELETE", "POST"]).await;
+    // As after a restore of what the API server stores: nothing of that is known any more.
+    *cluster.object.lock() = old;
+    cluster.watch();
+    cluster
+        .expect(&["POST", "DELETE", "POST", "POST", "DELETE", "POST"])
+        .await;
+    assert_eq!(cluster.mirrored().as_deref(), Some("new"));
+}

@@ -176,10 +176,8 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering},
-        thread,
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::runtime::Handle;
 
     #[tokio::test]
     async fn a_check_that_panics_after_the_caller_went_on_does_not_end_the_checks() {
@@ -187,7 +185,8 @@ mod tests {
         let read = move || match reads.fetch_add(1, Ordering::SeqCst) {
             0 => Ok("first"),
             1 => {
-                thread::sleep(MAX_WAIT + Duration::from_millis(300));
+                let late = tokio::time::sleep(MAX_WAIT + Duration::from_millis(300));
+                Handle::current().block_on(late);
                 panic!("scripted");
             }
             _ => Ok("renewed"),

@@ -3,6 +3,7 @@
 mod absences;
 mod access;
 mod joining;
+mod kubeadm;
 mod leaving;
 mod mirrors;
 mod node;
@@ -32,6 +33,7 @@ scenarios! {
 
 scenarios! {
     RUST:
+    kubeadm::kubeadm_makes_a_cluster_adds_a_node_and_changes_the_control_plane,
     absences::a_control_plane_that_stops_dies_or_loses_its_storage_for_a_while_harms_nothing,
     absences::a_kubelet_that_is_killed_again_and_again_loses_and_repeats_nothing,
     workloads::pods_leave_a_node_that_is_drained_or_tainted,

@@ -1,8 +1,8 @@
 //! The graph of parts, from the boards up to the loop.
 
 use super::{
-    Periods, cluster_node, cluster_pods, image_gc, images, introspect::Live, logs, memory, probes,
-    sources,
+    Periods, cluster_node, cluster_pods, eviction, images, introspect::Live, logs, memory, node,
+    probes, sources,
 };
 use crate::{
     apiserver::{
@@ -22,6 +22,9 @@ use crate::{
     host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
     model::AddressOrder,
+    node::eviction::Deps,
+    node::reclaim::Reclaim,
+    node::stats::Stats,
     pods::pleg::{self, Pleg, PlegMetrics},
     pods::pod_config::{PodConfig, PostedPods},
     pods::pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
@@ -39,6 +42,7 @@ use crate::{
     server::HealthChecks,
     state::events::EventRecorder,
     state::node_object::{HostIps, NodeObjectWriter},
+    state::node_pressure::NodePressureWriter,
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
     state::pod_manager::{PodChanges, PodManagerWriter},
@@ -62,6 +66,8 @@ pub struct Stores {
     pub(super) api: Option<ApiServer>,
     /// The Node object that it has.
     pub(super) node_object: NodeObjectWriter,
+    /// What the node is short of.
+    pub(super) pressure: NodePressureWriter,
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
@@ -123,6 +129,7 @@ impl Stores {
             posted,
             api,
             node_object: NodeObjectWriter::default(),
+            pressure: NodePressureWriter::default(),
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
@@ -199,13 +206,14 @@ pub(super) async fn start(
     config: &KubeletConfig,
     periods: Periods,
     stores: Stores,
+    stats: Stats,
     info: &RuntimeInfo,
     tasks: &mut Tasks,
 ) -> anyhow::Result<PodWorkers> {
     images::recover_pulls(&stores).await;
     let sources = sources::config(config, &stores);
     let collector = images::collector(config, &stores);
-    let node = Arc::new(node_facts(config, &stores.machine)?);
+    let node = Arc::new(node::facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
     let user_namespaces = user_namespaces(config, &stores.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
@@ -232,6 +240,7 @@ pub(super) async fn start(
             &config.containers.allowed_unsafe_sysctls,
         )?,
         app_armor: stores.machine.app_armor,
+        pressure: stores.pressure.subscribe(),
         features: features.clone(),
         node: stores.node_object.reader(),
     };
@@ -286,16 +295,16 @@ pub(super) async fn start(
         stores.state_store.clone(),
         status_features,
     );
-    let statuses = statuses.timing(PodStartMetrics::new(&stores.metrics));
-    let statuses = Arc::new(cluster_pods::publisher(statuses, remote));
-    let reclaim = image_gc::Reclaim {
+    let starts = PodStartMetrics::new(&stores.metrics);
+    let statuses = Arc::new(cluster_pods::publisher(statuses.timing(starts), remote));
+    let reclaim = Arc::new(Reclaim {
         collector,
         runtime: runtime.clone(),
         cache: stores.cache.clone(),
         events: stores.events.clone(),
         node_name: config.node_name.clone(),
         tracer: stores.tracer.clone(),
-    };
+    });
     let pod_sync = Arc::new(PodSync {
         runtime: runtime.clone(),
         cache: stores.cache.clone(),
@@ -314,6 +323,7 @@ pub(super) async fn start(
         runtime: stores.runtime.clone(),
         images: stores.images.clone(),
         state: state.clone(),
+        pressure: stores.pressure.subscribe(),
         machine: stores.machine.clone(),
         metrics: stores.metrics.clone(),
     };
@@ -325,8 +335,9 @@ pub(super) async fn start(
     };
     let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
-    let wanted = stores.manager.reader();
-    let loop_metrics = LoopMetrics::new(&stores.metrics, &wanted, &workers);
+    let desired = stores.manager.reader();
+    let loop_metrics = LoopMetrics::new(&stores.metrics, &desired, &workers);
+    let wanted = desired.clone();
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);
     let live = Live {
         workers: workers.clone(),
@@ -366,6 +377,17 @@ pub(super) async fn start(
     if let Some(writers) = writers {
         writers.start(config, &workers, &ready, tasks);
     }
+    let deps = Deps {
+        root: config.root_dir.clone(),
+        cgroup_v2: stores.machine.cgroup_v2,
+        reclaim: reclaim.clone(),
+        stats,
+        pods: desired,
+        workers: workers.clone(),
+        events: stores.events,
+        pressure: stores.pressure,
+    };
+    eviction::start(config, deps, &stores.metrics, tasks);
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
     }
@@ -388,15 +410,6 @@ pub(super) async fn start(
     }
     tasks.spawn("sync_loop", sync_loop.run(shutdown));
     Ok(workers)
-}
-
-/// Facts of the node, gathered once and outside any pod's path (P-43).
-fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
-    let there = config.root_dir.ancestors().find(|path| path.exists());
-    let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
-        .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    let facts = NodeFacts::of(machine, storage, &config.node_ips);
-    Ok(cluster_node::reserve(facts, config))
 }
 
 /// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.

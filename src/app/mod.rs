@@ -13,6 +13,7 @@ mod build;
 mod certificates;
 mod cluster_node;
 mod cluster_pods;
+mod eviction;
 mod store_metrics;
 mod images;
 mod introspect;
@@ -21,7 +22,6 @@ mod memory;
 mod node;
 mod process_metrics;
 mod probes;
-mod image_gc;
 mod https;
 mod service;
 mod sources;
@@ -236,7 +236,14 @@ impl App {
         };
         let state_store = self.stores.state_store.clone();
         // Before it starts its tasks it may be cut short anywhere.
-        let started = build::start(&self.config, self.periods, self.stores, &info, &mut tasks);
+        let started = build::start(
+            &self.config,
+            self.periods,
+            self.stores,
+            self.stats,
+            &info,
+            &mut tasks,
+        );
         let started = tokio::select! {
             workers = started => Ok(workers?),
             why = &mut asked => Err(why),

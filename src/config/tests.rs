@@ -337,7 +337,6 @@ syncFrequency: 30s
             "--node-labels",
             "cgroupDriver",
             "cgroupsPerQOS",
-            "evictionHard",
             "maxPods",
         ]
     );

@@ -111,4 +111,6 @@ pub mod event {
     pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
     /// A pod outlived its deadline.
     pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+    /// The node needed what the pod used; also `status.reason`.
+    pub const EVICTED: &str = "Evicted";
 }

@@ -14,6 +14,7 @@ use crate::{
     pods::pleg::RuntimeStateReader,
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObjectWriter,
+    state::node_pressure::NodePressureReader,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
@@ -41,6 +42,8 @@ pub struct Deps {
     pub runtime: watch::Receiver<RuntimeFacts>,
     /// Whether it can be relied on.
     pub state: RuntimeStateReader,
+    /// What the node is short of.
+    pub pressure: NodePressureReader,
     /// The address of the default route.
     pub own_ip: fn() -> Option<IpAddr>,
     /// Whether a volume of an earlier kubelet's plugins may be mounted. Blocking.
@@ -118,6 +121,7 @@ impl NodeManager {
                 event = watch.next() => self.take(event),
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
+                Ok(()) = self.deps.pressure.changed() => {}
                 () = sleep_until(wake) => {}
             }
         }
@@ -320,6 +324,7 @@ impl NodeManager {
                 own_ip: (self.deps.own_ip)(),
                 volumes_mounted,
                 problems: &problems,
+                pressure: *self.deps.pressure.borrow_and_update(),
                 now: Timestamp::now(),
             },
         )

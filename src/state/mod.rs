@@ -4,6 +4,7 @@
 
 pub mod events;
 pub mod node_object;
+pub mod node_pressure;
 pub mod pod_history;
 pub mod pod_state_store;
 pub mod pod_cache;

@@ -208,6 +208,11 @@ impl Node {
             true => "",
             false => "imageGCHighThresholdPercent: 100\n",
         };
+        let eviction = if own.contains("evictionHard") {
+            ""
+        } else {
+            "evictionHard: {memory.available: \"0%\", nodefs.available: \"0%\", nodefs.inodesFree: \"0%\", imagefs.available: \"0%\", imagefs.inodesFree: \"0%\"}\n"
+        };
         let server = match own.contains("enableServer") {
             true => "",
             false => "enableServer: false\n",
@@ -224,7 +229,7 @@ impl Node {
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
              failCgroupV1: false\n\
-             {image_gc}{server}{own}"
+             {image_gc}{eviction}{server}{own}"
         )
     }
 

@@ -262,6 +262,11 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
         // The machine's disk may be nearly full.
         line("imageGCHighThresholdPercent", &100);
     }
+    if !settings.config.contains("evictionHard") {
+        let off = "{memory.available: '0%', nodefs.available: '0%', nodefs.inodesFree: '0%', \
+                   imagefs.available: '0%', imagefs.inodesFree: '0%'}";
+        line("evictionHard", &off);
+    }
     if !settings.config.contains("enableServer") {
         // Its port is known to all who run here.
         line("enableServer", &false);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::state::node_pressure::NodePressureWriter;
 use crate::{
     apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
     node::node_status::resources::{PodLimits, Reservation},
@@ -101,6 +102,7 @@ struct World {
     events: EventRecorder,
     node: NodeObject,
     state: watch::Sender<RuntimeState>,
+    pressure: NodePressureWriter,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -127,7 +129,9 @@ impl World {
             ..RuntimeState::default()
         });
         let (_, runtime) = watch::channel(RuntimeFacts::default());
+        let pressure = NodePressureWriter::default();
         let manager = NodeManager::new(Deps {
+            pressure: pressure.subscribe(),
             api: client,
             node: writer,
             events: events.clone(),
@@ -149,6 +153,7 @@ impl World {
             events,
             node,
             state,
+            pressure,
             task,
         }
     }
@@ -412,4 +417,21 @@ async fn a_node_that_registers_itself_not_is_waited_for() {
         .find(|request| request.method == "PATCH")
         .unwrap();
     assert!(patch.body.get("metadata").is_none(), "{}", patch.body);
+}
+
+#[tokio::test]
+async fn what_the_node_is_short_of_is_reported_at_once() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    world
+        .pressure
+        .send_modify(|pressure| pressure.memory = true);
+    world.until(|world| world.writes().len() == 2).await;
+    let sent = world.server.received();
+    let patch = sent.iter().find(|request| request.method == "PATCH");
+    let conditions = &patch.unwrap().body["status"]["conditions"];
+    let mut all = conditions.as_array().unwrap().iter();
+    let memory = all.find(|condition| condition["type"] == "MemoryPressure");
+    assert_eq!(memory.unwrap()["reason"], "KubeletHasInsufficientMemory");
+    assert_eq!(world.reasons().last(), Some(&"NodeHasInsufficientMemory"));
 }

@@ -56,6 +56,7 @@ struct Example {
     own_ip: Option<IpAddr>,
     volumes_mounted: bool,
     problems: Vec<String>,
+    pressure: NodePressure,
 }
 
 impl Example {
@@ -70,6 +71,7 @@ impl Example {
             own_ip: Some("10.0.0.7".parse().unwrap()),
             volumes_mounted: false,
             problems: Vec::new(),
+            pressure: NodePressure::default(),
         }
     }
 
@@ -79,6 +81,7 @@ impl Example {
 
     fn facts(&self, now: Timestamp) -> Facts<'_> {
         Facts {
+            pressure: self.pressure,
             machine: &self.machine,
             settings: &self.settings,
             runtime: &self.runtime,
@@ -283,6 +286,19 @@ fn events_tell_of_conditions_that_changed() {
         ["NodeReady"]
     );
     assert_eq!(reasons(&[], &down), pressures);
+    example.problems.clear();
+    example.pressure = NodePressure {
+        memory: true,
+        disk: true,
+        pid: true,
+    };
+    let short = example.at(&with(ready.clone()), 3).status;
+    let expected = [
+        "NodeHasInsufficientMemory",
+        "NodeHasDiskPressure",
+        "NodeHasInsufficientPID",
+    ];
+    assert_eq!(reasons(&known, &short), expected);
     // The node controller has given the node up.
     let mut unknown = known;
     unknown

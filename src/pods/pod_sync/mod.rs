@@ -309,6 +309,7 @@ impl PodSync {
         let because = FailedBecause {
             reason: reason.into(),
             message: format!("Pod was rejected: {message}"),
+            disruption: false,
         };
         self.statuses.reject(pod, because);
     }
@@ -319,6 +320,7 @@ impl PodSync {
         let because = FailedBecause {
             reason: event::DEADLINE_EXCEEDED.into(),
             message: message.into(),
+            disruption: false,
         };
         if self.statuses.note_failed(&pod.uid(), because) {
             self.decide(pod, Action::StopPod, message.into());
@@ -341,9 +343,18 @@ impl PodSync {
             .note(&uid, stop.until(Timestamp::now() + until));
         self.pod_history
             .doing(&uid, Some("stopping the pod".into()));
-        if let TerminationReason::Evicted { reason, message } = reason {
-            self.statuses
-                .note_failed(&uid, FailedBecause { reason, message });
+        if let TerminationReason::Evicted {
+            reason,
+            message,
+            disruption,
+        } = reason
+        {
+            let because = FailedBecause {
+                reason,
+                message,
+                disruption,
+            };
+            self.statuses.note_failed(&uid, because);
         }
         self.runtime.stop_prefetches(&uid);
         self.statuses.note_stage(&uid, Stage::Ending);

@@ -5,12 +5,14 @@
 
 mod app_armor;
 mod predicates;
+mod pressure;
 pub mod sysctls;
 
 use crate::{
     cri::RuntimeFeatures,
     model::validation::unsupported_api_fields,
     model::{Pod, PodExt},
+    state::node_pressure::NodePressure,
 };
 use k8s_openapi::api::core::v1::Node;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ pub struct NodeView<'a> {
     pub app_armor: bool,
     /// What the runtime can do.
     pub features: RuntimeFeatures,
+    /// What the node is short of.
+    pub pressure: NodePressure,
     /// The pod runs here: it has its place on the node.
     pub in_place: bool,
     /// The node as the API server has it, once that is known.
@@ -83,6 +87,7 @@ impl Rejection {
 /// The first rule that a pod breaks, if there is one.
 pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     unsupported(pod)?;
+    pressure::admit(pod, node)?;
     sysctls::admit(pod, node.sysctls)?;
     operating_system(pod)?;
     supplemental_groups(pod, node.features)?;

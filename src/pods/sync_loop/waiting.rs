@@ -66,6 +66,7 @@ impl SyncLoop {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
             features: *admission.features.borrow(),
+            pressure: *admission.pressure.borrow(),
             in_place: runs,
             object: object.as_deref(),
             others: &others,

@@ -344,7 +344,7 @@ syncFrequency: 30s
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
     assert_eq!(
         resolved(&in_cluster, &[file]).unwrap().unsupported,
-        ["cgroupDriver", "cgroupsPerQOS", "evictionHard"]
+        ["cgroupDriver", "cgroupsPerQOS"]
     );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
     assert_eq!(

@@ -61,6 +61,12 @@ impl LoopMetrics {
         );
         let pods = manager.clone();
         metrics.register(
+            "kubelet_mirror_pods",
+            "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
+            AtScrape::number(move || pods.mirrors().len() as f64),
+        );
+        let pods = manager.clone();
+        metrics.register(
             "kubelet_managed_ephemeral_containers",
             "Current number of ephemeral containers in pods managed by this kubelet.",
             AtScrape::number(move || ephemeral(&pods.pods())),
@@ -138,7 +144,7 @@ impl LoopMetrics {
 }
 
 fn yes_no(yes: bool) -> &'static str {
-    if yes { "true" } else { "false" }
+    if yes { "true" } else { "" }
 }
 
 /// Both are always shown, as upstream does.

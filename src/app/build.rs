@@ -1,8 +1,8 @@
 //! The graph of parts, from the boards up to the loop.
 
 use super::{
-    Periods, cluster_node, cluster_pods, image_gc, images, introspect::Live, logs, memory, probes,
-    sources,
+    Periods, cgroups, cluster_node, cluster_pods, image_gc, images, introspect::Live, logs, memory,
+    probes, sources,
 };
 use crate::{
     apiserver::{
@@ -31,7 +31,7 @@ use crate::{
     pods::sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    resources::{CpuEnforcement, NodeFacts},
+    resources::{CpuEnforcement, NodeFacts, cm::ContainerManager},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
@@ -91,6 +91,8 @@ pub struct Stores {
     pub(super) posted: Option<PostedPods>,
     /// Whether every source has delivered.
     pub(super) all_delivered: watch::Sender<bool>,
+    /// A directory in the place of the kernel's cgroups, for tests.
+    pub(super) cgroup_dir: Option<PathBuf>,
 }
 
 impl Stores {
@@ -143,6 +145,7 @@ impl Stores {
             machine,
             live: Arc::default(),
             all_delivered: watch::Sender::new(false),
+            cgroup_dir: None,
         })
     }
 
@@ -236,6 +239,7 @@ pub(super) async fn start(
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
+    let cgroups = cgroups::start(config, &stores, cpu_enforcement(config, &stores), tasks).await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let shared = Shared {
@@ -245,6 +249,7 @@ pub(super) async fn start(
         results: results.clone(),
         features,
         user_namespaces,
+        cgroups: cgroups.clone(),
         services,
         runtime_classes,
     };
@@ -302,6 +307,7 @@ pub(super) async fn start(
         statuses,
         probes: probe_manager.clone(),
         volumes,
+        cgroups,
         state_store: stores.state_store.clone(),
         events: stores.events.clone(),
         pod_history: stores.pod_history.clone(),
@@ -421,8 +427,19 @@ struct Shared {
     results: ProbeResults,
     features: FeaturesReader,
     user_namespaces: UserNamespaces,
+    cgroups: ContainerManager,
     services: Services,
     runtime_classes: RuntimeClasses,
+}
+
+fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
+    let period = config.containers.cpu_cfs_quota_period.as_micros();
+    CpuEnforcement {
+        cfs_quota: config.containers.cpu_cfs_quota,
+        period_microseconds: i64::try_from(period).unwrap_or(100_000),
+        oom_group: stores.machine.cgroup_v2
+            && config.effective.single_process_oom_kill != Some(true),
+    }
 }
 
 fn runtime_manager(
@@ -431,7 +448,6 @@ fn runtime_manager(
     shared: Shared,
 ) -> KubeGenericRuntimeManager {
     let containers = &config.containers;
-    let period = containers.cpu_cfs_quota_period.as_micros();
     let logs = config.container_logs.pod_logs_dir.clone();
     KubeGenericRuntimeManager::new(kuberuntime::Deps {
         runtime: stores.runtime.clone(),
@@ -448,6 +464,7 @@ fn runtime_manager(
         ),
         volumes: shared.volumes,
         user_namespaces: shared.user_namespaces,
+        cgroups: shared.cgroups,
         features: shared.features,
         services: shared.services,
         runtime_classes: shared.runtime_classes,
@@ -468,12 +485,7 @@ fn runtime_manager(
             cluster_dns: config.dns.cluster_dns.clone(),
             cluster_domain: config.dns.cluster_domain.clone(),
             seccomp_default: containers.seccomp_default,
-            cpu: CpuEnforcement {
-                cfs_quota: containers.cpu_cfs_quota,
-                period_microseconds: i64::try_from(period).unwrap_or(100_000),
-                oom_group: stores.machine.cgroup_v2
-                    && config.effective.single_process_oom_kill != Some(true),
-            },
+            cpu: cpu_enforcement(config, stores),
             node: shared.node,
             host_ips: shared.host_ips,
         },

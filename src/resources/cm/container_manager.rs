@@ -93,6 +93,11 @@ impl ContainerManager {
         Self::default()
     }
 
+    /// Whether cgroups are left to the runtime.
+    pub fn is_off(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Makes the cgroups of the node in `cgroups`, which are those below its root. Blocking.
     ///
     /// # Errors

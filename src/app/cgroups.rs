@@ -7,19 +7,19 @@ use crate::{
     cri::{CriError, RuntimeClient, v1},
     host::{
         Machine,
-        cgroup::{CgroupPath, Cgroups},
+        cgroup::Cgroups,
         proc,
     },
     resources::{
         CpuEnforcement,
         cm::{
-            ActivePods, CgroupDriver, CgroupMetrics, ContainerManager, NodeCgroups,
+            ActivePods, CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups,
             wanted::{NodeAmounts, PodRules},
         },
     },
 };
 use anyhow::Context as _;
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 /// How often a runtime that does not answer is asked for its driver.
 const TRIES: usize = 3;
@@ -48,7 +48,11 @@ pub(super) async fn start(
     let (events, active) = (stores.events.clone(), active_pods(stores));
     let (v2, plain) = (stores.machine.cgroup_v2, stores.cgroup_dir.clone());
     let make = move || {
-        let cgroups = open(&node.root, v2, plain)?;
+        let root = CgroupName::of_cgroupfs(&node.root).path(driver)?;
+        let cgroups = match plain {
+            Some(directory) => Cgroups::in_directory(&directory, root, v2),
+            None => Cgroups::below(root, v2)?,
+        };
         ContainerManager::start(
             with_huge_pages(node, &cgroups),
             cgroups,
@@ -102,15 +106,6 @@ async fn driver(runtime: &RuntimeClient, configured: CgroupDriver) -> anyhow::Re
         "Using cgroup driver setting received from the CRI runtime"
     );
     Ok(driver)
-}
-
-/// Blocking.
-fn open(root: &str, v2: bool, plain: Option<PathBuf>) -> anyhow::Result<Cgroups> {
-    let root = CgroupPath::parse(root).context("cgroupRoot")?;
-    match plain {
-        Some(directory) => Ok(Cgroups::in_directory(&directory, root, v2)),
-        None => Ok(Cgroups::below(root, v2)?),
-    }
 }
 
 /// Without the controller huge pages are not limited.

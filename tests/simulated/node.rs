@@ -208,6 +208,11 @@ impl Node {
             true => "",
             false => "imageGCHighThresholdPercent: 100\n",
         };
+        let cgroups = if own.contains("cgroupRoot:") {
+            ""
+        } else {
+            "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n"
+        };
         let server = match own.contains("enableServer") {
             true => "",
             false => "enableServer: false\n",
@@ -224,7 +229,7 @@ impl Node {
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
              failCgroupV1: false\n\
-             {image_gc}{server}{own}"
+             {image_gc}{cgroups}{server}{own}"
         )
     }
 

@@ -120,7 +120,7 @@ impl Cgroups {
                 if step != *path {
                     hand_on(&directory);
                 }
-            } else if is_cpuset && step != self.root {
+            } else if is_cpuset && step != CgroupPath::default() {
                 inherit_cpuset(&directory)?;
             }
         }
@@ -296,7 +296,7 @@ fn make(directory: &Path) -> io::Result<()> {
         fs::create_dir(directory)
     };
     match made {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(_) if directory.is_dir() => Ok(()),
         made => made.map_err(|error| at(error, "cannot create", directory)),
     }
 }

@@ -5,11 +5,7 @@ use crate::{
     base::{Tasks, chain},
     config::KubeletConfig,
     cri::{CriError, RuntimeClient, v1},
-    host::{
-        Machine,
-        cgroup::Cgroups,
-        proc,
-    },
+    host::{Machine, cgroup::Cgroups, proc},
     resources::{
         CpuEnforcement,
         cm::{

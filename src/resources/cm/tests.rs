@@ -5,10 +5,7 @@ use super::{
     wanted::{NodeAmounts, PodRules},
 };
 use crate::{
-    base::metrics::Metrics,
-    host::cgroup::Cgroups,
-    model::Pod,
-    state::events::EventRecorder,
+    base::metrics::Metrics, host::cgroup::Cgroups, model::Pod, state::events::EventRecorder,
 };
 use parking_lot::Mutex;
 use serde_json::json;

@@ -72,7 +72,6 @@ const SUPPORTED: &[&str] = &[
     "tracing",
     "cgroupsPerQOS",
     "cgroupRoot",
-    "cgroupDriver",
     "enforceNodeAllocatable",
     "systemReserved",
     "systemReservedCgroup",

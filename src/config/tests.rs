@@ -335,6 +335,7 @@ syncFrequency: 30s
         [
             "--cloud-provider",
             "--node-labels",
+            "cgroupDriver",
             "evictionHard",
             "maxPods",
         ]
@@ -343,7 +344,7 @@ syncFrequency: 30s
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
     assert_eq!(
         resolved(&in_cluster, &[file]).unwrap().unsupported,
-        ["evictionHard"]
+        ["cgroupDriver", "evictionHard"]
     );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
     assert_eq!(

@@ -42,6 +42,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "an API server; tests of node::event_sink",
     ),
     (
+        "kubelet_cgroup_manager_duration_seconds",
+        "cgroups of the kubelet; tests of cgroups",
+    ),
+    (
         "kubelet_credential_provider_",
         "a provider that is configured; tests of images::credentials",
     ),

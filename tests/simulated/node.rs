@@ -126,6 +126,7 @@ impl Node {
             "the test"
         };
         let app = app.with_periods(self.periods.clone());
+        let app = app.with_cgroups_in(self.path("cgroup"));
         let task = tokio::spawn(app.run_until(asked));
         self.running = Some(Running::Here { stop, task });
     }

@@ -147,14 +147,14 @@ pub fn of_classes<'p>(
             Ok(QosClass::BestEffort) | Err(_) => {}
         }
     }
-    let unbounded: BTreeMap<String, u64> = rules
+    let limitless: BTreeMap<String, u64> = rules
         .page_sizes
         .iter()
         .map(|size| (linux::page_size_name(*size), UNBOUNDED))
         .collect();
     let with_shares = |cpu_shares| Settings {
         cpu_shares,
-        huge_pages: unbounded.clone(),
+        huge_pages: limitless.clone(),
         ..Settings::default()
     };
     let shares = u64::try_from(milli_cpu_to_shares(milli_cpu)).unwrap_or(MIN_SHARES);

@@ -1,8 +1,8 @@
 //! The graph of parts, from the boards up to the loop.
 
 use super::{
-    Periods, cluster_node, cluster_pods, eviction, images, introspect::Live, logs, memory, node,
-    probes, sources,
+    Periods, cgroups, cluster_node, cluster_pods, eviction, images, introspect::Live, logs, memory,
+    node, probes, sources, user_ids,
 };
 use crate::{
     apiserver::{
@@ -34,7 +34,7 @@ use crate::{
     pods::sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    resources::{CpuEnforcement, NodeFacts},
+    resources::{CpuEnforcement, NodeFacts, cm::ContainerManager},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
@@ -97,6 +97,8 @@ pub struct Stores {
     pub(super) posted: Option<PostedPods>,
     /// Whether every source has delivered.
     pub(super) all_delivered: watch::Sender<bool>,
+    /// A directory in the place of the kernel's cgroups, for tests.
+    pub(super) cgroup_dir: Option<PathBuf>,
 }
 
 impl Stores {
@@ -150,6 +152,7 @@ impl Stores {
             machine,
             live: Arc::default(),
             all_delivered: watch::Sender::new(false),
+            cgroup_dir: None,
         })
     }
 
@@ -215,7 +218,7 @@ pub(super) async fn start(
     let collector = images::collector(config, &stores);
     let node = Arc::new(node::facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
-    let user_namespaces = user_namespaces(config, &stores.root).await?;
+    let user_namespaces = user_ids::namespaces(config, &stores.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
     let tokens = Tokens::new(stores.api.clone(), objects.changes());
     let services = Services::new(stores.api.clone(), objects.changes());
@@ -245,6 +248,7 @@ pub(super) async fn start(
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
+    let cgroups = cgroups::start(config, &stores, cpu_enforcement(config, &stores), tasks).await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let shared = Shared {
@@ -254,6 +258,7 @@ pub(super) async fn start(
         results: results.clone(),
         features,
         user_namespaces,
+        cgroups: cgroups.clone(),
         services,
         runtime_classes,
     };
@@ -311,6 +316,7 @@ pub(super) async fn start(
         statuses,
         probes: probe_manager.clone(),
         volumes,
+        cgroups,
         state_store: stores.state_store.clone(),
         events: stores.events.clone(),
         pod_history: stores.pod_history.clone(),
@@ -412,20 +418,6 @@ pub(super) async fn start(
     Ok(workers)
 }
 
-/// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.
-async fn user_namespaces(
-    config: &KubeletConfig,
-    root: &KubeletRoot,
-) -> anyhow::Result<UserNamespaces> {
-    let space = super::user_ids::space(&config.user_namespaces)
-        .await
-        .context("create user namespace manager")?;
-    let root = root.clone();
-    let open = move || UserNamespaces::open(root, space);
-    let opened = tokio::task::spawn_blocking(open).await?;
-    opened.context("cannot tell which pods have user namespaces")
-}
-
 /// What the manager shares with other parts.
 struct Shared {
     node: Arc<NodeFacts>,
@@ -434,8 +426,19 @@ struct Shared {
     results: ProbeResults,
     features: FeaturesReader,
     user_namespaces: UserNamespaces,
+    cgroups: ContainerManager,
     services: Services,
     runtime_classes: RuntimeClasses,
+}
+
+fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
+    let period = config.containers.cpu_cfs_quota_period.as_micros();
+    CpuEnforcement {
+        cfs_quota: config.containers.cpu_cfs_quota,
+        period_microseconds: i64::try_from(period).unwrap_or(100_000),
+        oom_group: stores.machine.cgroup_v2
+            && config.effective.single_process_oom_kill != Some(true),
+    }
 }
 
 fn runtime_manager(
@@ -444,7 +447,6 @@ fn runtime_manager(
     shared: Shared,
 ) -> KubeGenericRuntimeManager {
     let containers = &config.containers;
-    let period = containers.cpu_cfs_quota_period.as_micros();
     let logs = config.container_logs.pod_logs_dir.clone();
     KubeGenericRuntimeManager::new(kuberuntime::Deps {
         runtime: stores.runtime.clone(),
@@ -461,6 +463,7 @@ fn runtime_manager(
         ),
         volumes: shared.volumes,
         user_namespaces: shared.user_namespaces,
+        cgroups: shared.cgroups,
         features: shared.features,
         services: shared.services,
         runtime_classes: shared.runtime_classes,
@@ -481,12 +484,7 @@ fn runtime_manager(
             cluster_dns: config.dns.cluster_dns.clone(),
             cluster_domain: config.dns.cluster_domain.clone(),
             seccomp_default: containers.seccomp_default,
-            cpu: CpuEnforcement {
-                cfs_quota: containers.cpu_cfs_quota,
-                period_microseconds: i64::try_from(period).unwrap_or(100_000),
-                oom_group: stores.machine.cgroup_v2
-                    && config.effective.single_process_oom_kill != Some(true),
-            },
+            cpu: cpu_enforcement(config, stores),
             node: shared.node,
             host_ips: shared.host_ips,
         },

@@ -11,6 +11,7 @@
 
 mod build;
 mod certificates;
+mod cgroups;
 mod cluster_node;
 mod cluster_pods;
 mod eviction;
@@ -150,6 +151,13 @@ impl App {
     #[must_use]
     pub fn with_periods(self, periods: Periods) -> Self {
         Self { periods, ..self }
+    }
+
+    /// The same app, which makes cgroups as plain directories below this one; tests see there what it makes.
+    #[must_use]
+    pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
+        self.stores.cgroup_dir = Some(directory);
+        self
     }
 
     /// The same app, which changes this log when it is told to.

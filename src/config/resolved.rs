@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::cgroups::CgroupsConfig;
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
 use crate::base::SecretUrl;
@@ -53,6 +54,8 @@ pub struct KubeletConfig {
     pub image_gc: ImageGcPolicy,
     /// Containers.
     pub containers: ContainersConfig,
+    /// The node's cgroups.
+    pub cgroups: CgroupsConfig,
     /// User namespaces of pods.
     pub user_namespaces: UserNamespacesConfig,
     /// Container log files.

@@ -9,6 +9,8 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// CPUs that are online.
     pub cpus: u32,
+    /// Those as the kernel lists them, such as `0-3,8`.
+    pub online_cpus: String,
     /// The kernel's host name.
     pub hostname: String,
     /// Random id of this boot; empty when the kernel does not tell.
@@ -37,7 +39,8 @@ impl Machine {
         let memory_bytes =
             parse_mem_total(&meminfo).context("/proc/meminfo has no readable MemTotal")?;
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let online = parse_cpu_list(&text("/sys/devices/system/cpu/online")).unwrap_or_default();
+        let online_cpus = text("/sys/devices/system/cpu/online").trim().to_owned();
+        let online = parse_cpu_list(&online_cpus).unwrap_or_default();
         let cpus = match online.len() {
             0 => std::thread::available_parallelism()
                 .context("cannot count CPUs")?
@@ -49,6 +52,7 @@ impl Machine {
         Ok(Self {
             memory_bytes,
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            online_cpus,
             hostname: rustix::system::uname()
                 .nodename()
                 .to_string_lossy()

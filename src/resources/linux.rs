@@ -163,7 +163,7 @@ fn hugepage_limits(limits: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
 }
 
 /// A page size as the hugetlb cgroup files spell it: `64KB`, `2MB`, `1GB`.
-fn page_size_name(bytes: u64) -> String {
+pub(super) fn page_size_name(bytes: u64) -> String {
     let units = [("GB", 30), ("MB", 20), ("KB", 10)];
     units
         .into_iter()

@@ -126,6 +126,7 @@ impl Node {
             "the test"
         };
         let app = app.with_periods(self.periods.clone());
+        let app = app.with_cgroups_in(self.path("cgroup"));
         let task = tokio::spawn(app.run_until(asked));
         self.running = Some(Running::Here { stop, task });
     }
@@ -213,6 +214,11 @@ impl Node {
         } else {
             "evictionHard: {memory.available: \"0%\", nodefs.available: \"0%\", nodefs.inodesFree: \"0%\", imagefs.available: \"0%\", imagefs.inodesFree: \"0%\"}\n"
         };
+        let cgroups = if own.contains("cgroupRoot:") {
+            ""
+        } else {
+            "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n"
+        };
         let server = match own.contains("enableServer") {
             true => "",
             false => "enableServer: false\n",
@@ -229,7 +235,7 @@ impl Node {
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
              failCgroupV1: false\n\
-             {image_gc}{eviction}{server}{own}"
+             {image_gc}{eviction}{cgroups}{server}{own}"
         )
     }
 

@@ -258,6 +258,11 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
     line("cgroupDriver", &"cgroupfs");
     line("failSwapOn", &false);
     line("failCgroupV1", &false);
+    if !settings.config.contains("cgroupRoot:") {
+        // The cgroups at the root are another kubelet's.
+        line("cgroupsPerQOS", &false);
+        line("enforceNodeAllocatable", &"[]");
+    }
     if !settings.config.contains("imageGCHighThresholdPercent") {
         // The machine's disk may be nearly full.
         line("imageGCHighThresholdPercent", &100);

@@ -30,6 +30,12 @@ fn is_of_another_kubelet(status: &PodStatus) -> bool {
             .is_some_and(|sandbox| sandbox.ready && sandbox.spec_digest.is_none())
 }
 
+/// Whether a pod of the runtime was started by a kubelet of this kind.
+pub(super) fn is_own(status: &PodStatus) -> bool {
+    let newest = status.newest_sandbox();
+    newest.is_some_and(|sandbox| sandbox.spec_digest.is_some())
+}
+
 impl Identities {
     /// From the pods that run when the kubelet starts.
     pub(super) fn new(statuses: impl IntoIterator<Item = Arc<PodStatus>>) -> Self {

@@ -41,21 +41,22 @@ pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, Origin, static_pod};
 
 use crate::base::Tasks;
-use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUpdate, reasons};
+use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::PodCache;
 use anyhow::Context as _;
-use identity::{Identities, is_generated};
+use identity::{Identities, is_generated, is_own};
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Updates that may wait for the sync loop.
 const UPDATES: usize = 50;
 /// How long the statuses of pods that another kubelet runs may take to be read.
-const READ_RUNNING: Duration = Duration::from_secs(10);
+const READ_RUNNING: Duration = Duration::from_secs(3);
+const READ_CHECK: Duration = Duration::from_millis(10);
 
 /// Which sources there are.
 #[derive(Clone, Debug)]
@@ -217,11 +218,25 @@ async fn static_pods(cache: &PodCache) -> Vec<Arc<PodStatus>> {
     pods.retain(|status| is_generated(&status.uid));
     let deadline = Instant::now() + READ_RUNNING;
     for status in &mut pods {
-        if let Ok(settled) = timeout_at(deadline, cache.settled(&status.uid)).await {
-            *status = settled;
+        if let Ok(read) = timeout_at(deadline, read(cache, &status.uid)).await {
+            *status = read;
         }
     }
     pods
+}
+
+/// The status of a pod once all of it was read; one of this kubelet is not waited for.
+async fn read(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
+    loop {
+        if let Some(status) = cache.try_settled(uid) {
+            return status;
+        }
+        let status = cache.latest(uid);
+        if is_own(&status) {
+            return status;
+        }
+        sleep(READ_CHECK).await;
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::{
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
     pods::status::generate::FailedBecause,
+    resources::cm::ContainerManager,
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{Owner, PodCache},
@@ -59,6 +60,8 @@ pub struct PodSync {
     pub probes: ProbeManager,
     /// Volumes.
     pub volumes: VolumeManager,
+    /// The cgroups of pods.
+    pub cgroups: ContainerManager,
     /// Facts that survive a restart.
     pub state_store: PodStateStore,
     /// Events.
@@ -401,6 +404,8 @@ impl PodSync {
         let uid = pod.uid();
         self.statuses.stopped(&pod);
         self.volumes.teardown(&uid).await?;
+        let removed = self.cgroups.destroy(&uid).await;
+        removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;
         self.statuses.finish(&pod);
         if let Some(status) = self.statuses.statuses().get(&uid)

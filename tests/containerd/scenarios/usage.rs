@@ -266,12 +266,14 @@ async fn the_series_are_those_of_cadvisor(node: &Node) {
         &sandbox,
         &|value| value >= 0.0,
     );
-    let sandbox = sample(
-        &text,
-        "container_memory_usage_bytes",
-        &[&pod[..], &["container=\"\"", "image=\"\""]].concat(),
-    );
+    let nameless = [&pod[..], &["container=\"\"", "image=\"\""]].concat();
+    let id = ["pods", "-q", "--no-trunc", "--name", "busy-node1"];
+    let name = format!("name=\"{}\"", node.runtime.crictl(&id).trim());
+    let sandbox = [&nameless[..], &[&name]].concat();
+    let sandbox = sample(&text, "container_memory_usage_bytes", &sandbox);
     assert_eq!(sandbox, None, "the sandbox's image is not named");
+    let of_pod = [&nameless[..], &["name=\"\"", "id=\"/"]].concat();
+    expect("container_memory_usage_bytes", &of_pod, &some);
     expect("container_cpu_usage_seconds_total", &["id=\"/\""], &some);
     expect(
         "container_fs_limit_bytes",

@@ -47,7 +47,7 @@ scenarios! {
     absences::an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing,
     objects::objects_and_tokens_reach_a_pod_and_their_changes_too,
     pressure::a_pod_that_fills_the_disk_goes_and_the_others_stay,
-    swap::a_node_changes_from_the_go_kubelet_and_no_container_restarts,
+    swap::a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,

@@ -1,4 +1,6 @@
-//! A node that changes from the Go kubelet to this one, while pods run.
+//! A node that changes from the Go kubelet to this one and back, while pods run.
+
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -70,18 +72,18 @@ fn running(cluster: &Cluster) -> Vec<String> {
     found
 }
 
-/// When the kubelet that runs now said last that it is Ready.
-fn heartbeat(cluster: &Cluster) -> Value {
+/// That of the kubelet that reported the node last.
+fn version(cluster: &Cluster) -> Value {
     let node = cluster.get(&["node", NODE]);
     let version = node["status"]["nodeInfo"]["kubeletVersion"].clone();
     assert!(version.is_string(), "{node}");
     version
 }
 
-pub async fn a_node_changes_from_the_go_kubelet_and_no_container_restarts() {
+pub async fn a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts() {
     Flavour::Go.make_current();
     let mut cluster = Cluster::start();
-    let go = heartbeat(&cluster);
+    let go = version(&cluster);
     cluster.create(PODS);
     cluster.manifests().put("static.yaml", STATIC_POD);
     cluster.rolled_out("web");
@@ -95,7 +97,7 @@ pub async fn a_node_changes_from_the_go_kubelet_and_no_container_restarts() {
     Flavour::Rust.make_current();
     cluster.restart_kubelet();
     wait_for("this kubelet reports the node", DEADLINE, || async {
-        holds(heartbeat(&cluster) != go, "the Go kubelet's report")
+        holds(version(&cluster) != go, "the Go kubelet's report")
     })
     .await;
     // A change reaches a pod that the other kubelet prepared.
@@ -128,6 +130,18 @@ pub async fn a_node_changes_from_the_go_kubelet_and_no_container_restarts() {
         mirror
     );
 
+    Flavour::Go.make_current();
+    cluster.restart_kubelet();
+    wait_for("the Go kubelet reports the node", DEADLINE, || async {
+        holds(version(&cluster) == go, "this kubelet's report")
+    })
+    .await;
+    // Long enough for its first sync of every pod.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(running(&cluster), containers);
+
+    Flavour::Rust.make_current();
+    cluster.restart_kubelet();
     cluster.manifests().remove("static.yaml");
     cluster.kubectl(&["delete", "deployment/web", "pod/once"]);
     cluster.wait("delete", "pod/static-node1");

@@ -438,6 +438,7 @@ fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
         period_microseconds: i64::try_from(period).unwrap_or(100_000),
         oom_group: stores.machine.cgroup_v2
             && config.effective.single_process_oom_kill != Some(true),
+        no_swap: stores.machine.limits_swap && !config.limited_swap(),
     }
 }
 

@@ -267,6 +267,13 @@ pub struct DnsConfig {
 }
 
 impl KubeletConfig {
+    /// Whether pods may swap by their requests (`memorySwap`); else they may not at all.
+    pub fn limited_swap(&self) -> bool {
+        let swap = self.effective.memory_swap.as_ref();
+        let behaviour = swap.and_then(|swap| swap.swap_behavior.as_deref());
+        behaviour == Some("LimitedSwap")
+    }
+
     /// Whether a gate was switched on explicitly.
     pub fn gate_enabled(&self, name: &str) -> bool {
         self.feature_gates.get(name).copied().unwrap_or(false)

@@ -21,6 +21,8 @@ pub struct Machine {
     pub thermal_paths: Vec<String>,
     /// The cgroup hierarchy is version 2 only.
     pub cgroup_v2: bool,
+    /// Version 2 of cgroups counts swap and can limit it.
+    pub limits_swap: bool,
     /// Memory can be swapped out.
     pub swap_on: bool,
     /// The kernel's release, `6.1.0-13-amd64`.
@@ -65,6 +67,7 @@ impl Machine {
                 .filter(|path| Path::new(path).exists())
                 .collect(),
             cgroup_v2: is_cgroup_v2(Path::new("/sys/fs/cgroup")),
+            limits_swap: limits_swap(Path::new("/sys/fs/cgroup")),
             swap_on: has_swap(&text("/proc/swaps")),
             kernel_release: rustix::system::uname()
                 .release()
@@ -75,6 +78,13 @@ impl Machine {
             selinux: is_selinux(Path::new("/sys/fs/selinux")),
         })
     }
+}
+
+/// The root cgroup has no limits; in a cgroup namespace it is another one, and has.
+fn limits_swap(root: &Path) -> bool {
+    let below = fs::read_dir(root).into_iter().flatten().flatten();
+    let mut all = std::iter::once(root.to_path_buf()).chain(below.map(|entry| entry.path()));
+    is_cgroup_v2(root) && all.any(|path| path.join("memory.swap.max").exists())
 }
 
 /// Whether `/proc/swaps` names a device; the first line is a heading.

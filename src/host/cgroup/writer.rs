@@ -405,7 +405,8 @@ fn kill_in(process: u32, directory: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes one directory; processes that are about to end are waited for.
+/// Removes one directory; processes that are about to end are waited for, on a thread for blocking work.
+#[allow(clippy::disallowed_methods)]
 fn remove_waiting(directory: &Path) -> io::Result<()> {
     let mut wait = FIRST_WAIT;
     for _ in 0..TRIES {

@@ -124,7 +124,7 @@ fn quotas_follow_the_settings_of_the_node() {
         cpu: CpuEnforcement {
             cfs_quota,
             period_microseconds,
-            oom_group: false,
+            ..CpuEnforcement::default()
         },
         pids: Some(100),
         ..rules()

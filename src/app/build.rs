@@ -164,12 +164,13 @@ impl Stores {
             .with("log", || Ok(()))
             .with("syncloop", move || {
                 let age = heartbeat.age();
-                match age > limit {
-                    true => Err(format!(
+                if age > limit {
+                    Err(format!(
                         "the sync loop has not turned for {} s",
                         age.as_secs()
-                    )),
-                    false => Ok(()),
+                    ))
+                } else {
+                    Ok(())
                 }
             })
     }

@@ -147,9 +147,10 @@ fn flag_problem(flag: &'static str, message: String) -> Problem {
 pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems> {
     let mut problems = Vec::new();
     let name = node_name(flags, facts, &mut problems);
-    match problems.is_empty() {
-        true => Ok(name),
-        false => Err(Problems(problems)),
+    if problems.is_empty() {
+        Ok(name)
+    } else {
+        Err(Problems(problems))
     }
 }
 
@@ -234,9 +235,12 @@ fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {
 }
 
 fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
-    let with_scheme = |endpoint: String| match endpoint.starts_with('/') {
-        true => format!("unix://{endpoint}"),
-        false => endpoint,
+    let with_scheme = |endpoint: String| {
+        if endpoint.starts_with('/') {
+            format!("unix://{endpoint}")
+        } else {
+            endpoint
+        }
     };
     let endpoint = with_scheme(some_text(&config.container_runtime_endpoint).unwrap_or_default());
     let image_endpoint = some_text(&config.image_service_endpoint).map(with_scheme);

@@ -262,9 +262,10 @@ fn run(ports: &Ports, input: &[u8]) -> u64 {
         read_to_close(&mut stream, &mut answer, said);
     }
     assert_eq!(PANICS.swap(0, Ordering::SeqCst), 0, "the server panicked");
-    let led = match answer.is_empty() {
-        true => (0, 0),
-        false => judge(kind, &answer),
+    let led = if answer.is_empty() {
+        (0, 0)
+    } else {
+        judge(kind, &answer)
     };
     others_are_served(ports);
     path(&(kind, led))

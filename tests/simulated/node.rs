@@ -205,9 +205,10 @@ impl Node {
         let endpoint = self.fake.endpoint();
         let own = &self.config;
         // The machine's disk may be nearly full.
-        let image_gc = match own.contains("imageGCHighThresholdPercent") {
-            true => "",
-            false => "imageGCHighThresholdPercent: 100\n",
+        let image_gc = if own.contains("imageGCHighThresholdPercent") {
+            ""
+        } else {
+            "imageGCHighThresholdPercent: 100\n"
         };
         let eviction = if own.contains("evictionHard") {
             ""
@@ -219,9 +220,10 @@ impl Node {
         } else {
             "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n"
         };
-        let server = match own.contains("enableServer") {
-            true => "",
-            false => "enableServer: false\n",
+        let server = if own.contains("enableServer") {
+            ""
+        } else {
+            "enableServer: false\n"
         };
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\n\

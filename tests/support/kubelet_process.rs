@@ -234,9 +234,10 @@ fn launch(settings: &Settings) -> Child {
     command
         .stdin(Stdio::null())
         .stdout(File::try_clone(&log).expect("a second handle"))
-        .stderr(match settings.piped_log {
-            true => Stdio::piped(),
-            false => Stdio::from(log),
+        .stderr(if settings.piped_log {
+            Stdio::piped()
+        } else {
+            Stdio::from(log)
         });
     command.spawn().expect("start the kubelet")
 }

@@ -21,11 +21,12 @@ fn a_cgroup_is_created_limited_listed_and_removed() {
             missing.contains("cgroup /r has some missing paths"),
             "{missing}"
         );
-        let points = match v2 {
-            true => vec![""],
-            false => vec![
+        let points = if v2 {
+            vec![""]
+        } else {
+            vec![
                 "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd",
-            ],
+            ]
         };
         for point in &points {
             fs::create_dir_all(dir.path().join(point).join("r")).unwrap();
@@ -39,9 +40,10 @@ fn a_cgroup_is_created_limited_listed_and_removed() {
             ..Settings::default()
         };
         cgroups.set(&path("/r/kubepods/podu"), &settings).unwrap();
-        let file = match v2 {
-            true => "r/kubepods/podu/memory.max",
-            false => "memory/r/kubepods/podu/memory.limit_in_bytes",
+        let file = if v2 {
+            "r/kubepods/podu/memory.max"
+        } else {
+            "memory/r/kubepods/podu/memory.limit_in_bytes"
         };
         assert_eq!(read(dir.path(), file), "4096");
         let children = cgroups.children(&path("/r/kubepods")).unwrap();
@@ -90,19 +92,20 @@ fn the_kernel_takes_the_settings_and_gives_back_the_cgroups() {
         ..Settings::default()
     };
     let set = cgroups.set(&pod, &settings);
-    let files = match v2 {
-        true => [
+    let files = if v2 {
+        [
             "cpu.weight=4",
             "cpu.max=20000 100000",
             "memory.max=67108864",
             "pids.max=77",
-        ],
-        false => [
+        ]
+    } else {
+        [
             "cpu/cpu.shares=102",
             "cpu/cpu.cfs_quota_us=20000",
             "memory/memory.limit_in_bytes=67108864",
             "pids/pids.max=77",
-        ],
+        ]
     };
     let values = files.map(|file| {
         let (file, wanted) = file.split_once('=').unwrap();
@@ -120,9 +123,10 @@ fn the_kernel_takes_the_settings_and_gives_back_the_cgroups() {
         )
     });
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-    let place = match v2 {
-        true => format!("/sys/fs/cgroup{pod}/cgroup.procs"),
-        false => format!("/sys/fs/cgroup/pids{pod}/cgroup.procs"),
+    let place = if v2 {
+        format!("/sys/fs/cgroup{pod}/cgroup.procs")
+    } else {
+        format!("/sys/fs/cgroup/pids{pod}/cgroup.procs")
     };
     let joined = fs::write(place, child.id().to_string());
     let seen = cgroups.processes(&path(&name)).unwrap_or_default();

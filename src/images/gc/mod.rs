@@ -204,9 +204,10 @@ impl ImageCollector {
                 joined(&errors)
             );
         }
-        let space = match old.is_empty() {
-            true => look.space,
-            false => measure(look.mount.clone()).await?,
+        let space = if old.is_empty() {
+            look.space
+        } else {
+            measure(look.mount.clone()).await?
         };
         let Some(used) = space.used_percent() else {
             let text = "invalid capacity 0 on image filesystem";

@@ -378,11 +378,12 @@ fn slow_pulls(world: &World) -> (Arc<AtomicUsize>, tokio::sync::watch::Sender<bo
         let (release, begun) = (release.clone(), begun.clone());
         move |_| {
             begun.fetch_add(1, Ordering::SeqCst);
-            match *release.borrow() {
-                true => Reply::message(&PullImageResponse {
+            if *release.borrow() {
+                Reply::message(&PullImageResponse {
                     image_ref: "sha256:1".into(),
-                }),
-                false => Reply::Hang,
+                })
+            } else {
+                Reply::Hang
             }
         }
     });

@@ -211,7 +211,7 @@ mod tests {
             let now = start + Duration::from_secs(second);
             let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
             assert_eq!(!found.act_on.is_empty(), acts, "after {second} s");
-            assert_eq!(found.pressure.memory, true, "also within the grace");
+            assert!(found.pressure.memory, "also within the grace");
         }
     }
 

@@ -15,9 +15,10 @@ fn is_v2() -> bool {
 /// The directory of a cgroup below that of all pods: in the hierarchy of a controller for version 1.
 fn directory(node: &Node, controller: &str, path: &str) -> PathBuf {
     let below = format!("{}/kubepods/{path}", node.runtime.name());
-    match is_v2() {
-        true => Path::new(ROOT).join(below),
-        false => Path::new(ROOT).join(controller).join(below),
+    if is_v2() {
+        Path::new(ROOT).join(below)
+    } else {
+        Path::new(ROOT).join(controller).join(below)
     }
 }
 

@@ -178,9 +178,10 @@ async fn the_summary_is_whole(node: &Node) {
             && container["logs"]["usedBytes"].as_u64() > Some(0)
             // The runtime looks at its images every ten seconds, and is as late as the machine is busy.
             && told["node"]["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0);
-        match whole {
-            true => Ok(told),
-            false => Err(format!("{pod:#}")),
+        if whole {
+            Ok(told)
+        } else {
+            Err(format!("{pod:#}"))
         }
     })
     .await;

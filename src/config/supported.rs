@@ -40,6 +40,7 @@ const SUPPORTED: &[&str] = &[
     "runtimeRequestTimeout",
     "enableDebuggingHandlers",
     "enableSystemLogHandler",
+    "enableSystemLogQuery",
     "enableProfilingHandler",
     "enableDebugFlagsHandler",
     "rotateCertificates",

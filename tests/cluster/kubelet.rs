@@ -185,6 +185,7 @@ clusterDomain: cluster.local
 containerRuntimeEndpoint: {runtime}
 staticPodPath: {}
 rotateCertificates: true
+enableSystemLogQuery: true
 failSwapOn: false
 failCgroupV1: false
 # A machine that is nearly full may not change what a scenario sees.

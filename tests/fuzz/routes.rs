@@ -96,7 +96,7 @@ fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
                 assert_eq!(entry.subresources, needed);
                 same_again(port, method, entry, &found);
                 same_escaped(port, method, target, query, &found);
-                if let Route::NodeLogs(below) = &found {
+                if let Route::NodeLogs(below, _) = &found {
                     led.push(path(&stays_inside(below)));
                 }
                 led.push(path(&(entry.pattern, size(&found))));

@@ -23,6 +23,7 @@ cluster-demo:
 
 # Kubernetes' own node test suite, spec by spec, into docs/conformance.md; ARGS are those of the script.
 conformance:
+	hack/install-deps.sh --suite
 	hack/conformance.py $(ARGS)
 
 # The program (KUBELET, or a release build), its unit and kubeadm's drop-in. KUBEADM=no leaves the drop-in out, for
@@ -98,7 +99,7 @@ bench-go:
 
 # The node of a real cluster beside the Go kubelet, in turns, into target/bench/cluster.md.
 bench-cluster: measured-kubelet
-	hack/install-deps.sh
+	hack/install-deps.sh --suite
 	hack/build-images.sh
 	hack/build-kubernetes.sh --control-plane --kubelet
 	hack/bench-cluster.py $(ARGS) here=$(MEASURED) go=$(TARGET)/tools/kubernetes/kubelet

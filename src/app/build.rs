@@ -389,6 +389,7 @@ pub(super) async fn start(
         cgroup_v2: stores.machine.cgroup_v2,
         reclaim: reclaim.clone(),
         stats,
+        sources: ready.clone(),
         pods: desired,
         workers: workers.clone(),
         events: stores.events,

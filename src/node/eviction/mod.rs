@@ -17,6 +17,7 @@ use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
     node::reclaim::Reclaim,
     node::stats::{Stats, api::PodStats},
+    pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
     pods::pod_workers::{PodWorkers, UpdateOptions},
     state::events::{EventRecorder, ObjectRef},
@@ -43,6 +44,8 @@ const MEASURE: Duration = Duration::from_secs(5);
 const STOP: Duration = Duration::from_secs(30);
 /// How often a pod that is being stopped is checked.
 const STOP_CHECK: Duration = Duration::from_millis(20);
+/// After so long a disk is freed although a source has not delivered.
+const SOURCES: Duration = Duration::from_secs(300);
 /// How often pods with limits on the disk are measured.
 const LOCAL_STORAGE: Duration = Duration::from_secs(10);
 /// The time until the next attempt when there was nothing to do about a threshold.
@@ -73,6 +76,8 @@ pub struct Deps {
     pub reclaim: Arc<Reclaim>,
     /// What pods use.
     pub stats: Stats,
+    /// Whether all desired pods are known.
+    pub sources: SourcesReadyReader,
     /// The desired pods.
     pub pods: PodManager,
     /// Stops them.
@@ -96,6 +101,7 @@ pub struct EvictionManager {
     places: Places,
     evictions: Family<BySignal, Counter>,
     local_storage_due: Instant,
+    started: Instant,
 }
 
 impl EvictionManager {
@@ -118,6 +124,7 @@ impl EvictionManager {
             state: EvictionState::default(),
             evictions,
             local_storage_due: Instant::now() + LOCAL_STORAGE,
+            started: Instant::now(),
         }
     }
 
@@ -157,8 +164,12 @@ impl EvictionManager {
             self.local_storage_due = Instant::now() + LOCAL_STORAGE;
             self.enforce_limits().await;
         }
+        // Which images no pod needs is known once all pods are.
+        let known = self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES;
         for threshold in &found.act_on {
-            if self.relieve(threshold, &measured).await {
+            if (known || !threshold.signal.resource().is_on_disk())
+                && self.relieve(threshold, &measured).await
+            {
                 return Duration::ZERO;
             }
         }
@@ -207,14 +218,9 @@ impl EvictionManager {
                 None => HARD_GRACE,
                 Some(_) => self.settings.max_grace,
             };
-            self.evict(
-                &candidate.pod,
-                grace,
-                message,
-                true,
-                threshold.signal.as_str(),
-            )
-            .await;
+            let signal = threshold.signal.as_str();
+            self.evict(&candidate.pod, grace, message, true, signal);
+            self.wait_until_gone(&candidate.pod, grace).await;
             return true;
         }
         tracing::info!("Eviction manager: unable to evict any pods from the node");
@@ -223,10 +229,7 @@ impl EvictionManager {
 
     /// Whether it was enough to remove what no pod needs.
     async fn reclaim_from_node(&self, threshold: &Threshold, measured: &Measured) -> bool {
-        let on_disk = matches!(
-            threshold.signal.resource(),
-            Resource::Disk | Resource::Inodes
-        );
+        let on_disk = threshold.signal.resource().is_on_disk();
         let of_images = matches!(
             threshold.signal,
             Signal::ImageFsAvailable | Signal::ImageFsInodesFree
@@ -242,11 +245,13 @@ impl EvictionManager {
         now.is_some_and(|now| !still(&now.observations))
     }
 
-    /// Pods that run, and what they use.
+    /// Pods that run, and what they use; none if that cannot be read: any of them might be the wrong one.
     async fn candidates(&self, resource: Resource) -> Vec<Candidate> {
-        let without_disks = matches!(resource, Resource::Memory | Resource::Pids);
-        let summary = self.deps.stats.summary(without_disks).await;
-        let usage = summary.into_iter().flat_map(|summary| summary.pods);
+        let Some(summary) = self.deps.stats.summary(!resource.is_on_disk()).await else {
+            tracing::warn!("Eviction manager: failed to get summary stats");
+            return Vec::new();
+        };
+        let usage = summary.pods.into_iter();
         let mut usage: HashMap<PodUid, PodStats> = usage
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();
@@ -280,21 +285,14 @@ impl EvictionManager {
             if let Some(message) =
                 local_storage::excess(&candidate).filter(|_| limited(&candidate.pod))
             {
-                self.evict(
-                    &candidate.pod,
-                    HARD_GRACE,
-                    message,
-                    false,
-                    "ephemeralpodfs.limit",
-                )
-                .await;
+                let signal = "ephemeralpodfs.limit";
+                self.evict(&candidate.pod, HARD_GRACE, message, false, signal);
             }
         }
     }
 
-    /// Stops a pod for good, and waits until its volumes are gone as well, for its grace and some time more: what
-    /// is measured before shows nothing of it.
-    async fn evict(
+    /// Stops a pod for good.
+    fn evict(
         &self,
         pod: &Arc<Pod>,
         grace: i64,
@@ -319,6 +317,11 @@ impl EvictionManager {
         };
         let kill = UpdateOptions::kill(pod.clone(), reason).within(grace);
         self.deps.workers.update_pod(kill);
+    }
+
+    /// Waits until the volumes of a pod are gone as well, for its grace and some time more: what is measured before
+    /// shows nothing of its end.
+    async fn wait_until_gone(&self, pod: &Pod, grace: i64) {
         let uid = pod.uid();
         let seconds = u64::try_from(grace).unwrap_or(0);
         let ended = async {

@@ -80,6 +80,10 @@ impl Signal {
 }
 
 impl Resource {
+    pub(super) fn is_on_disk(self) -> bool {
+        matches!(self, Resource::Disk | Resource::Inodes)
+    }
+
     /// As events, messages and annotations name it.
     pub(super) fn as_str(self) -> &'static str {
         match self {

@@ -21,6 +21,9 @@ use crate::support::runner::{Test, on, scenarios};
 pub fn tests() -> Vec<Test<Flavour>> {
     let mut tests = on(&[Flavour::Go, Flavour::Rust], EVERYWHERE);
     tests.extend(on(&[Flavour::Rust], RUST));
+    if std::env::var_os("CLUSTER_LONG").is_some() {
+        tests.extend(on(&[Flavour::Rust], LONG));
+    }
     tests
 }
 
@@ -51,4 +54,10 @@ scenarios! {
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,
+}
+
+// Those that take many minutes: `make test-long`.
+scenarios! {
+    LONG:
+    objects::a_token_is_renewed_while_its_pod_runs,
 }

@@ -5,7 +5,7 @@ use crate::{
     base::{Tasks, chain},
     config::KubeletConfig,
     cri::{CriError, RuntimeClient, v1},
-    host::{Machine, cgroup::Cgroups, proc},
+    host::{Machine, Slices, cgroup::Cgroups, proc},
     resources::{
         CpuEnforcement,
         cm::{
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use anyhow::Context as _;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// How often a runtime that does not answer is asked for its driver.
 const TRIES: usize = 3;
@@ -32,14 +32,10 @@ pub(super) async fn start(
         return Ok(ContainerManager::off());
     }
     let driver = driver(&stores.runtime, config.cgroups.driver).await?;
-    if driver == CgroupDriver::Systemd {
-        tracing::warn!(
-            cgroupDriver = driver.as_str(),
-            "The kubelet does not make cgroups with this driver yet; they are left to the runtime"
-        );
-        return Ok(ContainerManager::off());
-    }
-    let node = node_cgroups(config, &stores.machine, driver, cpu);
+    let node = NodeCgroups {
+        slices: (driver == CgroupDriver::Systemd).then(|| Slices::new(Arc::default())),
+        ..node_cgroups(config, &stores.machine, cpu)
+    };
     let metrics = CgroupMetrics::new(&stores.metrics);
     let (events, active) = (stores.events.clone(), active_pods(stores));
     let (v2, plain) = (stores.machine.cgroup_v2, stores.cgroup_dir.clone());
@@ -125,12 +121,7 @@ fn active_pods(stores: &Stores) -> ActivePods {
     })
 }
 
-fn node_cgroups(
-    config: &KubeletConfig,
-    machine: &Machine,
-    driver: CgroupDriver,
-    cpu: CpuEnforcement,
-) -> NodeCgroups {
+fn node_cgroups(config: &KubeletConfig, machine: &Machine, cpu: CpuEnforcement) -> NodeCgroups {
     let cgroups = &config.cgroups;
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let (_, most_threads) = proc::thread_counts();
@@ -146,7 +137,7 @@ fn node_cgroups(
     NodeCgroups {
         node_name: config.node_name.clone(),
         root: cgroups.root.clone(),
-        driver,
+        slices: None,
         pods: if cgroups.enforce_pods {
             allocatable
         } else {

@@ -23,6 +23,8 @@ pub mod profile;
 pub mod remove;
 mod service_manager;
 mod confined;
+mod system_bus;
+mod systemd;
 pub mod terminal;
 
 pub use address::own_address;
@@ -36,6 +38,10 @@ pub use machine::{
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;
 pub use service_manager::ServiceManager;
+pub use system_bus::{BusError, SystemBus};
+#[cfg(test)]
+pub(crate) use systemd::fake as systemd_fake;
+pub use systemd::{PropertyValue, Slices, UnitProperty};
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ mod parse;
 mod path;
 mod read;
 mod settings;
+mod slice;
 mod walk;
 mod writer;
 

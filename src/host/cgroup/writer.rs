@@ -61,6 +61,12 @@ impl Cgroups {
         self.hierarchies.has(controller)
     }
 
+    /// Whether anything of a cgroup is there.
+    pub fn exists(&self, path: &CgroupPath) -> bool {
+        let mut points = self.hierarchies.points().into_iter();
+        points.any(|point| path.under(point).is_dir())
+    }
+
     /// Checks that a cgroup is there as a whole.
     ///
     /// # Errors

@@ -1,20 +1,39 @@
 //! Cgroups by name: creates, limits and removes them with one of the drivers. Blocking.
 
 use super::{CgroupDriver, CgroupMetrics, CgroupName};
-use crate::host::cgroup::{CgroupPath, Cgroups, Settings};
+use crate::host::{
+    Slices,
+    cgroup::{CgroupPath, Cgroups, Settings},
+};
 use std::{collections::BTreeSet, io};
+
+/// The slice of which all others are parts.
+const ROOT_SLICE: &str = "-.slice";
 
 /// The cgroups below the root of the node, by name.
 pub(super) struct CgroupManager {
     pub(super) cgroups: Cgroups,
-    pub(super) driver: CgroupDriver,
+    /// With the driver `systemd`, which has to know of every cgroup and its limits: it sets them again on its own.
+    pub(super) slices: Option<Slices>,
     pub(super) metrics: CgroupMetrics,
 }
 
 impl CgroupManager {
+    pub(super) fn driver(&self) -> CgroupDriver {
+        if self.slices.is_some() {
+            CgroupDriver::Systemd
+        } else {
+            CgroupDriver::Cgroupfs
+        }
+    }
+
     pub(super) fn path(&self, name: &CgroupName) -> io::Result<CgroupPath> {
-        let path = name.path(self.driver);
+        let path = name.path(self.driver());
         path.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+    }
+
+    fn slice_of(&self, name: &CgroupName) -> Option<(&Slices, String)> {
+        Some((self.slices.as_ref()?, name.slices().pop()?))
     }
 
     pub(super) fn exists(&self, name: &CgroupName) -> bool {
@@ -25,14 +44,28 @@ impl CgroupManager {
     /// Creates a cgroup; one that is there stays as it is.
     pub(super) fn create(&self, name: &CgroupName) -> io::Result<()> {
         let path = self.path(name)?;
-        self.metrics.timed("create", || self.cgroups.create(&path))
+        self.metrics.timed("create", || {
+            if let Some((slices, slice)) = self.slice_of(name) {
+                let above = name.slices().into_iter().rev().nth(1);
+                let parent = above.as_deref().unwrap_or(ROOT_SLICE);
+                slices.create(&slice, parent, self.cgroups.is_v2())?;
+            }
+            self.cgroups.create(&path)
+        })
     }
 
     /// Limits a cgroup that is there.
     pub(super) fn update(&self, name: &CgroupName, settings: &Settings) -> io::Result<()> {
         let path = self.path(name)?;
-        self.metrics
-            .timed("update", || self.cgroups.set(&path, settings))
+        self.metrics.timed("update", || {
+            let mut settings = settings.clone();
+            if let Some((slices, slice)) = self.slice_of(name) {
+                let version = slices.version()?;
+                let properties = settings.slice_properties(self.cgroups.is_v2(), version);
+                slices.set(&slice, properties)?;
+            }
+            self.cgroups.set(&path, &settings)
+        })
     }
 
     /// Ends what runs in a cgroup and removes it.
@@ -46,14 +79,21 @@ impl CgroupManager {
                 "Killed all unwanted processes from cgroup"
             );
         }
-        self.metrics.timed("destroy", || self.cgroups.remove(&path))
+        self.metrics.timed("destroy", || {
+            if let Some((slices, slice)) =
+                self.slice_of(name).filter(|_| self.cgroups.exists(&path))
+            {
+                slices.stop(&slice)?;
+            }
+            self.cgroups.remove(&path)
+        })
     }
 
     /// The names right below a cgroup, in any hierarchy.
     pub(super) fn children(&self, name: &CgroupName) -> io::Result<BTreeSet<CgroupName>> {
         let path = self.path(name)?;
         let below = self.cgroups.children(&path)?.into_iter();
-        let below = below.map(|child| match self.driver {
+        let below = below.map(|child| match self.driver() {
             CgroupDriver::Cgroupfs => name.child(&child),
             CgroupDriver::Systemd => CgroupName::of_systemd(&child),
         });

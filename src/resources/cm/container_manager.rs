@@ -7,7 +7,10 @@ use super::{
 };
 use crate::{
     base::{chain, with_own_files},
-    host::cgroup::{Cgroups, Settings},
+    host::{
+        Slices,
+        cgroup::{Cgroups, Settings},
+    },
     model::{Pod, PodExt, PodUid},
     resources::{QosClass, pod_qos},
     state::events::{EventRecorder, ObjectRef},
@@ -42,14 +45,14 @@ pub struct Reserved {
 }
 
 /// What the cgroups of a node are made from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeCgroups {
     /// The node's name, for events.
     pub node_name: String,
     /// `cgroupRoot`.
     pub root: String,
-    /// Who makes cgroups.
-    pub driver: CgroupDriver,
+    /// With the driver `systemd`: who makes them.
+    pub slices: Option<Slices>,
     /// What all pods together may use.
     pub pods: NodeAmounts,
     /// The CPUs of the node, as the kernel lists them.
@@ -110,17 +113,19 @@ impl ContainerManager {
         active_pods: ActivePods,
     ) -> anyhow::Result<Self> {
         let root = CgroupName::of_cgroupfs(&node.root);
-        let path = root.path(CgroupDriver::Cgroupfs)?;
-        cgroups
+        let manager = CgroupManager {
+            cgroups,
+            slices: node.slices.clone(),
+            metrics,
+        };
+        let path = manager.path(&root)?;
+        manager
+            .cgroups
             .validate(&path)
             .context("invalid configuration: cgroupRoot")?;
         tracing::info!(cgroupRoot = %path, "Container manager verified user specified cgroup-root exists");
         let inner = Inner {
-            manager: CgroupManager {
-                cgroups,
-                driver: node.driver,
-                metrics,
-            },
+            manager,
             all_pods: root.child(ALL_PODS),
             node,
             active_pods,
@@ -235,7 +240,7 @@ impl Inner {
 
     fn pod_name(&self, pod: &Pod) -> anyhow::Result<CgroupName> {
         let uid = pod.uid();
-        let taken = self.node.driver == CgroupDriver::Systemd && uid.as_str().contains('_');
+        let taken = self.manager.driver() == CgroupDriver::Systemd && uid.as_str().contains('_');
         anyhow::ensure!(
             !taken,
             "the UID {uid} has an underscore, which stands for a dash in slices"
@@ -312,7 +317,7 @@ impl Inner {
             if let Some(bytes) = settings.memory.filter(|_| self.node.memory_qos) {
                 settings.unified.insert("memory.min", bytes.to_string());
             }
-            let name = CgroupName::of(self.node.driver, cgroup);
+            let name = CgroupName::of(self.manager.driver(), cgroup);
             let path = self.manager.path(&name)?;
             let limited = self.manager.cgroups.validate(&path);
             if let Err(error) = limited.and_then(|()| self.manager.update(&name, &settings)) {

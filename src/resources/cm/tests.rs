@@ -5,7 +5,10 @@ use super::{
     wanted::{NodeAmounts, PodRules},
 };
 use crate::{
-    base::metrics::Metrics, host::cgroup::Cgroups, model::Pod, state::events::EventRecorder,
+    base::metrics::Metrics,
+    host::{Slices, cgroup::Cgroups, systemd_fake::FakeSystemd},
+    model::{Pod, PodUid},
+    state::events::EventRecorder,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -57,7 +60,11 @@ impl Tree {
 
     fn start(&self) -> anyhow::Result<ContainerManager> {
         let root = CgroupName::of_cgroupfs(&self.node.root);
-        let root = root.path(self.node.driver).unwrap();
+        let driver = match self.node.slices {
+            Some(_) => CgroupDriver::Systemd,
+            None => CgroupDriver::Cgroupfs,
+        };
+        let root = root.path(driver).unwrap();
         let pods = self.pods.clone();
         ContainerManager::start(
             self.node.clone(),
@@ -250,14 +257,57 @@ async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
     running.await.unwrap().unwrap();
 }
 
-#[test]
-fn slices_cannot_tell_an_underscore_from_a_dash() {
+/// A tree of the driver `systemd`.
+async fn sliced(fake: &FakeSystemd) -> Tree {
     let mut tree = Tree::new();
     for entry in fs::read_dir(tree.dir.path()).unwrap() {
         fs::create_dir(entry.unwrap().path().join("r.slice")).unwrap();
     }
-    tree.node.driver = CgroupDriver::Systemd;
-    let manager = tree.start().unwrap();
+    tree.node.slices = Some(Slices::new(fake.bus.clone()));
+    tree
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
+    let fake = FakeSystemd::start().await;
+    let tree = sliced(&fake).await;
+    let manager = tokio::task::block_in_place(|| tree.start()).unwrap();
+    let made = manager.ensure_exists(&pod("a-b", "1")).await.unwrap();
+    let slice = "r-kubepods-burstable-poda_b.slice";
+    let path = format!("/r.slice/r-kubepods.slice/r-kubepods-burstable.slice/{slice}");
+    assert_eq!((made.parent, made.refused), (path.clone(), None));
+    let units = fake.told.lock().units.clone();
+    let names: Vec<&str> = units.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "r-kubepods-besteffort.slice",
+            slice,
+            "r-kubepods-burstable.slice",
+            "r-kubepods.slice",
+        ]
+    );
+    assert!(units[slice]["Wants"].contains("r-kubepods-burstable.slice"));
+    assert_eq!(units[slice]["CPUShares"], "U64(1024)");
+    assert!(units["r-kubepods.slice"]["Wants"].contains("r.slice"));
+    assert_eq!(units["r-kubepods.slice"]["MemoryLimit"], "U64(1073741824)");
+    assert_eq!(tree.read(&format!("cpu{path}/cpu.shares")), "1024");
+    let found = manager.pods_with_cgroups().await.unwrap();
+    assert_eq!(found, [PodUid::from("a-b")].into());
+    // The same again changes nothing, so systemd is not bothered.
+    let calls = fake.told.lock().calls.len();
+    manager.ensure_exists(&pod("a-b", "1")).await.unwrap();
+    assert_eq!(fake.told.lock().calls.len(), calls);
+    manager.destroy(&"a-b".into()).await.unwrap();
+    assert!(!fake.told.lock().units.contains_key(slice));
+    assert!(!tree.is_there(&format!("cpu{path}")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_cannot_tell_an_underscore_from_a_dash() {
+    let fake = FakeSystemd::start().await;
+    let tree = sliced(&fake).await;
+    let manager = tokio::task::block_in_place(|| tree.start()).unwrap();
     let parent = |uid| manager.pod_cgroup_parent(&pod(uid, ""));
     let path =
         "/r.slice/r-kubepods.slice/r-kubepods-besteffort.slice/r-kubepods-besteffort-poda_b.slice";

@@ -1,0 +1,257 @@
+//! Slices of systemd: created, limited and removed. Blocking.
+
+use super::system_bus::{BusError, Object, SystemBus, answer};
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::runtime::Handle;
+use zbus::{Message, OwnedObjectPath, Variant};
+
+const MANAGER: Object = Object {
+    service: "org.freedesktop.systemd1",
+    path: "/org/freedesktop/systemd1",
+    interface: "org.freedesktop.systemd1.Manager",
+};
+/// How long systemd may take for one unit.
+const JOB_TIMEOUT: Duration = Duration::from_secs(30);
+/// What happens to a job that is there for the same unit.
+const REPLACE: &str = "replace";
+
+/// A property of a unit with its value, as systemd spells both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitProperty(pub &'static str, pub PropertyValue);
+
+/// The value of a property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropertyValue {
+    /// `b`.
+    Bool(bool),
+    /// `t`.
+    Number(u64),
+    /// `ay`.
+    Bytes(Vec<u8>),
+    /// `s`.
+    Text(String),
+    /// `as`.
+    Texts(Vec<String>),
+}
+
+impl From<&PropertyValue> for Variant<'static> {
+    fn from(value: &PropertyValue) -> Self {
+        match value.clone() {
+            PropertyValue::Bool(value) => value.into(),
+            PropertyValue::Number(value) => value.into(),
+            PropertyValue::Bytes(value) => value.into(),
+            PropertyValue::Text(value) => value.into(),
+            PropertyValue::Texts(value) => value.into(),
+        }
+    }
+}
+
+/// The properties of a unit that a call carries.
+fn variants(properties: &[UnitProperty]) -> Vec<(&'static str, Variant<'static>)> {
+    let pairs = properties.iter();
+    pairs
+        .map(|UnitProperty(name, value)| (*name, value.into()))
+        .collect()
+}
+
+/// The slices that systemd keeps for the kubelet; cheap to clone. Its methods block: they must not be called on a
+/// thread that runs tasks.
+#[derive(Clone, Debug)]
+pub struct Slices(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bus: Arc<SystemBus>,
+    runtime: Handle,
+    version: OnceLock<u32>,
+    /// What systemd was given last: it writes a file for each property, so nothing is sent twice.
+    given: Mutex<HashMap<String, Vec<UnitProperty>>>,
+}
+
+impl Slices {
+    /// Slices of the systemd on this bus. Has to be called within a runtime of tasks.
+    pub fn new(bus: Arc<SystemBus>) -> Self {
+        Self(Arc::new(Inner {
+            bus,
+            runtime: Handle::current(),
+            version: OnceLock::new(),
+            given: Mutex::default(),
+        }))
+    }
+
+    /// The version of systemd; 0 if it does not say one.
+    ///
+    /// # Errors
+    /// systemd cannot be reached.
+    pub fn version(&self) -> Result<u32, BusError> {
+        if let Some(version) = self.0.version.get() {
+            return Ok(*version);
+        }
+        let text = self.0.bus.property::<String>(MANAGER, "Version");
+        let version = parse_version(&self.0.runtime.block_on(text)?);
+        Ok(*self.0.version.get_or_init(|| version))
+    }
+
+    /// Creates a slice below another; one that is there stays as it is.
+    ///
+    /// # Errors
+    /// systemd cannot be reached, refuses, or does not get it done in time.
+    pub fn create(&self, name: &str, parent: &str, v2: bool) -> Result<(), BusError> {
+        self.0.given.lock().remove(name);
+        let properties = variants(&of_new_slice(name, parent, v2));
+        let none: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
+        let body = (name, REPLACE, properties, none);
+        match self.0.run_job(name, "StartTransientUnit", &body) {
+            Err(error) if error.is("UnitExists") => Ok(()),
+            Err(error) => {
+                self.0.reset_failed(name);
+                Err(error)
+            }
+            Ok(result) if result == "done" => Ok(()),
+            Ok(result) => {
+                self.0.reset_failed(name);
+                Err(BusError::Refused {
+                    name: "Job".to_owned(),
+                    message: format!("error creating systemd unit `{name}`: got `{result}`"),
+                })
+            }
+        }
+    }
+
+    /// Sets properties of a slice until the next boot; what systemd was given before is not sent again.
+    ///
+    /// # Errors
+    /// systemd cannot be reached, or refuses.
+    pub fn set(&self, name: &str, properties: Vec<UnitProperty>) -> Result<(), BusError> {
+        if self.0.given.lock().get(name) == Some(&properties) {
+            return Ok(());
+        }
+        let body = (name, true, variants(&properties));
+        let set = self.0.bus.call(MANAGER, "SetUnitProperties", &body);
+        self.0.runtime.block_on(set)?;
+        self.0.given.lock().insert(name.to_owned(), properties);
+        Ok(())
+    }
+
+    /// Stops a slice and all units in it; one that is not there is stopped.
+    ///
+    /// # Errors
+    /// systemd cannot be reached, or does not get it done in time.
+    pub fn stop(&self, name: &str) -> Result<(), BusError> {
+        self.0.given.lock().remove(name);
+        match self.0.run_job(name, "StopUnit", &(name, REPLACE)) {
+            Ok(result) if result != "done" => {
+                tracing::warn!(
+                    unit = name,
+                    result,
+                    "Cannot remove a unit of systemd properly"
+                );
+            }
+            Err(error) if !matches!(error, BusError::Refused { .. }) => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        self.0.reset_failed(name);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Calls a method that starts a job and waits for the job's result.
+    fn run_job<B: serde::Serialize + zbus::DynamicType>(
+        &self,
+        unit: &str,
+        method: &'static str,
+        body: &B,
+    ) -> Result<String, BusError> {
+        self.runtime.block_on(async {
+            // Without it systemd says nothing about jobs; it is enough once per connection.
+            self.bus
+                .call(MANAGER, "Subscribe", &())
+                .await
+                .map(drop)
+                .or_else(subscribed)?;
+            // Before the call: the job may be done before its answer is read.
+            let ended = self.bus.signals(MANAGER, "JobRemoved").await?;
+            let job: OwnedObjectPath = answer(&self.bus.call(MANAGER, method, body).await?)?;
+            let results = ended.filter_map(|message| std::future::ready(result_of(&message, &job)));
+            let mut results = std::pin::pin!(results);
+            match tokio::time::timeout(JOB_TIMEOUT, results.next()).await {
+                Ok(Some(result)) => Ok(result),
+                Ok(None) => Err(BusError::Connection(zbus::Error::InvalidReply)),
+                Err(_) => Err(BusError::Refused {
+                    name: "Timeout".to_owned(),
+                    message: format!("Timeout waiting for systemd to end a job of {unit}"),
+                }),
+            }
+        })
+    }
+
+    /// systemd forgets a unit only when it did not fail, or its failure was read.
+    fn reset_failed(&self, name: &str) {
+        let body = (name,);
+        let reset = self.bus.call(MANAGER, "ResetFailedUnit", &body);
+        // A unit that did not fail is not known any more: that is what is wanted.
+        let _ = self.runtime.block_on(reset);
+    }
+}
+
+fn subscribed(error: BusError) -> Result<(), BusError> {
+    if error.is("AlreadySubscribed") {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
+/// The result of a job, if the signal is about it.
+fn result_of(signal: &Message, job: &OwnedObjectPath) -> Option<String> {
+    let (_, of, _, result): (u32, OwnedObjectPath, String, String) = answer(signal).ok()?;
+    (of == *job).then_some(result)
+}
+
+/// What a slice is created with: everything is accounted for from the start, and it is not stopped before its
+/// containers at the end of the machine.
+fn of_new_slice(name: &str, parent: &str, v2: bool) -> Vec<UnitProperty> {
+    let accounting = [
+        "MemoryAccounting",
+        "CPUAccounting",
+        if v2 {
+            "IOAccounting"
+        } else {
+            "BlockIOAccounting"
+        },
+        "TasksAccounting",
+    ];
+    let mut properties = vec![
+        UnitProperty(
+            "Description",
+            PropertyValue::Text(format!("Pods of the kubelet in {name}")),
+        ),
+        UnitProperty("Wants", PropertyValue::Texts(vec![parent.to_owned()])),
+    ];
+    properties.extend(accounting.map(|name| UnitProperty(name, PropertyValue::Bool(true))));
+    properties.push(UnitProperty(
+        "DefaultDependencies",
+        PropertyValue::Bool(false),
+    ));
+    properties
+}
+
+/// The number in `v252.5-2` and the like.
+fn parse_version(text: &str) -> u32 {
+    let text = text.trim_start_matches(['"', 'v']);
+    let digits = text.split(|c: char| !c.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+pub(crate) mod fake;

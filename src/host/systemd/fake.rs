@@ -1,0 +1,189 @@
+//! A systemd that keeps units in memory, on a bus of its own.
+
+use super::super::system_bus::SystemBus;
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, sync::Arc};
+use zbus::{
+    Guid, ObjectPath, OwnedVariant, connection, fdo, interface, object_server::SignalEmitter,
+};
+
+type Properties = Vec<(String, OwnedVariant)>;
+
+/// What it was told, and what it is to answer.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Calls with the unit, and the properties as text.
+    pub(crate) calls: Vec<String>,
+    /// The units that are there, with their properties.
+    pub(crate) units: BTreeMap<String, BTreeMap<String, String>>,
+    /// The result of the next job, if it is not done.
+    pub(crate) result: Option<&'static str>,
+    /// Whether the next job never ends.
+    pub(crate) silent: bool,
+    jobs: u32,
+}
+
+/// The fake; it ends with its directory.
+pub(crate) struct FakeSystemd {
+    pub(crate) told: Arc<Mutex<Told>>,
+    pub(crate) bus: Arc<SystemBus>,
+    connections: Arc<Mutex<Vec<zbus::Connection>>>,
+    _directory: tempfile::TempDir,
+}
+
+impl FakeSystemd {
+    pub(crate) async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bus");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let told = Arc::new(Mutex::new(Told::default()));
+        let connections = Arc::new(Mutex::new(Vec::new()));
+        let (shared, kept) = (told.clone(), connections.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let manager = Manager(shared.clone());
+                let served = connection::Builder::unix_stream(stream.into_std().unwrap())
+                    .server(Guid::generate())
+                    .p2p()
+                    .serve_at("/org/freedesktop/systemd1", manager)
+                    .build();
+                if let Ok(connection) = served.await {
+                    kept.lock().push(connection);
+                }
+            }
+        });
+        let address = format!("unix:path={}", path.display());
+        Self {
+            told,
+            bus: Arc::new(SystemBus::at(address)),
+            connections,
+            _directory: directory,
+        }
+    }
+
+    /// Cuts every connection.
+    pub(crate) async fn disconnect(&self) {
+        let connections = std::mem::take(&mut *self.connections.lock());
+        for connection in connections {
+            connection.close().await.unwrap();
+        }
+    }
+}
+
+struct Manager(Arc<Mutex<Told>>);
+
+fn shown(properties: &Properties) -> Vec<(String, String)> {
+    let pairs = properties.iter();
+    pairs
+        .map(|(name, value)| (name.clone(), format!("{:?}", **value)))
+        .collect()
+}
+
+impl Manager {
+    /// A job that ends at once: its signal goes out before the answer that names it.
+    async fn job(&self, emitter: &SignalEmitter<'_>, unit: &str) -> ObjectPath<'static> {
+        let (number, result) = {
+            let mut told = self.0.lock();
+            told.jobs += 1;
+            let silent = std::mem::take(&mut told.silent);
+            let result = told.result.take().unwrap_or("done");
+            (told.jobs, (!silent).then_some(result))
+        };
+        let path = ObjectPath::try_from(format!("/org/freedesktop/systemd1/job/{number}")).unwrap();
+        if let Some(result) = result {
+            let emitted = Self::job_removed(emitter, number, path.clone(), unit, result);
+            emitted.await.unwrap();
+        }
+        path
+    }
+}
+
+#[interface(name = "org.freedesktop.systemd1.Manager")]
+impl Manager {
+    fn subscribe(&self) {}
+
+    #[zbus(property)]
+    fn version(&self) -> String {
+        "252.39-1~deb12u1".to_owned()
+    }
+
+    async fn start_transient_unit(
+        &self,
+        name: String,
+        mode: String,
+        properties: Properties,
+        _aux: Vec<(String, Properties)>,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+    ) -> Result<ObjectPath<'static>, Error> {
+        {
+            let mut told = self.0.lock();
+            told.calls.push(format!("start {name} {mode}"));
+            if told.units.contains_key(&name) {
+                return Err(Error::UnitExists(format!(
+                    "Unit {name} was already loaded."
+                )));
+            }
+            let properties = shown(&properties).into_iter().collect();
+            told.units.insert(name.clone(), properties);
+        }
+        Ok(self.job(&emitter, &name).await)
+    }
+
+    async fn stop_unit(
+        &self,
+        name: String,
+        mode: String,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+    ) -> Result<ObjectPath<'static>, Error> {
+        {
+            let mut told = self.0.lock();
+            told.calls.push(format!("stop {name} {mode}"));
+            if told.units.remove(&name).is_none() {
+                return Err(Error::NoSuchUnit(format!("Unit {name} not loaded.")));
+            }
+        }
+        Ok(self.job(&emitter, &name).await)
+    }
+
+    fn set_unit_properties(
+        &self,
+        name: String,
+        runtime: bool,
+        properties: Properties,
+    ) -> Result<(), Error> {
+        let mut told = self.0.lock();
+        let until = if runtime { "runtime" } else { "for good" };
+        let texts = shown(&properties);
+        let pairs: Vec<_> = texts
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        told.calls
+            .push(format!("set {name} {until} {}", pairs.join(" ")));
+        let Some(unit) = told.units.get_mut(&name) else {
+            return Err(Error::NoSuchUnit(format!("Unit {name} not found.")));
+        };
+        unit.extend(texts);
+        Ok(())
+    }
+
+    fn reset_failed_unit(&self, name: String) -> fdo::Result<()> {
+        Err(fdo::Error::Failed(format!("Unit {name} not loaded.")))
+    }
+
+    #[zbus(signal)]
+    async fn job_removed(
+        emitter: &SignalEmitter<'_>,
+        id: u32,
+        job: ObjectPath<'_>,
+        unit: &str,
+        result: &str,
+    ) -> zbus::Result<()>;
+}
+
+#[derive(Debug, zbus::DBusError)]
+#[zbus(prefix = "org.freedesktop.systemd1")]
+enum Error {
+    UnitExists(String),
+    NoSuchUnit(String),
+}

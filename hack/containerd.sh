@@ -13,7 +13,8 @@
 # IMAGES names the directory of image tars (default: target/images). CONTAINERD_DIR names a directory
 # with another containerd, its shim and ctr, 1.6 or newer (default: those on PATH). MESSAGE_LIMIT is
 # the largest reply in bytes that it sends. REGISTRIES names a directory of hosts.toml files, one directory per
-# registry. HANDLER names one more runtime handler beside runc. `start` reads all of them.
+# registry. HANDLER names one more runtime handler beside runc. CGROUP_DRIVER=systemd makes it use that driver.
+# `start` reads all of them.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -86,6 +87,7 @@ config_of_handlers() {
     for handler in runc ${HANDLER:-}; do
         printf '    [plugins."%s".containerd.runtimes.%s]\n      runtime_type = "io.containerd.runc.v2"\n' "$1" "$handler"
         printf '      [plugins."%s".containerd.runtimes.%s.options]\n        Root = "%s/runc"\n' "$1" "$handler" "$dir"
+        [[ ${CGROUP_DRIVER:-} != systemd ]] || printf '        SystemdCgroup = true\n'
     done
 }
 

@@ -118,11 +118,13 @@ def crictl(endpoint, *args):
 
 def started(endpoint, wanted):
     """Names by id, once all containers run."""
-    for _ in range(300):
+    # Emulated machines are slow.
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
         found = json.loads(crictl(endpoint, "ps", "-o", "json"))["containers"]
         if len(found) == wanted:
             break
-        time.sleep(0.2)
+        time.sleep(0.5)
     else:
         sys.exit(f"{len(found)} of {wanted} containers run")
     names = {}

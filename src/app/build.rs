@@ -2,7 +2,7 @@
 
 use super::{
     Periods, cgroups, cluster_node, cluster_pods, eviction, images, introspect::Live, logs, memory,
-    node, probes, sources, user_ids,
+    node, probes, shutdown, sources, user_ids,
 };
 use crate::{
     apiserver::{
@@ -34,7 +34,7 @@ use crate::{
     pods::sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    resources::{CpuEnforcement, NodeFacts, cm::ContainerManager},
+    resources::{NodeFacts, cm::ContainerManager},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
@@ -43,6 +43,7 @@ use crate::{
     state::events::EventRecorder,
     state::node_object::{HostIps, NodeObjectWriter},
     state::node_pressure::NodePressureWriter,
+    state::node_shutdown::NodeShutdownWriter,
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
     state::pod_manager::{PodChanges, PodManagerWriter},
@@ -68,6 +69,8 @@ pub struct Stores {
     pub(super) node_object: NodeObjectWriter,
     /// What the node is short of.
     pub(super) pressure: NodePressureWriter,
+    /// Whether the machine is going down.
+    pub(super) shutting_down: NodeShutdownWriter,
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
@@ -132,6 +135,7 @@ impl Stores {
             api,
             node_object: NodeObjectWriter::default(),
             pressure: NodePressureWriter::default(),
+            shutting_down: NodeShutdownWriter::default(),
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
@@ -245,11 +249,18 @@ pub(super) async fn start(
         )?,
         app_armor: stores.machine.app_armor,
         pressure: stores.pressure.subscribe(),
+        shutting_down: stores.shutting_down.subscribe(),
         features: features.clone(),
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
-    let cgroups = cgroups::start(config, &stores, cpu_enforcement(config, &stores), tasks).await?;
+    let cgroups = cgroups::start(
+        config,
+        &stores,
+        cgroups::cpu_enforcement(config, &stores.machine),
+        tasks,
+    )
+    .await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let shared = Shared {
@@ -331,6 +342,7 @@ pub(super) async fn start(
         images: stores.images.clone(),
         state: state.clone(),
         pressure: stores.pressure.subscribe(),
+        shutting_down: stores.shutting_down.subscribe(),
         machine: stores.machine.clone(),
         metrics: stores.metrics.clone(),
     };
@@ -395,6 +407,13 @@ pub(super) async fn start(
         events: stores.events,
         pressure: stores.pressure,
     };
+    let going_down = shutdown::Parts {
+        pods: deps.pods.clone(),
+        workers: workers.clone(),
+        events: deps.events.clone(),
+        shutting_down: stores.shutting_down,
+    };
+    shutdown::start(config, going_down, &stores.metrics, tasks);
     eviction::start(config, deps, &stores.metrics, tasks);
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
@@ -431,17 +450,6 @@ struct Shared {
     cgroups: ContainerManager,
     services: Services,
     runtime_classes: RuntimeClasses,
-}
-
-fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
-    let period = config.containers.cpu_cfs_quota_period.as_micros();
-    CpuEnforcement {
-        cfs_quota: config.containers.cpu_cfs_quota,
-        period_microseconds: i64::try_from(period).unwrap_or(100_000),
-        oom_group: stores.machine.cgroup_v2
-            && config.effective.single_process_oom_kill != Some(true),
-        no_swap: stores.machine.limits_swap && !config.limited_swap(),
-    }
 }
 
 fn runtime_manager(
@@ -487,7 +495,7 @@ fn runtime_manager(
             cluster_dns: config.dns.cluster_dns.clone(),
             cluster_domain: config.dns.cluster_domain.clone(),
             seccomp_default: containers.seccomp_default,
-            cpu: cpu_enforcement(config, stores),
+            cpu: cgroups::cpu_enforcement(config, &stores.machine),
             node: shared.node,
             host_ips: shared.host_ips,
         },

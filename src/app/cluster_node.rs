@@ -22,6 +22,7 @@ use crate::{
         events::{EventRecorder, ObjectRef},
         node_object::NodeObjectWriter,
         node_pressure::NodePressureReader,
+        node_shutdown::NodeShutdownReader,
     },
 };
 use anyhow::Context as _;
@@ -54,6 +55,7 @@ pub(super) struct Parts {
     pub(super) images: ImageClient,
     pub(super) state: RuntimeStateReader,
     pub(super) pressure: NodePressureReader,
+    pub(super) shutting_down: NodeShutdownReader,
     pub(super) machine: host::Machine,
     pub(super) metrics: Metrics,
 }
@@ -97,6 +99,7 @@ pub(super) async fn start(
         runtime,
         state: parts.state,
         pressure: parts.pressure,
+        shutting_down: parts.shutting_down,
         own_ip: own_address,
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))

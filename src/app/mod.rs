@@ -25,6 +25,7 @@ mod process_metrics;
 mod probes;
 mod https;
 mod service;
+mod shutdown;
 mod sources;
 mod stats;
 mod user_ids;

@@ -13,6 +13,7 @@ pub mod cgroup;
 mod disk_usage;
 pub mod files;
 mod identity;
+mod logind;
 mod machine;
 pub mod memory;
 pub mod mount;
@@ -31,6 +32,7 @@ pub use address::own_address;
 pub use confined::{Shown, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage};
 pub use identity::Identity;
+pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};
 pub use machine::{
     FilesystemSpace, FilesystemUsage, Machine, filesystem_bytes, filesystem_space,
     filesystem_usage, huge_pages, parse_cpu_list, parse_mem_total,

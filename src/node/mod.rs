@@ -10,4 +10,6 @@ pub mod node_manager;
 pub mod lease;
 pub mod event_sink;
 pub mod reclaim;
+mod active_pods;
 pub mod eviction;
+pub mod shutdown;

@@ -15,6 +15,7 @@ use crate::{
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObjectWriter,
     state::node_pressure::NodePressureReader,
+    state::node_shutdown::NodeShutdownReader,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
@@ -44,6 +45,8 @@ pub struct Deps {
     pub state: RuntimeStateReader,
     /// What the node is short of.
     pub pressure: NodePressureReader,
+    /// Whether the machine is going down.
+    pub shutting_down: NodeShutdownReader,
     /// The address of the default route.
     pub own_ip: fn() -> Option<IpAddr>,
     /// Whether a volume of an earlier kubelet's plugins may be mounted. Blocking.
@@ -122,6 +125,7 @@ impl NodeManager {
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
                 Ok(()) = self.deps.pressure.changed() => {}
+                Ok(()) = self.deps.shutting_down.changed() => {}
                 () = sleep_until(wake) => {}
             }
         }
@@ -314,7 +318,10 @@ impl NodeManager {
 
     fn generate(&mut self, known: &Node, volumes_mounted: bool) -> Generated {
         let runtime = self.deps.runtime.borrow_and_update().clone();
-        let problems = problems(&mut self.deps.state);
+        let mut problems = problems(&mut self.deps.state);
+        if *self.deps.shutting_down.borrow_and_update() {
+            problems.push("node is shutting down".to_owned());
+        }
         node_status::generate(
             known,
             &Facts {

@@ -1,11 +1,13 @@
-//! A systemd that keeps units in memory, on a bus of its own.
+//! A systemd that keeps units in memory, and a logind, on a bus of their own.
 
 use super::super::system_bus::SystemBus;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, io::PipeReader, path::PathBuf, sync::Arc};
 use zbus::{
     Guid, ObjectPath, OwnedVariant, connection, fdo, interface, object_server::SignalEmitter,
 };
+
+const LOGIN: &str = "/org/freedesktop/login1";
 
 type Properties = Vec<(String, OwnedVariant)>;
 
@@ -21,6 +23,12 @@ pub(crate) struct Told {
     /// Whether the next job never ends.
     pub(crate) silent: bool,
     jobs: u32,
+    /// How long logind waits for locks, microseconds.
+    pub(crate) inhibit_delay: u64,
+    /// Where a reload finds that time.
+    pub(crate) logind_config: Option<PathBuf>,
+    /// The other ends of the locks that were given.
+    pub(crate) locks: Vec<PipeReader>,
 }
 
 /// The fake; it ends with its directory.
@@ -46,6 +54,7 @@ impl FakeSystemd {
                     .server(Guid::generate())
                     .p2p()
                     .serve_at("/org/freedesktop/systemd1", manager)
+                    .serve_at(LOGIN, Login(shared.clone()))
                     .build();
                 if let Ok(connection) = served.await {
                     kept.lock().push(connection);
@@ -58,6 +67,17 @@ impl FakeSystemd {
             bus: Arc::new(SystemBus::at(address)),
             connections,
             _directory: directory,
+        }
+    }
+
+    /// Announces that the machine goes down, or does not after all.
+    pub(crate) async fn prepare_for_shutdown(&self, begins: bool) {
+        let connections = self.connections.lock().clone();
+        for connection in connections {
+            let login = connection.object_server().interface::<_, Login>(LOGIN);
+            let login = login.await.unwrap();
+            let emitter = login.signal_emitter();
+            Login::prepare_for_shutdown(emitter, begins).await.unwrap();
         }
     }
 
@@ -167,6 +187,24 @@ impl Manager {
         Ok(())
     }
 
+    fn kill_unit(&self, name: String, whom: String, signal: i32) {
+        let mut told = self.0.lock();
+        told.calls.push(format!("kill {name} {whom} {signal}"));
+        let file = told
+            .logind_config
+            .as_ref()
+            .map(|dir| dir.join("99-kubelet.conf"));
+        let text = file
+            .and_then(|file| std::fs::read_to_string(file).ok())
+            .unwrap_or_default();
+        let seconds = text
+            .lines()
+            .find_map(|line| line.strip_prefix("InhibitDelayMaxSec="));
+        if let Some(seconds) = seconds {
+            told.inhibit_delay = seconds.parse::<u64>().unwrap() * 1_000_000;
+        }
+    }
+
     fn reset_failed_unit(&self, name: String) -> fdo::Result<()> {
         Err(fdo::Error::Failed(format!("Unit {name} not loaded.")))
     }
@@ -179,6 +217,27 @@ impl Manager {
         unit: &str,
         result: &str,
     ) -> zbus::Result<()>;
+}
+
+struct Login(Arc<Mutex<Told>>);
+
+#[interface(name = "org.freedesktop.login1.Manager")]
+impl Login {
+    #[zbus(property, name = "InhibitDelayMaxUSec")]
+    fn inhibit_delay_max_usec(&self) -> u64 {
+        self.0.lock().inhibit_delay
+    }
+
+    fn inhibit(&self, what: String, who: String, _why: String, mode: String) -> zbus::OwnedFd {
+        let (ours, theirs) = std::io::pipe().unwrap();
+        let mut told = self.0.lock();
+        told.calls.push(format!("inhibit {what} {who} {mode}"));
+        told.locks.push(ours);
+        zbus::OwnedFd::from(std::os::fd::OwnedFd::from(theirs))
+    }
+
+    #[zbus(signal)]
+    async fn prepare_for_shutdown(emitter: &SignalEmitter<'_>, start: bool) -> zbus::Result<()>;
 }
 
 #[derive(Debug, zbus::DBusError)]

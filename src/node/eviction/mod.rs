@@ -15,6 +15,7 @@ pub mod observe;
 use crate::{
     base::{chain, metrics::Metrics},
     model::{Pod, PodExt, PodUid, reasons::event},
+    node::active_pods::active_pods,
     node::reclaim::Reclaim,
     node::stats::{Stats, api::PodStats},
     pods::pod_config::SourcesReadyReader,
@@ -264,15 +265,7 @@ impl EvictionManager {
     }
 
     fn active_pods(&self) -> Vec<Arc<Pod>> {
-        let workers = &self.deps.workers;
-        let mut pods = self.deps.pods.pods();
-        pods.retain(|pod| {
-            let uid = pod.uid();
-            !pod.is_terminal()
-                && workers.could_have_running_containers(&uid)
-                && !workers.is_pod_termination_requested(&uid)
-        });
-        pods
+        active_pods(&self.deps.pods, &self.deps.workers)
     }
 
     /// Evicts the pods that use more of the disk than they may.

@@ -103,6 +103,7 @@ struct World {
     node: NodeObject,
     state: watch::Sender<RuntimeState>,
     pressure: NodePressureWriter,
+    shutting_down: watch::Sender<bool>,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -130,8 +131,10 @@ impl World {
         });
         let (_, runtime) = watch::channel(RuntimeFacts::default());
         let pressure = NodePressureWriter::default();
+        let shutting_down = watch::Sender::new(false);
         let manager = NodeManager::new(Deps {
             pressure: pressure.subscribe(),
+            shutting_down: shutting_down.subscribe(),
             api: client,
             node: writer,
             events: events.clone(),
@@ -154,6 +157,7 @@ impl World {
             node,
             state,
             pressure,
+            shutting_down,
             task,
         }
     }
@@ -434,4 +438,22 @@ async fn what_the_node_is_short_of_is_reported_at_once() {
     let memory = all.find(|condition| condition["type"] == "MemoryPressure");
     assert_eq!(memory.unwrap()["reason"], "KubeletHasInsufficientMemory");
     assert_eq!(world.reasons().last(), Some(&"NodeHasInsufficientMemory"));
+}
+
+#[tokio::test]
+async fn a_node_that_goes_down_is_not_ready() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    world.shutting_down.send_replace(true);
+    world.until(|world| world.writes().len() == 2).await;
+    let sent = world.server.received();
+    let patch = sent.iter().find(|request| request.method == "PATCH");
+    let conditions = &patch.unwrap().body["status"]["conditions"];
+    let mut all = conditions.as_array().unwrap().iter();
+    let ready = all.find(|condition| condition["type"] == "Ready").unwrap();
+    assert_eq!(
+        (&ready["status"], &ready["message"]),
+        (&json!("False"), &json!("node is shutting down"))
+    );
+    assert_eq!(world.reasons().last(), Some(&"NodeNotReady"));
 }

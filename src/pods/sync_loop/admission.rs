@@ -29,6 +29,8 @@ pub struct NodeView<'a> {
     pub features: RuntimeFeatures,
     /// What the node is short of.
     pub pressure: NodePressure,
+    /// The machine is going down.
+    pub shutting_down: bool,
     /// The pod runs here: it has its place on the node.
     pub in_place: bool,
     /// The node as the API server has it, once that is known.
@@ -96,6 +98,10 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
         return fits;
     }
     app_armor::admit(pod, node.app_armor)?;
+    if node.shutting_down {
+        let message = "Pod was rejected as the node is shutting down.";
+        return Err(Rejection::new("NodeShutdown", message).into());
+    }
     fits
 }
 

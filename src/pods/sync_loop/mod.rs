@@ -29,6 +29,7 @@ use crate::{
     pods::pod_sync::{PodSync, syncer::UpdateKind},
     pods::pod_workers::{PodWorkers, UpdateOptions},
     state::node_pressure::NodePressureReader,
+    state::node_shutdown::NodeShutdownReader,
     state::pod_cache::PodCache,
     state::pod_history::Action,
     state::pod_manager::PodManagerWriter,
@@ -101,6 +102,8 @@ pub struct Admission {
     pub features: FeaturesReader,
     /// What the node is short of.
     pub pressure: NodePressureReader,
+    /// Whether the machine is going down.
+    pub shutting_down: NodeShutdownReader,
     /// The node as the API server has it, if there is one.
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }

@@ -67,6 +67,7 @@ impl SyncLoop {
             app_armor: admission.app_armor,
             features: *admission.features.borrow(),
             pressure: *admission.pressure.borrow(),
+            shutting_down: *admission.shutting_down.borrow(),
             in_place: runs,
             object: object.as_deref(),
             others: &others,

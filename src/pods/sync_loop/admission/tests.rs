@@ -9,6 +9,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
 fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'static str, String)> {
     let node = NodeView {
         pressure: NodePressure::default(),
+        shutting_down: false,
         sysctls: &Allowlist::new("6.1", &[]).unwrap(),
         app_armor,
         features: RuntimeFeatures {
@@ -80,6 +81,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
     ] {
         let view = NodeView {
             pressure: NodePressure::default(),
+            shutting_down: false,
             sysctls: &Allowlist::new("6.1", &[]).unwrap(),
             app_armor: false,
             features: RuntimeFeatures::default(),
@@ -237,6 +239,7 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             app_armor: true,
             features: RuntimeFeatures::default(),
             pressure,
+            shutting_down: false,
             in_place: false,
             object: None,
             others: &Others::default(),
@@ -254,5 +257,31 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             Ok(()),
             "it runs"
         );
+    }
+}
+
+#[test]
+fn a_node_that_goes_down_takes_no_pod() {
+    let rejection = Rejection::new(
+        "NodeShutdown",
+        "Pod was rejected as the node is shutting down.",
+    );
+    for priority in [0, 2_000_001_000] {
+        let (sysctls, others) = (Allowlist::new("6.1.0", &[]).unwrap(), Others::default());
+        let view = |shutting_down| NodeView {
+            sysctls: &sysctls,
+            app_armor: true,
+            features: RuntimeFeatures::default(),
+            pressure: NodePressure::default(),
+            shutting_down,
+            in_place: false,
+            object: None,
+            others: &others,
+        };
+        let metadata = json!({"annotations": {"kubernetes.io/config.source": "file"}});
+        let spec = json!({"containers": [{"name": "c"}], "priority": priority});
+        let pod = pod(metadata, spec);
+        assert_eq!(admit(&pod, &view(false)), Ok(()));
+        assert_eq!(admit(&pod, &view(true)), Err(rejection.clone().into()));
     }
 }

@@ -1,0 +1,44 @@
+//! The shutdown manager, from the configuration.
+
+use crate::{
+    base::{Tasks, metrics::Metrics},
+    config::KubeletConfig,
+    host::{LOGIND_CONFIG_DIRECTORY, Logind},
+    node::shutdown::{Deps, ShutdownManager, plan::phases},
+    pods::pod_workers::PodWorkers,
+    state::{events::EventRecorder, node_shutdown::NodeShutdownWriter, pod_manager::PodManager},
+};
+use std::sync::Arc;
+
+/// What is made elsewhere.
+pub(super) struct Parts {
+    pub(super) pods: PodManager,
+    pub(super) workers: PodWorkers,
+    pub(super) events: EventRecorder,
+    pub(super) shutting_down: NodeShutdownWriter,
+}
+
+/// Starts the task, unless pods are not to be stopped.
+pub(super) fn start(config: &KubeletConfig, parts: Parts, metrics: &Metrics, tasks: &mut Tasks) {
+    let phases = phases(&config.effective);
+    let gate = config.feature_gates.get("GracefulNodeShutdown");
+    if phases.is_empty() || gate == Some(&false) {
+        return;
+    }
+    let manager = ShutdownManager::new(
+        Deps {
+            node_name: config.node_name.clone(),
+            phases,
+            root: config.root_dir.clone(),
+            logind_config: LOGIND_CONFIG_DIRECTORY.into(),
+            logind: Logind::new(Arc::default()),
+            pods: parts.pods,
+            workers: parts.workers,
+            events: parts.events,
+            shutting_down: parts.shutting_down,
+            reports: config.kubeconfig.is_some(),
+        },
+        metrics,
+    );
+    tasks.spawn("node.shutdown", manager.run(tasks.shutdown()));
+}

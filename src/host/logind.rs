@@ -1,0 +1,90 @@
+//! The shutdown of the machine, as logind announces it and lets it be delayed.
+
+use super::system_bus::{BusError, Object, SystemBus, answer};
+use futures::{Stream, StreamExt as _};
+use std::{fs, io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
+
+const LOGIN: Object = Object {
+    service: "org.freedesktop.login1",
+    path: "/org/freedesktop/login1",
+    interface: "org.freedesktop.login1.Manager",
+};
+const SYSTEMD: Object = Object {
+    service: "org.freedesktop.systemd1",
+    path: "/org/freedesktop/systemd1",
+    interface: "org.freedesktop.systemd1.Manager",
+};
+const SIGHUP: i32 = 1;
+/// Where configurations of logind are added.
+pub const LOGIND_CONFIG_DIRECTORY: &str = "/etc/systemd/logind.conf.d";
+const CONFIG_FILE: &str = "99-kubelet.conf";
+
+/// A lock that delays the shutdown until it is dropped, or until logind does not wait any longer.
+#[derive(Debug)]
+pub struct InhibitLock(
+    // Closed with the lock.
+    #[allow(dead_code)] OwnedFd,
+);
+
+/// logind; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Logind(Arc<SystemBus>);
+
+impl Logind {
+    /// The one on this bus.
+    pub fn new(bus: Arc<SystemBus>) -> Self {
+        Self(bus)
+    }
+
+    /// How long logind waits for locks.
+    ///
+    /// # Errors
+    /// logind cannot be reached.
+    pub async fn inhibit_delay(&self) -> Result<Duration, BusError> {
+        let delay = self.0.property::<u64>(LOGIN, "InhibitDelayMaxUSec");
+        Ok(Duration::from_micros(delay.await?))
+    }
+
+    /// Takes a lock.
+    ///
+    /// # Errors
+    /// logind cannot be reached, or the machine is already going down.
+    pub async fn inhibit_shutdown(&self) -> Result<InhibitLock, BusError> {
+        let why = "Kubelet needs time to handle node shutdown";
+        let body = ("shutdown", "kubelet", why, "delay");
+        let reply = self.0.call(LOGIN, "Inhibit", &body).await?;
+        let lock: zbus::OwnedFd = answer(&reply)?;
+        Ok(InhibitLock(lock.into()))
+    }
+
+    /// Makes logind read its configuration again.
+    ///
+    /// # Errors
+    /// systemd cannot be reached.
+    pub async fn reload(&self) -> Result<(), BusError> {
+        let body = ("systemd-logind.service", "all", SIGHUP);
+        self.0.call(SYSTEMD, "KillUnit", &body).await.map(drop)
+    }
+
+    /// True when the machine begins to go down, false when that was cancelled. Ends with the connection.
+    ///
+    /// # Errors
+    /// logind cannot be reached.
+    pub async fn shutdowns(
+        &self,
+    ) -> Result<impl Stream<Item = bool> + Unpin + Send + use<>, BusError> {
+        let signals = self.0.signals(LOGIN, "PrepareForShutdown").await?;
+        Ok(signals.filter_map(|signal| std::future::ready(answer::<bool>(&signal).ok())))
+    }
+}
+
+/// Writes how long logind is to wait for locks, for its next [`Logind::reload`]. Blocking.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_inhibit_delay(directory: &Path, delay: Duration) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let seconds = delay.as_secs();
+    let text = format!("# Kubelet logind override\n[Login]\nInhibitDelayMaxSec={seconds}\n");
+    fs::write(directory.join(CONFIG_FILE), text)
+}

@@ -1,0 +1,190 @@
+//! Which pods stop when, and how long they have. Pure.
+
+use crate::{
+    config::kubelet_configuration::KubeletConfiguration,
+    model::{Pod, PodExt},
+};
+use std::{sync::Arc, time::Duration};
+
+/// The priority of pods without one.
+const DEFAULT_PRIORITY: i32 = 0;
+/// From this priority on pods are the system's.
+const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+/// The priority of pods that a manifest made.
+const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
+
+/// The time that pods from a priority on have to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// The lowest priority.
+    pub priority: i32,
+    /// Seconds.
+    pub grace: i64,
+}
+
+/// The phases of a shutdown, of the lowest priority first; none if pods are not to be stopped.
+pub fn phases(config: &KubeletConfiguration) -> Vec<Phase> {
+    let by_priority = config
+        .shutdown_grace_period_by_pod_priority
+        .iter()
+        .flatten();
+    let mut phases: Vec<Phase> = by_priority
+        .map(|period| Phase {
+            priority: period.priority.unwrap_or_default(),
+            grace: period.shutdown_grace_period_seconds.unwrap_or_default(),
+        })
+        .collect();
+    if phases.is_empty() {
+        let seconds = |period: Option<crate::base::GoDuration>| {
+            let seconds = period.unwrap_or_default().to_std().as_secs();
+            i64::try_from(seconds).unwrap_or(i64::MAX)
+        };
+        let total = seconds(config.shutdown_grace_period);
+        let critical = seconds(config.shutdown_grace_period_critical_pods);
+        if total > 0 && critical <= total {
+            phases = vec![
+                Phase {
+                    priority: DEFAULT_PRIORITY,
+                    grace: total - critical,
+                },
+                Phase {
+                    priority: SYSTEM_CRITICAL_PRIORITY,
+                    grace: critical,
+                },
+            ];
+        }
+    }
+    phases.sort_by_key(|phase| phase.priority);
+    phases
+}
+
+/// How long all phases take at the most.
+pub fn total(phases: &[Phase]) -> Duration {
+    let seconds = phases.iter().map(|phase| phase.grace.unsigned_abs());
+    Duration::from_secs(seconds.fold(0, u64::saturating_add))
+}
+
+/// The pods of each phase, without phases that have none. A pod belongs to the highest phase that it reaches, and to
+/// the lowest if it reaches none.
+pub fn groups(phases: &[Phase], pods: &[Arc<Pod>]) -> Vec<(Phase, Vec<Arc<Pod>>)> {
+    let phase_of = |pod: &Pod| {
+        let priority = priority(pod);
+        let reached = phases.iter().rposition(|phase| phase.priority <= priority);
+        reached.unwrap_or(0)
+    };
+    let group = |(index, phase): (usize, &Phase)| {
+        let pods = pods.iter().filter(|pod| phase_of(pod) == index);
+        (*phase, pods.cloned().collect::<Vec<_>>())
+    };
+    let groups = phases.iter().enumerate().map(group);
+    groups.filter(|(_, pods)| !pods.is_empty()).collect()
+}
+
+fn priority(pod: &Pod) -> i32 {
+    let given = pod.spec.as_ref().and_then(|spec| spec.priority);
+    let default = if pod.is_static() {
+        NODE_CRITICAL_PRIORITY
+    } else {
+        DEFAULT_PRIORITY
+    };
+    given.unwrap_or(default)
+}
+
+/// The grace of a pod in its phase, seconds.
+pub fn grace(pod: &Pod, phase: Phase) -> i64 {
+    pod.termination_grace_seconds().clamp(0, phase.grace.max(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn config(text: &str) -> KubeletConfiguration {
+        serde_yaml::from_str(text).unwrap()
+    }
+
+    fn shown(text: &str) -> Vec<(i32, i64)> {
+        let phases = phases(&config(text)).into_iter();
+        phases.map(|phase| (phase.priority, phase.grace)).collect()
+    }
+
+    #[test]
+    fn phases_are_those_of_the_configuration() {
+        let critical = SYSTEM_CRITICAL_PRIORITY;
+        for (text, expected) in [
+            ("{}", vec![]),
+            ("shutdownGracePeriod: 0s", vec![]),
+            ("shutdownGracePeriod: 30s", vec![(0, 30), (critical, 0)]),
+            (
+                "{shutdownGracePeriod: 30s, shutdownGracePeriodCriticalPods: 10s}",
+                vec![(0, 20), (critical, 10)],
+            ),
+            (
+                "{shutdownGracePeriod: 5s, shutdownGracePeriodCriticalPods: 10s}",
+                vec![],
+            ),
+            (
+                "shutdownGracePeriodByPodPriority: [{priority: 9, shutdownGracePeriodSeconds: 3}, \
+                 {priority: -5, shutdownGracePeriodSeconds: 7}]",
+                vec![(-5, 7), (9, 3)],
+            ),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+        let phases = phases(&config(
+            "{shutdownGracePeriod: 30s, shutdownGracePeriodCriticalPods: 10s}",
+        ));
+        assert_eq!(total(&phases), Duration::from_secs(30));
+    }
+
+    fn pod(name: &str, priority: Option<i32>, grace: i64, from_file: bool) -> Arc<Pod> {
+        let source = if from_file { "file" } else { "api" };
+        let pod = json!({
+            "metadata": {"name": name, "annotations": {"kubernetes.io/config.source": source}},
+            "spec": {"containers": [], "priority": priority, "terminationGracePeriodSeconds": grace},
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_pod_belongs_to_the_highest_phase_that_it_reaches() {
+        let phase = |priority| Phase { priority, grace: 5 };
+        let pods = [
+            pod("below", Some(-20), 1, false),
+            pod("none", None, 1, false),
+            pod("edge", Some(100), 1, false),
+            pod("between", Some(150), 1, false),
+            pod("above", Some(2_000_000_000), 1, false),
+            pod("manifest", None, 1, true),
+        ];
+        let shown = |phases: &[Phase]| {
+            let groups = groups(phases, &pods).into_iter();
+            let texts = groups.map(|(phase, pods)| {
+                let names: Vec<_> = pods.iter().map(|pod| pod.name()).collect();
+                format!("{}: {}", phase.priority, names.join(" "))
+            });
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            shown(&[phase(0), phase(100), phase(1000), phase(2_000_000_000)]),
+            [
+                "0: below none",
+                "100: edge between",
+                "2000000000: above manifest"
+            ]
+        );
+        assert!(shown(&[]).is_empty());
+    }
+
+    #[test]
+    fn no_pod_has_more_time_than_its_phase() {
+        let phase = Phase {
+            priority: 0,
+            grace: 10,
+        };
+        for (own, granted) in [(1, 1), (10, 10), (30, 10), (-1, 0), (0, 0)] {
+            assert_eq!(grace(&pod("a", None, own, false), phase), granted, "{own}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! When the node last went down gracefully, kept in a file of upstream's form.
+
+use crate::base::atomic_file;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::{io, path::Path};
+
+const FILE: &str = "graceful_node_shutdown_state";
+/// Upstream's time that is not set.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// When the last shutdown began, and when all pods had stopped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ShutdownRecord {
+    #[serde(serialize_with = "or_never", deserialize_with = "unless_never")]
+    pub(super) start_time: Option<Timestamp>,
+    #[serde(serialize_with = "or_never", deserialize_with = "unless_never")]
+    pub(super) end_time: Option<Timestamp>,
+}
+
+impl ShutdownRecord {
+    /// Blocking. Without a file nothing has happened yet.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub(super) fn load(root: &Path) -> io::Result<Self> {
+        match std::fs::read(root.join(FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            read => Ok(serde_json::from_slice(&read?)?),
+        }
+    }
+
+    /// Blocking: it is on disk before the machine may be off.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn store(&self, root: &Path) -> io::Result<()> {
+        let bytes = serde_json::to_vec(self)?;
+        atomic_file::write_durable(&root.join(FILE), &bytes)
+    }
+}
+
+fn or_never<S: serde::Serializer>(time: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => time.serialize(to),
+        None => to.serialize_str(NEVER),
+    }
+}
+
+fn unless_never<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = String::deserialize(from)?;
+    if text == NEVER {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_upstreams_and_is_read_again() {
+        let root = tempfile::tempdir().unwrap();
+        let nothing = ShutdownRecord::default();
+        assert_eq!(ShutdownRecord::load(root.path()).unwrap(), nothing);
+        let begun = ShutdownRecord {
+            start_time: Some("2026-01-02T03:04:05.5Z".parse().unwrap()),
+            end_time: None,
+        };
+        begun.store(root.path()).unwrap();
+        let file = root.path().join(FILE);
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            r#"{"startTime":"2026-01-02T03:04:05.5Z","endTime":"0001-01-01T00:00:00Z"}"#
+        );
+        assert_eq!(ShutdownRecord::load(root.path()).unwrap(), begun);
+        let with_zone = r#"{"startTime":"2026-01-02T03:04:05.123456789+01:00","endTime":"0001-01-01T00:00:00Z"}"#;
+        std::fs::write(&file, with_zone).unwrap();
+        assert!(
+            ShutdownRecord::load(root.path())
+                .unwrap()
+                .start_time
+                .is_some()
+        );
+        std::fs::write(&file, "{\"startTime\": 7").unwrap();
+        assert!(ShutdownRecord::load(root.path()).is_err());
+    }
+}

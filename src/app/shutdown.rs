@@ -1,10 +1,13 @@
 //! The shutdown manager, from the configuration.
 
 use crate::{
-    base::{Tasks, metrics::Metrics},
-    config::KubeletConfig,
+    base::{GoDuration, Tasks, metrics::Metrics},
+    config::{KubeletConfig, kubelet_configuration::KubeletConfiguration},
     host::{LOGIND_CONFIG_DIRECTORY, Logind},
-    node::shutdown::{Deps, ShutdownManager, plan::phases},
+    node::shutdown::{
+        Deps, ShutdownManager,
+        plan::{self, Phase},
+    },
     pods::pod_workers::PodWorkers,
     state::{events::EventRecorder, node_shutdown::NodeShutdownWriter, pod_manager::PodManager},
 };
@@ -41,4 +44,21 @@ pub(super) fn start(config: &KubeletConfig, parts: Parts, metrics: &Metrics, tas
         metrics,
     );
     tasks.spawn("node.shutdown", manager.run(tasks.shutdown()));
+}
+
+fn phases(config: &KubeletConfiguration) -> Vec<Phase> {
+    let periods = config
+        .shutdown_grace_period_by_pod_priority
+        .iter()
+        .flatten();
+    let by_priority = periods.map(|period| Phase {
+        priority: period.priority.unwrap_or_default(),
+        grace: period.shutdown_grace_period_seconds.unwrap_or_default(),
+    });
+    let time = |given: Option<GoDuration>| given.unwrap_or_default().to_std();
+    plan::phases(
+        by_priority.collect(),
+        time(config.shutdown_grace_period),
+        time(config.shutdown_grace_period_critical_pods),
+    )
 }

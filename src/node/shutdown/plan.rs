@@ -1,9 +1,6 @@
 //! Which pods stop when, and how long they have. Pure.
 
-use crate::{
-    config::kubelet_configuration::KubeletConfiguration,
-    model::{Pod, PodExt},
-};
+use crate::model::{Pod, PodExt};
 use std::{sync::Arc, time::Duration};
 
 /// The priority of pods without one.
@@ -22,37 +19,22 @@ pub struct Phase {
     pub grace: i64,
 }
 
-/// The phases of a shutdown, of the lowest priority first; none if pods are not to be stopped.
-pub fn phases(config: &KubeletConfiguration) -> Vec<Phase> {
-    let by_priority = config
-        .shutdown_grace_period_by_pod_priority
-        .iter()
-        .flatten();
-    let mut phases: Vec<Phase> = by_priority
-        .map(|period| Phase {
-            priority: period.priority.unwrap_or_default(),
-            grace: period.shutdown_grace_period_seconds.unwrap_or_default(),
-        })
-        .collect();
-    if phases.is_empty() {
-        let seconds = |period: Option<crate::base::GoDuration>| {
-            let seconds = period.unwrap_or_default().to_std().as_secs();
-            i64::try_from(seconds).unwrap_or(i64::MAX)
+/// The phases of a shutdown, of the lowest priority first; none if pods are not to be stopped. `total` and `critical`
+/// are the times of all pods and of the system's alone; they count where nothing is given by priority.
+pub fn phases(by_priority: Vec<Phase>, total: Duration, critical: Duration) -> Vec<Phase> {
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    let (total, critical) = (seconds(total), seconds(critical));
+    let mut phases = by_priority;
+    if phases.is_empty() && total > 0 && critical <= total {
+        let others = Phase {
+            priority: DEFAULT_PRIORITY,
+            grace: total - critical,
         };
-        let total = seconds(config.shutdown_grace_period);
-        let critical = seconds(config.shutdown_grace_period_critical_pods);
-        if total > 0 && critical <= total {
-            phases = vec![
-                Phase {
-                    priority: DEFAULT_PRIORITY,
-                    grace: total - critical,
-                },
-                Phase {
-                    priority: SYSTEM_CRITICAL_PRIORITY,
-                    grace: critical,
-                },
-            ];
-        }
+        let system = Phase {
+            priority: SYSTEM_CRITICAL_PRIORITY,
+            grace: critical,
+        };
+        phases = vec![others, system];
     }
     phases.sort_by_key(|phase| phase.priority);
     phases
@@ -100,42 +82,25 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn config(text: &str) -> KubeletConfiguration {
-        serde_yaml::from_str(text).unwrap()
-    }
-
-    fn shown(text: &str) -> Vec<(i32, i64)> {
-        let phases = phases(&config(text)).into_iter();
-        phases.map(|phase| (phase.priority, phase.grace)).collect()
-    }
-
     #[test]
     fn phases_are_those_of_the_configuration() {
         let critical = SYSTEM_CRITICAL_PRIORITY;
-        for (text, expected) in [
-            ("{}", vec![]),
-            ("shutdownGracePeriod: 0s", vec![]),
-            ("shutdownGracePeriod: 30s", vec![(0, 30), (critical, 0)]),
-            (
-                "{shutdownGracePeriod: 30s, shutdownGracePeriodCriticalPods: 10s}",
-                vec![(0, 20), (critical, 10)],
-            ),
-            (
-                "{shutdownGracePeriod: 5s, shutdownGracePeriodCriticalPods: 10s}",
-                vec![],
-            ),
-            (
-                "shutdownGracePeriodByPodPriority: [{priority: 9, shutdownGracePeriodSeconds: 3}, \
-                 {priority: -5, shutdownGracePeriodSeconds: 7}]",
-                vec![(-5, 7), (9, 3)],
-            ),
+        for (by_priority, total, system, expected) in [
+            (vec![], 0, 0, vec![]),
+            (vec![], 30, 0, vec![(0, 30), (critical, 0)]),
+            (vec![], 30, 10, vec![(0, 20), (critical, 10)]),
+            (vec![], 5, 10, vec![]),
+            (vec![(9, 3), (-5, 7)], 0, 0, vec![(-5, 7), (9, 3)]),
         ] {
-            assert_eq!(shown(text), expected, "{text}");
+            let given = by_priority.into_iter();
+            let given = given.map(|(priority, grace)| Phase { priority, grace });
+            let seconds = Duration::from_secs;
+            let phases = phases(given.collect(), seconds(total), seconds(system));
+            let shown = phases.iter().map(|phase| (phase.priority, phase.grace));
+            assert_eq!(shown.collect::<Vec<_>>(), expected);
+            let sum = expected.iter().map(|(_, grace)| *grace as u64).sum();
+            assert_eq!(super::total(&phases), seconds(sum));
         }
-        let phases = phases(&config(
-            "{shutdownGracePeriod: 30s, shutdownGracePeriodCriticalPods: 10s}",
-        ));
-        assert_eq!(total(&phases), Duration::from_secs(30));
     }
 
     fn pod(name: &str, priority: Option<i32>, grace: i64, from_file: bool) -> Arc<Pod> {

@@ -123,7 +123,7 @@ lint:
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
-	@if command -v shellcheck >/dev/null; then (cd hack && shellcheck -x *.sh); else echo "no shellcheck"; fi
+	@if command -v shellcheck >/dev/null; then (cd hack && shellcheck -x *.sh ../.ci/run); else echo "no shellcheck"; fi
 
 fmt:
 	cargo fmt

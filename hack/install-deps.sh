@@ -98,6 +98,12 @@ install_promtool() {
     (apt_install prometheus) || say "going on without promtool: what metrics look like is not checked"
 }
 
+install_shellcheck() {
+    have shellcheck && return 0
+    $check_only && return 0
+    (apt_install shellcheck) || say "going on without shellcheck: shell scripts are not checked"
+}
+
 install_crictl() {
     have crictl && return 0
     [[ -x $tools_dir/crictl ]] && return 0
@@ -136,4 +142,5 @@ install_packages
 install_runtime_packages
 install_crictl
 install_promtool
+install_shellcheck
 say "all that is needed is installed"

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance install dist test test-long soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint fmt clean
+.PHONY: demo run cluster cluster-demo conformance install dist test test-long soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -119,11 +119,19 @@ bench-containerd: measured-kubelet
 	hack/build-images.sh
 	$(BENCH) --containerd
 
+# The tools that only this needs come with `hack/install-deps.sh --lint`.
 lint:
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 	@if command -v shellcheck >/dev/null; then (cd hack && shellcheck -x *.sh ../.ci/run); else echo "no shellcheck"; fi
+	@deny=$$(command -v cargo-deny || echo $(TARGET)/tools/cargo-deny); if [ -x "$$deny" ]; then \
+		"$$deny" --locked check licenses bans sources; else echo "no cargo-deny"; fi
+
+# Known vulnerabilities of the crates, from a database on the internet, for which lint does not ask.
+advisories:
+	@hack/install-deps.sh --lint
+	PATH="$$PATH:$(abspath $(TARGET))/tools" cargo deny --locked check advisories
 
 fmt:
 	cargo fmt

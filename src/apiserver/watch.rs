@@ -1,7 +1,7 @@
 //! Lists and watches of objects, for ever.
 
 use super::{
-    ApiError, ApiServer,
+    ApiError, ApiServer, Recovery,
     metrics::Method as Counted,
     request::{parameter, path, request, whole},
     transport::WatchSlot,
@@ -82,6 +82,8 @@ pub struct ListWatch<K> {
     stream: Option<Stream>,
     delay: Option<Duration>,
     next_try: Instant,
+    /// Of an urgent client.
+    recovery: Option<Recovery>,
 }
 
 /// The pages of a list so far.
@@ -163,6 +165,7 @@ impl ApiServer {
             stream: None,
             delay: None,
             next_try: Instant::now(),
+            recovery: self.is_urgent.then(|| self.recovery()),
         }
     }
 
@@ -208,7 +211,9 @@ impl ApiServer {
             }))
         };
         let opened = timeout(TIMEOUT, exchange).await;
-        opened.unwrap_or(Err(ApiError::Late(TIMEOUT)))
+        let opened = opened.unwrap_or(Err(ApiError::Late(TIMEOUT)));
+        self.availability.observe(&opened);
+        opened
     }
 }
 
@@ -216,7 +221,10 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     /// Waits for the next event. Cancelling it loses nothing: the next call goes on where it was.
     pub async fn next(&mut self) -> WatchEvent<K> {
         loop {
-            sleep_until(self.next_try).await;
+            match &mut self.recovery {
+                Some(recovery) => recovery.wait(&mut self.next_try).await,
+                None => sleep_until(self.next_try).await,
+            }
             match self.step().await {
                 Ok(Some(event)) => return event,
                 Ok(None) => {}

@@ -7,7 +7,7 @@
 //! * Answers to upstream's `pkg/kubelet/kubelet_node_status.go`.
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Patch, Place, Selection, WatchEvent},
+    apiserver::{ApiError, ApiServer, Patch, Place, Recovery, Selection, WatchEvent},
     base::chain,
     node::node_status::{self, Facts, Generated, Machine, Refused, RuntimeFacts, StatusSettings},
     node::registration::{self, RegistrationSettings},
@@ -20,10 +20,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::Value;
 use std::{net::IpAddr, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// The delay before the next try doubles from the first to the second.
@@ -78,6 +75,7 @@ pub struct NodeManager {
     refused: Option<Refused>,
     delay: Option<Duration>,
     next_try: Instant,
+    recovery: Recovery,
 }
 
 /// A step that failed, by upstream's log message.
@@ -87,6 +85,7 @@ impl NodeManager {
     /// A manager that has done nothing yet.
     pub fn new(deps: Deps) -> Self {
         Self {
+            recovery: deps.api.recovery(),
             deps,
             listed: false,
             reconciled: None,
@@ -116,13 +115,13 @@ impl NodeManager {
             field_selector: Some(format!("metadata.name={name}")),
         });
         loop {
-            let wake = self.step().await;
+            self.step().await;
             tokio::select! {
                 event = watch.next() => self.take(event),
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
                 Ok(()) = self.deps.pressure.changed() => {}
-                () = sleep_until(wake) => {}
+                () = self.recovery.wait(&mut self.next_try) => {}
             }
         }
     }
@@ -166,14 +165,15 @@ impl NodeManager {
         &self.deps.registration.node_name
     }
 
-    /// Does what is to be done; when to do it again, if nothing happens before.
-    async fn step(&mut self) -> Instant {
-        if Instant::now() < self.next_try {
-            return self.next_try;
+    /// Does what is to be done; after a failure not before its delay is over.
+    async fn step(&mut self) {
+        if self.delay.is_some() && Instant::now() < self.next_try {
+            return;
         }
         let Err(Failure(what, error)) = self.sync().await else {
             self.delay = None;
-            return Instant::now() + self.deps.update_period;
+            self.next_try = Instant::now() + self.deps.update_period;
+            return;
         };
         tracing::error!(node = self.name(), err = %chain(&error), "{what}");
         let delay = self
@@ -181,7 +181,6 @@ impl NodeManager {
             .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
         self.delay = Some(delay);
         self.next_try = Instant::now() + delay;
-        self.next_try
     }
 
     async fn sync(&mut self) -> Result<(), Failure> {

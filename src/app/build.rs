@@ -21,7 +21,7 @@ use crate::{
     },
     host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
-    model::AddressOrder,
+    model::{AddressOrder, validation::sysctl_allowlist::Allowlist},
     node::eviction::Deps,
     node::reclaim::Reclaim,
     node::stats::Stats,
@@ -31,9 +31,7 @@ use crate::{
     pods::pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
     pods::prober::{self, ProbeManager},
     pods::status::StatusManager,
-    pods::sync_loop::{
-        Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
-    },
+    pods::sync_loop::{Admission, Audits, Heartbeat, LoopMetrics, SyncLoop},
     resources::{CpuEnforcement, NodeFacts, cm::ContainerManager},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{

@@ -43,7 +43,7 @@ const AREAS: Areas = &[
 ];
 
 /// Uses of one area by another.
-const MAX_ARROWS: usize = 92;
+const MAX_ARROWS: usize = 90;
 const MAX_LINES: usize = 500;
 
 /// What a file that says `Pure` in its header does not do.

@@ -14,6 +14,7 @@ mod field;
 mod names;
 pub mod signals;
 pub mod sysctl;
+pub mod sysctl_allowlist;
 mod tracked;
 mod validate;
 

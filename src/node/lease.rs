@@ -44,7 +44,7 @@ pub struct NodeLease {
 
 /// What to do after a request.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum NextRequest {
     /// Read it first: it is another one than was thought, or none.
     Read,
     /// The same once more.
@@ -52,11 +52,11 @@ enum Next {
 }
 
 /// What to do after an update that failed. Pure.
-fn after(error: &ApiError) -> Next {
+fn after(error: &ApiError) -> NextRequest {
     if error.is_conflict() || error.is_not_found() {
-        Next::Read
+        NextRequest::Read
     } else {
-        Next::Again
+        NextRequest::Again
     }
 }
 
@@ -140,7 +140,7 @@ impl NodeLease {
     async fn renew(&mut self) {
         let mut delay = FIRST_DELAY;
         while let Err(error) = self.try_renew().await {
-            if after(&error) == Next::Read {
+            if after(&error) == NextRequest::Read {
                 self.lease = None;
             }
             let place = format!("{NAMESPACE}/{}", self.node_name);

@@ -79,7 +79,7 @@ pub struct NodeManager {
 }
 
 /// A step that failed, by upstream's log message.
-struct Failure(&'static str, ApiError);
+struct SyncFailure(&'static str, ApiError);
 
 impl NodeManager {
     /// A manager that has done nothing yet.
@@ -170,7 +170,7 @@ impl NodeManager {
         if self.delay.is_some() && Instant::now() < self.next_try {
             return;
         }
-        let Err(Failure(what, error)) = self.sync().await else {
+        let Err(SyncFailure(what, error)) = self.sync().await else {
             self.delay = None;
             self.next_try = Instant::now() + self.deps.update_period;
             return;
@@ -183,7 +183,7 @@ impl NodeManager {
         self.next_try = Instant::now() + delay;
     }
 
-    async fn sync(&mut self) -> Result<(), Failure> {
+    async fn sync(&mut self) -> Result<(), SyncFailure> {
         match self.deps.node.get() {
             None if !self.listed || !self.deps.registration.register => Ok(()),
             None => self.create().await,
@@ -197,7 +197,7 @@ impl NodeManager {
         }
     }
 
-    async fn create(&mut self) -> Result<(), Failure> {
+    async fn create(&mut self) -> Result<(), SyncFailure> {
         tracing::info!(node = self.name(), "Attempting to register node");
         let generated = self.generate(&Node::default(), false);
         self.announced = Some(Vec::new());
@@ -208,15 +208,15 @@ impl NodeManager {
             Err(error) if error.is_already_exists() => self.deps.api.get(self.place()).await,
             created => created,
         };
-        let node: Node =
-            created.map_err(|error| Failure("Unable to register node with API server", error))?;
+        let node: Node = created
+            .map_err(|error| SyncFailure("Unable to register node with API server", error))?;
         tracing::info!(node = self.name(), "Successfully registered node");
         self.deps.node.replace(node);
         self.sent(true);
         Ok(())
     }
 
-    async fn reconcile(&mut self, node: &Node) -> Result<(), Failure> {
+    async fn reconcile(&mut self, node: &Node) -> Result<(), SyncFailure> {
         if self.reconciled.is_some() && self.reconciled == node.metadata.uid {
             return Ok(());
         }
@@ -230,7 +230,7 @@ impl NodeManager {
         Ok(())
     }
 
-    async fn report(&mut self, node: &Node) -> Result<(), Failure> {
+    async fn report(&mut self, node: &Node) -> Result<(), SyncFailure> {
         let volumes_mounted = self.volumes_mounted(node).await;
         let generated = self.generate(node, volumes_mounted);
         let known = || node.status.clone().unwrap_or_default().conditions;
@@ -265,7 +265,7 @@ impl NodeManager {
         Ok(())
     }
 
-    async fn patch(&mut self, what: &'static str, patch: Value) -> Result<(), Failure> {
+    async fn patch(&mut self, what: &'static str, patch: Value) -> Result<(), SyncFailure> {
         let patch = Patch::Strategic(patch);
         let patched = self
             .deps
@@ -282,7 +282,7 @@ impl NodeManager {
                     self.deps.node.clear();
                     self.listed = true;
                 }
-                Err(Failure(what, error))
+                Err(SyncFailure(what, error))
             }
         }
     }

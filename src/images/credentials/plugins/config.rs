@@ -40,7 +40,7 @@ pub(super) struct ProviderSettings {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Document {
+struct ConfigDocument {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
@@ -151,7 +151,7 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn decode(shown: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
-    let document: Document = decode_secret(text).with_context(|| shown.to_owned())?;
+    let document: ConfigDocument = decode_secret(text).with_context(|| shown.to_owned())?;
     anyhow::ensure!(
         document.kind == KIND,
         "{shown}: kind: {:?} is not {KIND}",

@@ -25,9 +25,9 @@ use crate::{
     node::eviction::Deps,
     node::reclaim::Reclaim,
     node::stats::Stats,
-    pods::pleg::{self, Pleg, PlegMetrics},
+    pods::pleg::{self, PlegMetrics},
     pods::pod_config::{PodConfig, PostedPods},
-    pods::pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
+    pods::pod_sync::{PodStartMetrics, PodSync, Remote, StatusPublisher},
     pods::pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
     pods::prober::{self, ProbeManager},
     pods::status::StatusManager,
@@ -140,8 +140,8 @@ impl Stores {
             images,
             state_store,
             root,
-            manager: cluster_pods::manager(changes.as_ref()),
-            statuses: cluster_pods::statuses(changes.as_ref()),
+            manager: PodManagerWriter::default().keeping(changes.clone()),
+            statuses: StatusManager::marking(changes.as_ref().map(|changes| changes.pods.clone())),
             changes,
             cache,
             cache_writer,
@@ -263,7 +263,8 @@ pub(super) async fn start(
     };
     let runtime = runtime_manager(config, &stores, shared);
     let writers = cluster_pods::Writers::of(&stores);
-    let remote = cluster_pods::remote(&stores, host_ips);
+    let pods = stores.manager.reader();
+    let remote = writers.as_ref().map(|_| Remote { pods, host_ips });
     let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
         stores.runtime.clone(),
@@ -300,7 +301,7 @@ pub(super) async fn start(
         status_features,
     );
     let starts = PodStartMetrics::new(&stores.metrics);
-    let statuses = Arc::new(cluster_pods::publisher(statuses.timing(starts), remote));
+    let statuses = Arc::new(statuses.timing(starts).in_cluster(remote));
     let reclaim = Arc::new(Reclaim {
         collector,
         runtime: runtime.clone(),
@@ -397,20 +398,10 @@ pub(super) async fn start(
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
     }
-    let Pleg {
-        relist,
-        hints,
-        inspect,
-        status,
-        ..
-    } = pleg;
     tasks.spawn("memory", memory::run(statuses_board, shutdown.clone()));
     tasks.spawn("journal", stores.state_store.run(shutdown.clone()));
     tasks.spawn("cri.events", stream.run(shutdown.clone()));
-    tasks.spawn("pleg.relist", relist.run(shutdown.clone()));
-    tasks.spawn("pleg.events", hints.run(shutdown.clone()));
-    tasks.spawn("pleg.inspect", inspect.run(shutdown.clone()));
-    tasks.spawn("pleg.status", status.run(shutdown.clone()));
+    pleg.start(tasks);
     if let Some(rotation) = rotation {
         tasks.spawn("logs.rotation", rotation.run(shutdown.clone()));
     }

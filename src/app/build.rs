@@ -14,8 +14,8 @@ use crate::{
     base::otel::Tracer,
     config::KubeletConfig,
     cri::{
-        CriConnection, CriMetrics, Endpoint, FeaturesReader, ImageClient, RuntimeClient,
-        RuntimeFeatures, RuntimeInfo,
+        CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient, RuntimeFeatures,
+        RuntimeInfo,
         events::{EventMetrics, event_stream},
         features_store,
     },
@@ -32,11 +32,9 @@ use crate::{
     pods::prober::{self, ProbeManager},
     pods::status::StatusManager,
     pods::sync_loop::{Admission, Audits, Heartbeat, LoopMetrics, SyncLoop},
-    resources::{CpuEnforcement, NodeFacts, cm::ContainerManager},
+    resources::CpuEnforcement,
     runtime::handlers::{Hooks, runtime_exec},
-    runtime::kuberuntime::{
-        self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
-    },
+    runtime::kuberuntime::{self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics},
     server::HealthChecks,
     state::events::EventRecorder,
     state::node_object::{HostIps, NodeObjectWriter},
@@ -45,7 +43,7 @@ use crate::{
     state::pod_history::PodHistory,
     state::pod_manager::{PodChanges, PodManagerWriter},
     state::pod_state_store::PodStateStore,
-    state::probe_results::{self, ProbeResults},
+    state::probe_results,
     volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
@@ -250,18 +248,38 @@ pub(super) async fn start(
     let cgroups = cgroups::start(config, &stores, cpu_enforcement(config, &stores), tasks).await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
-    let shared = Shared {
-        node: node.clone(),
-        host_ips: host_ips.clone(),
-        volumes: volumes.clone(),
+    let runtime = KubeGenericRuntimeManager::new(kuberuntime::Deps {
+        runtime: stores.runtime.clone(),
+        images: images::manager(config, &stores),
+        cache: stores.cache.clone(),
+        events: stores.events.clone(),
+        pod_history: stores.pod_history.clone(),
+        state_store: stores.state_store.clone(),
         results: results.clone(),
-        features,
+        hooks: Hooks::new(
+            runtime_exec(stores.runtime.clone()),
+            stores.events.clone(),
+            &stores.metrics,
+        ),
+        volumes: volumes.clone(),
         user_namespaces,
         cgroups: cgroups.clone(),
+        features,
         services,
         runtime_classes,
-    };
-    let runtime = runtime_manager(config, &stores, shared);
+        metrics: StartMetrics::new(&stores.metrics),
+        config: runtime_config(config),
+        settings: SpecSettings {
+            root: stores.root.clone(),
+            pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
+            cluster_dns: config.dns.cluster_dns.clone(),
+            cluster_domain: config.dns.cluster_domain.clone(),
+            seccomp_default: config.containers.seccomp_default,
+            cpu: cpu_enforcement(config, &stores),
+            node: node.clone(),
+            host_ips: host_ips.clone(),
+        },
+    });
     let writers = cluster_pods::Writers::of(&stores);
     let pods = stores.manager.reader();
     let remote = writers.as_ref().map(|_| Remote { pods, host_ips });
@@ -409,19 +427,6 @@ pub(super) async fn start(
     Ok(workers)
 }
 
-/// What the manager shares with other parts.
-struct Shared {
-    node: Arc<NodeFacts>,
-    host_ips: HostIps,
-    volumes: VolumeManager,
-    results: ProbeResults,
-    features: FeaturesReader,
-    user_namespaces: UserNamespaces,
-    cgroups: ContainerManager,
-    services: Services,
-    runtime_classes: RuntimeClasses,
-}
-
 fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
     let period = config.containers.cpu_cfs_quota_period.as_micros();
     CpuEnforcement {
@@ -433,52 +438,16 @@ fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
     }
 }
 
-fn runtime_manager(
-    config: &KubeletConfig,
-    stores: &Stores,
-    shared: Shared,
-) -> KubeGenericRuntimeManager {
+fn runtime_config(config: &KubeletConfig) -> kuberuntime::Config {
     let containers = &config.containers;
-    let logs = config.container_logs.pod_logs_dir.clone();
-    KubeGenericRuntimeManager::new(kuberuntime::Deps {
-        runtime: stores.runtime.clone(),
-        images: images::manager(config, stores),
-        cache: stores.cache.clone(),
-        events: stores.events.clone(),
-        pod_history: stores.pod_history.clone(),
-        state_store: stores.state_store.clone(),
-        results: shared.results,
-        hooks: Hooks::new(
-            runtime_exec(stores.runtime.clone()),
-            stores.events.clone(),
-            &stores.metrics,
-        ),
-        volumes: shared.volumes,
-        user_namespaces: shared.user_namespaces,
-        cgroups: shared.cgroups,
-        features: shared.features,
-        services: shared.services,
-        runtime_classes: shared.runtime_classes,
-        metrics: StartMetrics::new(&stores.metrics),
-        config: kuberuntime::Config {
-            max_restart_back_off: containers.max_restart_back_off,
-            gc_policy: GcPolicy {
-                min_age: containers.min_dead_age,
-                max_per_container: containers.max_dead_per_container.map(|n| n as usize),
-                max_containers: containers.max_dead_total.map(|n| n as usize),
-            },
-            resolv_conf: config.dns.resolv_conf.clone(),
-            log_links: Some(logs::links(&logs)),
+    kuberuntime::Config {
+        max_restart_back_off: containers.max_restart_back_off,
+        gc_policy: GcPolicy {
+            min_age: containers.min_dead_age,
+            max_per_container: containers.max_dead_per_container.map(|n| n as usize),
+            max_containers: containers.max_dead_total.map(|n| n as usize),
         },
-        settings: SpecSettings {
-            root: stores.root.clone(),
-            pod_logs_dir: logs,
-            cluster_dns: config.dns.cluster_dns.clone(),
-            cluster_domain: config.dns.cluster_domain.clone(),
-            seccomp_default: containers.seccomp_default,
-            cpu: cpu_enforcement(config, stores),
-            node: shared.node,
-            host_ips: shared.host_ips,
-        },
-    })
+        resolv_conf: config.dns.resolv_conf.clone(),
+        log_links: Some(logs::links(&config.container_logs.pod_logs_dir)),
+    }
 }

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance install dist test test-long soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint fmt clean
+.PHONY: demo run cluster cluster-demo conformance install dist test test-long test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -79,6 +79,11 @@ measured-kubelet:
 	mkdir -p $(dir $(MEASURED))
 	cp $(TARGET)/release/kubelet $(MEASURED)
 
+# A few tests of the kubelet that is shipped, on a simulated runtime: `make bench` begins with them. They are no part of
+# `make test`, because its link takes minutes.
+test-release: measured-kubelet
+	KUBELET_UNDER_TEST=$(MEASURED) cargo test --test simulated -- kubelet_restarts:: service::
+
 # The kubelet is killed at random moments while pods churn, and more goes wrong: on a simulated runtime and on
 # private containerds. Prints what it counts, into target/faults, and fails when a goal is missed; the story of
 # each episode that failed is there too. FAULTS_SEED and FAULTS_EPISODE repeat one.
@@ -93,7 +98,7 @@ faults: measured-kubelet
 		cargo test --no-fail-fast --test simulated --test containerd faults_under_churn -- --nocapture
 
 # Costs of a node on a simulated runtime, into target/bench/node.md.
-bench: measured-kubelet
+bench: test-release
 	$(BENCH)
 
 # What two thousand requests a second do to probes and to starts of pods, into target/bench/load.md.
@@ -119,11 +124,19 @@ bench-containerd: measured-kubelet
 	hack/build-images.sh
 	$(BENCH) --containerd
 
+# The tools that only this needs come with `hack/install-deps.sh --lint`.
 lint:
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
-	@if command -v shellcheck >/dev/null; then (cd hack && shellcheck -x *.sh); else echo "no shellcheck"; fi
+	@if command -v shellcheck >/dev/null; then (cd hack && shellcheck -x *.sh ../.ci/run); else echo "no shellcheck"; fi
+	@deny=$$(command -v cargo-deny || echo $(TARGET)/tools/cargo-deny); if [ -x "$$deny" ]; then \
+		"$$deny" --locked check licenses bans sources; else echo "no cargo-deny"; fi
+
+# Known vulnerabilities of the crates, from a database on the internet, for which lint does not ask.
+advisories:
+	@hack/install-deps.sh --lint
+	PATH="$$PATH:$(abspath $(TARGET))/tools" cargo deny --locked check advisories
 
 fmt:
 	cargo fmt

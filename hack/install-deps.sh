@@ -6,16 +6,21 @@
 #   hack/install-deps.sh --check    only say what is missing; exit 1 if anything is
 #   hack/install-deps.sh --browser  install Chromium, too: some 400 MB, for the test of the pages alone.
 #                                   It is also installed where CI=true, where that test must not be skipped.
+#   hack/install-deps.sh --lint     also shellcheck and cargo-deny, which is built for some minutes; so, too, where CI=true
 #   hack/install-deps.sh --suite    also Python for the scripts that need it, and the programs in the images of Kubernetes'
 #                                   node test suite
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+cargo_deny_version=0.20.2
+
 check_only=false
 [[ ${1:-} == --check ]] && check_only=true
 suite=false
 [[ ${1:-} == --suite ]] && suite=true
+lint=false
+[[ ${1:-} == --lint || ${CI:-} == true ]] && lint=true
 browser=false
 [[ ${1:-} == --browser || ${CI:-} == true ]] && browser=true
 
@@ -98,6 +103,21 @@ install_promtool() {
     (apt_install prometheus) || say "going on without promtool: what metrics look like is not checked"
 }
 
+# What only `make lint` needs, which goes on without it.
+install_lint_tools() {
+    $lint && ! $check_only || return 0
+    have shellcheck || (apt_install shellcheck) || say "going on without shellcheck: shell scripts are not checked"
+    have cargo-deny || [[ -x $tools_dir/cargo-deny ]] && return 0
+    say "building cargo-deny (some minutes, once)"
+    local build=$tools_dir/cargo-deny.build
+    if cargo install cargo-deny --version "$cargo_deny_version" --locked --root "$build" --target-dir "$build/target" >&2; then
+        mv "$build/bin/cargo-deny" "$tools_dir/cargo-deny"
+    else
+        say "going on without cargo-deny: licences of crates are not checked"
+    fi
+    rm -rf "$build"
+}
+
 install_crictl() {
     have crictl && return 0
     [[ -x $tools_dir/crictl ]] && return 0
@@ -136,4 +156,5 @@ install_packages
 install_runtime_packages
 install_crictl
 install_promtool
+install_lint_tools
 say "all that is needed is installed"

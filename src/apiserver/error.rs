@@ -89,6 +89,11 @@ impl ApiError {
         self.status() == Some(StatusCode::FORBIDDEN)
     }
 
+    /// The credentials are not accepted.
+    pub fn is_unauthorized(&self) -> bool {
+        self.status() == Some(StatusCode::UNAUTHORIZED)
+    }
+
     /// Whether the same request may succeed later without anybody changing it.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -103,6 +108,15 @@ impl ApiError {
                     )
             }
             Self::Unreachable(_) | Self::Unreadable(_) | Self::Late(_) => true,
+        }
+    }
+
+    /// Whether no API server answered; a load balancer in front of it may have.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => matches!(status.as_u16(), 502..=504),
+            Self::Unreachable(_) | Self::Late(_) => true,
+            Self::Unreadable(_) => false,
         }
     }
 
@@ -167,6 +181,8 @@ mod tests {
             assert_eq!(refused(code, "").is_transient(), transient, "{code}");
         }
         assert!(ApiError::Late(Duration::from_secs(1)).is_transient());
+        let absent = [500, 502, 503, 504, 429, 401].map(|code| refused(code, "").is_absence());
+        assert_eq!(absent, [false, true, true, true, false, false]);
     }
 
     #[test]

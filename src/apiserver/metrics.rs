@@ -40,7 +40,7 @@ const REQUEST_BUCKETS: [f64; 12] = [
 const REVIEW_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     code: String,
     method: &'static str,
     host: Arc<str>,
@@ -53,14 +53,14 @@ struct Latency {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Code {
+struct CodeLabels {
     code: String,
 }
 
 /// Handles to the families; clones share them.
 #[derive(Clone)]
 pub(super) struct RequestMetrics {
-    requests: Family<Request, Counter>,
+    requests: Family<RequestLabels, Counter>,
     duration: Family<Latency, Histogram, fn() -> Histogram>,
     tokens: ReviewMetrics,
     accesses: ReviewMetrics,
@@ -68,8 +68,8 @@ pub(super) struct RequestMetrics {
 
 #[derive(Clone)]
 struct ReviewMetrics {
-    requests: Family<Code, Counter>,
-    duration: Family<Code, Histogram, fn() -> Histogram>,
+    requests: Family<CodeLabels, Counter>,
+    duration: Family<CodeLabels, Histogram, fn() -> Histogram>,
 }
 
 impl RequestMetrics {
@@ -130,7 +130,7 @@ impl RequestMetrics {
             host: host.clone(),
         };
         self.duration.get_or_create_owned(&latency).observe(seconds);
-        let request = Request {
+        let request = RequestLabels {
             code: code.clone(),
             method: method.label(),
             host,
@@ -141,7 +141,7 @@ impl RequestMetrics {
             Method::AccessReview => &self.accesses,
             Method::Other(_) => return,
         };
-        let code = Code { code };
+        let code = CodeLabels { code };
         of_review.requests.get_or_create_owned(&code).inc();
         of_review
             .duration

@@ -14,6 +14,7 @@ pub mod configmap_secret;
 mod error;
 mod kubeconfig;
 mod metrics;
+mod recovery;
 mod request;
 mod review;
 pub mod runtime_class;
@@ -29,6 +30,7 @@ pub use error::ApiError;
 pub use kubeconfig::{
     certificate_is_valid, kubeconfig_certificate, kubeconfig_is_valid, write_for_certificate,
 };
+pub use recovery::Recovery;
 pub use request::{Patch, Place};
 pub use review::TIMEOUT;
 pub use watch::{Item, ListWatch, Selection, Unreadable, WatchEvent};
@@ -39,6 +41,7 @@ use crate::{
     base::{Rate, Reloaded},
 };
 use kubeconfig::Connection;
+use recovery::Availability;
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -63,6 +66,7 @@ const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 pub struct ApiServer {
     connection: Arc<Reloaded<Connection>>,
+    availability: Arc<Availability>,
     metrics: Option<RequestMetrics>,
     /// First come, first served: who waits holds the lock.
     rate: Option<Arc<Mutex<Rate>>>,
@@ -114,6 +118,7 @@ impl ApiServer {
         let connection = Arc::new(kubeconfig::open(identity).await?);
         Ok(Self {
             connection,
+            availability: Arc::default(),
             metrics: None,
             rate: None,
             is_urgent: false,

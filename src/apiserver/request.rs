@@ -244,7 +244,9 @@ impl ApiServer {
             whole(response).await
         };
         let exchanged = timeout(deadline, exchange).await;
-        exchanged.unwrap_or(Err(ApiError::Late(deadline)))
+        let exchanged = exchanged.unwrap_or(Err(ApiError::Late(deadline)));
+        self.availability.observe(&exchanged);
+        exchanged
     }
 
     pub(super) fn observed(&self, method: Counted) -> Observed<'_> {

@@ -35,7 +35,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(10);
 
 /// The values that pods use. Cheap to clone.
 pub(super) struct Subscriptions<K, V> {
-    inner: Arc<Mutex<Inner<K, V>>>,
+    inner: Arc<Mutex<SubscriptionsInner<K, V>>>,
     changed: Arc<DirtySet<PodUid>>,
 }
 
@@ -48,7 +48,7 @@ impl<K, V> Clone for Subscriptions<K, V> {
     }
 }
 
-struct Inner<K, V> {
+struct SubscriptionsInner<K, V> {
     values: HashMap<K, Subscription<V>>,
     by_pod: HashMap<PodUid, BTreeSet<K>>,
 }
@@ -68,14 +68,14 @@ impl<V> Clone for Publisher<V> {
 }
 
 struct Published<V> {
-    latest: watch::Sender<Latest<V>>,
+    latest: watch::Sender<LatestObject<V>>,
     users: Mutex<HashSet<PodUid>>,
     /// A sync went on without the value.
     missed: AtomicBool,
     changed: Arc<DirtySet<PodUid>>,
 }
 
-struct Latest<V> {
+struct LatestObject<V> {
     value: Option<V>,
     /// Why the latest request failed.
     failure: Option<String>,
@@ -124,7 +124,7 @@ where
 {
     /// None yet. Pods are marked in the set when a value that they use changes.
     pub(super) fn new(changed: Arc<DirtySet<PodUid>>) -> Self {
-        let inner = Inner {
+        let inner = SubscriptionsInner {
             values: HashMap::new(),
             by_pod: HashMap::new(),
         };
@@ -174,7 +174,7 @@ where
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let latest = Latest {
+        let latest = LatestObject {
             value: None,
             failure: None,
         };
@@ -223,7 +223,7 @@ where
     }
 }
 
-impl<K: Eq + Hash, V> Inner<K, V> {
+impl<K: Eq + Hash, V> SubscriptionsInner<K, V> {
     fn release(&mut self, uid: &PodUid, key: &K) {
         let Some(value) = self.values.get(key) else {
             return;

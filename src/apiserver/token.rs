@@ -181,7 +181,7 @@ impl ApiTokens {
         }
     }
 
-    async fn request(&self, key: &TokenKey) -> Result<Issued, ApiError> {
+    async fn request(&self, key: &TokenKey) -> Result<IssuedToken, ApiError> {
         let _permit = self.requests.acquire().await;
         let body = TokenRequest {
             spec: Some(spec(key)),
@@ -192,7 +192,7 @@ impl ApiTokens {
             .api
             .create_subresource::<ServiceAccount, _, _>(account, "token", &body)
             .await?;
-        Issued::of(reply).ok_or_else(|| {
+        IssuedToken::of(reply).ok_or_else(|| {
             ApiError::Unreadable("the response has no token or no time of expiration".into())
         })
     }
@@ -234,13 +234,13 @@ fn spec(key: &TokenKey) -> TokenRequestSpec {
 }
 
 /// A token as it was issued.
-struct Issued {
+struct IssuedToken {
     token: Token,
     expires: Timestamp,
     lifetime: SignedDuration,
 }
 
-impl Issued {
+impl IssuedToken {
     fn of(reply: TokenRequest) -> Option<Self> {
         let status = reply.status?;
         let token = status.token.filter(|token| !token.is_empty())?;
@@ -303,7 +303,7 @@ mod tests {
             (365 * 24 * 3600, 1.0, 24 * 3600 - 10),
         ] {
             let lifetime = SignedDuration::from_secs(lifetime);
-            let token = Issued {
+            let token = IssuedToken {
                 token: Token(Bytes::new()),
                 expires: issued + lifetime,
                 lifetime,
@@ -334,7 +334,7 @@ mod tests {
     fn a_response_without_a_token_or_an_expiration_is_none() {
         let reply = |status| {
             let reply = serde_json::json!({"spec": {"audiences": ["a"], "expirationSeconds": 600}, "status": status});
-            Issued::of(serde_json::from_value(reply).unwrap())
+            IssuedToken::of(serde_json::from_value(reply).unwrap())
         };
         let time = "2026-01-01T00:00:00Z";
         assert!(reply(serde_json::json!({"token": "t", "expirationTimestamp": time})).is_some());

@@ -55,12 +55,12 @@ pub(super) struct Transport {
     tls: ClientConfig,
     server_name: Option<ServerName<'static>>,
     /// Never empty; the first also carries requests that end.
-    lanes: Mutex<Vec<Lane>>,
+    lanes: Mutex<Vec<ConnectionLane>>,
     /// For requests that must not wait.
-    urgent: Lane,
+    urgent: ConnectionLane,
 }
 
-struct Lane {
+struct ConnectionLane {
     pool: Pool,
     watches: Arc<AtomicUsize>,
 }
@@ -96,7 +96,7 @@ impl Transport {
             .option_layer(auth)
             .map_err(BoxError::from)
             .service(service_fn(enclosed));
-        let lane = || Lane::new(&tls, server_name.as_ref());
+        let lane = || ConnectionLane::new(&tls, server_name.as_ref());
         let (lanes, urgent) = (Mutex::new(vec![lane()]), lane());
         Ok(Self {
             client: Client::new(service, config.default_namespace.clone()),
@@ -157,11 +157,11 @@ impl Transport {
     /// A connection with room for a watch.
     fn slot(&self) -> (Pool, WatchSlot) {
         let mut lanes = self.lanes.lock();
-        let free = |lane: &&Lane| lane.watches.load(Ordering::Relaxed) < MAX_WATCHES;
+        let free = |lane: &&ConnectionLane| lane.watches.load(Ordering::Relaxed) < MAX_WATCHES;
         if let Some(lane) = lanes.iter().find(free) {
             return lane.occupy();
         }
-        let lane = Lane::new(&self.tls, self.server_name.as_ref());
+        let lane = ConnectionLane::new(&self.tls, self.server_name.as_ref());
         let occupied = lane.occupy();
         lanes.push(lane);
         occupied
@@ -209,7 +209,7 @@ async fn send(mut request: Request<Body>) -> Result<Response<Incoming>, BoxError
     Ok(pool.request(request).await?)
 }
 
-impl Lane {
+impl ConnectionLane {
     fn new(tls: &ClientConfig, server_name: Option<&ServerName<'static>>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);

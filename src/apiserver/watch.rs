@@ -1,7 +1,7 @@
 //! Lists and watches of objects, for ever.
 
 use super::{
-    ApiError, ApiServer,
+    ApiError, ApiServer, Recovery,
     metrics::Method as Counted,
     request::{parameter, path, request, whole},
     transport::WatchSlot,
@@ -78,10 +78,12 @@ pub struct ListWatch<K> {
     version: Option<String>,
     listed: Listed<K>,
     /// A request that a cancelled call of [`Self::next`] has begun.
-    request: Option<BoxFuture<'static, Result<Reply, ApiError>>>,
-    stream: Option<Stream>,
+    request: Option<BoxFuture<'static, Result<WatchReply, ApiError>>>,
+    stream: Option<WatchStream>,
     delay: Option<Duration>,
     next_try: Instant,
+    /// Of an urgent client.
+    recovery: Option<Recovery>,
 }
 
 /// The pages of a list so far.
@@ -99,12 +101,12 @@ impl<K> Default for Listed<K> {
     }
 }
 
-enum Reply {
+enum WatchReply {
     Page(Bytes),
-    Watch(Stream),
+    Watch(WatchStream),
 }
 
-struct Stream {
+struct WatchStream {
     body: Body,
     buffer: BytesMut,
     /// How much of the buffer is known to contain no end of a line.
@@ -145,7 +147,7 @@ struct OnlyMetadata {
 }
 
 /// What one line of a watch is.
-enum Line<K> {
+enum WatchLine<K> {
     Event(WatchEvent<K>, Option<String>),
     Bookmark(Option<String>),
     Error(ApiError),
@@ -163,11 +165,12 @@ impl ApiServer {
             stream: None,
             delay: None,
             next_try: Instant::now(),
+            recovery: self.is_urgent.then(|| self.recovery()),
         }
     }
 
     /// One page of a list. The first is read from storage and not from a cache that may lag behind.
-    async fn page(self, uri: String, is_limited: bool) -> Result<Reply, ApiError> {
+    async fn page(self, uri: String, is_limited: bool) -> Result<WatchReply, ApiError> {
         let counted = Counted::of(&Method::GET);
         let request = request(Method::GET, uri, Bytes::new(), "")?;
         self.admitted().await?;
@@ -178,10 +181,10 @@ impl ApiServer {
             None
         };
         let page = self.exchange(counted, request, TIMEOUT).await?;
-        Ok(Reply::Page(page))
+        Ok(WatchReply::Page(page))
     }
 
-    async fn watch(self, uri: String, lasts: Duration) -> Result<Reply, ApiError> {
+    async fn watch(self, uri: String, lasts: Duration) -> Result<WatchReply, ApiError> {
         let request = request(Method::GET, uri, Bytes::new(), "")?;
         self.admitted().await?;
         let exchange = async {
@@ -197,7 +200,7 @@ impl ApiServer {
                 });
             }
             let opened = Instant::now();
-            Ok(Reply::Watch(Stream {
+            Ok(WatchReply::Watch(WatchStream {
                 body: response.into_body(),
                 buffer: BytesMut::new(),
                 searched: 0,
@@ -208,7 +211,9 @@ impl ApiServer {
             }))
         };
         let opened = timeout(TIMEOUT, exchange).await;
-        opened.unwrap_or(Err(ApiError::Late(TIMEOUT)))
+        let opened = opened.unwrap_or(Err(ApiError::Late(TIMEOUT)));
+        self.availability.observe(&opened);
+        opened
     }
 }
 
@@ -216,7 +221,10 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     /// Waits for the next event. Cancelling it loses nothing: the next call goes on where it was.
     pub async fn next(&mut self) -> WatchEvent<K> {
         loop {
-            sleep_until(self.next_try).await;
+            match &mut self.recovery {
+                Some(recovery) => recovery.wait(&mut self.next_try).await,
+                None => sleep_until(self.next_try).await,
+            }
             match self.step().await {
                 Ok(Some(event)) => return event,
                 Ok(None) => {}
@@ -249,8 +257,8 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             let reply = self.request.insert(begun).await;
             self.request = None;
             return match reply? {
-                Reply::Page(page) => self.add(&page),
-                Reply::Watch(stream) => {
+                WatchReply::Page(page) => self.add(&page),
+                WatchReply::Watch(stream) => {
                     self.stream = Some(stream);
                     Ok(None)
                 }
@@ -262,21 +270,21 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         };
         stream.has_events = true;
         match parsed(&line)? {
-            Line::Event(event, version) => {
+            WatchLine::Event(event, version) => {
                 self.version = version.or(self.version.take());
                 self.delay = None;
                 Ok(Some(event))
             }
-            Line::Bookmark(version) => {
+            WatchLine::Bookmark(version) => {
                 self.version = version.or(self.version.take());
                 self.delay = None;
                 Ok(None)
             }
-            Line::Error(error) => Err(error),
+            WatchLine::Error(error) => Err(error),
         }
     }
 
-    fn closed(&mut self) -> Option<Stream> {
+    fn closed(&mut self) -> Option<WatchStream> {
         let ended = self.stream.take();
         let opened = ended.as_ref().map(|stream| stream.opened);
         if opened.is_some_and(|opened| opened.elapsed() >= LONG_WATCH) {
@@ -295,7 +303,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         }
     }
 
-    fn begin(&self) -> BoxFuture<'static, Result<Reply, ApiError>> {
+    fn begin(&self) -> BoxFuture<'static, Result<WatchReply, ApiError>> {
         let api = self.api.clone();
         let Some(version) = &self.version else {
             let mut query = vec![format!("limit={PAGE}")];
@@ -338,7 +346,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     }
 }
 
-impl Stream {
+impl WatchStream {
     /// The next line; `None` at the end of the response. Cancelling it loses nothing.
     async fn line(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
@@ -395,27 +403,29 @@ fn metadata(object: &RawValue) -> ObjectMeta {
     read.unwrap_or_default().metadata
 }
 
-fn parsed<K: DeserializeOwned>(line: &[u8]) -> Result<Line<K>, ApiError> {
+fn parsed<K: DeserializeOwned>(line: &[u8]) -> Result<WatchLine<K>, ApiError> {
     let event: Event<'_> =
         serde_json::from_slice(line).map_err(|error| ApiError::unreadable(&error))?;
     let version = || metadata(event.object).resource_version;
     Ok(match event.r#type.as_str() {
-        "ADDED" | "MODIFIED" => Line::Event(WatchEvent::Applied(decoded(event.object)), version()),
-        "DELETED" => Line::Event(WatchEvent::Deleted(decoded(event.object)), version()),
-        "BOOKMARK" => Line::Bookmark(version()),
+        "ADDED" | "MODIFIED" => {
+            WatchLine::Event(WatchEvent::Applied(decoded(event.object)), version())
+        }
+        "DELETED" => WatchLine::Event(WatchEvent::Deleted(decoded(event.object)), version()),
+        "BOOKMARK" => WatchLine::Bookmark(version()),
         "ERROR" => {
-            let status: Code = serde_json::from_str(event.object.get()).unwrap_or_default();
+            let status: ErrorCode = serde_json::from_str(event.object.get()).unwrap_or_default();
             let code = http::StatusCode::from_u16(status.code);
             let code = code.unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-            Line::Error(ApiError::refused(code, event.object.get().as_bytes()))
+            WatchLine::Error(ApiError::refused(code, event.object.get().as_bytes()))
         }
         // One of a later API: the version of its object says nothing.
-        _ => Line::Bookmark(None),
+        _ => WatchLine::Bookmark(None),
     })
 }
 
 #[derive(Default, Deserialize)]
-struct Code {
+struct ErrorCode {
     #[serde(default)]
     code: u16,
 }

@@ -14,31 +14,26 @@ use crate::{
     base::otel::Tracer,
     config::KubeletConfig,
     cri::{
-        CriConnection, CriMetrics, Endpoint, FeaturesReader, ImageClient, RuntimeClient,
-        RuntimeFeatures, RuntimeInfo,
+        CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient, RuntimeFeatures,
+        RuntimeInfo,
         events::{EventMetrics, event_stream},
         features_store,
     },
     host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
-    model::AddressOrder,
+    model::{AddressOrder, validation::sysctl_allowlist::Allowlist},
     node::eviction::Deps,
     node::reclaim::Reclaim,
     node::stats::Stats,
-    pods::pleg::{self, Pleg, PlegMetrics},
+    pods::pleg::{self, PlegMetrics},
     pods::pod_config::{PodConfig, PostedPods},
-    pods::pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
+    pods::pod_sync::{PodStartMetrics, PodSync, Remote, StatusPublisher},
     pods::pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
     pods::prober::{self, ProbeManager},
     pods::status::StatusManager,
-    pods::sync_loop::{
-        Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
-    },
-    resources::{NodeFacts, cm::ContainerManager},
+    pods::sync_loop::{Admission, Audits, Heartbeat, LoopMetrics, SyncLoop},
     runtime::handlers::{Hooks, runtime_exec},
-    runtime::kuberuntime::{
-        self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
-    },
+    runtime::kuberuntime::{self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics},
     server::HealthChecks,
     state::events::EventRecorder,
     state::node_object::{HostIps, NodeObjectWriter},
@@ -48,7 +43,7 @@ use crate::{
     state::pod_history::PodHistory,
     state::pod_manager::{PodChanges, PodManagerWriter},
     state::pod_state_store::PodStateStore,
-    state::probe_results::{self, ProbeResults},
+    state::probe_results,
     volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
@@ -146,8 +141,8 @@ impl Stores {
             images,
             state_store,
             root,
-            manager: cluster_pods::manager(changes.as_ref()),
-            statuses: cluster_pods::statuses(changes.as_ref()),
+            manager: PodManagerWriter::default().keeping(changes.clone()),
+            statuses: StatusManager::marking(changes.as_ref().map(|changes| changes.pods.clone())),
             changes,
             cache,
             cache_writer,
@@ -263,20 +258,41 @@ pub(super) async fn start(
     .await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
-    let shared = Shared {
-        node: node.clone(),
-        host_ips: host_ips.clone(),
-        volumes: volumes.clone(),
+    let runtime = KubeGenericRuntimeManager::new(kuberuntime::Deps {
+        runtime: stores.runtime.clone(),
+        images: images::manager(config, &stores),
+        cache: stores.cache.clone(),
+        events: stores.events.clone(),
+        pod_history: stores.pod_history.clone(),
+        state_store: stores.state_store.clone(),
         results: results.clone(),
-        features,
+        hooks: Hooks::new(
+            runtime_exec(stores.runtime.clone()),
+            stores.events.clone(),
+            &stores.metrics,
+        ),
+        volumes: volumes.clone(),
         user_namespaces,
         cgroups: cgroups.clone(),
+        features,
         services,
         runtime_classes,
-    };
-    let runtime = runtime_manager(config, &stores, shared);
+        metrics: StartMetrics::new(&stores.metrics),
+        config: runtime_config(config),
+        settings: SpecSettings {
+            root: stores.root.clone(),
+            pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
+            cluster_dns: config.dns.cluster_dns.clone(),
+            cluster_domain: config.dns.cluster_domain.clone(),
+            seccomp_default: config.containers.seccomp_default,
+            cpu: cgroups::cpu_enforcement(config, &stores.machine),
+            node: node.clone(),
+            host_ips: host_ips.clone(),
+        },
+    });
     let writers = cluster_pods::Writers::of(&stores);
-    let remote = cluster_pods::remote(&stores, host_ips);
+    let pods = stores.manager.reader();
+    let remote = writers.as_ref().map(|_| Remote { pods, host_ips });
     let (stream, hints) = event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
     let (pleg, state) = pleg::build(
         stores.runtime.clone(),
@@ -313,7 +329,7 @@ pub(super) async fn start(
         status_features,
     );
     let starts = PodStartMetrics::new(&stores.metrics);
-    let statuses = Arc::new(cluster_pods::publisher(statuses.timing(starts), remote));
+    let statuses = Arc::new(statuses.timing(starts).in_cluster(remote));
     let reclaim = Arc::new(Reclaim {
         collector,
         runtime: runtime.clone(),
@@ -418,20 +434,10 @@ pub(super) async fn start(
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
     }
-    let Pleg {
-        relist,
-        hints,
-        inspect,
-        status,
-        ..
-    } = pleg;
     tasks.spawn("memory", memory::run(statuses_board, shutdown.clone()));
     tasks.spawn("journal", stores.state_store.run(shutdown.clone()));
     tasks.spawn("cri.events", stream.run(shutdown.clone()));
-    tasks.spawn("pleg.relist", relist.run(shutdown.clone()));
-    tasks.spawn("pleg.events", hints.run(shutdown.clone()));
-    tasks.spawn("pleg.inspect", inspect.run(shutdown.clone()));
-    tasks.spawn("pleg.status", status.run(shutdown.clone()));
+    pleg.start(tasks);
     if let Some(rotation) = rotation {
         tasks.spawn("logs.rotation", rotation.run(shutdown.clone()));
     }
@@ -439,65 +445,16 @@ pub(super) async fn start(
     Ok(workers)
 }
 
-/// What the manager shares with other parts.
-struct Shared {
-    node: Arc<NodeFacts>,
-    host_ips: HostIps,
-    volumes: VolumeManager,
-    results: ProbeResults,
-    features: FeaturesReader,
-    user_namespaces: UserNamespaces,
-    cgroups: ContainerManager,
-    services: Services,
-    runtime_classes: RuntimeClasses,
-}
-
-fn runtime_manager(
-    config: &KubeletConfig,
-    stores: &Stores,
-    shared: Shared,
-) -> KubeGenericRuntimeManager {
+fn runtime_config(config: &KubeletConfig) -> kuberuntime::Config {
     let containers = &config.containers;
-    let logs = config.container_logs.pod_logs_dir.clone();
-    KubeGenericRuntimeManager::new(kuberuntime::Deps {
-        runtime: stores.runtime.clone(),
-        images: images::manager(config, stores),
-        cache: stores.cache.clone(),
-        events: stores.events.clone(),
-        pod_history: stores.pod_history.clone(),
-        state_store: stores.state_store.clone(),
-        results: shared.results,
-        hooks: Hooks::new(
-            runtime_exec(stores.runtime.clone()),
-            stores.events.clone(),
-            &stores.metrics,
-        ),
-        volumes: shared.volumes,
-        user_namespaces: shared.user_namespaces,
-        cgroups: shared.cgroups,
-        features: shared.features,
-        services: shared.services,
-        runtime_classes: shared.runtime_classes,
-        metrics: StartMetrics::new(&stores.metrics),
-        config: kuberuntime::Config {
-            max_restart_back_off: containers.max_restart_back_off,
-            gc_policy: GcPolicy {
-                min_age: containers.min_dead_age,
-                max_per_container: containers.max_dead_per_container.map(|n| n as usize),
-                max_containers: containers.max_dead_total.map(|n| n as usize),
-            },
-            resolv_conf: config.dns.resolv_conf.clone(),
-            log_links: Some(logs::links(&logs)),
+    kuberuntime::Config {
+        max_restart_back_off: containers.max_restart_back_off,
+        gc_policy: GcPolicy {
+            min_age: containers.min_dead_age,
+            max_per_container: containers.max_dead_per_container.map(|n| n as usize),
+            max_containers: containers.max_dead_total.map(|n| n as usize),
         },
-        settings: SpecSettings {
-            root: stores.root.clone(),
-            pod_logs_dir: logs,
-            cluster_dns: config.dns.cluster_dns.clone(),
-            cluster_domain: config.dns.cluster_domain.clone(),
-            seccomp_default: containers.seccomp_default,
-            cpu: cgroups::cpu_enforcement(config, &stores.machine),
-            node: shared.node,
-            host_ips: shared.host_ips,
-        },
-    })
+        resolv_conf: config.dns.resolv_conf.clone(),
+        log_links: Some(logs::links(&config.container_logs.pod_logs_dir)),
+    }
 }

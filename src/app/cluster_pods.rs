@@ -9,46 +9,14 @@ use crate::{
     pods::{
         mirror::{self, MirrorPods},
         pod_config::SourcesReadyReader,
-        pod_sync::{Remote, StatusPublisher},
         pod_workers::PodWorkers,
-        status::{StatusManager, Statuses},
+        status::Statuses,
         status_writer::{self, StatusWriter},
     },
-    state::node_object::HostIps,
-    state::pod_manager::{PodChanges, PodManager, PodManagerWriter},
+    state::pod_manager::{PodChanges, PodManager},
 };
 use std::sync::Arc;
 use tokio::sync::watch;
-
-/// The desired pods; changes are kept only where the API server is told of them.
-pub(super) fn manager(changes: Option<&Arc<PodChanges>>) -> PodManagerWriter {
-    let manager = PodManagerWriter::default();
-    match changes {
-        Some(changes) => manager.keeping(changes.clone()),
-        None => manager,
-    }
-}
-
-/// Statuses; changes are kept only where the API server is told of them.
-pub(super) fn statuses(changes: Option<&Arc<PodChanges>>) -> StatusManager {
-    let changed = changes.map(|changes| changes.pods.clone());
-    changed.map_or_else(StatusManager::new, StatusManager::marking)
-}
-
-/// What statuses are made from in a cluster.
-pub(super) fn remote(stores: &Stores, host_ips: HostIps) -> Option<Remote> {
-    stores.api.as_ref()?;
-    let pods = stores.manager.reader();
-    Some(Remote { pods, host_ips })
-}
-
-/// The publisher, which reads what the API server has, if there is one.
-pub(super) fn publisher(publisher: StatusPublisher, remote: Option<Remote>) -> StatusPublisher {
-    match remote {
-        Some(remote) => publisher.in_cluster(remote),
-        None => publisher,
-    }
-}
 
 /// What the tasks need, taken from the stores before the loop takes those.
 pub(super) struct Writers {

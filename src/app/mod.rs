@@ -36,7 +36,7 @@ use crate::{
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, chain},
     config::{
-        KubeletConfig,
+        KubeletConfig, local_socket,
         logging::{self, LogControl},
     },
     cri,
@@ -324,11 +324,6 @@ async fn bind(
         Some(address) => Ok(Some(Listener::bind(name, address).await?)),
         None => Ok(None),
     }
-}
-
-/// Where a kubelet with this root directory is asked by people on its node.
-pub fn local_socket(root_dir: &Path) -> PathBuf {
-    root_dir.join("kubelet.sock")
 }
 
 /// Pods are looked after also when nobody can ask about them.

@@ -88,9 +88,9 @@ const ONE_SCRAPE: Duration = Duration::from_millis(50);
 
 /// The latest look at the process.
 #[derive(Clone, Default)]
-struct Look(Arc<Mutex<Option<(Instant, OwnProcess)>>>);
+struct ProcessReader(Arc<Mutex<Option<(Instant, OwnProcess)>>>);
 
-impl Look {
+impl ProcessReader {
     fn now(&self) -> OwnProcess {
         let mut last = self.0.lock();
         match *last {
@@ -116,7 +116,7 @@ fn start_time(metrics: &Metrics) {
 
 fn process(metrics: &Metrics) {
     start_time(metrics);
-    let look = Look::default();
+    let look = ProcessReader::default();
     let own = look.clone();
     metrics.register(
         "process_cpu_seconds_total",

@@ -8,10 +8,10 @@ const FIRST_SWEEP: usize = 8192;
 
 /// A store in which equal strings (images, hashes, names) are kept once.
 #[derive(Debug, Default)]
-pub struct Strings(Mutex<Shared>);
+pub struct Strings(Mutex<StringsInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct StringsInner {
     strings: HashSet<Arc<str>>,
     sweep_at: usize,
 }

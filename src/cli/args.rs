@@ -1,6 +1,8 @@
 //! From the command line to a subcommand with its arguments. Reads and prints nothing.
 
-use crate::config::{ArgsError, Flags, Invocation, VERBS, closest, parse_args, parse_verb_args};
+use crate::config::{
+    ArgsError, Flags, Invocation, VERBS, closest, local_socket, parse_args, parse_verb_args,
+};
 use clap::{Arg, ArgAction, ArgMatches};
 use std::{ffi::OsString, path::PathBuf};
 
@@ -157,7 +159,7 @@ fn output_of(matches: &ArgMatches, wide: bool) -> Result<Output, ArgsError> {
 fn socket_of(matches: &ArgMatches, flags: &Flags) -> PathBuf {
     match text(matches, "socket") {
         Some(path) => path.into(),
-        None => crate::app::local_socket(&flags.root_dir),
+        None => local_socket(&flags.root_dir),
     }
 }
 

@@ -47,11 +47,18 @@ pub use flags::{
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;
 
+use std::path::{Path, PathBuf};
+
 /// What the configuration needs to know about the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// The kernel's hostname.
     pub hostname: String,
+}
+
+/// The socket at which a kubelet with this root directory answers the subcommands on its node.
+pub fn local_socket(root_dir: &Path) -> PathBuf {
+    root_dir.join("kubelet.sock")
 }
 
 /// Reads the files the flags name and resolves everything. Blocks on file reads: call it before the

@@ -11,16 +11,16 @@ use super::rpc::Rpc;
 use crate::base::metrics::Metrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Operation {
+struct RuntimeOperationLabels {
     operation_type: &'static str,
 }
 
 /// Handles to the families. Clones share them.
 #[derive(Clone)]
 pub struct CriMetrics {
-    operations: Family<Operation, Counter>,
-    errors: Family<Operation, Counter>,
-    duration: Family<Operation, Histogram>,
+    operations: Family<RuntimeOperationLabels, Counter>,
+    errors: Family<RuntimeOperationLabels, Counter>,
+    duration: Family<RuntimeOperationLabels, Histogram>,
 }
 
 impl CriMetrics {
@@ -48,7 +48,7 @@ impl CriMetrics {
     }
 
     pub(super) fn observe(&self, rpc: Rpc, took: Duration, failed: bool) {
-        let operation = Operation {
+        let operation = RuntimeOperationLabels {
             operation_type: rpc.operation(),
         };
         self.operations.get_or_create(&operation).inc();

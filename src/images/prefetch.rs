@@ -56,12 +56,12 @@ pub(super) enum Outcome {
 }
 
 #[derive(Debug, Clone)]
-struct Done {
+struct PrefetchDone {
     at: Instant,
     outcome: Outcome,
 }
 
-impl Done {
+impl PrefetchDone {
     /// Whether a container may use it at `now`.
     fn holds(&self, now: Instant) -> bool {
         match &self.outcome {
@@ -75,19 +75,19 @@ impl Done {
 }
 
 /// One prefetch. Dropping it cancels the pull, unless a container waits for it at that moment.
-struct Job {
+struct Prefetch {
     wanted: WantedImage,
-    done: Shared<BoxFuture<'static, Done>>,
+    done: Shared<BoxFuture<'static, PrefetchDone>>,
     task: AbortHandle,
 }
 
-impl Drop for Job {
+impl Drop for Prefetch {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Job {
+impl Prefetch {
     fn is_for(&self, object: &ObjectRef, image: &str, policy: PullPolicy) -> bool {
         let own = &self.wanted;
         own.policy == policy && own.image == image && own.object == *object
@@ -97,7 +97,7 @@ impl Job {
     /// result may be too old when the container starts, but a lookup now would not help.
     fn stands(&self, now: Instant) -> bool {
         let is_there =
-            |done: &Done| matches!(done.outcome, Outcome::Present(_) | Outcome::Pulled(_));
+            |done: &PrefetchDone| matches!(done.outcome, Outcome::Present(_) | Outcome::Pulled(_));
         let done = self.done.peek();
         done.is_none_or(|done| is_there(done) || done.holds(now))
     }
@@ -106,7 +106,7 @@ impl Job {
 /// Prefetches by pod.
 pub(super) struct Prefetcher {
     getter: ImageGetter,
-    pods: Mutex<HashMap<PodUid, Vec<Job>>>,
+    pods: Mutex<HashMap<PodUid, Vec<Prefetch>>>,
 }
 
 impl Prefetcher {
@@ -132,15 +132,16 @@ impl Prefetcher {
         });
         let mut before = None;
         for wanted in wanted {
-            let same =
-                |job: &Job| job.wanted.image == wanted.image && job.wanted.policy == wanted.policy;
+            let same = |job: &Prefetch| {
+                job.wanted.image == wanted.image && job.wanted.policy == wanted.policy
+            };
             // A second container of the same image finds it there when it starts.
             let later = wanted.policy == PullPolicy::Never || jobs.iter().any(same);
             if later || self.getter.is_held_back(&pod.uid(), &wanted.image) {
                 continue;
             }
             let (queued, next) = oneshot::channel();
-            let work = Work {
+            let work = PrefetchWork {
                 getter: self.getter.clone(),
                 pod: pod.clone(),
                 wanted: wanted.clone(),
@@ -148,7 +149,7 @@ impl Prefetcher {
             };
             let done = done(work.run(before.replace(next), queued));
             let task = tokio::spawn(done.clone().map(drop)).abort_handle();
-            jobs.push(Job { wanted, done, task });
+            jobs.push(Prefetch { wanted, done, task });
         }
         if !jobs.is_empty() {
             pods.insert(pod.uid(), jobs);
@@ -159,7 +160,7 @@ impl Prefetcher {
     /// is too old.
     pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<Outcome> {
         let pod = request.pod.uid();
-        let mine = |job: &Job| job.is_for(request.object, request.image, request.policy);
+        let mine = |job: &Prefetch| job.is_for(request.object, request.image, request.policy);
         let done = {
             let pods = self.pods.lock();
             pods.get(&pod)?.iter().find(|job| mine(job))?.done.clone()
@@ -188,10 +189,12 @@ impl Prefetcher {
 }
 
 /// An outcome that several can wait for. A panic of the work does not reach them.
-fn done(work: impl Future<Output = Outcome> + Send + 'static) -> Shared<BoxFuture<'static, Done>> {
+fn done(
+    work: impl Future<Output = Outcome> + Send + 'static,
+) -> Shared<BoxFuture<'static, PrefetchDone>> {
     let done = async {
         let outcome = contain(Place::ImagePrefetch, work).await;
-        Done {
+        PrefetchDone {
             at: Instant::now(),
             outcome: outcome.unwrap_or(Outcome::Unknown),
         }
@@ -200,14 +203,14 @@ fn done(work: impl Future<Output = Outcome> + Send + 'static) -> Shared<BoxFutur
 }
 
 /// The image of one container.
-struct Work {
+struct PrefetchWork {
     getter: ImageGetter,
     pod: Arc<Pod>,
     wanted: WantedImage,
     sandbox: PodSandboxConfig,
 }
 
-impl Work {
+impl PrefetchWork {
     /// Starts once the container before has its place in the queue, so that pulls queue in the order in
     /// which their containers start, and signals when it has its own.
     async fn run(

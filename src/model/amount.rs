@@ -13,7 +13,7 @@ const SHORT: usize = 18;
 
 /// A family of suffixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum SuffixFamily {
     /// `500m`, `2`, `3k`.
     Decimal,
     /// `64Mi`.
@@ -26,7 +26,7 @@ enum Family {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amount {
     value: Quantity,
-    family: Family,
+    family: SuffixFamily,
     /// How it was written, where that is kept.
     written: Option<String>,
 }
@@ -39,16 +39,16 @@ impl Amount {
         let end = number.find(|c: char| !c.is_ascii_digit() && c != '.');
         let (number, suffix) = number.split_at(end.unwrap_or(number.len()));
         let family = match suffix {
-            binary if binary.ends_with('i') => Family::Binary,
-            exponent if exponent.len() > 1 => Family::Exponent,
-            _ => Family::Decimal,
+            binary if binary.ends_with('i') => SuffixFamily::Binary,
+            exponent if exponent.len() > 1 => SuffixFamily::Exponent,
+            _ => SuffixFamily::Decimal,
         };
         let below_one = value.is_positive() && value < Quantity::from_units(1);
         let written = is_kept(number, suffix, family).then(|| text.to_string());
         Ok(Self {
             value,
             family: match family {
-                Family::Binary if below_one => Family::Decimal,
+                SuffixFamily::Binary if below_one => SuffixFamily::Decimal,
                 family => family,
             },
             written,
@@ -57,15 +57,15 @@ impl Amount {
 
     /// Thousandths, shown in powers of 1000.
     pub fn of_milli(milli: i64) -> Self {
-        Self::made(Quantity::from_milli(milli), Family::Decimal)
+        Self::made(Quantity::from_milli(milli), SuffixFamily::Decimal)
     }
 
     /// Bytes, shown in powers of 1024.
     pub fn of_bytes(bytes: i64) -> Self {
-        Self::made(Quantity::from_units(bytes), Family::Binary)
+        Self::made(Quantity::from_units(bytes), SuffixFamily::Binary)
     }
 
-    fn made(value: Quantity, family: Family) -> Self {
+    fn made(value: Quantity, family: SuffixFamily) -> Self {
         Self {
             value,
             family,
@@ -110,12 +110,12 @@ impl Amount {
         }
         let small = self.value.nanos().abs() < Quantity::from_units(1024).nanos();
         match self.family {
-            Family::Binary if !small && self.value.is_whole() => binary(self.value),
-            Family::Exponent => decimal(self.value, |power| match power {
+            SuffixFamily::Binary if !small && self.value.is_whole() => binary(self.value),
+            SuffixFamily::Exponent => decimal(self.value, |power| match power {
                 0 => String::new(),
                 power => format!("e{power}"),
             }),
-            Family::Binary | Family::Decimal => decimal(self.value, |power| {
+            SuffixFamily::Binary | SuffixFamily::Decimal => decimal(self.value, |power| {
                 let index = usize::try_from(power / 3 + 3).unwrap_or(3);
                 DECIMAL.get(index).copied().unwrap_or_default().into()
             }),
@@ -130,7 +130,7 @@ pub fn canonical(quantity: &ApiQuantity) -> ApiQuantity {
 
 /// Whether upstream prints a number just as it was written, which it does where a quick check finds that
 /// it is canonical.
-fn is_kept(number: &str, suffix: &str, family: Family) -> bool {
+fn is_kept(number: &str, suffix: &str, family: SuffixFamily) -> bool {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let whole = match whole.trim_start_matches('0') {
         "" => "0",
@@ -138,17 +138,17 @@ fn is_kept(number: &str, suffix: &str, family: Family) -> bool {
     };
     let digits = format!("{whole}{fraction}");
     match family {
-        Family::Binary => {
+        SuffixFamily::Binary => {
             let power = BINARY.iter().position(|known| *known == suffix);
             // 1024 has three digits and a bit.
             let digits_of_suffix = power.unwrap_or_default() * 3;
             let odd = digits.parse::<i64>().is_ok_and(|value| value & 7 != 0);
             fraction.is_empty() && odd && digits.len() + digits_of_suffix <= 14
         }
-        Family::Decimal | Family::Exponent => {
+        SuffixFamily::Decimal | SuffixFamily::Exponent => {
             let power = match suffix {
                 "" => Some(0),
-                suffix if family == Family::Exponent => {
+                suffix if family == SuffixFamily::Exponent => {
                     suffix.get(1..).and_then(|p| p.parse::<i64>().ok())
                 }
                 suffix => DECIMAL

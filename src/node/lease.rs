@@ -7,7 +7,7 @@
 //! * Answers to upstream's `k8s.io/component-helpers/apimachinery/lease`.
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Place},
+    apiserver::{ApiError, ApiServer, Place, Recovery},
     base::chain,
     state::node_object::NodeObject,
 };
@@ -17,7 +17,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
 };
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Where the leases of nodes are.
@@ -26,13 +26,15 @@ const NAMESPACE: &str = "kube-node-lease";
 const RENEWALS: u32 = 4;
 /// Renewals are up to this much later, so that nodes that started together do not renew together.
 const JITTER: f64 = 0.04;
-/// The delay before the next try doubles from the first to the second.
+/// The delay before the next try doubles from the first to the second. These tries go on while the API server is away
+/// and so find it back for all others: as often as the Go kubelet tries to send its status.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
-const MAX_DELAY: Duration = Duration::from_secs(7);
+const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// Renews the lease of a node.
 pub struct NodeLease {
     api: ApiServer,
+    recovery: Recovery,
     node: NodeObject,
     node_name: String,
     seconds: i32,
@@ -42,7 +44,7 @@ pub struct NodeLease {
 
 /// What to do after a request.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum NextRequest {
     /// Read it first: it is another one than was thought, or none.
     Read,
     /// The same once more.
@@ -50,11 +52,11 @@ enum Next {
 }
 
 /// What to do after an update that failed. Pure.
-fn after(error: &ApiError) -> Next {
+fn after(error: &ApiError) -> NextRequest {
     if error.is_conflict() || error.is_not_found() {
-        Next::Read
+        NextRequest::Read
     } else {
-        Next::Again
+        NextRequest::Again
     }
 }
 
@@ -101,6 +103,7 @@ impl NodeLease {
     /// A lease of so many seconds; `node` is the object that it belongs to.
     pub fn new(api: ApiServer, node: NodeObject, node_name: String, seconds: i32) -> Self {
         Self {
+            recovery: api.recovery(),
             api,
             node,
             node_name,
@@ -137,12 +140,13 @@ impl NodeLease {
     async fn renew(&mut self) {
         let mut delay = FIRST_DELAY;
         while let Err(error) = self.try_renew().await {
-            if after(&error) == Next::Read {
+            if after(&error) == NextRequest::Read {
                 self.lease = None;
             }
             let place = format!("{NAMESPACE}/{}", self.node_name);
             tracing::error!(lease = place, err = %chain(&error), "Failed to update lease");
-            sleep(delay).await;
+            let mut next_try = Instant::now() + delay;
+            self.recovery.wait(&mut next_try).await;
             delay = (delay * 2).min(MAX_DELAY);
         }
     }

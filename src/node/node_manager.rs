@@ -7,7 +7,7 @@
 //! * Answers to upstream's `pkg/kubelet/kubelet_node_status.go`.
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Patch, Place, Selection, WatchEvent},
+    apiserver::{ApiError, ApiServer, Patch, Place, Recovery, Selection, WatchEvent},
     base::chain,
     node::node_status::{self, Facts, Generated, Machine, Refused, RuntimeFacts, StatusSettings},
     node::registration::{self, RegistrationSettings},
@@ -21,10 +21,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::Value;
 use std::{net::IpAddr, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// The delay before the next try doubles from the first to the second.
@@ -81,15 +78,17 @@ pub struct NodeManager {
     refused: Option<Refused>,
     delay: Option<Duration>,
     next_try: Instant,
+    recovery: Recovery,
 }
 
 /// A step that failed, by upstream's log message.
-struct Failure(&'static str, ApiError);
+struct SyncFailure(&'static str, ApiError);
 
 impl NodeManager {
     /// A manager that has done nothing yet.
     pub fn new(deps: Deps) -> Self {
         Self {
+            recovery: deps.api.recovery(),
             deps,
             listed: false,
             reconciled: None,
@@ -119,14 +118,14 @@ impl NodeManager {
             field_selector: Some(format!("metadata.name={name}")),
         });
         loop {
-            let wake = self.step().await;
+            self.step().await;
             tokio::select! {
                 event = watch.next() => self.take(event),
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
                 Ok(()) = self.deps.pressure.changed() => {}
                 Ok(()) = self.deps.shutting_down.changed() => {}
-                () = sleep_until(wake) => {}
+                () = self.recovery.wait(&mut self.next_try) => {}
             }
         }
     }
@@ -170,14 +169,15 @@ impl NodeManager {
         &self.deps.registration.node_name
     }
 
-    /// Does what is to be done; when to do it again, if nothing happens before.
-    async fn step(&mut self) -> Instant {
-        if Instant::now() < self.next_try {
-            return self.next_try;
+    /// Does what is to be done; after a failure not before its delay is over.
+    async fn step(&mut self) {
+        if self.delay.is_some() && Instant::now() < self.next_try {
+            return;
         }
-        let Err(Failure(what, error)) = self.sync().await else {
+        let Err(SyncFailure(what, error)) = self.sync().await else {
             self.delay = None;
-            return Instant::now() + self.deps.update_period;
+            self.next_try = Instant::now() + self.deps.update_period;
+            return;
         };
         tracing::error!(node = self.name(), err = %chain(&error), "{what}");
         let delay = self
@@ -185,10 +185,9 @@ impl NodeManager {
             .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
         self.delay = Some(delay);
         self.next_try = Instant::now() + delay;
-        self.next_try
     }
 
-    async fn sync(&mut self) -> Result<(), Failure> {
+    async fn sync(&mut self) -> Result<(), SyncFailure> {
         match self.deps.node.get() {
             None if !self.listed || !self.deps.registration.register => Ok(()),
             None => self.create().await,
@@ -202,7 +201,7 @@ impl NodeManager {
         }
     }
 
-    async fn create(&mut self) -> Result<(), Failure> {
+    async fn create(&mut self) -> Result<(), SyncFailure> {
         tracing::info!(node = self.name(), "Attempting to register node");
         let generated = self.generate(&Node::default(), false);
         self.announced = Some(Vec::new());
@@ -213,15 +212,15 @@ impl NodeManager {
             Err(error) if error.is_already_exists() => self.deps.api.get(self.place()).await,
             created => created,
         };
-        let node: Node =
-            created.map_err(|error| Failure("Unable to register node with API server", error))?;
+        let node: Node = created
+            .map_err(|error| SyncFailure("Unable to register node with API server", error))?;
         tracing::info!(node = self.name(), "Successfully registered node");
         self.deps.node.replace(node);
         self.sent(true);
         Ok(())
     }
 
-    async fn reconcile(&mut self, node: &Node) -> Result<(), Failure> {
+    async fn reconcile(&mut self, node: &Node) -> Result<(), SyncFailure> {
         if self.reconciled.is_some() && self.reconciled == node.metadata.uid {
             return Ok(());
         }
@@ -235,7 +234,7 @@ impl NodeManager {
         Ok(())
     }
 
-    async fn report(&mut self, node: &Node) -> Result<(), Failure> {
+    async fn report(&mut self, node: &Node) -> Result<(), SyncFailure> {
         let volumes_mounted = self.volumes_mounted(node).await;
         let generated = self.generate(node, volumes_mounted);
         let known = || node.status.clone().unwrap_or_default().conditions;
@@ -270,7 +269,7 @@ impl NodeManager {
         Ok(())
     }
 
-    async fn patch(&mut self, what: &'static str, patch: Value) -> Result<(), Failure> {
+    async fn patch(&mut self, what: &'static str, patch: Value) -> Result<(), SyncFailure> {
         let patch = Patch::Strategic(patch);
         let patched = self
             .deps
@@ -287,7 +286,7 @@ impl NodeManager {
                     self.deps.node.clear();
                     self.listed = true;
                 }
-                Err(Failure(what, error))
+                Err(SyncFailure(what, error))
             }
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestKindLabels {
     method: &'static str,
     path: String,
     server_type: &'static str,
@@ -36,9 +36,9 @@ struct Checked {
 /// Handles to the families of requests. Clones share them.
 #[derive(Clone)]
 pub struct HttpMetrics {
-    requests: Family<Request, Counter>,
-    duration: Family<Request, Histogram>,
-    inflight: Family<Request, Gauge>,
+    requests: Family<RequestKindLabels, Counter>,
+    duration: Family<RequestKindLabels, Histogram>,
+    inflight: Family<RequestKindLabels, Gauge>,
 }
 
 impl HttpMetrics {
@@ -67,7 +67,7 @@ impl HttpMetrics {
     /// paths are those of the table.
     pub(super) fn begin(&self, port: Port, method: &Method, entry: Option<&Entry>) -> InFlight {
         let path = entry.map_or("other".to_owned(), |entry| bucket(entry.pattern));
-        let request = Request {
+        let request = RequestKindLabels {
             method: method_label(method),
             server_type: match port {
                 Port::ReadOnly | Port::Health => "readonly",

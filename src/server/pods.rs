@@ -95,7 +95,7 @@ pub(super) fn pod_list(pods: Vec<KnownPod>) -> Response<Body> {
 /// Upstream's form: the metadata of each pod with a running container, and name and image of each of these.
 fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
     #[derive(Serialize)]
-    struct Running {
+    struct RunningPod {
         metadata: ObjectMeta,
         spec: PodSpec,
         status: v1::PodStatus,
@@ -112,7 +112,7 @@ fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
                 ..Container::default()
             })
             .collect();
-        (!containers.is_empty()).then(|| Running {
+        (!containers.is_empty()).then(|| RunningPod {
             metadata: ObjectMeta {
                 name: Some(pod.name.to_string()),
                 namespace: Some(pod.namespace.to_string()),

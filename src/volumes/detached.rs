@@ -27,12 +27,12 @@ pub(super) struct Permit {
 
 #[derive(Debug, Default)]
 struct PermitState {
-    use_of: Mutex<Use>,
+    use_of: Mutex<PermitUse>,
     idle: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Use {
+struct PermitUse {
     revoked: bool,
     creating: usize,
 }

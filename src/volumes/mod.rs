@@ -84,16 +84,16 @@ pub type VolumePaths = BTreeMap<String, VolumePath>;
 /// Gives pods their volumes and takes them back. Cheap to clone.
 #[derive(Clone)]
 pub struct VolumeManager {
-    shared: Arc<Shared>,
+    shared: Arc<VolumeManagerInner>,
 }
 
-struct Shared {
+struct VolumeManagerInner {
     root: KubeletRoot,
     node: Arc<NodeFacts>,
     objects: Objects,
     cluster: Cluster,
     mounter: Box<dyn Mounter>,
-    prepared: Mutex<HashMap<PodUid, Known>>,
+    prepared: Mutex<HashMap<PodUid, KnownVolumes>>,
     detached: DetachedWork,
 }
 
@@ -120,7 +120,7 @@ impl Default for Cluster {
 
 /// What a pod has been given, and for which wishes.
 #[derive(Clone, Default)]
-struct Known {
+struct KnownVolumes {
     plan: Arc<Vec<PlannedVolume>>,
     paths: Arc<VolumePaths>,
     /// What those volumes show that are made from objects.
@@ -158,7 +158,7 @@ impl VolumeManager {
         mounter: impl Mounter,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(VolumeManagerInner {
                 root,
                 node,
                 objects,
@@ -236,7 +236,7 @@ impl VolumeManager {
         }
         if plan.is_empty() {
             // Nothing to make: the pod's directory comes with the first file in it.
-            let known = Known::default();
+            let known = KnownVolumes::default();
             let paths = known.paths.clone();
             self.shared.prepared.lock().insert(uid, known);
             return Ok(Prepared {

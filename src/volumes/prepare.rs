@@ -1,8 +1,8 @@
 //! Making a pod's volumes and bringing them up to date. Blocking, but for the way to a thread.
 
 use super::{
-    Known, PodDir, Prepared, SetUpError, Shared, SubPathRequest, VolumeError, VolumePath,
-    VolumePaths, claim,
+    KnownVolumes, PodDir, Prepared, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
+    VolumePath, VolumePaths, claim,
     content::{self, ContentVolume, Digest, Inputs},
     detached::Permit,
     empty_dir, host_path,
@@ -20,13 +20,13 @@ use std::{
     sync::Arc,
 };
 
-impl Shared {
+impl VolumeManagerInner {
     /// Makes volumes, or brings those up to date that were made before.
     pub(super) async fn make(
         self: Arc<Self>,
         uid: PodUid,
         plan: Vec<PlannedVolume>,
-        known: Option<Known>,
+        known: Option<KnownVolumes>,
         mut inputs: Inputs,
         permit: Permit,
     ) -> Result<Prepared, VolumeError> {
@@ -73,7 +73,7 @@ impl Shared {
             made.paths.insert(volume.name.clone(), path?);
         }
         let paths = Arc::new(made.paths);
-        let known = Known {
+        let known = KnownVolumes {
             plan: Arc::new(plan),
             paths: paths.clone(),
             shown: Arc::new(made.shown),
@@ -89,7 +89,7 @@ impl Shared {
     fn refresh(
         &self,
         uid: PodUid,
-        known: Known,
+        known: KnownVolumes,
         inputs: &Inputs,
         permit: &Permit,
     ) -> Result<Prepared, VolumeError> {
@@ -122,7 +122,7 @@ impl Shared {
             fixed = Arc::new(fixed_now);
         }
         if !Arc::ptr_eq(&shown, &known.shown) || !Arc::ptr_eq(&fixed, &known.fixed) {
-            let known = Known {
+            let known = KnownVolumes {
                 shown,
                 fixed,
                 ..known

@@ -317,6 +317,30 @@ async fn a_server_that_was_away_is_used_again() {
 }
 
 #[tokio::test]
+async fn an_urgent_watch_resumes_soon_after_any_request_found_the_server_back() {
+    let server = Watched::start([]).await;
+    let api = client(&server).await;
+    let mut watch = api.unlimited().list_watch::<Pod>(Selection::default());
+    assert_eq!(shown(watch.next().await), "listed ");
+    begin(&mut watch).await;
+    let _first = server.next_watch().await;
+    server.set_away(true);
+    // The next try is then more than three seconds away.
+    for _ in 0..6 {
+        assert_eq!(shown(watch.next().await), "unreachable");
+    }
+    server.set_away(false);
+    let found = Reply::Json(200, pod("a", "1"));
+    server.replies.lock().push_back(found);
+    let other = api.get::<Pod>(Place::namespaced("default", "a")).await;
+    assert!(other.is_ok(), "{other:?}");
+    let begun = Instant::now();
+    let _second = begin_within_a_second(&mut watch, &server).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(1500), "{took:?}");
+}
+
+#[tokio::test]
 async fn a_watch_that_the_server_ends_at_once_is_tried_ever_more_seldom() {
     let ended = Arc::new(AtomicUsize::new(0));
     let count = ended.clone();

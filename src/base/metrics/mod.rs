@@ -34,11 +34,11 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// All metric families of one kubelet. Clones share one registry.
 #[derive(Clone, Default)]
 pub struct Metrics {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<MetricsInner>>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct MetricsInner {
     registry: Registry,
     /// Name inside the registry (counters lose `_total` there) to the name users see.
     names: HashMap<String, &'static str>,

@@ -25,7 +25,7 @@ const GATHER: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct ExportOutcome {
     outcome: &'static str,
 }
 
@@ -35,12 +35,12 @@ pub(super) struct Exporter {
     resource: wire::Resource,
     channel: Channel,
     queue: Arc<Queue>,
-    spans: Family<Outcome, Counter>,
-    state: Mutex<State>,
+    spans: Family<ExportOutcome, Counter>,
+    state: Mutex<ExportState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ExportState {
     /// Being sent, or to be sent again.
     batch: Vec<SpanData>,
     told: Told,
@@ -107,7 +107,7 @@ impl Exporter {
     }
 
     /// Sends the batch until it is taken or given up.
-    async fn deliver(&self, state: &mut State) {
+    async fn deliver(&self, state: &mut ExportState) {
         let mut again = 0;
         while let Err(status) = self.send(state).await {
             let next = after_failure(status.code(), again);
@@ -125,7 +125,7 @@ impl Exporter {
     }
 
     /// One try; the batch is gone when it was taken.
-    async fn send(&self, state: &mut State) -> Result<(), Status> {
+    async fn send(&self, state: &mut ExportState) -> Result<(), Status> {
         let request = otlp::request(&self.resource, &state.batch);
         let sending = otlp::export(self.channel.clone(), request);
         let answer = timeout(ANSWER, sending).await;
@@ -149,7 +149,7 @@ impl Exporter {
     }
 
     /// Gives the batch up.
-    fn lost(&self, state: &mut State) -> u64 {
+    fn lost(&self, state: &mut ExportState) -> u64 {
         let number = u64::try_from(state.batch.len()).unwrap_or(0);
         state.batch.clear();
         self.count("failed", number);
@@ -158,13 +158,13 @@ impl Exporter {
 
     fn count(&self, outcome: &'static str, number: u64) {
         if number > 0 {
-            let counter = self.spans.get_or_create_owned(&Outcome { outcome });
+            let counter = self.spans.get_or_create_owned(&ExportOutcome { outcome });
             counter.inc_by(number);
         }
     }
 
     /// Counts what was dropped since the last look, and tells of it as of a failure.
-    fn count_dropped(&self, state: &mut State) {
+    fn count_dropped(&self, state: &mut ExportState) {
         let dropped = self.queue.dropped();
         let new = dropped.saturating_sub(std::mem::replace(&mut state.dropped, dropped));
         if new > 0 {
@@ -177,7 +177,7 @@ impl Exporter {
         }
     }
 
-    fn print_error(&self, state: &mut State, lost: u64, status: &Status) {
+    fn print_error(&self, state: &mut ExportState, lost: u64, status: &Status) {
         if let Some(lost) = state.told.failing(lost, Instant::now()) {
             let collector = &self.collector;
             tracing::warn!(collector, err = %reason(status), lost, "Traces cannot be sent");

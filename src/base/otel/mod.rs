@@ -54,10 +54,10 @@ pub struct TracingSettings {
 /// Makes spans; cheap to clone. One that is off makes none.
 #[derive(Clone, Default)]
 pub struct Tracer {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<TracerInner>>,
 }
 
-struct Shared {
+struct TracerInner {
     ratio: Ratio,
     queue: Arc<Queue>,
     exporter: Exporter,
@@ -82,7 +82,7 @@ impl Tracer {
         let queue = Arc::new(Queue::default());
         let exporter = Exporter::new(&settings.collector, node_name, queue.clone(), metrics)?;
         Ok(Tracer {
-            shared: Some(Arc::new(Shared {
+            shared: Some(Arc::new(TracerInner {
                 ratio: Ratio::per_million(settings.sampling_rate_per_million),
                 queue,
                 exporter,

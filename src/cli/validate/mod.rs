@@ -44,12 +44,12 @@ pub(super) struct FileReport {
     file: String,
     /// What a kubelet would do with it.
     outcome: String,
-    pods: Vec<PodName>,
-    problems: Vec<Problem>,
+    pods: Vec<ManifestPodName>,
+    problems: Vec<ManifestProblem>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
-struct PodName {
+struct ManifestPodName {
     namespace: String,
     name: String,
     uid: String,
@@ -63,7 +63,7 @@ enum Severity {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Problem {
+struct ManifestProblem {
     severity: Severity,
     /// From 1; with the column, where they are known.
     line: Option<u64>,
@@ -73,7 +73,7 @@ struct Problem {
     message: String,
 }
 
-impl Problem {
+impl ManifestProblem {
     /// The message after the field, unless it names the field itself.
     fn text(&self) -> String {
         if self.field.is_empty() || self.message.contains(&format!("{:?}", self.field)) {
@@ -171,7 +171,7 @@ fn nothing_read(file: &str, severity: Severity, message: String) -> ValidatedFil
         report: FileReport {
             file: file.into(),
             outcome: "not started".into(),
-            problems: vec![Problem::whole(severity, message)],
+            problems: vec![ManifestProblem::whole(severity, message)],
             ..FileReport::default()
         },
         pods: Vec::new(),
@@ -226,7 +226,7 @@ fn directory(path: &Path, validator: &Validator) -> Vec<FileReport> {
             |file: &&mut ValidatedFile| file.pods.iter().any(|known| Arc::ptr_eq(known, &pod));
         if let Some(file) = validated.iter_mut().find(owner) {
             file.report.outcome = "not started".into();
-            let problem = Problem::whole(Severity::Error, message);
+            let problem = ManifestProblem::whole(Severity::Error, message);
             file.report.problems.push(problem);
         }
     }

@@ -1,6 +1,6 @@
 //! A report as text, in the format of compilers. Pure.
 
-use super::{FileReport, Problem, Report, Severity};
+use super::{FileReport, ManifestProblem, Report, Severity};
 use crate::cli::{table::one_line, term::Paint};
 
 /// Longest message, in characters.
@@ -34,7 +34,7 @@ pub(super) fn text(report: &Report, paint: Paint) -> String {
     out
 }
 
-fn line(file: &FileReport, problem: &Problem, paint: Paint) -> String {
+fn line(file: &FileReport, problem: &ManifestProblem, paint: Paint) -> String {
     let mut place = one_line(&file.file, MESSAGE);
     for number in [problem.line, problem.column].into_iter().flatten() {
         place += &format!(":{number}");

@@ -1,7 +1,7 @@
 //! Finds everything that is wrong with the bytes of a manifest, with positions. Pure.
 
 use super::{
-    FileReport, PodName, Problem, Severity,
+    FileReport, ManifestPodName, ManifestProblem, Severity,
     blank::{blank, json},
 };
 use crate::{
@@ -36,7 +36,7 @@ struct Case<'a> {
     file: &'a str,
     /// Positions, if the document can be read at all.
     tree: Option<Node>,
-    problems: Vec<Problem>,
+    problems: Vec<ManifestProblem>,
     /// Paths of removed values.
     blanked: Vec<String>,
 }
@@ -74,8 +74,8 @@ impl Validator {
     }
 }
 
-fn name_of(pod: &Pod) -> PodName {
-    PodName {
+fn name_of(pod: &Pod) -> ManifestPodName {
+    ManifestPodName {
         namespace: pod.namespace().into(),
         name: pod.name().into(),
         uid: pod.uid().to_string(),
@@ -152,7 +152,7 @@ impl Case<'_> {
 
     fn push(&mut self, severity: Severity, field: &str, message: String) {
         let (line, column) = self.place(field);
-        let problem = Problem {
+        let problem = ManifestProblem {
             severity,
             line,
             column,
@@ -200,7 +200,7 @@ impl Case<'_> {
             Some(line) => (Some(line), error.column),
             None => self.place(&error.field),
         };
-        self.problems.push(Problem {
+        self.problems.push(ManifestProblem {
             severity: Severity::Error,
             line,
             column,

@@ -38,17 +38,17 @@ pub fn decode<T: de::DeserializeOwned>(node: &Node) -> Result<T, Vec<Problem>> {
 
 /// One step from the root of the tree to a value, by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Step(usize);
+struct NodeStep(usize);
 
 /// A decoding error and the steps to the value it is about, innermost first.
 #[derive(Debug)]
-struct DecodeError {
-    path: Vec<Step>,
+struct SettingError {
+    path: Vec<NodeStep>,
     message: String,
     about_key: bool,
 }
 
-impl DecodeError {
+impl SettingError {
     fn new(message: String) -> Self {
         Self {
             path: Vec::new(),
@@ -58,7 +58,7 @@ impl DecodeError {
     }
 
     fn within(mut self, index: usize) -> Self {
-        self.path.push(Step(index));
+        self.path.push(NodeStep(index));
         self
     }
 
@@ -66,7 +66,7 @@ impl DecodeError {
         let mut field = String::new();
         let mut origin: Origin = root.origin.clone();
         let mut node = root;
-        for Step(index) in self.path.iter().rev() {
+        for NodeStep(index) in self.path.iter().rev() {
             match &node.value {
                 Value::Map(entries) => {
                     let Some(entry) = entries.get(*index) else {
@@ -102,9 +102,9 @@ impl DecodeError {
 
 impl Node {
     /// Marks the value at `path` (innermost step first) as rejected.
-    fn reject(&mut self, path: &[Step]) -> bool {
+    fn reject(&mut self, path: &[NodeStep]) -> bool {
         let mut node = self;
-        for Step(index) in path.iter().rev() {
+        for NodeStep(index) in path.iter().rev() {
             let child = match &mut node.value {
                 Value::Map(entries) => entries.get_mut(*index).map(|e| &mut e.node),
                 Value::List(items) => items.get_mut(*index),
@@ -124,15 +124,15 @@ impl Node {
     }
 }
 
-impl fmt::Display for DecodeError {
+impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for DecodeError {}
+impl std::error::Error for SettingError {}
 
-impl de::Error for DecodeError {
+impl de::Error for SettingError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message.to_string())
     }
@@ -197,14 +197,14 @@ struct NodeDeserializer<'a> {
 }
 
 impl NodeDeserializer<'_> {
-    fn mismatch(&self, expected: &str) -> DecodeError {
-        DecodeError::new(format!("expected {expected}, got {}", self.node.value))
+    fn mismatch(&self, expected: &str) -> SettingError {
+        SettingError::new(format!("expected {expected}, got {}", self.node.value))
     }
 
     /// Like `mismatch` where a text may be a misplaced secret (a header): it is not repeated.
-    fn not_a(&self, expected: &str) -> DecodeError {
+    fn not_a(&self, expected: &str) -> SettingError {
         match self.node.value {
-            Value::String(_) => DecodeError::new(format!("expected {expected}, got a string")),
+            Value::String(_) => SettingError::new(format!("expected {expected}, got a string")),
             _ => self.mismatch(expected),
         }
     }
@@ -213,11 +213,11 @@ impl NodeDeserializer<'_> {
 /// Visits an integer after checking that it fits the target's range.
 macro_rules! integer_methods {
     ($($method:ident: $type:ty => $visit:ident, $what:literal;)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
             match self.node.value {
                 Value::Int(number) => match <$type>::try_from(number) {
                     Ok(number) => visitor.$visit(number),
-                    Err(_) => Err(DecodeError::new(format!(
+                    Err(_) => Err(SettingError::new(format!(
                         "{number} is out of range: must be between {} and {}",
                         <$type>::MIN, <$type>::MAX
                     ))),
@@ -229,7 +229,7 @@ macro_rules! integer_methods {
 }
 
 impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
-    type Error = DecodeError;
+    type Error = SettingError;
 
     integer_methods! {
         deserialize_i8: i8 => visit_i8, "an integer";
@@ -242,7 +242,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         deserialize_u64: u64 => visit_u64, "an integer";
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
             Value::Null | Value::Rejected => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
@@ -254,14 +254,14 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.node.value {
             Value::Bool(value) => visitor.visit_bool(value),
             _ => Err(self.mismatch("true or false")),
         }
     }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.node.value {
             Value::Float(value) => visitor.visit_f64(value),
             Value::Int(value) => visitor.visit_f64(value as f64),
@@ -269,7 +269,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         }
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
             Value::String(text) => visitor.visit_borrowed_str(text),
             Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
@@ -279,11 +279,11 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         }
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.node.value {
             Value::Null | Value::Rejected => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -294,11 +294,11 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    ) -> Result<V::Value, SettingError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
             Value::List(items) => visitor.visit_seq(ListAccess {
                 items: items.iter().enumerate(),
@@ -307,7 +307,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         }
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
             Value::Map(entries) => visitor.visit_map(EntryAccess {
                 entries: entries.iter().enumerate(),
@@ -322,7 +322,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
         _name: &'static str,
         _fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    ) -> Result<V::Value, SettingError> {
         self.deserialize_map(visitor)
     }
 
@@ -337,12 +337,12 @@ struct ListAccess<'a> {
 }
 
 impl<'de> SeqAccess<'de> for ListAccess<'de> {
-    type Error = DecodeError;
+    type Error = SettingError;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, DecodeError> {
+    ) -> Result<Option<S::Value>, SettingError> {
         match self.items.find(|(_, node)| node.value != Value::Rejected) {
             Some((index, node)) => seed
                 .deserialize(NodeDeserializer { node })
@@ -359,12 +359,12 @@ struct EntryAccess<'a> {
 }
 
 impl<'de> MapAccess<'de> for EntryAccess<'de> {
-    type Error = DecodeError;
+    type Error = SettingError;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, DecodeError> {
+    ) -> Result<Option<S::Value>, SettingError> {
         match self
             .entries
             .find(|(_, entry)| entry.node.value != Value::Rejected)
@@ -373,7 +373,7 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
                 self.value = Some((index, &entry.node));
                 seed.deserialize(entry.key.as_str().into_deserializer())
                     .map(Some)
-                    .map_err(|error: DecodeError| error.within(index))
+                    .map_err(|error: SettingError| error.within(index))
             }
             None => Ok(None),
         }
@@ -382,12 +382,12 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
     fn next_value_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
-    ) -> Result<S::Value, DecodeError> {
+    ) -> Result<S::Value, SettingError> {
         match self.value.take() {
             Some((index, node)) => seed
                 .deserialize(NodeDeserializer { node })
                 .map_err(|error| error.within(index)),
-            None => Err(DecodeError::new(
+            None => Err(SettingError::new(
                 "a value was asked for before its key".to_owned(),
             )),
         }

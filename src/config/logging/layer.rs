@@ -183,22 +183,22 @@ impl SpanFields {
 
 /// Buffers of one thread, reused from line to line.
 #[derive(Default)]
-struct Scratch {
+struct LineBuffers {
     line: String,
     message: String,
     fields: String,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<LineBuffers> = RefCell::default();
 }
 
 /// Runs `work` with this thread's buffers; with fresh ones when a value being formatted logs itself.
-fn with_scratch(work: impl FnOnce(&mut Scratch)) {
+fn with_scratch(work: impl FnOnce(&mut LineBuffers)) {
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         Ok(mut scratch) => {
             work(&mut scratch);
-            let Scratch {
+            let LineBuffers {
                 line,
                 message,
                 fields,
@@ -208,7 +208,7 @@ fn with_scratch(work: impl FnOnce(&mut Scratch)) {
                 buffer.shrink_to(KEPT_CAPACITY);
             }
         }
-        Err(_) => work(&mut Scratch::default()),
+        Err(_) => work(&mut LineBuffers::default()),
     });
 }
 
@@ -266,7 +266,7 @@ where
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         with_scratch(|scratch| {
-            let Scratch {
+            let LineBuffers {
                 line,
                 message,
                 fields,

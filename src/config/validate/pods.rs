@@ -3,7 +3,7 @@
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
 use crate::model::Quantity;
-use crate::pods::sync_loop::admission::sysctls::Allowlist;
+use crate::model::validation::sysctl_allowlist::Allowlist;
 
 const EVICTION_SIGNALS: &[&str] = &[
     "memory.available",

@@ -41,19 +41,19 @@ struct Board {
 }
 
 #[derive(Default)]
-struct Shared {
+struct HintsInner {
     board: Mutex<Board>,
     notify: Notify,
 }
 
 /// The one writer.
-pub(super) struct HintWriter(Arc<Shared>);
+pub(super) struct HintWriter(Arc<HintsInner>);
 
 /// The one reader.
-pub struct HintReader(Arc<Shared>);
+pub struct HintReader(Arc<HintsInner>);
 
 pub(super) fn board() -> (HintWriter, HintReader) {
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::<HintsInner>::default();
     (HintWriter(shared.clone()), HintReader(shared))
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn observed<F>(
 where
     F: Future<Output = Result<Response<Body>, BoxError>>,
 {
-    let record = Record {
+    let record = CallRecord {
         rpc,
         begin: Instant::now(),
         metrics,
@@ -57,7 +57,7 @@ fn begin_span(tracer: &Tracer, request: &mut Request<Body>) -> Option<Span> {
     Some(span)
 }
 
-async fn recorded<F>(call: F, mut record: Record) -> Result<Response<Body>, BoxError>
+async fn recorded<F>(call: F, mut record: CallRecord) -> Result<Response<Body>, BoxError>
 where
     F: Future<Output = Result<Response<Body>, BoxError>>,
 {
@@ -88,7 +88,7 @@ fn status_of(headers: &HeaderMap) -> Option<Code> {
 }
 
 /// One call under way; recorded once, at the latest when dropped.
-struct Record {
+struct CallRecord {
     rpc: Rpc,
     begin: Instant,
     metrics: CriMetrics,
@@ -96,7 +96,7 @@ struct Record {
     done: bool,
 }
 
-impl Record {
+impl CallRecord {
     fn end(&mut self, code: Code) {
         if std::mem::replace(&mut self.done, true) {
             return;
@@ -116,7 +116,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for CallRecord {
     fn drop(&mut self) {
         self.end(Code::Cancelled);
     }
@@ -124,7 +124,7 @@ impl Drop for Record {
 
 struct ObservedBody {
     inner: Body,
-    record: Record,
+    record: CallRecord,
 }
 
 impl HttpBody for ObservedBody {

@@ -31,11 +31,11 @@ const FULL: u8 = 2;
 /// One sampling at a time.
 static UNDERWAY: AtomicBool = AtomicBool::new(false);
 /// The places, or null while nothing is sampled.
-static BOARD: AtomicPtr<Board> = AtomicPtr::new(ptr::null_mut());
+static BOARD: AtomicPtr<SampleStore> = AtomicPtr::new(ptr::null_mut());
 /// Handlers that may be looking at the places.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-struct Board {
+struct SampleStore {
     places: [Place; PLACES],
     missed: AtomicU64,
 }
@@ -70,7 +70,7 @@ pub(super) struct Registers {
 /// Sampling that is under way; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    board: *mut Board,
+    board: *mut SampleStore,
 }
 
 // The board is shared with handlers on every thread anyway.
@@ -86,10 +86,10 @@ impl Sampling {
         if UNDERWAY.swap(true, Ordering::SeqCst) {
             return Ok(None);
         }
-        let layout = std::alloc::Layout::new::<Board>();
+        let layout = std::alloc::Layout::new::<SampleStore>();
         // SAFETY: a board of zeroes is one whose places are free and that has missed nothing; it is too
         // large for a stack.
-        let board = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<Board>();
+        let board = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<SampleStore>();
         let sampling = Self { board };
         if board.is_null() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -122,7 +122,7 @@ impl Sampling {
         self.board().missed.load(Ordering::Relaxed)
     }
 
-    fn board(&self) -> &Board {
+    fn board(&self) -> &SampleStore {
         // SAFETY: it is there until this is dropped, and all that changes in it is atomic or in cells.
         unsafe { &*self.board }
     }
@@ -138,7 +138,9 @@ impl Drop for Sampling {
         }
         if !self.board.is_null() {
             // SAFETY: it was allocated with this layout, and nobody can find it any more.
-            unsafe { std::alloc::dealloc(self.board.cast(), std::alloc::Layout::new::<Board>()) };
+            unsafe {
+                std::alloc::dealloc(self.board.cast(), std::alloc::Layout::new::<SampleStore>())
+            };
         }
         UNDERWAY.store(false, Ordering::SeqCst);
     }
@@ -193,7 +195,7 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     INSIDE.fetch_sub(1, Ordering::SeqCst);
 }
 
-fn sample(board: &Board, context: &libc::ucontext_t) {
+fn sample(board: &SampleStore, context: &libc::ucontext_t) {
     let free = board.places.iter().find(|place| {
         let taken = Ordering::Acquire;
         let took = place

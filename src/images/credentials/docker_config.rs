@@ -20,11 +20,11 @@ pub(super) enum Form {
 
 #[derive(Deserialize)]
 struct ConfigJson {
-    auths: Option<BTreeMap<String, Option<Entry>>>,
+    auths: Option<BTreeMap<String, Option<DockerConfigEntry>>>,
 }
 
 #[derive(Deserialize, Default)]
-struct Entry {
+struct DockerConfigEntry {
     username: Option<String>,
     password: Option<String>,
     auth: Option<String>,
@@ -60,7 +60,7 @@ pub(super) fn parse(form: Form, bytes: &[u8]) -> Result<(Auths, Vec<String>), St
     Ok((auths, strange))
 }
 
-fn login(entry: Entry) -> Result<Login, &'static str> {
+fn login(entry: DockerConfigEntry) -> Result<Login, &'static str> {
     let Some(auth) = entry.auth.filter(|auth| !auth.is_empty()) else {
         return Ok(Login {
             username: entry.username.unwrap_or_default(),

@@ -69,11 +69,11 @@ fn read_one(form: Form, path: &Path) -> Result<Option<(Auths, Vec<String>)>, Str
 /// The node's credentials; cheap to clone.
 #[derive(Clone, Default)]
 pub struct Keyring {
-    inner: Arc<Inner>,
+    inner: Arc<KeyringInner>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct KeyringInner {
     files: NodeFiles,
     plugins: Plugins,
     /// What was last said about files that cannot be used.
@@ -83,10 +83,10 @@ struct Inner {
 impl Keyring {
     /// Credentials from docker's files, and after them those that programs know.
     pub fn new(files: NodeFiles, plugins: Plugins) -> Keyring {
-        let inner = Inner {
+        let inner = KeyringInner {
             files,
             plugins,
-            ..Inner::default()
+            ..KeyringInner::default()
         };
         Keyring {
             inner: Arc::new(inner),

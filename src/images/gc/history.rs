@@ -17,12 +17,12 @@ const VERSION: u32 = 1;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct History {
     version: u32,
-    images: BTreeMap<String, Entry>,
+    images: BTreeMap<String, ImageEntry>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Entry {
+struct ImageEntry {
     first_detected: Timestamp,
     #[serde(default, skip_serializing_if = "Use::is_never")]
     used: Use,
@@ -88,7 +88,7 @@ impl History {
                     Use::Last(time) => Some(time),
                 },
             });
-            let entry = Entry {
+            let entry = ImageEntry {
                 first_detected,
                 used,
             };

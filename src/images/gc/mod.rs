@@ -64,7 +64,7 @@ pub struct CollectorParts {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct RemovalLabels {
     reason: &'static str,
 }
 
@@ -74,7 +74,7 @@ pub struct ImageCollector {
     node: ObjectRef,
     file: PathBuf,
     history: Mutex<History>,
-    removed: Family<Reason, Counter>,
+    removed: Family<RemovalLabels, Counter>,
 }
 
 /// What a look found.
@@ -295,7 +295,9 @@ impl ImageCollector {
         };
         let removed = self.parts.images.remove_image(spec).await;
         removed.map_err(|error| format!("{id}: {}", error.grpc_text()))?;
-        self.removed.get_or_create_owned(&Reason { reason }).inc();
+        self.removed
+            .get_or_create_owned(&RemovalLabels { reason })
+            .inc();
         self.history.lock().forget(id);
         Ok(())
     }

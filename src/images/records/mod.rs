@@ -36,20 +36,20 @@ pub use policy::{VerificationPolicy, check_pattern};
 /// The records; cheap to clone.
 #[derive(Clone, Default)]
 pub struct PullRecords {
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<PullRecordsInner>>,
 }
 
-struct Inner {
+struct PullRecordsInner {
     policy: VerificationPolicy,
     disk: Disk,
-    state: Mutex<State>,
+    state: Mutex<PullRecordFiles>,
     /// Held while files are changed, so that they change in the order of the state.
     writing: tokio::sync::Mutex<()>,
 }
 
 /// By the names of the files, as that is all that is known of one that cannot be read.
 #[derive(Default)]
-struct State {
+struct PullRecordFiles {
     pulled: HashMap<FileName, Known>,
     intents: HashMap<FileName, Pulling>,
 }
@@ -83,11 +83,11 @@ impl PullRecords {
             let under_way = 0;
             (name, Pulling { image, under_way })
         };
-        let state = State {
+        let state = PullRecordFiles {
             pulled: found.pulled,
             intents: found.intents.into_iter().map(pulling).collect(),
         };
-        let inner = Inner {
+        let inner = PullRecordsInner {
             policy,
             disk,
             state: Mutex::new(state),
@@ -147,7 +147,7 @@ impl PullRecords {
 
     /// Whether an earlier kubelet was killed amid pulls, so that [`PullRecords::recover`] has work.
     pub fn has_interrupted_pulls(&self) -> bool {
-        let has = |inner: &Arc<Inner>| !inner.state.lock().intents.is_empty();
+        let has = |inner: &Arc<PullRecordsInner>| !inner.state.lock().intents.is_empty();
         self.inner.as_ref().is_some_and(has)
     }
 
@@ -211,7 +211,7 @@ impl PullRecords {
     }
 }
 
-impl Inner {
+impl PullRecordsInner {
     async fn write_intent(&self, image: &str) -> io::Result<()> {
         let (disk, image) = (self.disk.clone(), image.to_owned());
         let written = with_own_files(move || disk.write_intent(&image)).await;
@@ -276,7 +276,7 @@ impl Inner {
 /// A pull that is under way. However it ends, its file goes, unless the image was pulled and that
 /// could not be recorded.
 pub(super) struct Intent {
-    inner: Option<Arc<Inner>>,
+    inner: Option<Arc<PullRecordsInner>>,
     image: String,
 }
 

@@ -3,7 +3,10 @@
 use super::tracked::{Track, Tracked};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Deserializer, de::Error as _, de::IgnoredAny};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _, IgnoredAny},
+};
 use serde_yaml::{MessageFormatter as _, Options, UserMessageFormatter};
 use std::fmt;
 
@@ -213,6 +216,21 @@ fn read(bytes: &[u8]) -> Result<(Document, Vec<String>), DecodeError> {
     Ok((document, unknown))
 }
 
+/// Reads the one document of a configuration file that may contain secrets.
+///
+/// # Errors
+/// With line and field where known, and without any value.
+pub fn decode_secret<T: DeserializeOwned>(text: &str) -> Result<T, DecodeError> {
+    let mut track = Track::default();
+    let result = serde_yaml::with_deserializer_from_str_with_options(text, options(), |inner| {
+        T::deserialize(Tracked::new(inner, &mut track))
+    });
+    result.map_err(|error| DecodeError {
+        message: message_without_values(&error),
+        ..decode_error(&error, track.failed_path())
+    })
+}
+
 /// Whether something stands behind the first document, or only a `---` with nothing after it.
 fn has_second_document(text: &str) -> bool {
     match serde_yaml::from_multiple_with_options::<IgnoredAny>(text, options()) {
@@ -255,6 +273,24 @@ fn decode_error(error: &serde_yaml::Error, field: &str) -> DecodeError {
         column: location.as_ref().map(|location| location.column()),
         field: field.into(),
         message: message(error),
+    }
+}
+
+/// Only texts of which it is known that they contain no value.
+fn message_without_values(error: &serde_yaml::Error) -> String {
+    use serde_yaml::Error as E;
+    match error.without_snippet() {
+        E::AliasError { error, .. } => message_without_values(error),
+        E::SerdeUnknownField { field, .. } => {
+            let shown: String = field.chars().take(100).collect();
+            format!("unknown field {shown:?}")
+        }
+        E::QuotingRequired { .. }
+        | E::MultipleDocuments { .. }
+        | E::DuplicateMappingKey { .. }
+        | E::SerdeInvalidType { .. }
+        | E::Budget { .. } => message(error),
+        _ => "invalid value or syntax".into(),
     }
 }
 

@@ -72,11 +72,11 @@ impl std::error::Error for FieldError {}
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
-    step: Step<'a>,
+    step: FieldStep<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+enum FieldStep<'a> {
     Field(&'a str),
     Index(usize),
     Key(&'a str),
@@ -86,28 +86,28 @@ impl<'a> Path<'a> {
     pub(super) const fn root(name: &'a str) -> Self {
         Self {
             parent: None,
-            step: Step::Field(name),
+            step: FieldStep::Field(name),
         }
     }
 
     pub(super) const fn child(&'a self, name: &'a str) -> Self {
         Self {
             parent: Some(self),
-            step: Step::Field(name),
+            step: FieldStep::Field(name),
         }
     }
 
     pub(super) const fn index(&'a self, index: usize) -> Self {
         Self {
             parent: Some(self),
-            step: Step::Index(index),
+            step: FieldStep::Index(index),
         }
     }
 
     pub(super) const fn key(&'a self, key: &'a str) -> Self {
         Self {
             parent: Some(self),
-            step: Step::Key(key),
+            step: FieldStep::Key(key),
         }
     }
 }
@@ -118,10 +118,10 @@ impl fmt::Display for Path<'_> {
             parent.fmt(f)?;
         }
         match (self.step, self.parent) {
-            (Step::Field(name), None) => f.write_str(name),
-            (Step::Field(name), Some(_)) => write!(f, ".{name}"),
-            (Step::Index(index), _) => write!(f, "[{index}]"),
-            (Step::Key(key), _) => write!(f, "[{}]", shown(key)),
+            (FieldStep::Field(name), None) => f.write_str(name),
+            (FieldStep::Field(name), Some(_)) => write!(f, ".{name}"),
+            (FieldStep::Index(index), _) => write!(f, "[{index}]"),
+            (FieldStep::Key(key), _) => write!(f, "[{}]", shown(key)),
         }
     }
 }

@@ -14,10 +14,13 @@ mod field;
 mod names;
 pub mod signals;
 pub mod sysctl;
+pub mod sysctl_allowlist;
 mod tracked;
 mod validate;
 
-pub use decode::{DecodeError, Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list};
+pub use decode::{
+    DecodeError, Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list, decode_secret,
+};
 pub use defaults::default_pod;
 pub use field::{ErrorKind, FieldError};
 pub use validate::{

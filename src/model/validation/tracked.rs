@@ -19,7 +19,7 @@ const MAX_DECODED_TEXT: usize = 64 << 20;
 /// Largest integer that a float can stand for exactly.
 const MAX_WHOLE_FLOAT: f64 = 9_007_199_254_740_992.0;
 
-enum Step {
+enum PathStep {
     Key(String),
     Index(usize),
 }
@@ -27,7 +27,7 @@ enum Step {
 /// What the walk over one document has seen.
 #[derive(Default)]
 pub(super) struct Track {
-    path: Vec<Step>,
+    path: Vec<PathStep>,
     unknown: Vec<String>,
     failed: Option<String>,
     text: usize,
@@ -48,9 +48,9 @@ impl Track {
         let mut text = String::new();
         for step in &self.path {
             let _ = match step {
-                Step::Key(key) if text.is_empty() => write!(text, "{}", shown(key)),
-                Step::Key(key) => write!(text, ".{}", shown(key)),
-                Step::Index(index) => write!(text, "[{index}]"),
+                PathStep::Key(key) if text.is_empty() => write!(text, "{}", shown(key)),
+                PathStep::Key(key) => write!(text, ".{}", shown(key)),
+                PathStep::Index(index) => write!(text, "[{index}]"),
             };
         }
         text
@@ -86,7 +86,7 @@ fn shown(key: &str) -> String {
 
 /// How a scalar is to be read.
 #[derive(Clone, Copy, PartialEq)]
-enum Mode {
+enum ScalarMode {
     /// As the inner deserializer has it.
     AsIs,
     /// An integer; a whole float will do.
@@ -99,17 +99,17 @@ enum Mode {
 pub(super) struct Tracked<'t, T> {
     inner: T,
     track: &'t mut Track,
-    mode: Mode,
+    mode: ScalarMode,
 }
 
 impl<'t, T> Tracked<'t, T> {
     /// Wraps a deserializer.
     pub(super) fn new(inner: T, track: &'t mut Track) -> Self {
-        let mode = Mode::AsIs;
+        let mode = ScalarMode::AsIs;
         Self { inner, track, mode }
     }
 
-    fn visitor<V>(self, visitor: V, mode: Mode) -> (T, Tracked<'t, V>) {
+    fn visitor<V>(self, visitor: V, mode: ScalarMode) -> (T, Tracked<'t, V>) {
         let track = self.track;
         let wrapped = Tracked {
             inner: visitor,
@@ -123,7 +123,7 @@ impl<'t, T> Tracked<'t, T> {
 macro_rules! scalars {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-            let (inner, visitor) = self.visitor(visitor, Mode::Integer);
+            let (inner, visitor) = self.visitor(visitor, ScalarMode::Integer);
             inner.deserialize_any(visitor)
         }
     )*};
@@ -133,7 +133,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
     type Error = D::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let (inner, visitor) = self.visitor(visitor, Mode::AsIs);
+        let (inner, visitor) = self.visitor(visitor, ScalarMode::AsIs);
         inner.deserialize_any(visitor)
     }
 
@@ -151,7 +151,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let (inner, visitor) = self.visitor(visitor, Mode::AsIs);
+        let (inner, visitor) = self.visitor(visitor, ScalarMode::AsIs);
         inner.deserialize_option(NullIsEmpty(visitor))
     }
 
@@ -160,7 +160,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let (inner, visitor) = self.visitor(visitor, Mode::AsIs);
+        let (inner, visitor) = self.visitor(visitor, ScalarMode::AsIs);
         inner.deserialize_option(visitor)
     }
 
@@ -169,17 +169,17 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        let (inner, visitor) = self.visitor(visitor, Mode::AsIs);
+        let (inner, visitor) = self.visitor(visitor, ScalarMode::AsIs);
         inner.deserialize_newtype_struct(name, visitor)
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let (inner, visitor) = self.visitor(visitor, Mode::AsIs);
+        let (inner, visitor) = self.visitor(visitor, ScalarMode::AsIs);
         inner.deserialize_seq(visitor)
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let (inner, visitor) = self.visitor(visitor, Mode::AsIs);
+        let (inner, visitor) = self.visitor(visitor, ScalarMode::AsIs);
         inner.deserialize_map(visitor)
     }
 
@@ -189,7 +189,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        let (inner, visitor) = self.visitor(visitor, Mode::AsIs);
+        let (inner, visitor) = self.visitor(visitor, ScalarMode::AsIs);
         inner.deserialize_struct(name, fields, visitor)
     }
 
@@ -235,30 +235,30 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Tracked<'_, V> {
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<V::Value, E> {
         match self.mode {
-            Mode::Key => self.inner.visit_str(if value { "true" } else { "false" }),
+            ScalarMode::Key => self.inner.visit_str(if value { "true" } else { "false" }),
             _ => self.inner.visit_bool(value),
         }
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<V::Value, E> {
         match self.mode {
-            Mode::Key => self.inner.visit_string(value.to_string()),
+            ScalarMode::Key => self.inner.visit_string(value.to_string()),
             _ => self.inner.visit_i64(value),
         }
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<V::Value, E> {
         match self.mode {
-            Mode::Key => self.inner.visit_string(value.to_string()),
+            ScalarMode::Key => self.inner.visit_string(value.to_string()),
             _ => self.inner.visit_u64(value),
         }
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<V::Value, E> {
         match self.mode {
-            Mode::Key => self.inner.visit_string(value.to_string()),
+            ScalarMode::Key => self.inner.visit_string(value.to_string()),
             #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
-            Mode::Integer if value.fract() == 0.0 && value.abs() <= MAX_WHOLE_FLOAT => {
+            ScalarMode::Integer if value.fract() == 0.0 && value.abs() <= MAX_WHOLE_FLOAT => {
                 self.inner.visit_i64(value as i64)
             }
             _ => self.inner.visit_f64(value),
@@ -335,7 +335,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Items<'_, A> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        self.track.path.push(Step::Index(self.next));
+        self.track.path.push(PathStep::Index(self.next));
         self.next = self.next.saturating_add(1);
         let result = self.inner.next_element_seed(Tracked::new(seed, self.track));
         if result.is_err() {
@@ -361,7 +361,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Tracked<'_, A> {
         };
         let result = self.inner.next_key_seed(seed);
         match &result {
-            Ok(Some(_)) => self.track.path.push(Step::Key(name)),
+            Ok(Some(_)) => self.track.path.push(PathStep::Key(name)),
             Ok(None) => {}
             Err(_) => self.track.fail(),
         }
@@ -409,7 +409,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Key<'_, D> {
         self.inner.deserialize_any(Tracked {
             inner: noting,
             track: self.track,
-            mode: Mode::Key,
+            mode: ScalarMode::Key,
         })
     }
 

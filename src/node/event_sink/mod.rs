@@ -22,7 +22,7 @@ use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use pending::Pending;
+use pending::{FIRST_DELAY, MAX_DELAY, Pending, PendingEvent, delay_after};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -35,9 +35,6 @@ const DEFAULT_NAMESPACE: &str = "default";
 const COMPONENT: &str = "kubelet";
 /// Most characters of the object's name in the name of an event.
 const MAX_NAME: usize = 236;
-/// The delay before the next try doubles from the first to the second.
-const FIRST_DELAY: Duration = Duration::from_secs(1);
-const MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// Events that were not sent, by why.
 pub type Dropped = Family<[(&'static str, &'static str); 1], Counter>;
@@ -80,6 +77,11 @@ pub fn outbox(recorder: &crate::state::events::EventRecorder, dropped: &Dropped)
     recorder.outbox(ROOM, on_overflow)
 }
 
+/// Whether the failure probably says nothing of the event.
+fn is_absence(error: &ApiError) -> bool {
+    error.is_absence() || error.is_unauthorized()
+}
+
 fn count(dropped: &Dropped, reason: &'static str) {
     dropped.get_or_create(&[("reason", reason)]).inc();
 }
@@ -117,53 +119,75 @@ impl EventSink {
 
     async fn work(&mut self) {
         loop {
-            let next_try = self.next_try;
+            let due = self.pending.next_due();
+            let next_try = due.map_or(self.next_try, |due| due.max(self.next_try));
             tokio::select! {
                 biased;
                 Some(occurrence) = self.outbox.recv() => {
-                    match self.correlator.observe(occurrence, Instant::now()) {
+                    let now = Instant::now();
+                    match self.correlator.observe(occurrence, now) {
                         Some((key, record)) => {
-                            if self.pending.put(key, record) {
+                            if self.pending.put(key, record, now) {
                                 count(&self.dropped, "too_many");
                             }
                         }
                         None => count(&self.dropped, "rate"),
                     }
                 }
-                () = sleep_until(next_try), if !self.pending.is_empty() => self.send_next().await,
+                () = sleep_until(next_try), if due.is_some() => self.send_next().await,
             }
         }
     }
 
-    /// Sends the oldest. What is recorded meanwhile waits in the outbox.
+    /// Sends the oldest that is due. What is recorded meanwhile waits in the outbox.
     async fn send_next(&mut self) {
-        let Some((key, record)) = self.pending.take() else {
+        let Some((key, mut event)) = self.pending.take(Instant::now()) else {
             return;
         };
-        let sent = self.send(&key, &record).await;
+        let sent = self.send(&key, &event.record).await;
+        let is_absent = sent.as_ref().err().is_some_and(is_absence);
+        // While nothing can be sent, no event is to blame.
+        let is_counted = !(is_absent && self.delay.is_some());
+        self.schedule(is_absent);
         match sent {
-            Ok(()) => {
-                self.delay = None;
-                let wait = self.rate.take(Instant::now(), Duration::MAX);
-                self.next_try = Instant::now() + wait.unwrap_or_default();
-            }
+            Ok(()) => {}
             Err(error) if error.is_transient() => {
-                if self.delay.is_none() {
-                    tracing::error!(err = %chain(&error), "Unable to write event (retry after sleep)");
-                }
-                let delay = self
-                    .delay
-                    .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
-                self.delay = Some(delay);
-                self.next_try = Instant::now() + delay.mul_f64(1.0 + 0.5 * fastrand::f64());
-                self.pending.put_back(key, record);
+                event.tries += u32::from(is_counted);
+                self.retry(key, event, &error);
             }
             Err(error) => {
-                let object = &record.object.name;
-                tracing::warn!(object, reason = record.reason, err = %chain(&error), "Server rejected event (will not retry!)");
+                let (object, reason) = (event.record.object.name, event.record.reason);
+                tracing::warn!(object, reason, err = %chain(&error), "Server rejected event (will not retry!)");
                 count(&self.dropped, "rejected");
             }
         }
+    }
+
+    /// When the next event may be sent.
+    fn schedule(&mut self, is_absent: bool) {
+        let last = self.delay.take();
+        let wait = if is_absent {
+            let delay = last.map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));
+            self.delay = Some(delay);
+            delay.mul_f64(1.0 + 0.5 * fastrand::f64())
+        } else {
+            let wait = self.rate.take(Instant::now(), Duration::MAX);
+            wait.unwrap_or_default()
+        };
+        self.next_try = Instant::now() + wait;
+    }
+
+    fn retry(&mut self, key: EventKey, event: PendingEvent, error: &ApiError) {
+        let (object, reason) = (&event.record.object.name, event.record.reason);
+        let Some(delay) = delay_after(event.tries) else {
+            tracing::error!(object, reason, err = %chain(error), "Unable to write event (retry limit exceeded!)");
+            count(&self.dropped, "retries");
+            return;
+        };
+        if event.tries == 1 {
+            tracing::error!(object, reason, err = %chain(error), "Unable to write event (may retry after sleeping)");
+        }
+        self.pending.put_back(key, event, Instant::now() + delay);
     }
 
     async fn send(&mut self, key: &EventKey, record: &Record) -> Result<(), ApiError> {

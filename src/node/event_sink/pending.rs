@@ -1,53 +1,89 @@
 //! Events that wait to be sent, the oldest first, each once. Pure.
 
 use super::correlate::{EventKey, Record};
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// How often an event is sent that the API server fails on; upstream's `maxTriesPerEvent`.
+const MAX_TRIES: u32 = 12;
+
+/// The delay before the next try doubles from the first to the second.
+pub(super) const FIRST_DELAY: Duration = Duration::from_secs(1);
+pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
+
+/// How long an event waits after so many tries; `None` when it is given up.
+pub(super) fn delay_after(tries: u32) -> Option<Duration> {
+    let doublings = tries.saturating_sub(1);
+    (tries < MAX_TRIES).then(|| FIRST_DELAY.saturating_mul(1 << doublings).min(MAX_DELAY))
+}
+
+/// An event that waits.
+#[derive(Debug)]
+pub(super) struct PendingEvent {
+    pub(super) record: Record,
+    /// How often it could not be sent although other events could.
+    pub(super) tries: u32,
+    /// When it is sent, at the earliest.
+    due: Instant,
+}
 
 /// At most so many.
 #[derive(Debug)]
 pub(super) struct Pending {
-    most: usize,
+    max: usize,
     order: VecDeque<EventKey>,
-    records: HashMap<EventKey, Record>,
+    events: HashMap<EventKey, PendingEvent>,
 }
 
 impl Pending {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self {
-            most,
+            max,
             order: VecDeque::new(),
-            records: HashMap::new(),
+            events: HashMap::new(),
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.order.is_empty()
+    /// When the next event is due.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.events.values().map(|event| event.due).min()
     }
 
-    /// Adds an event, or replaces what was to be said of it. Whether another one had to go for it.
-    pub(super) fn put(&mut self, key: EventKey, record: Record) -> bool {
-        if self.records.insert(key.clone(), record).is_some() {
+    /// Adds an event, or replaces its record. Returns whether another one was dropped for it.
+    pub(super) fn put(&mut self, key: EventKey, record: Record, now: Instant) -> bool {
+        if let Some(known) = self.events.get_mut(&key) {
+            known.record = record;
             return false;
         }
+        let (tries, due) = (0, now);
+        let event = PendingEvent { record, tries, due };
+        self.events.insert(key.clone(), event);
         self.order.push_back(key);
-        if self.order.len() <= self.most {
+        if self.order.len() <= self.max {
             return false;
         }
         if let Some(oldest) = self.order.pop_front() {
-            self.records.remove(&oldest);
+            self.events.remove(&oldest);
         }
         true
     }
 
-    pub(super) fn take(&mut self) -> Option<(EventKey, Record)> {
-        let key = self.order.pop_front()?;
-        let record = self.records.remove(&key)?;
-        Some((key, record))
+    /// The oldest event that is due.
+    pub(super) fn take(&mut self, now: Instant) -> Option<(EventKey, PendingEvent)> {
+        let is_due = |key: &EventKey| self.events.get(key).is_some_and(|event| event.due <= now);
+        let at = self.order.iter().position(is_due)?;
+        let key = self.order.remove(at)?;
+        let event = self.events.remove(&key)?;
+        Some((key, event))
     }
 
-    /// It could not be sent: it is the next one again.
-    pub(super) fn put_back(&mut self, key: EventKey, record: Record) {
-        self.records.insert(key.clone(), record);
-        self.order.push_front(key);
+    /// It could not be sent: others come first, and it comes again then.
+    pub(super) fn put_back(&mut self, key: EventKey, event: PendingEvent, due: Instant) {
+        self.events
+            .insert(key.clone(), PendingEvent { due, ..event });
+        self.order.push_back(key);
     }
 }

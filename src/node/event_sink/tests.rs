@@ -27,10 +27,18 @@ impl Drop for World {
 impl World {
     /// A sink at work; the API server accepts what it gets after the faults.
     async fn start(faults: Vec<Reply>) -> Self {
+        Self::with(faults, |_| None).await
+    }
+
+    /// The same; after the faults it refuses requests as `refuses` has it.
+    async fn with(
+        faults: Vec<Reply>,
+        refuses: impl Fn(&Received) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Self {
         let faults = Arc::new(Mutex::new(VecDeque::from(faults)));
         let script = faults.clone();
         let server = Scripted::serve(move |request| {
-            let fault = script.lock().pop_front();
+            let fault = script.lock().pop_front().or_else(|| refuses(request));
             fault.unwrap_or_else(|| Reply::Json(201, request.body.clone()))
         });
         let server = server.await;
@@ -146,13 +154,17 @@ async fn an_event_that_has_expired_is_created_again() {
 
 #[tokio::test]
 async fn events_wait_for_an_api_server_that_is_away_and_equal_ones_become_one_meanwhile() {
-    let faults = vec![
+    let faults = Mutex::new(VecDeque::from([
         Reply::status(503, "ServiceUnavailable"),
-        // It was created, and nobody was told.
+        // It was created, and the response was lost.
         Reply::Bytes(201, b"<garbage>".to_vec()),
         Reply::status(409, "AlreadyExists"),
-    ];
-    let world = World::start(faults).await;
+    ]));
+    let refuses = move |request: &Received| {
+        let is_first = request.body["message"] == "first";
+        is_first.then(|| faults.lock().pop_front()).flatten()
+    };
+    let world = World::with(Vec::new(), refuses).await;
     let node = ObjectRef::node("node1");
     for message in ["first", "second", "second", "second"] {
         world.recorder.normal(&node, "A", message);
@@ -163,16 +175,19 @@ async fn events_wait_for_an_api_server_that_is_away_and_equal_ones_become_one_me
         .map(|r| (r.method.as_str(), &r.body["message"], &r.body["count"]))
         .collect();
     let (first, second) = (json!("first"), json!("second"));
+    let of = |message| sent.iter().copied().filter(move |one| one.1 == message);
+    let of_first: Vec<_> = of(&first).collect();
     assert_eq!(
-        sent,
+        of_first,
         [
             ("POST", &first, &json!(1)),
             ("POST", &first, &json!(1)),
             ("POST", &first, &json!(1)),
             ("PATCH", &first, &json!(1)),
-            ("POST", &second, &json!(3)),
         ]
     );
+    let of_second: Vec<_> = of(&second).collect();
+    assert_eq!(of_second, [("POST", &second, &json!(3))]);
     assert_eq!(world.dropped("rejected"), 0);
 }
 
@@ -185,6 +200,32 @@ async fn an_event_that_is_refused_is_dropped_and_does_not_hold_up_the_next() {
     let received = world.requests(2).await;
     assert_eq!(received[1].body["reason"], "B");
     assert_eq!(world.dropped("rejected"), 1);
+}
+
+#[tokio::test]
+async fn an_event_that_the_api_server_always_fails_on_does_not_hold_up_the_others() {
+    let fails = |request: &Received| request.body["reason"] == "Fails";
+    let refuses =
+        move |request: &Received| fails(request).then(|| Reply::status(500, "InternalError"));
+    let world = World::with(Vec::new(), refuses).await;
+    let node = ObjectRef::node("node1");
+    world.recorder.normal(&node, "Fails", "m");
+    let begun = Instant::now();
+    for count in 1..=4 {
+        world.recorder.normal(&node, "Passes", format!("{count}"));
+        let deadline = begun + Duration::from_secs(5);
+        let passed = || world.server.received().iter().filter(|r| !fails(r)).count();
+        while passed() < count {
+            assert!(Instant::now() < deadline, "{} passed", passed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The one that fails is tried again meanwhile.
+        let tries = || world.server.received().iter().filter(|r| fails(r)).count();
+        while tries() < count.min(2) {
+            assert!(Instant::now() < deadline, "{} tries", tries());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }
 
 #[tokio::test]
@@ -208,7 +249,7 @@ async fn an_object_with_too_many_events_has_them_dropped_and_counted() {
 
 #[test]
 fn what_waits_is_bounded_and_the_oldest_goes() {
-    let mut correlator = Correlator::new();
+    let (mut correlator, now) = (Correlator::new(), Instant::now());
     let mut pending = Pending::new(2);
     let mut put = |message: &str| {
         let occurrence = crate::state::events::Occurrence {
@@ -218,18 +259,32 @@ fn what_waits_is_bounded_and_the_oldest_goes() {
             message: message.to_owned(),
             at: jiff::Timestamp::UNIX_EPOCH,
         };
-        let (key, record) = correlator.observe(occurrence, Instant::now()).unwrap();
-        pending.put(key, record)
+        let (key, record) = correlator.observe(occurrence, now).unwrap();
+        pending.put(key, record, now)
     };
     assert_eq!(
         ["a", "b", "b", "c"].map(&mut put),
         [false, false, false, true]
     );
-    let (key, record) = pending.take().unwrap();
-    assert_eq!((record.message.as_str(), record.count), ("b", 2));
-    pending.put_back(key, record);
-    let rest = [pending.take(), pending.take(), pending.take()];
-    let rest = rest.map(|taken| taken.map(|(_, record)| record.message));
-    assert_eq!(rest, [Some("b".into()), Some("c".into()), None]);
-    assert!(pending.is_empty());
+    let (key, event) = pending.take(now).unwrap();
+    assert_eq!(
+        (event.record.message.as_str(), event.record.count),
+        ("b", 2)
+    );
+    let due = now + Duration::from_secs(1);
+    pending.put_back(key, event, due);
+    let mut next = |now| pending.take(now).map(|(_, event)| event.record.message);
+    assert_eq!(next(now), Some("c".into()), "others come first");
+    assert_eq!(next(now), None);
+    assert_eq!(next(due), Some("b".into()));
+    assert_eq!(pending.next_due(), None);
+}
+
+#[test]
+fn an_event_is_given_up_after_as_many_tries_as_upstream_has() {
+    let seconds = |tries| delay_after(tries).map(|delay| delay.as_secs());
+    let delays: Vec<_> = (0..=13).map(seconds).collect();
+    let waits = [1, 1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30].map(Some);
+    assert_eq!(delays[..12], waits);
+    assert_eq!(delays[12..], [None, None]);
 }

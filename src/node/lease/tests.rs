@@ -78,6 +78,19 @@ impl Api {
 
 /// The lease of a node, renewed four times a second.
 async fn renewing(api: &Arc<Mutex<Api>>) -> (Scripted, NodeObjectWriter, tokio::task::AbortHandle) {
+    let (server, node, task, _) = renewing_beside_a_client(api).await;
+    (server, node, task)
+}
+
+/// The same with another client of the same connections.
+async fn renewing_beside_a_client(
+    api: &Arc<Mutex<Api>>,
+) -> (
+    Scripted,
+    NodeObjectWriter,
+    tokio::task::AbortHandle,
+    ApiServer,
+) {
     let script = api.clone();
     let server =
         Scripted::serve(move |request| script.lock().reply(&request.method, &request.body)).await;
@@ -85,9 +98,9 @@ async fn renewing(api: &Arc<Mutex<Api>>) -> (Scripted, NodeObjectWriter, tokio::
     let path = server.kubeconfig(directory.path());
     let client = ApiServer::of_kubeconfig(&path).await.unwrap();
     let node = NodeObjectWriter::default();
-    let lease = NodeLease::new(client, node.reader(), "n".into(), 1);
+    let lease = NodeLease::new(client.unlimited(), node.reader(), "n".into(), 1);
     let task = tokio::spawn(lease.run(CancellationToken::new()));
-    (server, node, task.abort_handle())
+    (server, node, task.abort_handle(), client)
 }
 
 fn node() -> Node {
@@ -152,6 +165,28 @@ async fn conflicts_and_failures_are_got_over() {
     };
     until(&server, recovered).await;
     assert!(api.lock().faults.is_empty());
+    task.abort();
+}
+
+#[tokio::test]
+async fn it_is_renewed_soon_after_any_request_found_the_api_server_back() {
+    let api = Arc::new(Mutex::new(Api::default()));
+    let (server, object, task, client) = renewing_beside_a_client(&api).await;
+    object.set(node());
+    until(&server, |methods| methods.ends_with(&["PUT".to_owned()])).await;
+    server.set_away(true);
+    // The next try is then more than a second away.
+    sleep(Duration::from_millis(3700)).await;
+    server.set_away(false);
+    let known = server.received().len();
+    let place = Place::namespaced(NAMESPACE, "n");
+    let lease = client.get::<Lease>(place).await;
+    assert!(lease.is_ok(), "{lease:?}");
+    let begun = tokio::time::Instant::now();
+    let renewed = |methods: &[String]| methods.iter().skip(known).any(|method| method == "PUT");
+    until(&server, renewed).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(1000), "{took:?}");
     task.abort();
 }
 

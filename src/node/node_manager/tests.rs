@@ -99,6 +99,7 @@ fn store_condition(node: &mut Value, mut condition: Value) {
 struct World {
     api: Arc<Mutex<Api>>,
     server: Scripted,
+    client: ApiServer,
     events: EventRecorder,
     node: NodeObject,
     state: watch::Sender<RuntimeState>,
@@ -135,7 +136,7 @@ impl World {
         let manager = NodeManager::new(Deps {
             pressure: pressure.subscribe(),
             shutting_down: shutting_down.subscribe(),
-            api: client,
+            api: client.unlimited(),
             node: writer,
             events: events.clone(),
             runtime,
@@ -153,6 +154,7 @@ impl World {
         Self {
             api,
             server,
+            client,
             events,
             node,
             state,
@@ -313,6 +315,25 @@ async fn a_response_counts_although_restored_storage_gave_it_an_older_version() 
     world.api.lock().version = 3;
     world.state.send_modify(|state| state.runtime_ready = false);
     world.until(|world| version(world) == "4").await;
+    assert_eq!(world.writes(), [CREATE, PATCH]);
+}
+
+#[tokio::test]
+async fn the_status_is_sent_soon_after_any_request_found_the_api_server_back() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    world.server.set_away(true);
+    world.state.send_modify(|state| state.network_ready = false);
+    // The next try is then three seconds away.
+    tokio::time::sleep(Duration::from_millis(3400)).await;
+    assert_eq!(world.writes(), [CREATE]);
+    world.server.set_away(false);
+    let node = world.client.get::<Node>(Place::cluster("node1")).await;
+    assert!(node.is_ok(), "{node:?}");
+    let begun = Instant::now();
+    world.until(|world| world.writes().len() == 2).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(1500), "{took:?}");
     assert_eq!(world.writes(), [CREATE, PATCH]);
 }
 

@@ -91,7 +91,7 @@ pub(super) struct Around<'a> {
 }
 
 /// One cgroup with its names.
-struct Entity<'a> {
+struct NamedCgroup<'a> {
     sample: &'a Sample,
     created: Option<i64>,
     id: Option<&'a str>,
@@ -101,7 +101,7 @@ struct Entity<'a> {
     filesystems: &'a Filesystems,
 }
 
-impl<'a> Entity<'a> {
+impl<'a> NamedCgroup<'a> {
     fn of(sample: &'a Sample) -> Self {
         Self {
             sample,
@@ -117,7 +117,7 @@ impl<'a> Entity<'a> {
 
 /// The requested entities; empty where they do not exist.
 pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Vec<ContainerInfo> {
-    let told = |entity: Entity<'_>| info(&entity, snapshot, around);
+    let told = |entity: NamedCgroup<'_>| info(&entity, snapshot, around);
     match of {
         InfoOf::Container { pod, name } => {
             let mut pods = snapshot.pods.iter();
@@ -151,49 +151,49 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
     }
 }
 
-fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = Entity<'a>> {
-    let machine = Entity {
+fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = NamedCgroup<'a>> {
+    let machine = NamedCgroup {
         created: Some(around.booted),
         network: Some(&snapshot.network),
         filesystems: around.filesystems,
-        ..Entity::of(&snapshot.node)
+        ..NamedCgroup::of(&snapshot.node)
     };
     let of_pods = snapshot.pods.iter().flat_map(|pod| {
-        let whole = pod.whole.iter().map(|whole| Entity {
+        let whole = pod.whole.iter().map(|whole| NamedCgroup {
             created: Some(pod.pod.created_at),
-            ..Entity::of(whole)
+            ..NamedCgroup::of(whole)
         });
         whole
             .chain(sandbox(pod))
             .chain(containers(pod).map(|(_, entity)| entity))
     });
     let system = snapshot.system.iter().map(|(_, sample)| sample);
-    let others = snapshot.above.iter().chain(system).map(Entity::of);
+    let others = snapshot.above.iter().chain(system).map(NamedCgroup::of);
     // Of two with one path the first is used, which has names.
     std::iter::once(machine).chain(of_pods).chain(others)
 }
 
-fn sandbox(pod: &PodSample) -> Option<Entity<'_>> {
-    Some(Entity {
+fn sandbox(pod: &PodSample) -> Option<NamedCgroup<'_>> {
+    Some(NamedCgroup {
         created: Some(pod.pod.created_at),
         id: pod.pod.sandbox.as_deref(),
         labels: labels(pod, "POD"),
         network: pod.network.as_deref(),
-        ..Entity::of(pod.sandbox.as_ref()?)
+        ..NamedCgroup::of(pod.sandbox.as_ref()?)
     })
 }
 
 /// The containers of a pod that have a cgroup. All of them share the sandbox's network.
-fn containers(pod: &PodSample) -> impl Iterator<Item = (&str, Entity<'_>)> {
+fn containers(pod: &PodSample) -> impl Iterator<Item = (&str, NamedCgroup<'_>)> {
     let both = pod.pod.containers.iter().zip(&pod.containers);
     both.filter_map(move |(container, sample)| {
-        let entity = Entity {
+        let entity = NamedCgroup {
             created: Some(container.created_at),
             id: Some(&container.id),
             image: &container.image,
             labels: labels(pod, &container.name),
             network: pod.network.as_deref(),
-            ..Entity::of(sample.as_ref()?)
+            ..NamedCgroup::of(sample.as_ref()?)
         };
         Some((&*container.name, entity))
     })
@@ -208,7 +208,7 @@ fn labels(pod: &PodSample, container: &str) -> Value {
     })
 }
 
-fn info(entity: &Entity<'_>, snapshot: &Snapshot, around: &Around<'_>) -> ContainerInfo {
+fn info(entity: &NamedCgroup<'_>, snapshot: &Snapshot, around: &Around<'_>) -> ContainerInfo {
     let path = entity.sample.path.to_string();
     let mut facts = Map::new();
     let mut put = |key: &str, value: Value| facts.insert(key.to_owned(), value);
@@ -227,7 +227,7 @@ fn info(entity: &Entity<'_>, snapshot: &Snapshot, around: &Around<'_>) -> Contai
     }
 }
 
-fn spec(entity: &Entity<'_>) -> Value {
+fn spec(entity: &NamedCgroup<'_>) -> Value {
     let (limits, usage) = (entity.sample.limits, &entity.sample.usage);
     without_null(json!({
         "creation_time": entity.created.map(time),
@@ -256,7 +256,7 @@ fn spec(entity: &Entity<'_>) -> Value {
     }))
 }
 
-fn sample(entity: &Entity<'_>, disks: &HashMap<(u32, u32), String>) -> Value {
+fn sample(entity: &NamedCgroup<'_>, disks: &HashMap<(u32, u32), String>) -> Value {
     let usage = &entity.sample.usage;
     let (cpu, cfs) = (usage.cpu.unwrap_or_default(), usage.throttling);
     let cfs = cfs.unwrap_or_default();

@@ -75,7 +75,7 @@ pub struct Snapshot {
 
 /// What is kept of a cgroup between two samples.
 #[derive(Debug)]
-struct Kept {
+struct CgroupHistory {
     usage: Arc<Usage>,
     /// How much of the usage was read.
     depth: Depth,
@@ -95,7 +95,7 @@ struct Kept {
 pub(super) struct Sampler {
     fs: CgroupFs,
     index: Index,
-    kept: HashMap<Arc<str>, Kept>,
+    kept: HashMap<Arc<str>, CgroupHistory>,
     scratch: Scratch,
     turns: Turns,
 }
@@ -110,8 +110,8 @@ struct Turns {
 }
 
 impl Turns {
-    fn among(kept: &HashMap<Arc<str>, Kept>, now: Instant) -> Self {
-        let old = |kept: &Kept| now.saturating_duration_since(kept.verified) >= TTL;
+    fn among(kept: &HashMap<Arc<str>, CgroupHistory>, now: Instant) -> Self {
+        let old = |kept: &CgroupHistory| now.saturating_duration_since(kept.verified) >= TTL;
         let mut due: Vec<Instant> = kept
             .values()
             .filter(|kept| old(kept))
@@ -270,7 +270,7 @@ impl Sampler {
             ..
         } = self;
         let Some(known) = kept.get_mut(path) else {
-            let fresh = Kept::first(fs, path, at, pass, scratch)?;
+            let fresh = CgroupHistory::first(fs, path, at, pass, scratch)?;
             let sample = fresh.sample(path, at, None);
             kept.insert(path.clone(), fresh);
             return Some(sample);
@@ -296,7 +296,7 @@ struct Pass {
     depth: Depth,
 }
 
-impl Kept {
+impl CgroupHistory {
     fn first(
         fs: &CgroupFs,
         path: &str,

@@ -79,20 +79,20 @@ pub struct MirrorPods {
     node: Arc<NodeUid>,
     /// Whether mirrors and static pods were known when all names were checked.
     known: [bool; 2],
-    requests: JoinSet<Ended>,
+    requests: JoinSet<EndedMirrorRequest>,
 }
 
 /// A request about a mirror.
 #[derive(Clone, Debug)]
-enum Request {
+enum MirrorRequest {
     Create(Arc<Pod>),
     Delete(Arc<Pod>),
 }
 
 /// How it ended.
-struct Ended {
+struct EndedMirrorRequest {
     name: PodFullName,
-    request: Request,
+    request: MirrorRequest,
     /// The mirror as it was created; no result at all is a panic.
     result: Option<Result<Option<Pod>, ApiError>>,
 }
@@ -185,8 +185,8 @@ impl MirrorPods {
             name_in_use: (parts.name_in_use)(&name, uid.as_ref()),
         };
         let request = match plan(known) {
-            Step::Create => pod.map(Request::Create),
-            Step::Delete => mirror.map(Request::Delete),
+            Step::Create => pod.map(MirrorRequest::Create),
+            Step::Delete => mirror.map(MirrorRequest::Delete),
             Step::Nothing => None,
             Step::Wait => {
                 self.queue.done(&name);
@@ -202,7 +202,7 @@ impl MirrorPods {
         self.requests.spawn(async move {
             let sending = send(&api, &node, &node_name, &request, &name);
             let result = contain(panics::Place::Other, sending).await.ok();
-            Ended {
+            EndedMirrorRequest {
                 name,
                 request,
                 result,
@@ -222,26 +222,28 @@ impl MirrorPods {
         }
     }
 
-    fn end(&mut self, ended: Ended, now: Instant) {
-        let Ended {
+    fn end(&mut self, ended: EndedMirrorRequest, now: Instant) {
+        let EndedMirrorRequest {
             name,
             request,
             result,
         } = ended;
         let (name, request) = (&name, &request);
         let error = match (result, request) {
-            (Some(Ok(created)), Request::Create(_)) => {
+            (Some(Ok(created)), MirrorRequest::Create(_)) => {
                 let until = now + WATCH_DELAY;
                 let mirror = created.map(Arc::new);
                 self.created
                     .extend(mirror.map(|mirror| (name.clone(), (mirror, until))));
                 return self.finish(name, now);
             }
-            (Some(Ok(_)), Request::Delete(mirror)) => return self.gone(name, &mirror.uid(), now),
-            (Some(Err(error)), Request::Delete(mirror)) if error.is_not_found() => {
+            (Some(Ok(_)), MirrorRequest::Delete(mirror)) => {
                 return self.gone(name, &mirror.uid(), now);
             }
-            (Some(Err(error)), Request::Create(_)) => {
+            (Some(Err(error)), MirrorRequest::Delete(mirror)) if error.is_not_found() => {
+                return self.gone(name, &mirror.uid(), now);
+            }
+            (Some(Err(error)), MirrorRequest::Create(_)) => {
                 if error.is_already_exists() {
                     // What the watch shows counts again, whatever became of earlier requests.
                     self.deleted.remove(name);
@@ -249,14 +251,14 @@ impl MirrorPods {
                 }
                 chain(&error)
             }
-            (Some(Err(error)), Request::Delete(_)) => chain(&error),
+            (Some(Err(error)), MirrorRequest::Delete(_)) => chain(&error),
             (None, _) => "panicked".to_owned(),
         };
         self.queue.failed(name, now);
         if self.reported.get(name) != Some(&error) {
             let text = match request {
-                Request::Create(_) => "Failed creating a mirror pod",
-                Request::Delete(_) => "Failed deleting a mirror pod",
+                MirrorRequest::Create(_) => "Failed creating a mirror pod",
+                MirrorRequest::Delete(_) => "Failed deleting a mirror pod",
             };
             tracing::warn!(pod = %name, err = error, "{text}");
             self.reported.insert(name.clone(), error);
@@ -303,11 +305,11 @@ async fn send(
     api: &ApiServer,
     node: &NodeUid,
     node_name: &str,
-    request: &Request,
+    request: &MirrorRequest,
     name: &PodFullName,
 ) -> Result<Option<Pod>, ApiError> {
     match request {
-        Request::Create(pod) => {
+        MirrorRequest::Create(pod) => {
             let node_uid = node.get(api, node_name).await?;
             let mirror = plan::mirror_of(pod, node_name, &node_uid);
             tracing::debug!(pod = %name, "Creating a mirror pod for static pod");
@@ -317,7 +319,7 @@ async fn send(
             }
             created.map(Some)
         }
-        Request::Delete(mirror) => {
+        MirrorRequest::Delete(mirror) => {
             let uid = mirror.uid();
             tracing::info!(pod = %name, podUID = %uid, "Deleting mirror pod");
             let options = DeleteOptions {

@@ -33,11 +33,11 @@ pub struct InspectTask {
     queue: VecDeque<ItemId>,
     /// Items being read; true when another read was requested meanwhile.
     reading: HashMap<ItemId, bool>,
-    reads: JoinSet<(ItemId, Outcome)>,
+    reads: JoinSet<(ItemId, InspectionOutcome)>,
     retries: Backoff<ItemId, Instant>,
 }
 
-enum Outcome {
+enum InspectionOutcome {
     Done,
     Unknown,
     Failed(CriError),
@@ -73,7 +73,7 @@ impl InspectTask {
                         self.reads.spawn(async move {
                             let read = inspect(watch, item.clone(), place);
                             let read = contain(Place::Inspection, read).await;
-                            (item, read.unwrap_or_else(Outcome::Panicked))
+                            (item, read.unwrap_or_else(InspectionOutcome::Panicked))
                         });
                     }
                 }
@@ -96,19 +96,19 @@ impl InspectTask {
         }
     }
 
-    fn finished(&mut self, item: ItemId, outcome: Outcome) {
+    fn finished(&mut self, item: ItemId, outcome: InspectionOutcome) {
         let again = self.reading.remove(&item).unwrap_or(false);
         let problem = match outcome {
-            Outcome::Done | Outcome::Unknown => {
+            InspectionOutcome::Done | InspectionOutcome::Unknown => {
                 self.retries.forget(&item);
                 if again {
                     self.enqueue(item);
                 }
                 return;
             }
-            Outcome::Failed(error) => error.to_string(),
-            Outcome::Panicked(panicked) => panicked.to_string(),
-            Outcome::Late => format!("no answer within {} s", DEADLINE.as_secs()),
+            InspectionOutcome::Failed(error) => error.to_string(),
+            InspectionOutcome::Panicked(panicked) => panicked.to_string(),
+            InspectionOutcome::Late => format!("no answer within {} s", DEADLINE.as_secs()),
         };
         let now = Instant::now();
         let first = self.retries.step(&item).is_none();
@@ -128,9 +128,13 @@ impl InspectTask {
     }
 }
 
-async fn inspect(watch: Watch, item: ItemId, place: tokio::sync::OwnedSemaphorePermit) -> Outcome {
+async fn inspect(
+    watch: Watch,
+    item: ItemId,
+    place: tokio::sync::OwnedSemaphorePermit,
+) -> InspectionOutcome {
     let Some((owner, sandbox)) = watch.cache.locate(&item) else {
-        return Outcome::Unknown;
+        return InspectionOutcome::Unknown;
     };
     let begun = Instant::now();
     let reading = async {
@@ -154,19 +158,19 @@ async fn inspect(watch: Watch, item: ItemId, place: tokio::sync::OwnedSemaphoreP
         Some(Ok((seq, read))) => {
             watch.cache.apply(&owner, &item, seq, read);
             watch.metrics.inspected(begun.elapsed());
-            return Outcome::Done;
+            return InspectionOutcome::Done;
         }
-        Some(Err(error)) => Outcome::Failed(error),
-        None => Outcome::Late,
+        Some(Err(error)) => InspectionOutcome::Failed(error),
+        None => InspectionOutcome::Late,
     };
     note_failure(&watch, &item, &outcome).await;
     outcome
 }
 
 /// Records why the item could not be read. A list may still have the state of the container.
-async fn note_failure(watch: &Watch, item: &ItemId, outcome: &Outcome) {
+async fn note_failure(watch: &Watch, item: &ItemId, outcome: &InspectionOutcome) {
     let failure = match outcome {
-        Outcome::Failed(error) => error.grpc_text(),
+        InspectionOutcome::Failed(error) => error.grpc_text(),
         _ => format!(
             "rpc error: code = DeadlineExceeded desc = no answer within {} s",
             DEADLINE.as_secs()

@@ -27,6 +27,7 @@ mod status_poll;
 mod tests;
 
 use crate::{
+    base::Tasks,
     cri::{FeaturesWriter, RuntimeClient, v1::StatusResponse},
     state::pod_cache::PodCacheWriter,
 };
@@ -72,16 +73,23 @@ struct Watch {
 
 /// The tasks of the PLEG, to be spawned under their names.
 pub struct Pleg {
-    /// `pleg.relist`.
-    pub relist: RelistTask,
-    /// `pleg.events`.
-    pub hints: HintTask,
-    /// `pleg.inspect`.
-    pub inspect: InspectTask,
-    /// `pleg.status`.
-    pub status: StatusTask,
+    relist: RelistTask,
+    hints: HintTask,
+    inspect: InspectTask,
+    status: StatusTask,
     /// Notified when the runtime can be listed after it may have been away.
     pub returned: Arc<Notify>,
+}
+
+impl Pleg {
+    /// Starts the tasks.
+    pub fn start(self, tasks: &mut Tasks) {
+        let shutdown = tasks.shutdown();
+        tasks.spawn("pleg.relist", self.relist.run(shutdown.clone()));
+        tasks.spawn("pleg.events", self.hints.run(shutdown.clone()));
+        tasks.spawn("pleg.inspect", self.inspect.run(shutdown.clone()));
+        tasks.spawn("pleg.status", self.status.run(shutdown));
+    }
 }
 
 /// Builds the tasks; nothing runs yet. `first` is the runtime's first status, so that pods need not wait

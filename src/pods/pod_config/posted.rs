@@ -46,11 +46,11 @@ pub enum PostError {
 /// The store of posted pods; cheap to clone. Every method blocks.
 #[derive(Clone, Debug)]
 pub struct PostedPods {
-    inner: Arc<Inner>,
+    inner: Arc<PostedPodsInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PostedPodsInner {
     directory: PathBuf,
     node_name: String,
     objects: LocalObjects,
@@ -75,7 +75,7 @@ impl PostedPods {
                 let _ = fs::remove_file(entry.path());
             }
         }
-        let inner = Inner {
+        let inner = PostedPodsInner {
             directory: directory.to_path_buf(),
             node_name: node_name.to_owned(),
             objects,

@@ -35,7 +35,7 @@ pub(super) enum Start {
 
 /// What is to be measured now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Due {
+struct DueMeasurement {
     ran: bool,
     started: bool,
 }
@@ -112,9 +112,9 @@ impl PodStartMetrics {
 }
 
 /// Each step is taken once, and only by a pod that was seen before it.
-fn step(start: &mut Start, status: &api::PodStatus) -> Due {
+fn step(start: &mut Start, status: &api::PodStatus) -> DueMeasurement {
     let phase = status.phase.as_deref().unwrap_or_default();
-    let mut due = Due::default();
+    let mut due = DueMeasurement::default();
     match (phase, *start) {
         ("Pending", Start::Past) => *start = Start::Pending,
         ("Running", Start::Pending) => {
@@ -184,17 +184,17 @@ mod tests {
 
     #[test]
     fn a_start_is_measured_once_and_only_if_its_beginning_was_seen() {
-        let none = Due::default();
-        let ran = Due { ran: true, ..none };
-        let both = Due {
+        let none = DueMeasurement::default();
+        let ran = DueMeasurement { ran: true, ..none };
+        let both = DueMeasurement {
             ran: true,
             started: true,
         };
-        let started = Due {
+        let started = DueMeasurement {
             started: true,
             ..none
         };
-        let table: &[&[(&str, &[bool], Due)]] = &[
+        let table: &[&[(&str, &[bool], DueMeasurement)]] = &[
             &[
                 ("Pending", &[false], none),
                 ("Running", &[true], both),

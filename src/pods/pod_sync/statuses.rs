@@ -103,10 +103,9 @@ impl StatusPublisher {
         Self { starts, ..self }
     }
 
-    /// The statuses of a node of a cluster.
+    /// The same with what the API server has, unless there is none.
     #[must_use]
-    pub fn in_cluster(self, remote: Remote) -> Self {
-        let remote = Some(remote);
+    pub fn in_cluster(self, remote: Option<Remote>) -> Self {
         Self { remote, ..self }
     }
 

@@ -5,13 +5,13 @@ use crate::model::{PodFullName, PodUid};
 use std::collections::{HashMap, VecDeque};
 
 #[derive(Debug, Default)]
-struct Lane {
+struct GateLane {
     /// Pods that run, or may run.
     inside: Vec<PodUid>,
     waiting: VecDeque<PodUid>,
 }
 
-impl Lane {
+impl GateLane {
     /// Lets the first in line in if no other pod is inside.
     fn advance(&mut self) -> Option<PodUid> {
         let first = self.waiting.front()?;
@@ -27,7 +27,7 @@ impl Lane {
 /// One lane per full name that is in use.
 #[derive(Debug, Default)]
 pub(super) struct StartGate {
-    lanes: HashMap<PodFullName, Lane>,
+    lanes: HashMap<PodFullName, GateLane>,
 }
 
 impl StartGate {

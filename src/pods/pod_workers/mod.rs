@@ -44,10 +44,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// The workers; cheap to clone.
 #[derive(Clone)]
 pub struct PodWorkers {
-    shared: Arc<Shared>,
+    shared: Arc<PodWorkersInner>,
 }
 
-struct Shared {
+struct PodWorkersInner {
     map: Mutex<Map>,
     syncer: Arc<dyn PodSyncer>,
     observer: Option<PodSyncObserver>,
@@ -111,7 +111,7 @@ impl PodWorkers {
         delays: Delays,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PodWorkersInner {
                 map: Mutex::default(),
                 syncer,
                 observer,

@@ -19,14 +19,14 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Operation {
+struct OperationLabels {
     operation_type: &'static str,
 }
 
 /// Measures and traces.
 pub struct PodSyncObserver {
     tracer: Tracer,
-    durations: Family<Operation, Histogram>,
+    durations: Family<OperationLabels, Histogram>,
     starts: Histogram,
 }
 
@@ -66,7 +66,7 @@ impl PodSyncObserver {
         let done = traced(self.span(call), sync, failure).await;
         let operation_type = kind.as_str();
         self.durations
-            .get_or_create_owned(&Operation { operation_type })
+            .get_or_create_owned(&OperationLabels { operation_type })
             .observe(begun.elapsed().as_secs_f64());
         done
     }

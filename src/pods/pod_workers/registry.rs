@@ -1,7 +1,7 @@
 //! The map from UID to worker; carries out the effects of the state machines.
 
 use super::{
-    KnownPod, Shared, WorkerStatus, delay,
+    KnownPod, PodWorkersInner, WorkerStatus, delay,
     gate::StartGate,
     phase::{Phase, Subject},
     state::{Effect, Input, Outcome, PodState},
@@ -29,7 +29,7 @@ const RECOVERY_DELAY: Duration = Duration::from_secs(10);
 /// All workers and the gate, under one lock that is never held across a wait.
 #[derive(Default)]
 pub(super) struct Map {
-    entries: HashMap<PodUid, Entry>,
+    entries: HashMap<PodUid, WorkerEntry>,
     gate: StartGate,
     /// Names held for pods that run without a worker.
     held: HashMap<PodUid, PodFullName>,
@@ -38,7 +38,7 @@ pub(super) struct Map {
     pub(super) synced: bool,
 }
 
-struct Entry {
+struct WorkerEntry {
     state: PodState,
     full_name: PodFullName,
     generation: u64,
@@ -83,7 +83,7 @@ impl Map {
     }
 
     pub(super) fn known(&self) -> Vec<KnownPod> {
-        let known = |(uid, entry): (&PodUid, &Entry)| KnownPod {
+        let known = |(uid, entry): (&PodUid, &WorkerEntry)| KnownPod {
             uid: uid.clone(),
             full_name: entry.full_name.clone(),
             phase: entry.state.phase().clone(),
@@ -146,7 +146,7 @@ impl Map {
     }
 
     /// The entry of a worker task; another one may have taken its place.
-    fn entry(&mut self, uid: &PodUid, generation: u64) -> Option<&mut Entry> {
+    fn entry(&mut self, uid: &PodUid, generation: u64) -> Option<&mut WorkerEntry> {
         let entry = self.entries.get_mut(uid)?;
         (entry.generation == generation).then_some(entry)
     }
@@ -157,7 +157,7 @@ impl Map {
     }
 }
 
-impl Shared {
+impl PodWorkersInner {
     pub(super) fn update(self: &Arc<Self>, options: UpdateOptions, now: Instant) {
         let uid = match (&options.pod, &options.running) {
             (Some(pod), _) => pod.uid(),
@@ -177,7 +177,7 @@ impl Shared {
             return;
         };
         map.generations += 1;
-        let entry = Entry {
+        let entry = WorkerEntry {
             full_name: state.full_name(),
             generation: map.generations,
             state,
@@ -242,7 +242,7 @@ impl Shared {
     }
 
     /// The channel of one, and behind it the slot for the last undelivered update.
-    fn deliver(self: &Arc<Self>, entry: &mut Entry, uid: &PodUid, update: UpdateKind) {
+    fn deliver(self: &Arc<Self>, entry: &mut WorkerEntry, uid: &PodUid, update: UpdateKind) {
         let generation = entry.generation;
         let link = entry.link.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(1);

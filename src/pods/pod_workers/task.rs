@@ -1,7 +1,7 @@
 //! The task of one worker: waits for an update or for its own timer, and calls the syncer.
 
 use super::{
-    Shared,
+    PodWorkersInner,
     state::{Outcome, PodSyncCall},
 };
 use crate::{
@@ -28,7 +28,7 @@ pub(super) struct Job {
 }
 
 pub(super) async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<PodWorkersInner>,
     uid: PodUid,
     generation: u64,
     mut inbox: mpsc::Receiver<UpdateKind>,
@@ -79,7 +79,7 @@ async fn wait_until(due: Option<Instant>) {
 }
 
 /// Calls the syncer. A panic in it is a failure of this call only.
-async fn sync(shared: &Shared, job: Job) -> Outcome {
+async fn sync(shared: &PodWorkersInner, job: Job) -> Outcome {
     let (call, cancel) = (job.call.clone(), job.cancel.clone());
     let span = span_of(&call);
     let work = async {

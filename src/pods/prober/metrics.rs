@@ -15,7 +15,7 @@ use std::time::Duration;
 const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Series {
+struct ProbeLabels {
     probe_type: String,
     result: &'static str,
     container: String,
@@ -40,7 +40,7 @@ fn histogram() -> Histogram {
 
 /// Handles to the families.
 pub(super) struct ProberMetrics {
-    probes: Family<Series, Counter>,
+    probes: Family<ProbeLabels, Counter>,
     durations: Durations,
     /// Runs that have not returned although their hard deadline is over.
     overdue: Gauge,
@@ -75,7 +75,7 @@ impl ProberMetrics {
 
 /// The series of one probe. They appear with their first sample and go with this value.
 pub(super) struct ProbeSeries {
-    probes: Family<Series, Counter>,
+    probes: Family<ProbeLabels, Counter>,
     counters: [Option<Counter>; 3],
     durations: Durations,
     duration: Option<Histogram>,
@@ -145,8 +145,13 @@ fn timed(probes: &PodProbes, container: &str, kind: ProbeKind) -> Timed {
     }
 }
 
-fn series(probes: &PodProbes, container: &str, kind: ProbeKind, result: &'static str) -> Series {
-    Series {
+fn series(
+    probes: &PodProbes,
+    container: &str,
+    kind: ProbeKind,
+    result: &'static str,
+) -> ProbeLabels {
+    ProbeLabels {
         probe_type: kind.to_string(),
         result,
         container: container.to_owned(),

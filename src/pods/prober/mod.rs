@@ -79,14 +79,14 @@ pub struct Parts {
 /// Starts and stops the probes of pods; cheap to clone.
 #[derive(Clone)]
 pub struct ProbeManager {
-    shared: Arc<Shared>,
+    shared: Arc<ProberShared>,
     pods: Arc<Mutex<HashMap<PodUid, Arc<PodProbes>>>>,
     /// Container instances with results of an earlier kubelet, by pods that no probes were started for yet.
     restored: Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>,
 }
 
 /// What all probe tasks share.
-struct Shared {
+struct ProberShared {
     parts: Parts,
     metrics: ProberMetrics,
 }
@@ -95,13 +95,13 @@ struct Shared {
 struct PodProbes {
     pod: Arc<Pod>,
     uid: PodUid,
-    signal: watch::Sender<Signal>,
+    signal: watch::Sender<PodSignal>,
     slots: Mutex<Vec<Slot>>,
 }
 
 /// What is sent to the tasks of a pod; a repeated value means that the pod changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Signal {
+enum PodSignal {
     Run,
     ReadinessOnly,
     Removed,
@@ -113,12 +113,12 @@ struct Slot {
     container: Arc<str>,
     kind: ProbeKind,
     task: SlotTask,
-    seen: Seen,
+    seen: ProbeSnapshot,
 }
 
 /// What a probe shows of itself.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct ProbeSnapshot {
     last: Option<LastRun>,
     due: Option<Instant>,
 }
@@ -169,7 +169,7 @@ impl ProbeManager {
         let uids = parts.state_store.uids().into_iter();
         let restored = uids.filter_map(restore).collect();
         Self {
-            shared: Arc::new(Shared { parts, metrics }),
+            shared: Arc::new(ProberShared { parts, metrics }),
             pods: Arc::default(),
             restored: Arc::new(Mutex::new(restored)),
         }
@@ -192,7 +192,7 @@ impl ProbeManager {
         let probes = Arc::new(PodProbes {
             pod: pod.clone(),
             uid: uid.clone(),
-            signal: watch::Sender::new(Signal::Run),
+            signal: watch::Sender::new(PodSignal::Run),
             slots: Mutex::new(slots.clone()),
         });
         for slot in &slots {
@@ -205,7 +205,7 @@ impl ProbeManager {
     pub fn remove_pod(&self, uid: &PodUid) {
         self.drop_restored(uid, &[]);
         if let Some(probes) = self.pods.lock().remove(uid) {
-            probes.signal.send_replace(Signal::Removed);
+            probes.signal.send_replace(PodSignal::Removed);
         }
     }
 
@@ -232,7 +232,7 @@ impl ProbeManager {
     /// Readiness is probed on.
     pub fn stop_liveness_and_startup(&self, uid: &PodUid) {
         if let Some(probes) = self.pods.lock().get(uid) {
-            probes.signal.send_replace(Signal::ReadinessOnly);
+            probes.signal.send_replace(PodSignal::ReadinessOnly);
         }
     }
 
@@ -278,7 +278,7 @@ impl ProbeManager {
     }
 }
 
-impl Shared {
+impl ProberShared {
     /// Forgets a result, here and for the next kubelet.
     fn forget(&self, uid: &PodUid, id: &ContainerId, kind: ProbeKind) {
         self.parts.results.clear(id, kind);
@@ -288,7 +288,7 @@ impl Shared {
     }
 
     fn revive(self: &Arc<Self>, probes: &Arc<PodProbes>) {
-        if *probes.signal.borrow() != Signal::Run {
+        if *probes.signal.borrow() != PodSignal::Run {
             return;
         }
         let mut revived = Vec::new();
@@ -311,7 +311,7 @@ impl Shared {
     }
 }
 
-impl Seen {
+impl ProbeSnapshot {
     /// A run ended at `at`.
     fn ran(&mut self, result: ProbeResult, message: &str, at: Timestamp) {
         let before = self.last.as_ref().filter(|last| last.result == result);

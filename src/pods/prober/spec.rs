@@ -1,6 +1,6 @@
 //! The probes in a pod's spec. Pure.
 
-use super::{Seen, Slot, SlotTask, state::Rules};
+use super::{ProbeSnapshot, Slot, SlotTask, state::Rules};
 use crate::{
     model::{Pod, PodExt, ProbeKind, RestartPolicy, is_sidecar},
     runtime::handlers::Handler,
@@ -27,7 +27,7 @@ pub(super) fn probes_of(pod: &Pod) -> Vec<Slot> {
             container: container.name.as_str().into(),
             kind,
             task: SlotTask::Running { started: None },
-            seen: Seen::default(),
+            seen: ProbeSnapshot::default(),
         }));
     }
     slots

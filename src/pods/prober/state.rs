@@ -97,24 +97,24 @@ pub(super) struct State {
     rules: Rules,
     /// Where in its period this probe sits, 0 to 1, so that many do not fire together.
     spread: f64,
-    current: Option<Current>,
+    current: Option<CurrentInstance>,
 }
 
 /// What is known of the current instance.
 #[derive(Clone, Debug)]
-struct Current {
+struct CurrentInstance {
     id: ContainerId,
     /// As published.
     probe_result: Option<ProbeResult>,
     /// How it came under our eyes.
-    origin: Origin,
-    stage: Stage,
+    origin: ResultOrigin,
+    stage: ProbeStage,
     /// The last result and how often it came in a row.
     row: Option<(ProbeResult, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum ResultOrigin {
     /// Started under this kubelet.
     Fresh,
     /// Older than this process, with a recorded result.
@@ -124,7 +124,7 @@ enum Origin {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ProbeStage {
     /// Not seen running yet.
     Waiting,
     /// Running; no probe before that time.
@@ -186,9 +186,11 @@ impl State {
         let is_new = known.is_none();
         decision.forget = self.current.take().map(|replaced| replaced.id);
         let rules = self.rules;
-        let current = self
-            .current
-            .insert(known.unwrap_or_else(|| Current::first_seen(seen, facts.remembered, &rules)));
+        let current =
+            self.current
+                .insert(known.unwrap_or_else(|| {
+                    CurrentInstance::first_seen(seen, facts.remembered, &rules)
+                }));
         decision.next = current.step(&rules, self.spread, seen, facts, now);
         let before = if is_new { None } else { before };
         if current.probe_result != before {
@@ -209,7 +211,7 @@ impl State {
     ) -> Option<(ContainerId, ProbeResult)> {
         let rules = self.rules;
         let current = self.current.as_mut().filter(|current| {
-            current.id == *id && matches!(current.stage, Stage::Probing(_)) && facts.runs(id)
+            current.id == *id && matches!(current.stage, ProbeStage::Probing(_)) && facts.runs(id)
         })?;
         let result = match outcome {
             ProbeOutcome::Success { .. } | ProbeOutcome::Warning { .. } => ProbeResult::Success,
@@ -229,7 +231,7 @@ impl State {
             return None;
         }
         if settles_for_good(rules.kind, result) {
-            current.stage = Stage::OnHold;
+            current.stage = ProbeStage::OnHold;
             current.row = None;
         }
         let changed = current.probe_result != Some(result);
@@ -238,21 +240,21 @@ impl State {
     }
 }
 
-impl Current {
+impl CurrentInstance {
     fn first_seen(seen: &Instance, remembered: Option<ProbeResult>, rules: &Rules) -> Self {
         let origin = match (remembered, seen.before_us) {
-            (Some(_), _) => Origin::Resumed,
-            (None, true) => Origin::TakenOver,
-            (None, false) => Origin::Fresh,
+            (Some(_), _) => ResultOrigin::Resumed,
+            (None, true) => ResultOrigin::TakenOver,
+            (None, false) => ResultOrigin::Fresh,
         };
         let probe_result = match (origin, rules.kind) {
             // Nothing is published before the first result: readers decide on what else
             // is known.
-            (Origin::TakenOver, _) => None,
-            (Origin::Resumed, _) => remembered,
-            (Origin::Fresh, ProbeKind::Readiness) => Some(ProbeResult::Failure),
-            (Origin::Fresh, ProbeKind::Liveness) => Some(ProbeResult::Success),
-            (Origin::Fresh, ProbeKind::Startup) => Some(ProbeResult::Unknown),
+            (ResultOrigin::TakenOver, _) => None,
+            (ResultOrigin::Resumed, _) => remembered,
+            (ResultOrigin::Fresh, ProbeKind::Readiness) => Some(ProbeResult::Failure),
+            (ResultOrigin::Fresh, ProbeKind::Liveness) => Some(ProbeResult::Success),
+            (ResultOrigin::Fresh, ProbeKind::Startup) => Some(ProbeResult::Unknown),
         };
         let held =
             remembered.is_some_and(|probe_result| settles_for_good(rules.kind, probe_result));
@@ -260,7 +262,11 @@ impl Current {
             id: seen.id.clone(),
             probe_result,
             origin,
-            stage: if held { Stage::OnHold } else { Stage::Waiting },
+            stage: if held {
+                ProbeStage::OnHold
+            } else {
+                ProbeStage::Waiting
+            },
             row: None,
         }
     }
@@ -274,8 +280,8 @@ impl Current {
         now: Instant,
     ) -> Next {
         let age = match (seen.life, self.stage) {
-            (Life::Exited { restarts: false }, Stage::OnHold) => return Next::Exit,
-            (_, Stage::OnHold) => return Next::Idle,
+            (Life::Exited { restarts: false }, ProbeStage::OnHold) => return Next::Exit,
+            (_, ProbeStage::OnHold) => return Next::Idle,
             (Life::Running(age), _) => age,
             (Life::Unclear, _) => {
                 // What was never started cannot be dead; but it cannot be ready either.
@@ -293,22 +299,22 @@ impl Current {
             self.probe_result = Some(ProbeResult::Success);
             return Next::Exit;
         }
-        if self.stage == Stage::Waiting {
+        if self.stage == ProbeStage::Waiting {
             // The runtime's clock is read once; it may jump later.
-            self.stage = Stage::Delayed(now + rules.initial_delay.saturating_sub(age));
+            self.stage = ProbeStage::Delayed(now + rules.initial_delay.saturating_sub(age));
         }
         let due = match self.stage {
-            Stage::Delayed(not_before) if now < not_before => return Next::Until(not_before),
+            ProbeStage::Delayed(not_before) if now < not_before => return Next::Until(not_before),
             // Only the startup probe runs before the start, and not after it.
             _ if facts.started == (rules.kind == ProbeKind::Startup) => return Next::Idle,
-            Stage::Probing(due) => due,
+            ProbeStage::Probing(due) => due,
             _ => now + self.first_wait(rules, spread),
         };
         if now < due {
-            self.stage = Stage::Probing(due);
+            self.stage = ProbeStage::Probing(due);
             return Next::Until(due);
         }
-        self.stage = Stage::Probing(next_due(due, rules.period, now));
+        self.stage = ProbeStage::Probing(next_due(due, rules.period, now));
         Next::Run(self.id.clone())
     }
 
@@ -317,11 +323,11 @@ impl Current {
     /// upstream's does, because an early failure only eats into the time that a slow start has.
     fn first_wait(&self, rules: &Rules, spread: f64) -> Duration {
         match (self.origin, rules.kind) {
-            (Origin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
-            (Origin::TakenOver, ProbeKind::Readiness | ProbeKind::Startup) => {
+            (ResultOrigin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
+            (ResultOrigin::TakenOver, ProbeKind::Readiness | ProbeKind::Startup) => {
                 rules.period.min(TAKE_OVER_SPREAD).mul_f64(spread)
             }
-            (_, ProbeKind::Liveness) | (Origin::Resumed, _) => rules.period.mul_f64(spread),
+            (_, ProbeKind::Liveness) | (ResultOrigin::Resumed, _) => rules.period.mul_f64(spread),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The loop of one probe: decide with [`super::state`], act, wait.
 
 use super::{
-    PodProbes, Seen, Shared, Signal, Slot, SlotTask, View,
+    PodProbes, PodSignal, ProbeSnapshot, ProberShared, Slot, SlotTask, View,
     metrics::ProbeSeries,
     spec,
     state::{Facts, Instance, Life, Next, State},
@@ -30,21 +30,21 @@ const ATTEMPTS: u32 = 3;
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Starts the task of one probe.
-pub(super) fn spawn(shared: &Arc<Shared>, probes: &Arc<PodProbes>, slot: &Slot) {
+pub(super) fn spawn(shared: &Arc<ProberShared>, probes: &Arc<PodProbes>, slot: &Slot) {
     if let Some(task) = ProbeTask::new(shared, probes, slot) {
         tokio::spawn(task.run());
     }
 }
 
 pub(super) struct ProbeTask {
-    shared: Arc<Shared>,
+    shared: Arc<ProberShared>,
     probes: Arc<PodProbes>,
     container: Arc<str>,
     kind: ProbeKind,
     timeout: Duration,
     /// Whether another instance may follow one that exited.
     restarts: bool,
-    signal: watch::Receiver<Signal>,
+    signal: watch::Receiver<PodSignal>,
     state: State,
     overdue: Option<Overdue>,
     series: ProbeSeries,
@@ -65,7 +65,11 @@ impl Drop for Overdue {
 }
 
 impl ProbeTask {
-    pub(super) fn new(shared: &Arc<Shared>, probes: &Arc<PodProbes>, slot: &Slot) -> Option<Self> {
+    pub(super) fn new(
+        shared: &Arc<ProberShared>,
+        probes: &Arc<PodProbes>,
+        slot: &Slot,
+    ) -> Option<Self> {
         let container = probes.pod.container(&slot.container)?;
         let probe = spec::probe(container, slot.kind)?;
         Some(Self {
@@ -254,14 +258,14 @@ impl ProbeTask {
         }
     }
 
-    fn show(&self, change: impl FnOnce(&mut Seen)) {
+    fn show(&self, change: impl FnOnce(&mut ProbeSnapshot)) {
         self.probes
             .with_slot(&self.container, self.kind, |slot| change(&mut slot.seen));
     }
 
     fn forget(&self, id: &ContainerId) {
         let (uid, kind) = (&self.probes.uid, self.kind);
-        self.show(|seen| *seen = Seen::default());
+        self.show(|seen| *seen = ProbeSnapshot::default());
         self.shared.forget(uid, id, kind);
     }
 
@@ -323,11 +327,11 @@ impl ProbeTask {
     }
 }
 
-fn stops(signal: Signal, kind: ProbeKind) -> bool {
+fn stops(signal: PodSignal, kind: ProbeKind) -> bool {
     match signal {
-        Signal::Run => false,
-        Signal::ReadinessOnly => kind != ProbeKind::Readiness,
-        Signal::Removed => true,
+        PodSignal::Run => false,
+        PodSignal::ReadinessOnly => kind != ProbeKind::Readiness,
+        PodSignal::Removed => true,
     }
 }
 

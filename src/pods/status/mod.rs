@@ -69,15 +69,12 @@ impl Default for StatusManager {
 impl StatusManager {
     /// No statuses.
     pub fn new() -> Self {
-        Self::of(None)
+        Self::marking(None)
     }
 
     /// No statuses yet; pods whose status changes are marked here.
-    pub fn marking(changed: Arc<DirtySet<PodUid>>) -> Self {
-        Self::of(Some(changed))
-    }
-
-    fn of(changed: Option<Arc<DirtySet<PodUid>>>) -> Self {
+    pub fn marking(changed: impl Into<Option<Arc<DirtySet<PodUid>>>>) -> Self {
+        let changed = changed.into();
         Self {
             store: Arc::new(StatusStore {
                 entries: RwLock::default(),

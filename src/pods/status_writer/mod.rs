@@ -57,21 +57,21 @@ pub struct StatusWriter {
     parts: Parts,
     queue: WorkQueue<PodUid>,
     exchanges: HashMap<PodUid, Exchange>,
-    requests: JoinSet<Ended>,
+    requests: JoinSet<EndedRequest>,
 }
 
 /// A request about a pod.
 #[derive(Clone, Debug)]
-enum Request {
+enum StatusRequest {
     Patch(Said, Value),
     Delete,
 }
 
 /// How it ended.
-struct Ended {
+struct EndedRequest {
     uid: PodUid,
     object: Arc<Pod>,
-    request: Request,
+    request: StatusRequest,
     /// The object as it is now, unless it was deleted; no result at all is a panic.
     result: Option<Result<Option<Pod>, ApiError>>,
 }
@@ -150,8 +150,8 @@ impl StatusWriter {
             })
             .or_insert_with(|| Exchange::new(&object));
         let request = match exchange.next(&entry, &object, may_run, now) {
-            Next::Patch(said, status) => Request::Patch(said, status),
-            Next::Delete => Request::Delete,
+            Next::Patch(said, status) => StatusRequest::Patch(said, status),
+            Next::Delete => StatusRequest::Delete,
             Next::Nothing => return self.queue.done(&uid),
             Next::Later(at) => {
                 self.queue.done(&uid);
@@ -172,7 +172,7 @@ impl StatusWriter {
         self.requests.spawn(async move {
             let sending = send(&api, &object, &request);
             let result = contain(panics::Place::Other, sending).await.ok();
-            Ended {
+            EndedRequest {
                 uid,
                 object,
                 request,
@@ -181,8 +181,8 @@ impl StatusWriter {
         });
     }
 
-    fn end(&mut self, ended: Ended, now: Instant) {
-        let Ended {
+    fn end(&mut self, ended: EndedRequest, now: Instant) {
+        let EndedRequest {
             uid,
             object,
             request,
@@ -193,7 +193,7 @@ impl StatusWriter {
             return self.queue.done(uid);
         };
         let error = match (result, request) {
-            (Some(Ok(Some(response))), Request::Patch(said, patch)) => {
+            (Some(Ok(Some(response))), StatusRequest::Patch(said, patch)) => {
                 exchange.taken(*said, patch.clone(), &object, response, now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
@@ -219,16 +219,16 @@ impl StatusWriter {
         let (pod, text) = (object.full_name(), chain(&error));
         match request {
             // The same again would be refused again.
-            Request::Patch(said, _) if is_final(&error) => {
+            StatusRequest::Patch(said, _) if is_final(&error) => {
                 exchange.refused(*said, &object, now);
                 tracing::error!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
                 self.queue.done(uid);
                 self.queue.add(uid.clone(), false, now);
             }
-            Request::Patch(..) if self.queue.failed(uid, now) => {
+            StatusRequest::Patch(..) if self.queue.failed(uid, now) => {
                 tracing::warn!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
             }
-            Request::Delete if self.queue.failed(uid, now) => {
+            StatusRequest::Delete if self.queue.failed(uid, now) => {
                 tracing::warn!(pod = %pod, podUID = %uid, err = text, "Failed to delete status for pod");
             }
             _ => {}
@@ -237,8 +237,8 @@ impl StatusWriter {
 }
 
 /// Whether the object is no more. The UID of a deletion is its precondition.
-fn is_gone(error: &ApiError, request: &Request) -> bool {
-    error.is_not_found() || (error.is_conflict() && matches!(request, Request::Delete))
+fn is_gone(error: &ApiError, request: &StatusRequest) -> bool {
+    error.is_not_found() || (error.is_conflict() && matches!(request, StatusRequest::Delete))
 }
 
 /// Whether the API server will never take it. It refuses a node also while it does not know yet which pods
@@ -247,11 +247,15 @@ fn is_final(error: &ApiError) -> bool {
     !error.is_transient() && !error.is_conflict() && !error.is_forbidden()
 }
 
-async fn send(api: &ApiServer, object: &Pod, request: &Request) -> Result<Option<Pod>, ApiError> {
+async fn send(
+    api: &ApiServer,
+    object: &Pod,
+    request: &StatusRequest,
+) -> Result<Option<Pod>, ApiError> {
     let at = Place::namespaced(object.namespace(), object.name());
     let uid = object.uid();
     match request {
-        Request::Patch(_, status) => {
+        StatusRequest::Patch(_, status) => {
             let body = json!({"metadata": {"uid": uid.as_str()}, "status": status});
             let patched = api.patch(at, Some("status"), &Patch::Strategic(body)).await;
             patched.map(|mut pod: Pod| {
@@ -260,7 +264,7 @@ async fn send(api: &ApiServer, object: &Pod, request: &Request) -> Result<Option
                 Some(pod)
             })
         }
-        Request::Delete => {
+        StatusRequest::Delete => {
             let deleted = api.delete::<Pod>(at, &at_once(&uid)).await;
             deleted.map(|()| None)
         }

@@ -6,17 +6,15 @@
 mod app_armor;
 mod predicates;
 mod pressure;
-pub mod sysctls;
 
 use crate::{
     cri::RuntimeFeatures,
-    model::validation::unsupported_api_fields,
+    model::validation::{sysctl_allowlist::Allowlist, unsupported_api_fields},
     model::{Pod, PodExt},
     state::node_pressure::NodePressure,
 };
 use k8s_openapi::api::core::v1::Node;
 use std::sync::Arc;
-use sysctls::Allowlist;
 
 /// The node as admission sees it.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +88,7 @@ impl Rejection {
 pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     unsupported(pod)?;
     pressure::admit(pod, node)?;
-    sysctls::admit(pod, node.sysctls)?;
+    sysctls(pod, node.sysctls)?;
     operating_system(pod)?;
     supplemental_groups(pod, node.features)?;
     let fits = fits(pod, node);
@@ -103,6 +101,21 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
         return Err(Rejection::new("NodeShutdown", message).into());
     }
     fits
+}
+
+/// Rejects a pod with a kernel parameter that it may not set.
+fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
+    let spec = pod.spec();
+    let context = spec.and_then(|spec| spec.security_context.as_ref());
+    let wanted = context.and_then(|context| context.sysctls.as_deref());
+    let host_ipc = spec.and_then(|spec| spec.host_ipc) == Some(true);
+    for sysctl in wanted.unwrap_or_default() {
+        let checked = allowed.check(&sysctl.name, pod.host_network(), host_ipc);
+        checked.map_err(|text| {
+            Rejection::new("SysctlForbidden", format!("forbidden sysctl: {text}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Whether there is a place for the pod on the node.

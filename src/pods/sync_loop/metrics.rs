@@ -23,14 +23,14 @@ struct Static {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct RejectionLabels {
     reason: &'static str,
 }
 
 /// Handles to the families.
 #[derive(Clone)]
 pub struct LoopMetrics {
-    rejections: Family<Reason, Counter>,
+    rejections: Family<RejectionLabels, Counter>,
     orphans: Counter,
     restarts: Family<Static, Counter>,
     containers: Histogram,
@@ -108,7 +108,7 @@ impl LoopMetrics {
     /// The node rejected a pod.
     pub(super) fn rejected(&self, reason: &'static str) {
         self.rejections
-            .get_or_create_owned(&Reason { reason })
+            .get_or_create_owned(&RejectionLabels { reason })
             .inc();
     }
 

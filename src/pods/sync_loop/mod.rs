@@ -24,6 +24,7 @@ pub use waiting::Waiting;
 use crate::{
     base::DirtySet,
     cri::FeaturesReader,
+    model::validation::sysctl_allowlist::Allowlist,
     model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::UpdateKind},
@@ -35,7 +36,6 @@ use crate::{
     state::pod_manager::PodManagerWriter,
     state::probe_results::ProbeResults,
 };
-use admission::sysctls::Allowlist;
 use dispatch::{Step, dispatch};
 use k8s_openapi::api::core::v1::Node;
 use occupant::{Occupant, occupant};

@@ -13,7 +13,7 @@ use prometheus_client::{
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
+struct KindLabels {
     container_type: &'static str,
 }
 
@@ -24,7 +24,7 @@ struct Failed {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Handler {
+struct HandlerLabels {
     runtime_handler: String,
 }
 
@@ -35,10 +35,10 @@ pub struct StartMetrics {
     pod_errors: Counter,
     user_namespaced: Counter,
     user_namespaced_errors: Counter,
-    containers: Family<Kind, Counter>,
+    containers: Family<KindLabels, Counter>,
     container_errors: Family<Failed, Counter>,
-    sandbox_duration: Family<Handler, Histogram>,
-    sandbox_errors: Family<Handler, Counter>,
+    sandbox_duration: Family<HandlerLabels, Histogram>,
+    sandbox_errors: Family<HandlerLabels, Counter>,
 }
 
 impl StartMetrics {
@@ -100,7 +100,7 @@ impl StartMetrics {
 
     /// RunPodSandbox was called.
     pub(super) fn ran_sandbox(&self, handler: &str, took: Duration, failed: bool) {
-        let handler = Handler {
+        let handler = HandlerLabels {
             runtime_handler: handler.to_owned(),
         };
         let duration = self.sandbox_duration.get_or_create_owned(&handler);
@@ -124,7 +124,7 @@ impl StartMetrics {
         let container_type = kind(pod, container);
         let tried = self
             .containers
-            .get_or_create_owned(&Kind { container_type });
+            .get_or_create_owned(&KindLabels { container_type });
         tried.inc();
         if let Some(failure) = failure {
             let code = failure.reason;

@@ -56,7 +56,7 @@ pub struct LogReaders {
 
 /// Why a log is not served; upstream's texts.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum LogRefusal {
     #[error(transparent)]
     Invalid(#[from] params::Invalid),
     #[error("pod {0:?} does not exist")]
@@ -112,21 +112,21 @@ impl LogReaders {
         &self,
         name: &ContainerName,
         query: &LogQuery,
-    ) -> Result<(LogStream, OwnedSemaphorePermit), Refusal> {
+    ) -> Result<(LogStream, OwnedSemaphorePermit), LogRefusal> {
         let parts = &self.parts;
         let options = query.options(Timestamp::now())?;
         (parts.known)().await;
         let found = lookup::pod((parts.pods)(), &name.pod);
-        let (pod, status) = found.map_err(|_| Refusal::NoPod(name.pod.name.clone()))?;
+        let (pod, status) = found.map_err(|_| LogRefusal::NoPod(name.pod.name.clone()))?;
         if !lookup::has_container(&pod, &name.container) {
             let (container, pod) = (&name.container, &name.pod.name);
-            return Err(Refusal::NoContainer(container.clone(), pod.clone()));
+            return Err(LogRefusal::NoContainer(container.clone(), pod.clone()));
         }
         if options.streams != Streams::All && !parts.split_streams {
-            return Err(Refusal::NoSplit(options.streams));
+            return Err(LogRefusal::NoSplit(options.streams));
         }
         let slot = self.slots.clone().try_acquire_owned();
-        let slot = slot.map_err(|_| Refusal::TooMany)?;
+        let slot = slot.map_err(|_| LogRefusal::TooMany)?;
         let came_with = pod.status.clone().unwrap_or_default();
         let status = status.as_deref().unwrap_or(&came_with);
         let (uid, container) = (pod.uid(), name.container.as_str());
@@ -162,14 +162,14 @@ fn until_stopped(
     })
 }
 
-fn refused(name: &ContainerName, refusal: &Refusal) -> Response<Body> {
+fn refused(name: &ContainerName, refusal: &LogRefusal) -> Response<Body> {
     let status = match refusal {
-        Refusal::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        Refusal::NoPod(_) | Refusal::NoContainer(..) => StatusCode::NOT_FOUND,
-        Refusal::NoSplit(_) => StatusCode::BAD_REQUEST,
-        Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
-        Refusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
-        Refusal::Log(LogError::File(_)) => {
+        LogRefusal::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        LogRefusal::NoPod(_) | LogRefusal::NoContainer(..) => StatusCode::NOT_FOUND,
+        LogRefusal::NoSplit(_) => StatusCode::BAD_REQUEST,
+        LogRefusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        LogRefusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
+        LogRefusal::Log(LogError::File(_)) => {
             let (pod, container) = (&name.pod.name, &name.container);
             tracing::warn!(pod, container, err = %chain(refusal), "Opening a container log failed");
             StatusCode::INTERNAL_SERVER_ERROR

@@ -80,7 +80,7 @@ pub struct Streams {
 
 /// Why a request is not forwarded.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum StreamRefusal {
     #[error(transparent)]
     Missing(#[from] Missing),
     /// Upstream's text.
@@ -176,7 +176,7 @@ impl Streams {
         let url = async {
             let websocket = upgrade::is_websocket(request.headers());
             if websocket && ports.is_empty() && !upgrade::is_tunnel(request.headers()) {
-                return Err(Refusal::NoPort);
+                return Err(StreamRefusal::NoPort);
             }
             let (found, runtime_status) = self.find(name).await?;
             let sandbox = lookup::sandbox(&found.0, &runtime_status)?;
@@ -219,7 +219,7 @@ impl Streams {
                 .exec_sync(id.as_str(), &command, Duration::ZERO);
             let output = run.await?;
             if output.exit_code != 0 {
-                return Err(Refusal::Exited {
+                return Err(StreamRefusal::Exited {
                     cmd: command.join(" "),
                     code: output.exit_code,
                     stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -256,7 +256,7 @@ impl Streams {
         &self.parts.runtime
     }
 
-    async fn find(&self, name: &PodName) -> Result<(KnownPod, Arc<PodStatus>), Refusal> {
+    async fn find(&self, name: &PodName) -> Result<(KnownPod, Arc<PodStatus>), StreamRefusal> {
         (self.parts.known)().await;
         let found = lookup::pod((self.parts.pods)(), name)?;
         let runtime_status = self.parts.cache.latest(&found.0.uid());
@@ -264,24 +264,24 @@ impl Streams {
     }
 
     /// A place for a stream, if the request is an upgrade.
-    fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, StreamRefusal> {
         if upgrade::is_upgrade(request.headers()) {
             self.free_slot()
         } else {
-            Err(Refusal::NoUpgrade)
+            Err(StreamRefusal::NoUpgrade)
         }
     }
 
-    fn free_slot(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn free_slot(&self) -> Result<OwnedSemaphorePermit, StreamRefusal> {
         let free = self.slots.clone().try_acquire_owned();
-        free.map_err(|_| Refusal::TooMany)
+        free.map_err(|_| StreamRefusal::TooMany)
     }
 
     /// Makes the client's upgrade at the runtime's URL and forwards the response.
     async fn answer(
         &self,
         what: &'static str,
-        url: Result<(String, OwnedSemaphorePermit), Refusal>,
+        url: Result<(String, OwnedSemaphorePermit), StreamRefusal>,
         mut request: Request<()>,
     ) -> Response<Body> {
         let switched = async {
@@ -337,22 +337,25 @@ async fn of_form(request: BodyRequest, most: usize) -> Result<Vec<String>, Box<R
     command.map_err(|bad| Box::new(RouteError::from(bad).response()))
 }
 
-fn refused(what: &'static str, refusal: &Refusal) -> Response<Body> {
+fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
     let status = match refusal {
-        Refusal::Missing(_) => StatusCode::NOT_FOUND,
-        Refusal::NoUpgrade | Refusal::NoPort => StatusCode::BAD_REQUEST,
-        Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
-        Refusal::Runtime(error) => match error.code() {
+        StreamRefusal::Missing(_) => StatusCode::NOT_FOUND,
+        StreamRefusal::NoUpgrade | StreamRefusal::NoPort => StatusCode::BAD_REQUEST,
+        StreamRefusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        StreamRefusal::Runtime(error) => match error.code() {
             Code::NotFound => StatusCode::NOT_FOUND,
             Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         },
-        Refusal::Exited { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-        Refusal::Upgrade(Failure::Refused(status, _)) => *status,
-        Refusal::Upgrade(Failure::Late) => StatusCode::GATEWAY_TIMEOUT,
-        Refusal::Target(_) | Refusal::Upgrade(_) => StatusCode::BAD_GATEWAY,
+        StreamRefusal::Exited { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        StreamRefusal::Upgrade(Failure::Refused(status, _)) => *status,
+        StreamRefusal::Upgrade(Failure::Late) => StatusCode::GATEWAY_TIMEOUT,
+        StreamRefusal::Target(_) | StreamRefusal::Upgrade(_) => StatusCode::BAD_GATEWAY,
     };
-    if matches!(refusal, Refusal::Target(_) | Refusal::Upgrade(_)) {
+    if matches!(
+        refusal,
+        StreamRefusal::Target(_) | StreamRefusal::Upgrade(_)
+    ) {
         tracing::warn!(what, err = %chain(refusal), "Proxying to the runtime's streaming server failed");
     }
     let mut response = text(status, format!("{refusal}\n"));

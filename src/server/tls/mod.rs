@@ -75,12 +75,12 @@ pub struct Tls {
     terms: TlsOptions,
     pair: Arc<Reloaded<Option<Pair>>>,
     authorities: Option<Arc<ClientAuthorities>>,
-    made: Mutex<Made>,
+    made: Mutex<LoadedTls>,
 }
 
 /// The configuration, and its inputs.
 #[derive(Debug)]
-struct Made {
+struct LoadedTls {
     config: Arc<ServerConfig>,
     pair: Arc<Option<Pair>>,
     authorities: Option<Arc<Authorities>>,
@@ -130,7 +130,7 @@ impl Tls {
             terms,
             pair,
             authorities,
-            made: Mutex::new(Made {
+            made: Mutex::new(LoadedTls {
                 config,
                 pair: first,
                 authorities: asked,

@@ -30,13 +30,13 @@ pub struct TlsOptionError {
 }
 
 /// Whether something with a name in Go is supported here.
-enum Known<T> {
+enum GoSupport<T> {
     Here(T),
     NotHere,
 }
 
 /// The version of a name in Go.
-fn cipher_suite(name: &str) -> Option<Known<SupportedCipherSuite>> {
+fn cipher_suite(name: &str) -> Option<GoSupport<SupportedCipherSuite>> {
     let here = match name {
         "TLS_AES_128_GCM_SHA256" => suite::TLS13_AES_128_GCM_SHA256,
         "TLS_AES_256_GCM_SHA384" => suite::TLS13_AES_256_GCM_SHA384,
@@ -52,9 +52,9 @@ fn cipher_suite(name: &str) -> Option<Known<SupportedCipherSuite>> {
         "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256" => {
             suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
         }
-        name => return NOT_HERE.contains(&name).then_some(Known::NotHere),
+        name => return NOT_HERE.contains(&name).then_some(GoSupport::NotHere),
     };
-    Some(Known::Here(here))
+    Some(GoSupport::Here(here))
 }
 
 /// Suites without forward secrecy or with CBC, RC4 or 3DES: Go has them, rustls does not.
@@ -78,13 +78,13 @@ const NOT_HERE: &[&str] = &[
 ];
 
 /// The group of Go's number (`tls.CurveID`).
-fn curve(number: i32) -> Option<Known<NamedGroup>> {
+fn curve(number: i32) -> Option<GoSupport<NamedGroup>> {
     Some(match number {
-        23 => Known::Here(NamedGroup::secp256r1),
-        24 => Known::Here(NamedGroup::secp384r1),
-        29 => Known::Here(NamedGroup::X25519),
+        23 => GoSupport::Here(NamedGroup::secp256r1),
+        24 => GoSupport::Here(NamedGroup::secp384r1),
+        29 => GoSupport::Here(NamedGroup::X25519),
         // P-521, and the groups with ML-KEM.
-        25 | 4587 | 4588 | 4589 => Known::NotHere,
+        25 | 4587 | 4588 | 4589 => GoSupport::NotHere,
         _ => return None,
     })
 }
@@ -117,8 +117,8 @@ impl TlsOptions {
         let mut chosen_suites = Vec::new();
         for (index, name) in suites.iter().enumerate() {
             match cipher_suite(name) {
-                Some(Known::Here(suite)) => chosen_suites.push(suite.suite()),
-                Some(Known::NotHere) => {}
+                Some(GoSupport::Here(suite)) => chosen_suites.push(suite.suite()),
+                Some(GoSupport::NotHere) => {}
                 None => error(
                     format!("tlsCipherSuites[{index}]"),
                     format!("cipher suite {name:?} is not known"),
@@ -128,8 +128,8 @@ impl TlsOptions {
         let mut groups = Vec::new();
         for (index, number) in curves.iter().enumerate() {
             match curve(*number) {
-                Some(Known::Here(group)) => groups.push(group),
-                Some(Known::NotHere) => {}
+                Some(GoSupport::Here(group)) => groups.push(group),
+                Some(GoSupport::NotHere) => {}
                 None => error(
                     format!("tlsCurvePreferences[{index}]"),
                     format!("curve {number} is not known"),
@@ -191,10 +191,10 @@ pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> V
     };
     let suites = suites
         .iter()
-        .filter(|name| matches!(cipher_suite(name), Some(Known::NotHere)));
+        .filter(|name| matches!(cipher_suite(name), Some(GoSupport::NotHere)));
     let curves = curves
         .iter()
-        .filter(|number| matches!(curve(**number), Some(Known::NotHere)));
+        .filter(|number| matches!(curve(**number), Some(GoSupport::NotHere)));
     let suites = suites.map(|name| format!("tlsCipherSuites {name}"));
     let curves = curves.map(|number| format!("tlsCurvePreferences {number}"));
     version.into_iter().chain(suites).chain(curves).collect()
@@ -291,12 +291,15 @@ mod tests {
     #[test]
     fn every_suite_of_go_has_its_place() {
         for name in NOT_HERE {
-            assert!(matches!(cipher_suite(name), Some(Known::NotHere)), "{name}");
+            assert!(
+                matches!(cipher_suite(name), Some(GoSupport::NotHere)),
+                "{name}"
+            );
         }
         let here = ring::default_provider().cipher_suites;
         for suite in here {
             let name = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
-            let Some(Known::Here(found)) = cipher_suite(&name) else {
+            let Some(GoSupport::Here(found)) = cipher_suite(&name) else {
                 panic!("{name} has no place");
             };
             assert_eq!(found, suite);

@@ -142,7 +142,7 @@ pub type OnOverflow = Box<dyn Fn() + Send + Sync>;
 /// Records events; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct EventRecorder {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<RecentEvents>>,
     outbox: Arc<OnceLock<Sender>>,
 }
 
@@ -159,14 +159,14 @@ impl std::fmt::Debug for Sender {
 
 /// The kept events by when they were last seen, and where to find an equal one.
 #[derive(Debug, Default)]
-struct Kept {
+struct RecentEvents {
     next: u64,
     events: BTreeMap<u64, Arc<Event>>,
     places: HashMap<u64, u64>,
     keys: RandomState,
 }
 
-impl Kept {
+impl RecentEvents {
     fn keep(
         &mut self,
         object: &ObjectRef,

@@ -92,7 +92,7 @@ pub enum Read {
 pub struct Complete(());
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PodCacheInner {
     runtime_status: Mutex<PodSnapshot>,
     waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
     watchers: Mutex<HashMap<PodUid, Arc<Notify>>>,
@@ -108,13 +108,13 @@ struct Shared {
 /// The reading end, which also marks what its holder has just changed; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PodCache {
-    shared: Arc<Shared>,
+    shared: Arc<PodCacheInner>,
 }
 
 /// The writing end, for the PLEG only.
 #[derive(Debug)]
 pub struct PodCacheWriter {
-    shared: Arc<Shared>,
+    shared: Arc<PodCacheInner>,
 }
 
 /// A new, empty cache.
@@ -124,9 +124,9 @@ pub fn pod_cache() -> (PodCacheWriter, PodCache) {
 
 /// A new, empty cache on a node whose pods' addresses have this order.
 pub fn pod_cache_with(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(PodCacheInner {
         address_order,
-        ..Shared::default()
+        ..PodCacheInner::default()
     });
     (
         PodCacheWriter {
@@ -345,7 +345,7 @@ impl PodCacheWriter {
     }
 }
 
-impl Shared {
+impl PodCacheInner {
     fn next_seq(&self) -> Seq {
         Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1)
     }

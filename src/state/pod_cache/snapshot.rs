@@ -19,7 +19,7 @@ pub struct Listed<T> {
 }
 
 #[derive(Debug)]
-struct Item {
+struct ListedItem {
     uid: PodUid,
     sandbox: Option<SandboxId>,
     /// Newest read that was applied; zero when none was.
@@ -53,7 +53,7 @@ pub(super) struct ListOutcome {
 #[derive(Debug, Default)]
 pub(super) struct PodSnapshot {
     pods: HashMap<PodUid, Entry>,
-    items: HashMap<ItemId, Item>,
+    items: HashMap<ItemId, ListedItem>,
     /// Items known to be gone, until a list that began later has been seen.
     tombstones: HashMap<ItemId, Seq>,
     /// Why items that have to be read could not be.
@@ -314,7 +314,7 @@ impl PodSnapshot {
         });
         if !self.items.contains_key(id) {
             entry.items += 1;
-            let item = Item {
+            let item = ListedItem {
                 uid: owner.uid.clone(),
                 sandbox,
                 read: Seq(0),

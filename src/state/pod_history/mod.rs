@@ -21,11 +21,11 @@ use tokio::sync::watch;
 /// The histories; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct PodHistory {
-    shared: Arc<Shared>,
+    shared: Arc<PodHistoryInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PodHistoryInner {
     records: Mutex<HashMap<PodUid, Record>>,
     version: watch::Sender<u64>,
 }
@@ -40,7 +40,7 @@ impl PodHistory {
     /// No histories.
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PodHistoryInner {
                 records: Mutex::default(),
                 version: watch::Sender::new(0),
             }),

@@ -96,8 +96,8 @@ impl PodManagerWriter {
 
     /// The same, keeping what changes.
     #[must_use]
-    pub fn keeping(self, changes: Arc<PodChanges>) -> Self {
-        let changes = Some(changes);
+    pub fn keeping(self, changes: impl Into<Option<Arc<PodChanges>>>) -> Self {
+        let changes = changes.into();
         Self { changes, ..self }
     }
 

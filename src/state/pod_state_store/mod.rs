@@ -47,11 +47,11 @@ const MANY: usize = 16;
 /// The store; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct PodStateStore {
-    shared: Arc<Shared>,
+    shared: Arc<PodStateStoreInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PodStateStoreInner {
     directory: PathBuf,
     records: Mutex<HashMap<PodUid, PodRecord>>,
     dirty: DirtySet<PodUid>,
@@ -75,7 +75,7 @@ impl PodStateStore {
 
     fn of(directory: PathBuf, records: HashMap<PodUid, PodRecord>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PodStateStoreInner {
                 directory,
                 records: Mutex::new(records),
                 dirty: DirtySet::default(),
@@ -221,18 +221,18 @@ impl PodStateStore {
 
     /// Writes what is marked, of one pod or of all. It runs as a task of its own: once begun it is
     /// finished, also when its caller stops waiting, so no later write can overtake it.
-    async fn write(&self, only: Option<PodUid>) -> Written {
+    async fn write(&self, only: Option<PodUid>) -> WriteResult {
         let state_store = self.clone();
         let writing = tokio::spawn(async move { state_store.write_marked(only).await });
         match writing.await {
             Ok(written) => written,
-            Err(error) if error.is_panic() => Written::default(),
+            Err(error) if error.is_panic() => WriteResult::default(),
             // The tokio runtime is shutting down. The caller must not go on as if this was written.
             Err(_) => std::future::pending().await,
         }
     }
 
-    async fn write_marked(&self, only: Option<PodUid>) -> Written {
+    async fn write_marked(&self, only: Option<PodUid>) -> WriteResult {
         let dirty = &self.shared.dirty;
         let _one_at_a_time = self.shared.writing.lock().await;
         // Only now: what another write has written meanwhile need not be written again.
@@ -242,7 +242,7 @@ impl PodStateStore {
         };
         let number = uids.len();
         if number == 0 {
-            return Written { number, all: true };
+            return WriteResult { number, all: true };
         }
         let batch: Vec<_> = {
             let records = self.shared.records.lock();
@@ -266,11 +266,11 @@ impl PodStateStore {
         };
         let all = failed.is_empty();
         dirty.mark_all(failed);
-        Written { number, all }
+        WriteResult { number, all }
     }
 
     /// A disk that is full is one line in the log, not one for every pod and every try.
-    fn report(&self, failed: &[Failure]) {
+    fn report(&self, failed: &[WriteFailure]) {
         let before = self
             .shared
             .failing
@@ -301,7 +301,7 @@ impl PodStateStore {
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, Default)]
-struct Written {
+struct WriteResult {
     /// Of how many pods.
     number: usize,
     /// Nothing failed; what did is marked again.
@@ -309,14 +309,14 @@ struct Written {
 }
 
 /// A pod whose file could not be written or removed.
-struct Failure {
+struct WriteFailure {
     uid: PodUid,
     path: PathBuf,
     error: io::Error,
 }
 
 /// Blocking. Returns what failed.
-fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<Failure> {
+fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<WriteFailure> {
     let mut failed = Vec::new();
     for (path, record, uid) in batch {
         let written = match &record {
@@ -329,7 +329,7 @@ fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<Failure> {
             },
         };
         if let Err(error) = written {
-            failed.push(Failure { uid, path, error });
+            failed.push(WriteFailure { uid, path, error });
         }
     }
     failed

@@ -20,21 +20,21 @@ pub(super) enum Scope {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum CacheKey {
     Image(String),
     Registry(String),
     Global,
 }
 
-impl Key {
-    fn of(scope: Scope, image: &str) -> Key {
+impl CacheKey {
+    fn of(scope: Scope, image: &str) -> CacheKey {
         match scope {
-            Scope::Image => Key::Image(image.to_owned()),
+            Scope::Image => CacheKey::Image(image.to_owned()),
             Scope::Registry => {
                 let registry = image.split('/').next().unwrap_or_default();
-                Key::Registry(registry.to_owned())
+                CacheKey::Registry(registry.to_owned())
             }
-            Scope::Global => Key::Global,
+            Scope::Global => CacheKey::Global,
         }
     }
 }
@@ -42,7 +42,7 @@ impl Key {
 /// Answers of one provider.
 #[derive(Default)]
 pub(super) struct Cache {
-    answers: HashMap<Key, (Arc<Auths>, Instant)>,
+    answers: HashMap<CacheKey, (Arc<Auths>, Instant)>,
 }
 
 impl Cache {
@@ -50,7 +50,7 @@ impl Cache {
     pub(super) fn find(&self, image: &str, now: Instant) -> Option<Arc<Auths>> {
         [Scope::Image, Scope::Registry, Scope::Global]
             .iter()
-            .filter_map(|scope| self.answers.get(&Key::of(*scope, image)))
+            .filter_map(|scope| self.answers.get(&CacheKey::of(*scope, image)))
             .find(|(_, until)| now <= *until)
             .map(|(auths, _)| auths.clone())
     }
@@ -68,7 +68,8 @@ impl Cache {
         // A lifetime beyond what the clock can count is as good as a year.
         let year = Duration::from_secs(365 * 86_400);
         let until = now + lifetime.min(year);
-        self.answers.insert(Key::of(scope, image), (auths, until));
+        self.answers
+            .insert(CacheKey::of(scope, image), (auths, until));
     }
 }
 

@@ -104,7 +104,7 @@ impl Program {
             .kill_on_drop(true)
             .spawn()
             .map_err(ExecError::Spawn)?;
-        let mut running = Running { child };
+        let mut running = RunningProgram { child };
         match timeout(self.longest, running.talk(&question)).await {
             Ok(answer) => answer,
             Err(_) => Err(ExecError::TooSlow(self.longest)),
@@ -113,11 +113,11 @@ impl Program {
 }
 
 /// A program and its process group, which ends with this value.
-struct Running {
+struct RunningProgram {
     child: Child,
 }
 
-impl Running {
+impl RunningProgram {
     async fn talk(&mut self, question: &[u8]) -> Result<Vec<u8>, ExecError> {
         let child = &mut self.child;
         let (input, output, complaints) =
@@ -140,7 +140,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         // Without an id it has been waited for, and the number may be somebody else's by now.
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());

@@ -13,7 +13,7 @@ const BUCKETS: [f64; 11] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Plugin {
+struct PluginLabels {
     plugin_name: String,
 }
 
@@ -25,8 +25,8 @@ struct ConfigHash {
 /// Handles to the families.
 #[derive(Clone)]
 pub(super) struct PluginMetrics {
-    errors: Family<Plugin, Counter>,
-    durations: Family<Plugin, Histogram>,
+    errors: Family<PluginLabels, Counter>,
+    durations: Family<PluginLabels, Histogram>,
 }
 
 impl PluginMetrics {
@@ -73,7 +73,7 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     pub(super) fn ended(self, well: bool) {
-        let plugin = Plugin {
+        let plugin = PluginLabels {
             plugin_name: self.name,
         };
         let durations = self.metrics.durations.get_or_create_owned(&plugin);

@@ -42,17 +42,17 @@ const MAX_CONCURRENT: usize = 8;
 /// The configured providers in the order of their configuration.
 #[derive(Default)]
 pub struct Plugins {
-    providers: Vec<Provider>,
+    providers: Vec<LoadedProvider>,
 }
 
 type Answer = Result<Arc<Auths>, String>;
 
-struct Provider {
-    inner: Arc<Inner>,
+struct LoadedProvider {
+    inner: Arc<PluginsInner>,
     flights: SingleFlight<String, Answer>,
 }
 
-struct Inner {
+struct PluginsInner {
     settings: ProviderSettings,
     program: Program,
     cache: Mutex<Cache>,
@@ -76,16 +76,16 @@ impl Plugins {
             config::read(config).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
         let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
-        let provider = |settings: ProviderSettings| -> anyhow::Result<Provider> {
+        let provider = |settings: ProviderSettings| -> anyhow::Result<LoadedProvider> {
             let program = Program::find(programs, &settings)?;
-            let inner = Inner {
+            let inner = PluginsInner {
                 settings,
                 program,
                 cache: Mutex::default(),
                 places: places.clone(),
                 metrics: metrics.clone(),
             };
-            Ok(Provider {
+            Ok(LoadedProvider {
                 inner: Arc::new(inner),
                 flights: SingleFlight::default(),
             })
@@ -108,7 +108,7 @@ impl Plugins {
     }
 }
 
-impl Provider {
+impl LoadedProvider {
     async fn auths(&self, image: &str) -> Option<Arc<Auths>> {
         let settings = &self.inner.settings;
         let is_for = |pattern: &String| covers(pattern, image);
@@ -137,7 +137,7 @@ impl Provider {
     }
 }
 
-impl Inner {
+impl PluginsInner {
     async fn ask(&self, image: &str) -> Answer {
         // The semaphore is never closed.
         let _place = self.places.acquire().await.ok();

@@ -29,7 +29,7 @@ struct Head {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Document {
+struct ResponseDocument {
     #[serde(rename = "apiVersion")]
     _api_version: String,
     #[serde(rename = "kind")]
@@ -65,7 +65,7 @@ pub(super) fn decode(bytes: &[u8], api_version: &str) -> Result<Response, String
     if head.kind.as_deref() != Some(KIND) {
         return Err(format!("the credential plugin's response is no {KIND}"));
     }
-    let document: Document = serde_json::from_slice(bytes).map_err(unreadable)?;
+    let document: ResponseDocument = serde_json::from_slice(bytes).map_err(unreadable)?;
     let scope = match document.cache_key_type.as_str() {
         "Image" => Scope::Image,
         "Registry" => Scope::Registry,

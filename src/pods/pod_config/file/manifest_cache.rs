@@ -60,7 +60,7 @@ pub(super) enum Notice {
     Remark(String),
 }
 
-struct Record {
+struct CachedManifest {
     freshness: Freshness,
     digest: Option<Digest>,
     /// The last good version.
@@ -88,7 +88,7 @@ enum ReportState {
 #[derive(Default)]
 pub(super) struct ManifestCache {
     /// Keyed by the path as text, which compares faster than its steps do.
-    files: BTreeMap<OsString, Record>,
+    files: BTreeMap<OsString, CachedManifest>,
     /// How many files have a pod of a name.
     names: HashMap<PodFullName, usize>,
     /// The pods as last delivered, unless a file has another one since.
@@ -125,7 +125,7 @@ impl ManifestCache {
     pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: Reading) {
         let record = match self.files.get_mut(path.as_os_str()) {
             Some(record) => record,
-            None => self.files.entry(path.into()).or_insert(Record {
+            None => self.files.entry(path.into()).or_insert(CachedManifest {
                 freshness,
                 digest: None,
                 good: None,
@@ -339,7 +339,7 @@ pub fn one_of_each_name<'a>(
     (pods, clashes)
 }
 
-impl Record {
+impl CachedManifest {
     /// `same_bytes`: the fault is known if it reads the same.
     fn find_fault(&mut self, why: String, same_bytes: bool) {
         let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Container;
 
 /// What the newest instance of one init container says.
 #[derive(Default)]
-struct Look {
+struct InitStatus {
     /// It did its part; the next one may go.
     initialized: bool,
     /// Start it (again), after a kill where that is the reason.
@@ -20,7 +20,7 @@ struct Look {
     failed: bool,
 }
 
-impl Look {
+impl InitStatus {
     fn start(reason: StartReason) -> Self {
         Self {
             start: Some(reason),
@@ -39,9 +39,9 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) -> bool {
     for (index, container) in containers.iter().enumerate().rev() {
         let status = view.newest_here(&container.name);
         let look = match (status, is_sidecar(container)) {
-            (None, true) if past => Look::start(StartReason::NoInstance),
-            (None, _) => Look::default(),
-            (Some(_), false) if past => Look::default(),
+            (None, true) if past => InitStatus::start(StartReason::NoInstance),
+            (None, _) => InitStatus::default(),
+            (Some(_), false) if past => InitStatus::default(),
             (Some(status), false) => look_at_plain(view, container, status),
             (Some(status), true) => look_at_sidecar(view, container, status),
         };
@@ -95,20 +95,20 @@ fn apply_start(
     actions.init_containers_to_start.push(start);
 }
 
-fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Look {
+fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatus) -> InitStatus {
     let again = |restartable, reason| {
         if restartable {
-            Look::start(reason)
+            InitStatus::start(reason)
         } else {
-            Look {
+            InitStatus {
                 failed: true,
-                ..Look::default()
+                ..InitStatus::default()
             }
         }
     };
     match status.state {
-        ContainerState::Created => Look::start(StartReason::NeverStarted),
-        ContainerState::Running => Look::default(),
+        ContainerState::Created => InitStatus::start(StartReason::NeverStarted),
+        ContainerState::Running => InitStatus::default(),
         ContainerState::Exited if failed(status) => {
             let code = status.exit_code;
             // Killed for memory with a code of 0 is a failure all the same.
@@ -116,9 +116,9 @@ fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatu
             let restartable = runs_again(view.inputs.pod, container, code) || (code == 0 && policy);
             again(restartable, StartReason::Exited(code))
         }
-        ContainerState::Exited => Look {
+        ContainerState::Exited => InitStatus {
             initialized: true,
-            ..Look::default()
+            ..InitStatus::default()
         },
         // It may not have exited, so there is no code for its rules.
         ContainerState::Unknown => again(
@@ -128,12 +128,12 @@ fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatu
     }
 }
 
-fn look_at_sidecar(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Look {
+fn look_at_sidecar(view: &View<'_>, container: &Container, status: &ContainerStatus) -> InitStatus {
     match status.state {
-        ContainerState::Created => Look::start(StartReason::NeverStarted),
+        ContainerState::Created => InitStatus::start(StartReason::NeverStarted),
         ContainerState::Running => look_at_running_sidecar(view, container, status),
-        ContainerState::Exited => Look::start(StartReason::Exited(status.exit_code)),
-        ContainerState::Unknown => Look::start(StartReason::Killed(KillReason::UnknownState)),
+        ContainerState::Exited => InitStatus::start(StartReason::Exited(status.exit_code)),
+        ContainerState::Unknown => InitStatus::start(StartReason::Killed(KillReason::UnknownState)),
     }
 }
 
@@ -141,15 +141,15 @@ fn look_at_running_sidecar(
     view: &View<'_>,
     container: &Container,
     status: &ContainerStatus,
-) -> Look {
+) -> InitStatus {
     let probe_results = (view.inputs.probe_results)(&status.id);
     if container.startup_probe.is_some() {
         match probe_results.startup {
             Some(ProbeResult::Success) => {}
             Some(ProbeResult::Failure) => {
-                return Look::start(StartReason::Killed(KillReason::StartupProbe));
+                return InitStatus::start(StartReason::Killed(KillReason::StartupProbe));
             }
-            Some(ProbeResult::Unknown) | None => return Look::default(),
+            Some(ProbeResult::Unknown) | None => return InitStatus::default(),
         }
     }
     let lives =
@@ -161,7 +161,7 @@ fn look_at_running_sidecar(
     } else {
         None
     };
-    Look {
+    InitStatus {
         initialized: true,
         start: kill.map(StartReason::Killed),
         failed: false,

@@ -26,9 +26,9 @@ pub(super) struct RunningStop {
 }
 
 /// Takes a stop off the list, also when its task panics.
-struct Listed(RunningStops, ContainerId);
+struct ListedStop(RunningStops, ContainerId);
 
-impl Drop for Listed {
+impl Drop for ListedStop {
     fn drop(&mut self) {
         self.0.stops.lock().remove(&self.1);
     }
@@ -53,7 +53,7 @@ impl RunningStops {
         }
         let (sender, receiver) = watch::channel(grace);
         let (report, ended) = watch::channel(None);
-        let (work, listed) = (stop(receiver), Listed(self.clone(), id.clone()));
+        let (work, listed) = (stop(receiver), ListedStop(self.clone(), id.clone()));
         tokio::spawn(carried(async move {
             let result = work.await;
             // First, so that a caller that retries after the end begins another stop.

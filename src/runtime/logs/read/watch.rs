@@ -27,11 +27,11 @@ const CLOSED: usize = 16;
 /// The watches. Nothing is opened before the first.
 #[derive(Default)]
 pub(super) struct Watcher {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<WatchState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     watches: Option<Watches>,
     directories: HashMap<WatchDescriptor, Weak<Directory>>,
     /// Ends the task when the watcher goes.
@@ -46,7 +46,7 @@ pub(super) struct Directory {
     alive: AtomicBool,
     watch: Option<WatchDescriptor>,
     /// Keeps the events coming.
-    watcher: Arc<Mutex<State>>,
+    watcher: Arc<Mutex<WatchState>>,
 }
 
 impl Directory {
@@ -129,7 +129,7 @@ impl Watcher {
 
     fn add(
         &self,
-        state: &mut State,
+        state: &mut WatchState,
         path: &Path,
         dead: &mut Option<Arc<Directory>>,
     ) -> io::Result<Arc<Directory>> {
@@ -180,7 +180,7 @@ impl Watcher {
 /// Hands events to their directories for as long as there is a watcher.
 async fn deliver(
     mut events: EventStream<[u8; 4096]>,
-    shared: Weak<Mutex<State>>,
+    shared: Weak<Mutex<WatchState>>,
     token: CancellationToken,
 ) {
     loop {
@@ -203,7 +203,7 @@ async fn deliver(
     }
 }
 
-fn hand_over(state: &Mutex<State>, event: &EventOwned) {
+fn hand_over(state: &Mutex<WatchState>, event: &EventOwned) {
     let overflow = event.mask.contains(EventMask::Q_OVERFLOW);
     // Dropped after the lock, which their drop may take.
     let affected: Vec<Arc<Directory>> = {
@@ -233,7 +233,7 @@ fn hand_over(state: &Mutex<State>, event: &EventOwned) {
 }
 
 /// No more events will come; the next watch opens another instance.
-fn give_up(state: &Mutex<State>, error: Option<io::Error>) {
+fn give_up(state: &Mutex<WatchState>, error: Option<io::Error>) {
     if let Some(error) = error {
         tracing::warn!(err = %error, "Failed to watch log directories");
     }

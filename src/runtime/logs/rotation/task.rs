@@ -47,12 +47,12 @@ pub struct Rotation {
     config: Config,
     workers: Arc<Semaphore>,
     started: Instant,
-    logs: HashMap<ContainerId, Log>,
+    logs: HashMap<ContainerId, RunningLog>,
     jobs: JoinSet<Done>,
 }
 
 /// The log of a running container.
-struct Log {
+struct RunningLog {
     path: PathBuf,
     seen: Option<Sighting>,
     due: Instant,
@@ -122,7 +122,7 @@ impl Rotation {
             let running = |c: &&crate::model::ContainerStatus| c.state == ContainerState::Running;
             for container in pod.containers.iter().filter(running) {
                 let log = known.remove(&container.id).or_else(|| {
-                    Some(Log {
+                    Some(RunningLog {
                         path: (self.path)(&owner, container)?,
                         seen: None,
                         due: now,

@@ -190,14 +190,14 @@ impl Ranges {
 /// What a pod's file says; upstream's format, so that either kubelet reads the other's.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Record {
-    uid_mappings: Vec<Mapping>,
-    gid_mappings: Vec<Mapping>,
+struct UserNamespaceRecord {
+    uid_mappings: Vec<IdMapping>,
+    gid_mappings: Vec<IdMapping>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Mapping {
+struct IdMapping {
     host_id: u32,
     container_id: u32,
     length: u32,
@@ -222,7 +222,7 @@ pub enum RecordError {
 
 /// Reads a pod's file.
 pub fn parse_record(bytes: &[u8]) -> Result<IdRange, RecordError> {
-    let record: Record = serde_json::from_slice(bytes).map_err(RecordError::Syntax)?;
+    let record: UserNamespaceRecord = serde_json::from_slice(bytes).map_err(RecordError::Syntax)?;
     let [mapping] = record.uid_mappings.as_slice() else {
         return Err(RecordError::NotOne);
     };

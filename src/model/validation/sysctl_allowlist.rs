@@ -1,10 +1,6 @@
 //! Which kernel parameters a pod may set. Pure; answers to upstream's `pkg/kubelet/sysctl`.
 
-use super::Rejection;
-use crate::{
-    model::validation::sysctl::{self, Namespace, PATTERN_RULE, namespace_of},
-    model::{Pod, PodExt},
-};
+use super::sysctl::{self, Namespace, PATTERN_RULE, namespace_of};
 
 /// Parameters whose effect stays within the pod, and the first kernel that keeps it there.
 const SAFE: [(&str, (u32, u32)); 12] = [
@@ -34,14 +30,14 @@ pub enum PatternError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct AllowedPattern {
     /// The name, or what a name begins with.
     text: String,
     prefix: bool,
     namespace: Namespace,
 }
 
-impl Entry {
+impl AllowedPattern {
     fn of(pattern: &str) -> Result<Self, PatternError> {
         if !sysctl::is_pattern(pattern) {
             return Err(PatternError::Syntax(pattern.to_string()));
@@ -71,11 +67,14 @@ impl Entry {
 
 /// What pods may set on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowlist(Vec<Entry>);
+pub struct Allowlist(Vec<AllowedPattern>);
 
 impl Allowlist {
     /// What is safe on this kernel (`major.minor…`; of an unknown one, only what always was), and what
     /// `allowedUnsafeSysctls` adds.
+    ///
+    /// # Errors
+    /// A pattern that cannot be allowed.
     pub fn new(kernel_release: &str, unsafe_patterns: &[String]) -> Result<Self, PatternError> {
         let kernel = version(kernel_release);
         let safe = SAFE
@@ -83,10 +82,16 @@ impl Allowlist {
             .filter(|(_, since)| *since == (0, 0) || kernel.is_some_and(|kernel| kernel >= *since))
             .map(|(name, _)| *name);
         let patterns = safe.chain(unsafe_patterns.iter().map(String::as_str));
-        Ok(Self(patterns.map(Entry::of).collect::<Result<_, _>>()?))
+        Ok(Self(
+            patterns.map(AllowedPattern::of).collect::<Result<_, _>>()?,
+        ))
     }
 
-    fn check(&self, name: &str, host_network: bool, host_ipc: bool) -> Result<(), String> {
+    /// Whether a pod that shares these namespaces with the node may set the parameter.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, name: &str, host_network: bool, host_ipc: bool) -> Result<(), String> {
         let name = sysctl::dotted(name);
         // An entry for this very name comes before those for many.
         let exact = self.0.iter().find(|e| !e.prefix && e.covers(&name));
@@ -119,27 +124,6 @@ fn version(release: &str) -> Option<(u32, u32)> {
     };
     let (major, rest) = release.split_once('.')?;
     Some((digits(major)?, digits(rest)?))
-}
-
-/// Refuses a pod with a parameter that it may not set.
-pub(super) fn admit(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
-    let Some(spec) = pod.spec() else {
-        return Ok(());
-    };
-    let context = spec.security_context.as_ref();
-    let wanted = context.and_then(|context| context.sysctls.as_deref());
-    for sysctl in wanted.unwrap_or_default() {
-        let checked = allowed.check(
-            &sysctl.name,
-            pod.host_network(),
-            spec.host_ipc == Some(true),
-        );
-        if let Err(text) = checked {
-            let message = format!("forbidden sysctl: {text}");
-            return Err(Rejection::new("SysctlForbidden", message));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::{
     cri::{CriError, RuntimeClient, v1},
     host::{Machine, Slices, cgroup::Cgroups, proc},
     resources::{
-        CpuEnforcement,
+        CpuEnforcement, MemoryQos, Swap,
         cm::{
             ActivePods, CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups,
             wanted::{NodeAmounts, PodRules},
@@ -165,6 +165,16 @@ pub(super) fn cpu_enforcement(config: &KubeletConfig, machine: &Machine) -> CpuE
         cfs_quota: config.containers.cpu_cfs_quota,
         period_microseconds: i64::try_from(period).unwrap_or(100_000),
         oom_group: machine.cgroup_v2 && config.effective.single_process_oom_kill != Some(true),
-        no_swap: machine.limits_swap && !config.limited_swap(),
+        swap: if !machine.limits_swap {
+            Swap::Unlimited
+        } else if config.limited_swap() {
+            Swap::ByRequest(i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX))
+        } else {
+            Swap::None
+        },
+        memory_qos: (config.cgroups.memory_qos && machine.cgroup_v2).then(|| MemoryQos {
+            throttling_factor: config.effective.memory_throttling_factor.unwrap_or(0.9),
+            tiered_reservation: config.cgroups.tiered_reservation,
+        }),
     }
 }

@@ -91,6 +91,9 @@ const SUPPORTED: &[&str] = &[
     "kubeReservedCgroup",
     "podPidsLimit",
     "qosReserved",
+    "memorySwap",
+    "memoryThrottlingFactor",
+    "memoryReservationPolicy",
     // Reported with the values given, as a warning.
     "featureGates",
     "volumeStatsAggPeriod",

@@ -323,6 +323,7 @@ evictionSoft: {}
     );
     let file = "\
 maxPods: 50
+kubeletCgroups: /k
 cgroupDriver: systemd
 cgroupsPerQOS: true
 evictionHard: {memory.available: 5%}
@@ -335,7 +336,7 @@ syncFrequency: 30s
         [
             "--cloud-provider",
             "--node-labels",
-            "cgroupDriver",
+            "kubeletCgroups",
             "maxPods",
         ]
     );
@@ -343,7 +344,7 @@ syncFrequency: 30s
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
     assert_eq!(
         resolved(&in_cluster, &[file]).unwrap().unsupported,
-        ["cgroupDriver"]
+        ["kubeletCgroups"]
     );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
     assert_eq!(

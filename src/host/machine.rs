@@ -25,6 +25,8 @@ pub struct Machine {
     pub limits_swap: bool,
     /// Memory can be swapped out.
     pub swap_on: bool,
+    /// To so many bytes.
+    pub swap_bytes: u64,
     /// The kernel's release, `6.1.0-13-amd64`.
     pub kernel_release: String,
     /// The kernel enforces AppArmor profiles.
@@ -69,6 +71,7 @@ impl Machine {
             cgroup_v2: is_cgroup_v2(Path::new("/sys/fs/cgroup")),
             limits_swap: limits_swap(Path::new("/sys/fs/cgroup")),
             swap_on: has_swap(&text("/proc/swaps")),
+            swap_bytes: parse_meminfo(&text("/proc/meminfo"), "SwapTotal").unwrap_or_default(),
             kernel_release: rustix::system::uname()
                 .release()
                 .to_string_lossy()
@@ -146,10 +149,14 @@ pub fn filesystem_usage(path: &Path) -> std::io::Result<FilesystemUsage> {
 
 /// `MemTotal` of `/proc/meminfo`, bytes.
 pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    parse_meminfo(meminfo, "MemTotal")
+}
+
+/// A field of `/proc/meminfo`, bytes.
+fn parse_meminfo(meminfo: &str, field: &str) -> Option<u64> {
+    let mut pairs = meminfo.lines().filter_map(|line| line.split_once(':'));
+    let (_, amount) = pairs.find(|(name, _)| *name == field)?;
+    let kib: u64 = amount.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 

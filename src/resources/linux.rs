@@ -1,5 +1,6 @@
 //! From quantities to what a Linux runtime is told.
 
+use super::memory_controls::{self, MemoryQos, Swap};
 use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources};
 use super::{NodeFacts, qos};
 use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
@@ -12,7 +13,7 @@ const SHARES_PER_CPU: i128 = 1024;
 const MIN_QUOTA_MICROSECONDS: i64 = 1000;
 
 /// How limits are enforced on this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuEnforcement {
     /// Whether CPU limits become CFS quotas (`cpuCFSQuota`, default true).
     pub cfs_quota: bool,
@@ -21,8 +22,10 @@ pub struct CpuEnforcement {
     /// Kill all processes of a container together when memory runs out: cgroup v2 and not
     /// `singleProcessOOMKill`.
     pub oom_group: bool,
-    /// Containers get no swap: cgroup v2 that counts it and not `LimitedSwap`.
-    pub no_swap: bool,
+    /// How containers may swap.
+    pub swap: Swap,
+    /// How memory is protected (cgroup v2, `MemoryQoS`).
+    pub memory_qos: Option<MemoryQos>,
 }
 
 impl Default for CpuEnforcement {
@@ -31,7 +34,8 @@ impl Default for CpuEnforcement {
             cfs_quota: true,
             period_microseconds: 100_000,
             oom_group: false,
-            no_swap: false,
+            swap: Swap::Unlimited,
+            memory_qos: None,
         }
     }
 }
@@ -92,9 +96,13 @@ pub fn container_resources(
     let mut resources = base(own.request(CPU), limit(CPU), limit(MEMORY), cpu);
     resources.oom_score_adj = qos::oom_score_adj(pod, container, node.memory_capacity_bytes)?;
     resources.hugepage_limits = hugepage_limits(&own.limits, &node.hugepage_sizes);
-    if cpu.no_swap {
-        let none = ("memory.swap.max".to_string(), "0".to_string());
-        resources.unified.extend([none]);
+    let swap = memory_controls::swap_limit(pod, &own, node, cpu.swap)?;
+    let qos = cpu
+        .memory_qos
+        .map(|qos| memory_controls::memory_qos(pod, &own, node, qos));
+    let files = swap.map(|bytes| ("memory.swap.max", bytes)).into_iter();
+    for (file, bytes) in files.chain(qos.transpose()?.unwrap_or_default()) {
+        resources.unified.insert(file.to_owned(), bytes.to_string());
     }
     Ok(resources)
 }

@@ -9,6 +9,7 @@
 pub mod cm;
 mod field_ref;
 mod linux;
+mod memory_controls;
 mod node;
 mod qos;
 pub mod requests;
@@ -18,6 +19,7 @@ pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
     quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,
 };
+pub use memory_controls::{MemoryQos, Swap};
 pub use node::NodeFacts;
 pub use qos::{QosClass, oom_score_adj, pod_qos};
 pub use requests::{BadAmount, Resources};

@@ -221,7 +221,7 @@ fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
     let settings = CpuEnforcement {
         cfs_quota: false,
         oom_group: true,
-        no_swap: true,
+        swap: Swap::None,
         ..CpuEnforcement::default()
     };
     let told = container_resources(&pod, container, &node(), &settings).unwrap();

@@ -53,6 +53,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_evictions",
         "a node that is short of something; tests of node::eviction and tests/cluster",
     ),
+    (
+        "kubelet_graceful_shutdown_",
+        "shutdownGracePeriod; tests of node::shutdown",
+    ),
     ("kubelet_mirror_pods", "an API server"),
     (
         "kubelet_image_garbage_collected_total",

@@ -18,7 +18,7 @@ const UNBOUNDED: u64 = 1 << 62;
 const MIN_SHARES: u64 = 2;
 
 /// How pods are limited on this node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodRules {
     /// How CPU limits are enforced.
     pub cpu: CpuEnforcement,

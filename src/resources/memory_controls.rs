@@ -1,0 +1,196 @@
+//! What version 2 of cgroups is told of a container's memory besides its limit. Pure.
+
+use super::{
+    NodeFacts, QosClass, pod_qos,
+    requests::{BadAmount, MEMORY, Resources},
+};
+use crate::model::{Pod, PodExt};
+
+const PAGE: f64 = 4096.0;
+
+/// How containers may swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Swap {
+    /// Nothing is said: the kernel does not count it.
+    #[default]
+    Unlimited,
+    /// Not at all.
+    None,
+    /// Containers of burstable pods by their request, of so many bytes in all (`LimitedSwap`).
+    ByRequest(i64),
+}
+
+/// How memory is kept for containers and taken from them (`MemoryQoS`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryQos {
+    /// Where between request and limit reclaim begins (`memoryThrottlingFactor`).
+    pub throttling_factor: f64,
+    /// What was requested is kept (`memoryReservationPolicy: TieredReservation`).
+    pub tiered_reservation: bool,
+}
+
+/// `memory.swap.max` of a container, bytes.
+pub(super) fn swap_limit(
+    pod: &Pod,
+    own: &Resources,
+    node: &NodeFacts,
+    swap: Swap,
+) -> Result<Option<i64>, BadAmount> {
+    let capacity = match swap {
+        Swap::Unlimited => return Ok(None),
+        Swap::None => return Ok(Some(0)),
+        Swap::ByRequest(capacity) => capacity,
+    };
+    let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
+    let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
+    // A limit alone is a request as well.
+    let may_swap = !pod.is_critical()
+        && pod_qos(pod)? == QosClass::Burstable
+        && request != limit
+        && (request, limit) != (0, 0)
+        && request <= node.memory_capacity_bytes
+        && node.memory_capacity_bytes > 0;
+    if !may_swap {
+        return Ok(Some(0));
+    }
+    let share = request as f64 / node.memory_capacity_bytes as f64;
+    Ok(Some((share * capacity as f64) as i64))
+}
+
+/// The files of a container that protect its memory, or make it be reclaimed before its limit is reached.
+pub(super) fn memory_qos(
+    pod: &Pod,
+    own: &Resources,
+    node: &NodeFacts,
+    qos: MemoryQos,
+) -> Result<Vec<(&'static str, i64)>, BadAmount> {
+    let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
+    let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
+    let mut files = if request == 0 || !qos.tiered_reservation {
+        vec![("memory.min", 0), ("memory.low", 0)]
+    } else if pod_qos(pod)? == QosClass::Guaranteed {
+        vec![("memory.min", request)]
+    } else {
+        vec![("memory.low", request)]
+    };
+    let most = if limit == 0 {
+        node.allocatable_memory_bytes
+    } else {
+        limit
+    };
+    if request != limit && most > 0 {
+        let (from, to) = (request as f64, most as f64);
+        let high = ((from + (to - from) * qos.throttling_factor) / PAGE).floor() * PAGE;
+        let high = high as i64;
+        files.extend((high > request).then_some(("memory.high", high)));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::requests, *};
+    use serde_json::{Value, json};
+
+    const MIB: i64 = 1 << 20;
+
+    fn pod(resources: Value, critical: bool) -> Pod {
+        let priority = if critical { 2_000_000_000 } else { 0 };
+        let container = json!({"name": "c", "resources": resources});
+        let pod = json!({
+            "metadata": {"name": "p", "annotations": {"kubernetes.io/config.source": "api"}},
+            "spec": {"containers": [container], "priority": priority},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn node() -> NodeFacts {
+        NodeFacts {
+            memory_capacity_bytes: 1000 * MIB,
+            allocatable_memory_bytes: 900 * MIB,
+            ..NodeFacts::default()
+        }
+    }
+
+    fn own(pod: &Pod) -> Resources {
+        requests::of_container(&pod.spec.as_ref().unwrap().containers[0]).unwrap()
+    }
+
+    #[test]
+    fn burstable_containers_swap_by_their_share_of_the_nodes_memory() {
+        let burstable = json!({"requests": {"memory": "100Mi"}});
+        for (resources, critical, swap, limit) in [
+            (burstable.clone(), false, Swap::Unlimited, None),
+            (burstable.clone(), false, Swap::None, Some(0)),
+            (
+                burstable.clone(),
+                false,
+                Swap::ByRequest(500 * MIB),
+                Some(50 * MIB),
+            ),
+            (burstable, true, Swap::ByRequest(500 * MIB), Some(0)),
+            (json!({}), false, Swap::ByRequest(500 * MIB), Some(0)),
+            (
+                json!({"requests": {"cpu": "1"}}),
+                false,
+                Swap::ByRequest(500 * MIB),
+                Some(0),
+            ),
+            (
+                json!({"requests": {"memory": "1Mi", "cpu": "1"}, "limits": {"memory": "1Mi"}}),
+                false,
+                Swap::ByRequest(500 * MIB),
+                Some(0),
+            ),
+            (
+                json!({"limits": {"memory": "10Mi", "cpu": "1"}}),
+                false,
+                Swap::ByRequest(500 * MIB),
+                Some(0),
+            ),
+            (
+                json!({"requests": {"memory": "2000Mi"}}),
+                false,
+                Swap::ByRequest(500 * MIB),
+                Some(0),
+            ),
+        ] {
+            let pod = pod(resources, critical);
+            assert_eq!(
+                swap_limit(&pod, &own(&pod), &node(), swap),
+                Ok(limit),
+                "{pod:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn memory_is_protected_by_class_and_reclaimed_before_the_limit() {
+        let request = json!({"requests": {"memory": "100Mi"}});
+        let both = json!({"requests": {"memory": "100Mi"}, "limits": {"memory": "200Mi"}});
+        let guaranteed = json!({"requests": {"memory": "100Mi", "cpu": "1"}, "limits": {"memory": "100Mi", "cpu": "1"}});
+        let (min, low, high) = ("memory.min", "memory.low", "memory.high");
+        for (resources, tiered, expected) in [
+            (json!({}), true, vec![(min, 0), (low, 0), (high, 810 * MIB)]),
+            (
+                request.clone(),
+                true,
+                vec![(low, 100 * MIB), (high, 820 * MIB)],
+            ),
+            (request, false, vec![(min, 0), (low, 0), (high, 820 * MIB)]),
+            (both, true, vec![(low, 100 * MIB), (high, 190 * MIB)]),
+            (guaranteed, true, vec![(min, 100 * MIB)]),
+        ] {
+            let pod = pod(resources, false);
+            let qos = MemoryQos {
+                throttling_factor: 0.9,
+                tiered_reservation: tiered,
+            };
+            assert_eq!(
+                memory_qos(&pod, &own(&pod), &node(), qos),
+                Ok(expected),
+                "{pod:?}"
+            );
+        }
+    }
+}

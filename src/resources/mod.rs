@@ -12,6 +12,7 @@ mod linux;
 mod node;
 mod qos;
 pub mod requests;
+pub mod topology;
 
 pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{

@@ -24,6 +24,7 @@ pub mod remove;
 mod service_manager;
 mod confined;
 pub mod terminal;
+mod topology;
 
 pub use address::own_address;
 pub use confined::{Shown, open_confined};
@@ -36,6 +37,9 @@ pub use machine::{
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;
 pub use service_manager::ServiceManager;
+pub use topology::{CpuPlace, MachineTopology, NumaNode};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod topology_tests;

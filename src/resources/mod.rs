@@ -6,14 +6,19 @@
 //! * Must never read the machine: [`NodeFacts`] are handed in.
 //! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm` and `kuberuntime_container_linux.go`.
 
+mod assignments;
+mod checksum;
 pub mod cm;
+pub mod cpu;
 mod field_ref;
 mod linux;
+pub mod memory;
 mod node;
 mod qos;
 pub mod requests;
 pub mod topology;
 
+pub use assignments::Assignments;
 pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,

@@ -2,7 +2,7 @@
 
 use super::{
     Periods, cgroups, cluster_node, cluster_pods, eviction, images, introspect::Live, logs, memory,
-    node, probes, sources, user_ids,
+    node, probes, resource_managers, sources, user_ids,
 };
 use crate::{
     apiserver::{
@@ -34,7 +34,7 @@ use crate::{
     pods::sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    resources::{CpuEnforcement, NodeFacts, cm::ContainerManager},
+    resources::{NodeFacts, cm::ContainerManager, managers::ResourceManagers},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
@@ -99,6 +99,8 @@ pub struct Stores {
     pub(super) all_delivered: watch::Sender<bool>,
     /// A directory in the place of the kernel's cgroups, for tests.
     pub(super) cgroup_dir: Option<PathBuf>,
+    /// `/sys`, or a directory in its place, for tests.
+    pub(super) sys_dir: PathBuf,
 }
 
 impl Stores {
@@ -153,6 +155,7 @@ impl Stores {
             live: Arc::default(),
             all_delivered: watch::Sender::new(false),
             cgroup_dir: None,
+            sys_dir: "/sys".into(),
         })
     }
 
@@ -238,7 +241,9 @@ pub(super) async fn start(
     };
     let volumes = VolumeManager::in_cluster(root, node.clone(), objects, cluster, HostMounter);
     let (results_writer, results) = probe_results::probe_results();
+    let resources = resource_managers::start(config, &stores, tasks).await?;
     let admission = Admission {
+        resources: resources.clone(),
         sysctls: Allowlist::new(
             &stores.machine.kernel_release,
             &config.containers.allowed_unsafe_sysctls,
@@ -249,7 +254,7 @@ pub(super) async fn start(
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
-    let cgroups = cgroups::start(config, &stores, cpu_enforcement(config, &stores), tasks).await?;
+    let cgroups = cgroups::start(config, &stores, &resources, tasks).await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let shared = Shared {
@@ -260,6 +265,7 @@ pub(super) async fn start(
         features,
         user_namespaces,
         cgroups: cgroups.clone(),
+        resources,
         services,
         runtime_classes,
     };
@@ -429,19 +435,9 @@ struct Shared {
     features: FeaturesReader,
     user_namespaces: UserNamespaces,
     cgroups: ContainerManager,
+    resources: ResourceManagers,
     services: Services,
     runtime_classes: RuntimeClasses,
-}
-
-fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
-    let period = config.containers.cpu_cfs_quota_period.as_micros();
-    CpuEnforcement {
-        cfs_quota: config.containers.cpu_cfs_quota,
-        period_microseconds: i64::try_from(period).unwrap_or(100_000),
-        oom_group: stores.machine.cgroup_v2
-            && config.effective.single_process_oom_kill != Some(true),
-        no_swap: stores.machine.limits_swap && !config.limited_swap(),
-    }
 }
 
 fn runtime_manager(
@@ -467,6 +463,7 @@ fn runtime_manager(
         volumes: shared.volumes,
         user_namespaces: shared.user_namespaces,
         cgroups: shared.cgroups,
+        resources: shared.resources,
         features: shared.features,
         services: shared.services,
         runtime_classes: shared.runtime_classes,
@@ -487,7 +484,7 @@ fn runtime_manager(
             cluster_dns: config.dns.cluster_dns.clone(),
             cluster_domain: config.dns.cluster_domain.clone(),
             seccomp_default: containers.seccomp_default,
-            cpu: cpu_enforcement(config, stores),
+            cpu: resource_managers::cpu_enforcement(config, stores),
             node: shared.node,
             host_ips: shared.host_ips,
         },

@@ -1,6 +1,6 @@
 //! The node's cgroups.
 
-use super::Stores;
+use super::{Stores, resource_managers::cpu_enforcement};
 use crate::{
     base::{Tasks, chain},
     config::KubeletConfig,
@@ -12,6 +12,7 @@ use crate::{
             ActivePods, CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups,
             wanted::{NodeAmounts, PodRules},
         },
+        managers::ResourceManagers,
     },
 };
 use anyhow::Context as _;
@@ -25,7 +26,7 @@ const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 pub(super) async fn start(
     config: &KubeletConfig,
     stores: &Stores,
-    cpu: CpuEnforcement,
+    managers: &ResourceManagers,
     tasks: &mut Tasks,
 ) -> anyhow::Result<ContainerManager> {
     if !config.cgroups.per_qos {
@@ -39,7 +40,9 @@ pub(super) async fn start(
         );
         return Ok(ContainerManager::off());
     }
+    let cpu = cpu_enforcement(config, stores);
     let node = node_cgroups(config, &stores.machine, driver, cpu);
+    let managers = managers.clone();
     let metrics = CgroupMetrics::new(&stores.metrics);
     let (events, active) = (stores.events.clone(), active_pods(stores));
     let (v2, plain) = (stores.machine.cgroup_v2, stores.cgroup_dir.clone());
@@ -55,6 +58,7 @@ pub(super) async fn start(
             metrics,
             events,
             active,
+            managers,
         )
     };
     let manager = tokio::task::spawn_blocking(make).await?;

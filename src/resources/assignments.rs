@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub type Assignments<T> = BTreeMap<String, BTreeMap<String, T>>;
 
 /// Forgets the containers for which `keep` is false, and returns what they held.
-pub fn release<T>(
+pub(super) fn release<T>(
     assignments: &mut Assignments<T>,
     keep: impl Fn(&str, &str) -> bool,
 ) -> Vec<(String, String, T)> {

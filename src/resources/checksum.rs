@@ -3,9 +3,9 @@
 use crate::model::fnv32a;
 
 /// The error of a checkpoint whose checksum is wrong.
-pub const CORRUPTED: &str = "checkpoint is corrupted";
+pub(super) const CORRUPTED: &str = "checkpoint is corrupted";
 
 /// Of a structure as Go's spew prints it.
-pub fn of(dump: &str) -> u64 {
+pub(super) fn of(dump: &str) -> u64 {
     u64::from(fnv32a(dump.bytes()))
 }

@@ -12,6 +12,7 @@ pub mod cm;
 pub mod cpu;
 mod field_ref;
 mod linux;
+pub mod managers;
 pub mod memory;
 mod node;
 mod qos;

@@ -28,6 +28,7 @@ use crate::{
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::UpdateKind},
     pods::pod_workers::{PodWorkers, UpdateOptions},
+    resources::managers::ResourceManagers,
     state::node_pressure::NodePressureReader,
     state::pod_cache::PodCache,
     state::pod_history::Action,
@@ -103,6 +104,8 @@ pub struct Admission {
     pub pressure: NodePressureReader,
     /// The node as the API server has it, if there is one.
     pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// The managers of exclusive resources.
+    pub resources: ResourceManagers,
 }
 
 /// The loop.

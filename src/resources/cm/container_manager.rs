@@ -9,7 +9,7 @@ use crate::{
     base::{chain, with_own_files},
     host::cgroup::{Cgroups, Settings},
     model::{Pod, PodExt, PodUid},
-    resources::{QosClass, pod_qos},
+    resources::{QosClass, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
 };
 use anyhow::Context as _;
@@ -83,6 +83,8 @@ struct Inner {
     all_pods: CgroupName,
     active_pods: ActivePods,
     events: EventRecorder,
+    /// Which pods have exclusive CPUs.
+    managers: ResourceManagers,
     /// Two updates of the classes at once might end with the older values.
     updating: Mutex<()>,
 }
@@ -108,6 +110,7 @@ impl ContainerManager {
         metrics: CgroupMetrics,
         events: EventRecorder,
         active_pods: ActivePods,
+        managers: ResourceManagers,
     ) -> anyhow::Result<Self> {
         let root = CgroupName::of_cgroupfs(&node.root);
         let path = root.path(CgroupDriver::Cgroupfs)?;
@@ -125,6 +128,7 @@ impl ContainerManager {
             node,
             active_pods,
             events,
+            managers,
             updating: Mutex::new(()),
         };
         inner
@@ -346,7 +350,9 @@ impl Inner {
                 .create(&name)
                 .with_context(|| format!("failed to create container for {path}"))?;
         }
-        let settings = wanted::of_pod(pod, &self.node.rules)?;
+        let mut rules = self.node.rules.clone();
+        rules.cpu.cfs_quota &= !self.managers.is_without_quota(&pod.uid());
+        let settings = wanted::of_pod(pod, &rules)?;
         let set = self.manager.update(&name, &settings);
         Ok(PodCgroup {
             parent: path.to_string(),

@@ -4,6 +4,7 @@ use super::{
     CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups, Reserved,
     wanted::{NodeAmounts, PodRules},
 };
+use crate::resources::managers::ResourceManagers;
 use crate::{
     base::metrics::Metrics, host::cgroup::Cgroups, model::Pod, state::events::EventRecorder,
 };
@@ -65,6 +66,7 @@ impl Tree {
             CgroupMetrics::new(&Metrics::new()),
             self.events.clone(),
             Box::new(move || pods.lock().clone()),
+            ResourceManagers::default(),
         )
     }
 

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use k8s_openapi::api::core::v1::Container;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const RESOURCE: &str = "cpu";
 
@@ -26,8 +26,6 @@ pub struct CpuCounters {
     pub not_on_cores: u64,
     /// Allocations within one last-level cache.
     pub on_uncore: u64,
-    /// Allocations.
-    pub allocations: u64,
 }
 
 /// Exclusive CPUs and the pool; without a policy it does nothing.
@@ -95,6 +93,15 @@ impl CpuManager {
             .as_ref()
             .map(|policy| policy.available(&self.state));
         available.unwrap_or_default()
+    }
+
+    /// The NUMA nodes that have CPUs.
+    pub fn numa_nodes(&self) -> BTreeSet<u32> {
+        let nodes = self
+            .policy
+            .as_ref()
+            .map(|policy| policy.topology.numa_node_ids());
+        nodes.unwrap_or_default()
     }
 
     /// How many exclusive CPUs there are, on each NUMA node.
@@ -169,7 +176,6 @@ impl CpuManager {
         if policy.topology.share_uncore(&cpus) {
             self.counters.on_uncore += 1;
         }
-        self.counters.allocations += 1;
         self.used(pod, container, &cpus);
         let containers = self.state.assigned.entry(uid).or_default();
         containers.insert(container.name.clone(), cpus);

@@ -119,6 +119,11 @@ impl CpuTopology {
         self.places.id(cpu, Level::Numa)
     }
 
+    /// The NUMA nodes that have CPUs.
+    pub(super) fn numa_node_ids(&self) -> BTreeSet<u32> {
+        self.places.ids(Level::Numa)
+    }
+
     /// On average, as upstream counts.
     pub(super) fn cpus_per_core(&self) -> usize {
         self.places

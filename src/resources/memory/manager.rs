@@ -20,10 +20,6 @@ pub struct MemoryCounters {
     pub requests: u64,
     /// Those that did not get their memory.
     pub errors: u64,
-    /// Containers that got theirs.
-    pub assigned: u64,
-    /// Resources that they got.
-    pub allocations: u64,
 }
 
 /// Memory by NUMA node; without a policy it does nothing.
@@ -126,7 +122,6 @@ impl MemoryManager {
             };
             policy::reserve(&mut self.state.nodes, &block, size.saturating_sub(reused));
             blocks.push(block);
-            self.counters.allocations += 1;
         }
         self.reusable.used(pod, container, &blocks);
         self.shrink_init_containers(pod, &container.name, &blocks);
@@ -136,7 +131,6 @@ impl MemoryManager {
             .entry(pod.uid().to_string())
             .or_default();
         containers.insert(container.name.clone(), blocks);
-        self.counters.assigned += 1;
         Ok(())
     }
 

@@ -34,7 +34,7 @@ use crate::{
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
-    resources::cm::ContainerManager,
+    resources::{cm::ContainerManager, managers::ResourceManagers},
     runtime::handlers::Hooks,
     state::events::EventRecorder,
     state::pod_cache::{Complete, Owner, PodCache},
@@ -88,6 +88,8 @@ pub struct Deps {
     pub user_namespaces: UserNamespaces,
     /// The cgroups of pods.
     pub cgroups: ContainerManager,
+    /// The managers of exclusive resources.
+    pub resources: ResourceManagers,
     /// What the runtime can do.
     pub features: FeaturesReader,
     /// The services of the cluster, for variables.
@@ -199,6 +201,7 @@ impl KubeGenericRuntimeManager {
             gc: gc.clone(),
             post_start,
             back_off: back_off.clone(),
+            resources: deps.resources.clone(),
         };
         Self {
             images: deps.images,

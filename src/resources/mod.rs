@@ -1,8 +1,9 @@
 //! How much: requests and limits, quality of service, what the runtime is told, and the node's cgroups.
 //!
 //! * Owns: the sums over a pod, [`QosClass`], shares, quotas, oom scores, huge pages,
-//!   and the node's facts they are measured against, all of it pure; in [`cm`] the cgroups.
-//! * Woken by: see [`cm`]; nothing else wakes or publishes anything.
+//!   and the node's facts they are measured against, who has which CPUs and NUMA nodes, all of it pure; in [`cm`] the
+//!   cgroups, in [`managers`] what the runtime is given of CPUs and NUMA nodes.
+//! * Woken by: see [`cm`] and [`managers`]; nothing else wakes or publishes anything.
 //! * Must never read the machine: [`NodeFacts`] are handed in.
 //! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm` and `kuberuntime_container_linux.go`.
 

@@ -44,7 +44,7 @@ impl SyncLoop {
                 rejection
             }
         };
-        let rejection = rejection.or_else(|| self.allocate(pod).err());
+        let rejection = rejection.or_else(|| self.allocate(pod, runs).err());
         if let Some(rejection) = rejection {
             self.metrics.rejected(rejection.reason);
             self.pod_sync
@@ -53,11 +53,22 @@ impl SyncLoop {
         true
     }
 
-    /// Allocates the exclusive resources of a pod, the last step of its admission.
-    fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
+    /// Allocates the exclusive resources of a pod, the last step of its admission. A pod that runs keeps what it has.
+    fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), Rejection> {
         self.release_resources();
-        let allocated = self.admission.resources.admit(pod);
-        allocated.map_err(|error| Rejection {
+        let Err(error) = self.admission.resources.admit(pod) else {
+            return Ok(());
+        };
+        if runs {
+            tracing::warn!(
+                pod = %pod.full_name(),
+                podUID = %pod.uid(),
+                err = %error,
+                "Failed to allocate exclusive resources of a pod that runs already"
+            );
+            return Ok(());
+        }
+        Err(Rejection {
             reason: error.reason,
             message: error.message,
         })

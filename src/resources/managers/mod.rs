@@ -71,8 +71,9 @@ struct Managers {
     admitted: HashSet<PodUid>,
     /// The CPUs of each container as the runtime was given them.
     given: HashMap<ContainerId, Given>,
-    /// What is on disk is older.
-    unsaved: bool,
+    /// How often the state has changed, and how often when it was written.
+    changes: u64,
+    saved: u64,
 }
 
 /// The CPUs that a container was given; none if that is all of them.
@@ -92,7 +93,7 @@ impl ResourceManagers {
         deps: Deps,
     ) -> Self {
         let managers = Managers {
-            unsaved: cpu.is_on() || memory.is_on(),
+            changes: u64::from(cpu.is_on() || memory.is_on()),
             cpu,
             memory,
             ..Managers::default()
@@ -129,7 +130,7 @@ impl ResourceManagers {
             managers.cpu.counters = cpu.counters;
             managers.memory.counters = memory.counters;
         }
-        managers.unsaved |= changed;
+        managers.changes += u64::from(changed);
         let metrics = &inner.deps.metrics;
         metrics.update(&managers.cpu, &managers.memory);
         metrics.admitted(&inner.topology, &admission, begun.elapsed());
@@ -163,7 +164,7 @@ impl ResourceManagers {
         managers.given.retain(|_, given| !gone.contains(&given.pod));
         let stays = |pod: &str, _: &str| !gone.contains(&PodUid::from(pod));
         let released = managers.cpu.release(stays) | managers.memory.release(stays);
-        managers.unsaved |= released;
+        managers.changes += u64::from(released);
         inner.deps.metrics.update(&managers.cpu, &managers.memory);
         drop(managers);
         if released {
@@ -190,7 +191,7 @@ impl ResourceManagers {
         };
         {
             let mut managers = inner.managers.lock();
-            managers.unsaved |= managers.memory.creating(pod, container);
+            managers.changes += u64::from(managers.memory.creating(pod, container));
             let uid = pod.uid();
             if let Some(cpus) = managers.cpu.cpus(uid.as_str(), container) {
                 resources.cpuset_cpus = cpus.to_string();
@@ -217,6 +218,11 @@ impl ResourceManagers {
             cpus: CpuSet::parse(cpus).ok().filter(|cpus| !cpus.is_empty()),
         };
         let mut managers = inner.managers.lock();
+        if !managers.cpu.is_on() {
+            return;
+        }
+        let is_older = |other: &Given| other.pod == given.pod && other.container == container;
+        managers.given.retain(|_, other| !is_older(other));
         let wanted = managers.cpu.cpus(given.pod.as_str(), container);
         let is_right = wanted.is_none() || wanted == given.cpus.as_ref();
         managers.given.insert(id.clone(), given);
@@ -231,17 +237,17 @@ impl Inner {
     /// Writes the state if it has changed since it was written. False if that failed.
     async fn save(&self) -> bool {
         let _saving = self.saving.lock().await;
-        let files = {
-            let mut managers = self.managers.lock();
-            if !std::mem::take(&mut managers.unsaved) {
+        let (files, changes) = {
+            let managers = self.managers.lock();
+            if managers.saved == managers.changes {
                 return true;
             }
-            managers.texts()
+            (managers.texts(), managers.changes)
         };
         let saved = self.deps.files.write(files).await;
-        if let Err(error) = &saved {
-            tracing::error!(err = %error, "Failed to store state to checkpoint");
-            self.managers.lock().unsaved = true;
+        match &saved {
+            Ok(()) => self.managers.lock().saved = changes,
+            Err(error) => tracing::error!(err = %error, "Failed to store state to checkpoint"),
         }
         saved.is_ok()
     }

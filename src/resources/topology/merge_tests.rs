@@ -121,7 +121,7 @@ fn best_effort_and_restricted_take_the_best_there_is() {
 #[test]
 fn a_resource_without_hints_cannot_be_had() {
     let impossible = ResourceHints::from([("resource".to_owned(), Vec::new())]);
-    let merged = TopologyPolicy::BestEffort.merge(&four_nodes(), &[impossible.clone()]);
+    let merged = TopologyPolicy::BestEffort.merge(&four_nodes(), std::slice::from_ref(&impossible));
     assert_eq!(merged, hint("0123-"));
     let merged = TopologyPolicy::SingleNumaNode.merge(&four_nodes(), &[impossible]);
     assert_eq!(merged, hint("*-"));

@@ -1,4 +1,5 @@
-//! CPUs taken evenly from as few NUMA nodes as possible (`distribute-cpus-across-numa`). Pure.
+//! CPUs taken as the options say, evenly from as few NUMA nodes as possible (`distribute-cpus-across-numa`) or packed.
+//! Pure.
 
 use super::CpuSet;
 use super::take::{Taker, Taking, enough, take_packed};
@@ -34,8 +35,24 @@ impl Request {
     }
 }
 
-/// Takes `count` CPUs in groups of `group`.
+/// Takes `count` of the CPUs in `available`.
+///
+/// # Errors
+/// There are not enough, in upstream's words.
 pub(super) fn take(
+    topology: &CpuTopology,
+    available: &CpuSet,
+    count: usize,
+    taking: Taking,
+) -> Result<CpuSet, String> {
+    match taking.over_numa {
+        Some(group) => take_evenly(topology, available, count, group.max(1), taking),
+        None => take_packed(topology, available, count, taking),
+    }
+}
+
+/// Takes `count` CPUs in groups of `group`.
+fn take_evenly(
     topology: &CpuTopology,
     available: &CpuSet,
     count: usize,

@@ -1,10 +1,11 @@
 //! The static policy. Pure.
 
-use super::take::{Taking, take};
+use super::distribute::take;
+use super::take::Taking;
 use super::topology::Level;
 use super::{CpuOptions, CpuSet, CpuState, CpuTopology};
 use crate::resources::topology::{AllocationError, Hint, NumaMask, TopologyPolicy, subsets};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// CPUs that no container has for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -210,19 +211,27 @@ impl StaticPolicy {
     pub(super) fn hints(&self, available: &CpuSet, reusable: &CpuSet, count: usize) -> Vec<Hint> {
         let places = &self.topology.places;
         let nodes: Vec<u32> = places.ids(Level::Numa).into_iter().collect();
-        let on = |cpus: &CpuSet, mask: NumaMask| {
-            let nodes = cpus.iter().filter_map(|cpu| places.id(cpu, Level::Numa));
-            nodes.filter(|node| mask.contains(*node)).count()
+        let by_node = |cpus: &CpuSet| {
+            let mut counts = BTreeMap::<u32, usize>::new();
+            for node in cpus.iter().filter_map(|cpu| places.id(cpu, Level::Numa)) {
+                *counts.entry(node).or_default() += 1;
+            }
+            counts
+        };
+        let on = |counts: &BTreeMap<u32, usize>, mask: NumaMask| {
+            let counts = counts.iter().filter(|(node, _)| mask.contains(**node));
+            counts.map(|(_, count)| count).sum::<usize>()
         };
         let mut least = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        let all = self.topology.cpus();
+        let all = by_node(&self.topology.cpus());
+        let (available, reused) = (by_node(available), by_node(reusable));
         let mut hints = Vec::new();
         for mask in subsets(&nodes) {
             if on(&all, mask) >= count {
                 least = least.min(mask.count());
             }
-            let has_reusable = on(reusable, mask) == reusable.len();
-            if has_reusable && reusable.len() + on(available, mask) >= count {
+            let has_reusable = on(&reused, mask) == reusable.len();
+            if has_reusable && reusable.len() + on(&available, mask) >= count {
                 hints.push(mask);
             }
         }

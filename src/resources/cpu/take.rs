@@ -2,8 +2,8 @@
 //!
 //! The order is upstream's, so that both kubelets take the same CPUs.
 
+use super::CpuSet;
 use super::topology::{CpuTopology, Level, Places};
-use super::{CpuSet, distribute};
 use std::collections::BTreeSet;
 
 /// How CPUs are taken.
@@ -15,22 +15,6 @@ pub(super) struct Taking {
     pub by_uncore: bool,
     /// Evenly from NUMA nodes, in groups of so many CPUs.
     pub over_numa: Option<usize>,
-}
-
-/// Takes `count` of the CPUs in `available`.
-///
-/// # Errors
-/// There are not enough, in upstream's words.
-pub(super) fn take(
-    topology: &CpuTopology,
-    available: &CpuSet,
-    count: usize,
-    taking: Taking,
-) -> Result<CpuSet, String> {
-    match taking.over_numa {
-        Some(group) => distribute::take(topology, available, count, group.max(1), taking),
-        None => take_packed(topology, available, count, taking),
-    }
 }
 
 /// Takes CPUs that lie close together.
@@ -106,7 +90,7 @@ impl<'a> Taker<'a> {
     /// The fullest first.
     fn sort(&self, ids: BTreeSet<u32>, level: Level) -> Vec<u32> {
         let mut sorted: Vec<_> = ids.into_iter().collect();
-        sorted.sort_by_key(|id| (self.free.count_in(level, *id), *id));
+        sorted.sort_by_cached_key(|id| (self.free.count_in(level, *id), *id));
         sorted
     }
 

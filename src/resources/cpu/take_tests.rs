@@ -2,7 +2,8 @@
 //! sockets, NUMA nodes, cores, threads of a core, cores of a cache (0 if there is one cache), and whether neighbours
 //! are on different sockets. The other lines are how CPUs are taken, how many, from which, and the result.
 
-use super::take::{Taking, take};
+use super::distribute::take;
+use super::take::Taking;
 use super::{CpuSet, CpuTopology};
 use crate::host::{CpuPlace, MachineTopology, NumaNode};
 

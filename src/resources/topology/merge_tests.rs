@@ -199,3 +199,28 @@ fn masks_are_enumerated_from_small_to_large() {
     assert!(NumaMask::of([63]).unwrap().contains(63));
     assert!(!NumaMask::default().contains(64));
 }
+
+/// Lines of `merge_cases.txt` are a policy, whether close nodes are preferred, the hints of providers, and what the Go
+/// kubelet merges them to on a machine with [`eight_nodes`].
+#[test]
+fn hints_merge_to_the_same_as_in_the_go_kubelet() {
+    let mut cases = 0;
+    for line in include_str!("merge_cases.txt").lines() {
+        let [policy, closest, providers, expected, admitted] =
+            line.split('|').collect::<Vec<_>>().try_into().unwrap();
+        let policy = TopologyPolicy::parse(policy).unwrap();
+        let numa = NumaInfo {
+            prefer_closest: closest == "true",
+            ..eight_nodes()
+        };
+        let providers: Vec<_> = providers.split(';').collect();
+        merges(policy, &numa, &providers, expected);
+        assert_eq!(
+            policy.admits(hint(expected)).to_string(),
+            admitted,
+            "{line}"
+        );
+        cases += 1;
+    }
+    assert!(cases > 200);
+}

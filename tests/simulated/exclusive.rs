@@ -81,6 +81,8 @@ async fn a_guaranteed_pod_has_its_cpus_for_itself_and_keeps_them_over_a_restart(
     node.put(&guaranteed("pinned", "1"));
     let own = ("1".to_owned(), "0".to_owned(), -1);
     assert_eq!(created(&node, "pinned").await, own);
+    let sandbox = node.fake.pod("pinned-node1").unwrap().config.linux.unwrap();
+    assert_eq!(sandbox.resources.unwrap().cpu_quota, -1);
     wait_update(&node, "shared", "0,2-3").await;
     let saved = state(&node, "cpu_manager_state");
     assert!(saved.contains("\"defaultCpuSet\":\"0,2-3\""), "{saved}");

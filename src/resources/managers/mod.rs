@@ -22,7 +22,10 @@ use super::{
     topology::{AllocationError, TopologyManager},
 };
 use crate::{
-    cri::{RuntimeClient, v1::LinuxContainerResources},
+    cri::{
+        RuntimeClient,
+        v1::{LinuxContainerResources, PodSandboxConfig},
+    },
     model::{ContainerId, Pod, PodExt, PodUid},
     state::pod_cache::PodCache,
 };
@@ -176,6 +179,17 @@ impl ResourceManagers {
     pub fn is_without_quota(&self, uid: &PodUid) -> bool {
         let inner = self.0.as_ref().filter(|inner| inner.deps.no_quota);
         inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(uid.as_str()))
+    }
+
+    /// Takes the CPU quota out of what a sandbox is created with, if its pod has none.
+    pub fn creating_sandbox(&self, pod: &Pod, config: &mut PodSandboxConfig) {
+        let linux = config.linux.as_mut();
+        if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut())
+            && resources.cpu_quota != 0
+            && self.is_without_quota(&pod.uid())
+        {
+            resources.cpu_quota = -1;
+        }
     }
 
     /// Puts the CPUs and NUMA nodes of a container into what it is created with. Once this is done, they are on disk,

@@ -180,6 +180,7 @@ impl KubeGenericRuntimeManager {
         let cgroups = PodCgroups::new(deps.cgroups, deps.runtime.clone(), deps.events.clone());
         let sandboxes = SandboxCreator {
             cgroups,
+            resources: deps.resources.clone(),
             runtime: deps.runtime.clone(),
             cache: deps.cache.clone(),
             events: deps.events.clone(),
@@ -201,7 +202,7 @@ impl KubeGenericRuntimeManager {
             gc: gc.clone(),
             post_start,
             back_off: back_off.clone(),
-            resources: deps.resources.clone(),
+            resources: deps.resources,
         };
         Self {
             images: deps.images,

@@ -56,7 +56,7 @@ impl SyncLoop {
     /// Allocates the exclusive resources of a pod, the last step of its admission. A pod that runs keeps what it has.
     fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), Rejection> {
         self.release_resources();
-        let Err(error) = self.admission.resources.admit(pod) else {
+        let Err(error) = self.admission.resources.admit(pod, runs) else {
             return Ok(());
         };
         if runs {
@@ -74,13 +74,12 @@ impl SyncLoop {
         })
     }
 
-    /// Gives back the exclusive resources of pods that are gone. Before all sources have delivered, any may come.
+    /// Gives back the exclusive resources of pods that are gone. Before all sources have delivered, those that an
+    /// earlier kubelet admitted may still come.
     pub(super) fn release_resources(&self) {
-        if !self.sources.all_seen() {
-            return;
-        }
         let manager = self.manager.reader();
-        self.admission.resources.release(|uid| {
+        let all_known = self.sources.all_seen();
+        self.admission.resources.release(all_known, |uid| {
             manager.contains(uid) && !self.has_ended(uid)
                 || self.workers.could_have_running_containers(uid)
                 || self.cache.latest(uid).is_active()

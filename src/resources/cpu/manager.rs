@@ -133,6 +133,21 @@ impl CpuManager {
         !released.is_empty()
     }
 
+    /// Gives back the CPUs of a pod that does not run, if it was another one of its UID that they were given to.
+    pub fn release_if_changed(&mut self, pod: &Pod) {
+        let uid = pod.uid();
+        let assigned = self.state.assigned.get(uid.as_str());
+        let mut assigned = assigned.into_iter().flatten();
+        let changed = assigned.any(|(name, cpus)| {
+            let mut containers = pod.init_containers().iter().chain(pod.containers());
+            let container = containers.find(|container| container.name == *name);
+            container.is_none_or(|container| requests::of_container(pod, container) != cpus.len())
+        });
+        if changed {
+            self.release(|other, _| other != uid.as_str());
+        }
+    }
+
     /// What of a pod's CPUs a container may use that has none yet.
     fn reusable(&self, pod: &str) -> CpuSet {
         let (owner, cpus) = &self.reusable;

@@ -154,6 +154,26 @@ fn too_few_cpus_are_an_error() {
 }
 
 #[test]
+fn another_pod_of_the_same_uid_gets_its_own_cpus() {
+    let mut manager = manager(&[]);
+    let first = pod("u", &[("init:i", "2"), ("a", "2")]);
+    admit(&mut manager, &first).unwrap();
+    let before = manager.state().clone();
+    manager.release_if_changed(&first);
+    assert_eq!(*manager.state(), before);
+    for other in [
+        pod("u", &[("init:i", "2"), ("a", "3")]),
+        pod("u", &[("a", "2")]),
+    ] {
+        let mut manager = manager.clone();
+        manager.release_if_changed(&pod("v", &[("a", "1")]));
+        assert_eq!(*manager.state(), before);
+        manager.release_if_changed(&other);
+        assert_cpus(&manager, "u", "shared=0-7");
+    }
+}
+
+#[test]
 fn whole_cores_are_given_or_nothing() {
     let mut manager = manager(&["full-pcpus-only"]);
     let error = admit(&mut manager, &pod("u", &[("a", "3")])).unwrap_err();

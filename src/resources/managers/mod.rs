@@ -111,17 +111,22 @@ impl ResourceManagers {
         })))
     }
 
-    /// Allocates what a pod requests, or leaves everything as it was. A pod that has its resources keeps them.
+    /// Allocates what a pod requests, or leaves everything as it was. A pod that has its resources keeps them; if it
+    /// `runs`, whatever they are.
     ///
     /// # Errors
     /// Why the pod cannot run here.
-    pub fn admit(&self, pod: &Pod) -> Result<(), AllocationError> {
+    pub fn admit(&self, pod: &Pod, runs: bool) -> Result<(), AllocationError> {
         let Some(inner) = &self.0 else {
             return Ok(());
         };
         let begun = Instant::now();
         let mut managers = inner.managers.lock();
         let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
+        if !runs {
+            cpu.release_if_changed(pod);
+            memory.release_if_changed(pod);
+        }
         let admission = inner.topology.admit(pod, &mut [&mut cpu, &mut memory]);
         let admitted = admission.result.is_ok();
         let changed = admitted
@@ -144,8 +149,9 @@ impl ResourceManagers {
         admission.result
     }
 
-    /// Gives back what pods hold for which `keep` is false.
-    pub fn release(&self, keep: impl Fn(&PodUid) -> bool) {
+    /// Gives back what pods hold for which `keep` is false. Of pods that this process has not admitted it is given
+    /// back only if `all_known`.
+    pub fn release(&self, all_known: bool, keep: impl Fn(&PodUid) -> bool) {
         let Some(inner) = &self.0 else {
             return;
         };
@@ -159,7 +165,9 @@ impl ResourceManagers {
             .chain(memory.keys())
             .map(|uid| PodUid::from(uid.as_str()));
         let known: HashSet<PodUid> = known.chain(managers.admitted.iter().cloned()).collect();
-        let gone: HashSet<PodUid> = known.into_iter().filter(|uid| !keep(uid)).collect();
+        let may_go = |uid: &PodUid| all_known || managers.admitted.contains(uid);
+        let gone = known.into_iter().filter(|uid| may_go(uid) && !keep(uid));
+        let gone: HashSet<PodUid> = gone.collect();
         if gone.is_empty() {
             return;
         }

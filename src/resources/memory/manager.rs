@@ -95,6 +95,25 @@ impl MemoryManager {
             && self.release(|other, name| other != uid.as_str() || !ended.contains(name))
     }
 
+    /// Gives back the memory of a pod that does not run, if it was another one of its UID that it was given to. Init
+    /// containers do not tell: what others use again no longer counts for them.
+    pub fn release_if_changed(&mut self, pod: &Pod) {
+        let uid = pod.uid();
+        let is_same = |container: &Container| match self.blocks(pod, &container.name) {
+            Some(blocks) => {
+                let given = blocks
+                    .iter()
+                    .map(|block| (block.resource.clone(), block.size));
+                given.collect::<Bytes>() == requests::of_container(container)
+            }
+            None => false,
+        };
+        let has_some = self.state.assigned.contains_key(uid.as_str());
+        if has_some && !pod.containers().iter().all(is_same) {
+            self.release(|other, _| other != uid.as_str());
+        }
+    }
+
     fn blocks(&self, pod: &Pod, container: &str) -> Option<&Vec<Block>> {
         self.state.assigned.get(pod.uid().as_str())?.get(container)
     }

@@ -147,6 +147,21 @@ fn containers_use_the_memory_of_init_containers_again() {
 }
 
 #[test]
+fn another_pod_of_the_same_uid_gets_its_own_memory() {
+    let mut manager = manager(1);
+    let first = pod("u", &[("init:i", 3), ("a", 2)]);
+    admit(&mut manager, &first).unwrap();
+    manager.release_if_changed(&first);
+    manager.release_if_changed(&pod("v", &[("a", 1)]));
+    assert_eq!(free(&manager), [5]);
+    for other in [pod("u", &[("a", 3)]), pod("u", &[("b", 2)])] {
+        let mut manager = manager.clone();
+        manager.release_if_changed(&other);
+        assert_eq!(free(&manager), [8]);
+    }
+}
+
+#[test]
 fn an_affinity_that_is_too_small_is_extended() {
     let mut manager = manager(2);
     let pod = pod("u", &[("a", 10)]);

@@ -1,4 +1,4 @@
-//! How much: requests and limits, quality of service, what the runtime is told, and the node's cgroups.
+//! How much: requests and limits, quality of service, what the runtime is given, and the node's cgroups.
 //!
 //! * Owns: the sums over a pod, [`QosClass`], shares, quotas, oom scores, huge pages,
 //!   and the node's facts they are measured against, who has which CPUs and NUMA nodes, all of it pure; in [`cm`] the

@@ -96,7 +96,7 @@ impl MemoryManager {
     }
 
     /// Gives back the memory of a pod that does not run, if it was another one of its UID that it was given to. Init
-    /// containers do not tell: what others use again no longer counts for them.
+    /// containers are not compared: what others use again no longer counts for them.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let is_same = |container: &Container| match self.blocks(pod, &container.name) {

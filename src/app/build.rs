@@ -2,7 +2,7 @@
 
 use super::{
     Periods, cgroups, cluster_node, cluster_pods, eviction, images, introspect::Live, logs, memory,
-    node, probes, shutdown, sources, user_ids,
+    node, probes, resource_managers, shutdown, sources, user_ids,
 };
 use crate::{
     apiserver::{
@@ -97,6 +97,8 @@ pub struct Stores {
     pub(super) all_delivered: watch::Sender<bool>,
     /// A directory in the place of the kernel's cgroups, for tests.
     pub(super) cgroup_dir: Option<PathBuf>,
+    /// `/sys`, or a directory in its place, for tests.
+    pub(super) sys_dir: PathBuf,
 }
 
 impl Stores {
@@ -152,6 +154,7 @@ impl Stores {
             live: Arc::default(),
             all_delivered: watch::Sender::new(false),
             cgroup_dir: None,
+            sys_dir: "/sys".into(),
         })
     }
 
@@ -237,7 +240,9 @@ pub(super) async fn start(
     };
     let volumes = VolumeManager::in_cluster(root, node.clone(), objects, cluster, HostMounter);
     let (results_writer, results) = probe_results::probe_results();
+    let resources = resource_managers::start(config, &stores, tasks).await?;
     let admission = Admission {
+        resources: resources.clone(),
         sysctls: Allowlist::new(
             &stores.machine.kernel_release,
             &config.containers.allowed_unsafe_sysctls,
@@ -249,13 +254,7 @@ pub(super) async fn start(
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
-    let cgroups = cgroups::start(
-        config,
-        &stores,
-        cgroups::cpu_enforcement(config, &stores.machine),
-        tasks,
-    )
-    .await?;
+    let cgroups = cgroups::start(config, &stores, &resources, tasks).await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let runtime = KubeGenericRuntimeManager::new(kuberuntime::Deps {
@@ -275,6 +274,7 @@ pub(super) async fn start(
         user_namespaces,
         cgroups: cgroups.clone(),
         features,
+        resources,
         services,
         runtime_classes,
         metrics: StartMetrics::new(&stores.metrics),

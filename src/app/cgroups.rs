@@ -12,6 +12,7 @@ use crate::{
             ActivePods, CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups,
             wanted::{NodeAmounts, PodRules},
         },
+        managers::ResourceManagers,
     },
 };
 use anyhow::Context as _;
@@ -25,7 +26,7 @@ const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 pub(super) async fn start(
     config: &KubeletConfig,
     stores: &Stores,
-    cpu: CpuEnforcement,
+    managers: &ResourceManagers,
     tasks: &mut Tasks,
 ) -> anyhow::Result<ContainerManager> {
     if !config.cgroups.per_qos {
@@ -34,8 +35,9 @@ pub(super) async fn start(
     let driver = driver(&stores.runtime, config.cgroups.driver).await?;
     let node = NodeCgroups {
         slices: (driver == CgroupDriver::Systemd).then(|| Slices::new(Arc::default())),
-        ..node_cgroups(config, &stores.machine, cpu)
+        ..node_cgroups(config, &stores.machine)
     };
+    let managers = managers.clone();
     let metrics = CgroupMetrics::new(&stores.metrics);
     let (events, active) = (stores.events.clone(), active_pods(stores));
     let (v2, plain) = (stores.machine.cgroup_v2, stores.cgroup_dir.clone());
@@ -51,6 +53,7 @@ pub(super) async fn start(
             metrics,
             events,
             active,
+            managers,
         )
     };
     let manager = tokio::task::spawn_blocking(make).await?;
@@ -121,7 +124,7 @@ fn active_pods(stores: &Stores) -> ActivePods {
     })
 }
 
-fn node_cgroups(config: &KubeletConfig, machine: &Machine, cpu: CpuEnforcement) -> NodeCgroups {
+fn node_cgroups(config: &KubeletConfig, machine: &Machine) -> NodeCgroups {
     let cgroups = &config.cgroups;
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let (_, most_threads) = proc::thread_counts();
@@ -145,7 +148,7 @@ fn node_cgroups(config: &KubeletConfig, machine: &Machine, cpu: CpuEnforcement) 
         },
         cpus: machine.online_cpus.clone(),
         rules: PodRules {
-            cpu,
+            cpu: cpu_enforcement(config, machine),
             pids: cgroups.pod_pids,
             page_sizes: machine.hugepage_sizes.clone(),
             protect_memory: memory_qos && cgroups.tiered_reservation,
@@ -158,7 +161,7 @@ fn node_cgroups(config: &KubeletConfig, machine: &Machine, cpu: CpuEnforcement) 
     }
 }
 
-/// How CPU time of containers is limited.
+/// How CPU and memory limits are enforced.
 pub(super) fn cpu_enforcement(config: &KubeletConfig, machine: &Machine) -> CpuEnforcement {
     let period = config.containers.cpu_cfs_quota_period.as_micros();
     CpuEnforcement {

@@ -22,6 +22,7 @@ mod logs;
 mod memory;
 mod node;
 mod process_metrics;
+mod resource_managers;
 mod probes;
 mod https;
 mod service;
@@ -158,6 +159,13 @@ impl App {
     #[must_use]
     pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
         self.stores.cgroup_dir = Some(directory);
+        self
+    }
+
+    /// The same app on another machine, which is described below this directory as in `/sys`.
+    #[must_use]
+    pub fn with_machine_in(mut self, directory: PathBuf) -> Self {
+        self.stores.sys_dir = directory;
         self
     }
 

@@ -28,6 +28,7 @@ mod files;
 pub mod flags;
 pub mod kubelet_configuration;
 pub mod logging;
+mod managers;
 mod resolve;
 mod resolved;
 mod server;

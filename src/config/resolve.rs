@@ -17,7 +17,7 @@ use super::server;
 use super::supported::unsupported;
 use super::validate::validate;
 use super::values::{count, some_text, time};
-use super::{cgroups, defaults};
+use super::{cgroups, defaults, managers};
 use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
@@ -86,6 +86,7 @@ pub fn resolve(
             let gates = effective.feature_gates.as_ref();
             gates.and_then(|gates| gates.get(gate)) == Some(&true)
         }),
+        managers: managers::managers(&effective),
         user_namespaces: user_namespaces(&effective),
         container_logs: container_logs(&effective),
         dns: dns(&effective),

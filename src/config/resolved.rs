@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::cgroups::CgroupsConfig;
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
+use super::managers::ManagersConfig;
 use crate::base::SecretUrl;
 use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
@@ -56,6 +57,8 @@ pub struct KubeletConfig {
     pub containers: ContainersConfig,
     /// The node's cgroups.
     pub cgroups: CgroupsConfig,
+    /// The managers of exclusive CPUs and memory.
+    pub managers: ManagersConfig,
     /// User namespaces of pods.
     pub user_namespaces: UserNamespacesConfig,
     /// Container log files.

@@ -27,6 +27,7 @@ mod confined;
 mod system_bus;
 mod systemd;
 pub mod terminal;
+mod topology;
 
 pub use address::own_address;
 pub use confined::{Shown, open_confined};
@@ -44,6 +45,9 @@ pub use system_bus::{BusError, SystemBus};
 #[cfg(test)]
 pub(crate) use systemd::fake as systemd_fake;
 pub use systemd::{PropertyValue, Slices, UnitProperty};
+pub use topology::{CpuPlace, MachineTopology, NumaNode};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod topology_tests;

@@ -16,7 +16,8 @@ pub fn fnv64a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     })
 }
 
-fn fnv32a(bytes: impl IntoIterator<Item = u8>) -> u32 {
+/// FNV-1a over bytes, 32 bits.
+pub fn fnv32a(bytes: impl IntoIterator<Item = u8>) -> u32 {
     bytes.into_iter().fold(FNV32_OFFSET, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(FNV32_PRIME)
     })

@@ -26,7 +26,7 @@ pub use addresses::AddressOrder;
 pub use amount::{Amount, canonical};
 pub use field_path::pod_field;
 pub use grace::GraceDeadline;
-pub use hash::{back_off_key, container_hash, fnv64a, is_other_manifest};
+pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
 pub use pod::{Pod, PodExt, RESTART_PERIODS, as_container, is_sidecar, parse_restart_period};
 pub use probe::{ProbeKind, ProbeResult};

@@ -1,19 +1,27 @@
-//! How much: requests and limits, quality of service, what the runtime is told, and the node's cgroups.
+//! How much: requests and limits, quality of service, what the runtime is given, and the node's cgroups.
 //!
 //! * Owns: the sums over a pod, [`QosClass`], shares, quotas, oom scores, huge pages,
-//!   and the node's facts they are measured against, all of it pure; in [`cm`] the cgroups.
-//! * Woken by: see [`cm`]; nothing else wakes or publishes anything.
+//!   and the node's facts they are measured against, who has which CPUs and NUMA nodes, all of it pure; in [`cm`] the
+//!   cgroups, in [`managers`] what the runtime is given of CPUs and NUMA nodes.
+//! * Woken by: see [`cm`] and [`managers`]; nothing else wakes or publishes anything.
 //! * Must never read the machine: [`NodeFacts`] are handed in.
 //! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm` and `kuberuntime_container_linux.go`.
 
+mod assignments;
+mod checksum;
 pub mod cm;
+pub mod cpu;
 mod field_ref;
 mod linux;
 mod memory_controls;
+pub mod managers;
+pub mod memory;
 mod node;
 mod qos;
 pub mod requests;
+pub mod topology;
 
+pub use assignments::Assignments;
 pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,

@@ -118,6 +118,11 @@ pub fn of_pod_level<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     read(resources, || "the pod".to_string())
 }
 
+/// Whether a pod has resources of its own.
+pub fn has_pod_level(pod: &Pod) -> bool {
+    of_pod_level::<Quantity>(pod).is_ok_and(|resources| !resources.is_empty())
+}
+
 /// `spec.overhead`: what the sandbox itself costs.
 pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, BadAmount> {
     let amounts = pod.spec().and_then(|spec| spec.overhead.as_ref());

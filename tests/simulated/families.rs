@@ -46,6 +46,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "cgroups of the kubelet; tests of cgroups",
     ),
     (
+        "kubelet_container_aligned_compute_resources_",
+        "exclusive CPUs; tests of exclusive",
+    ),
+    ("kubelet_cpu_manager_", "exclusive CPUs; tests of exclusive"),
+    (
+        "kubelet_memory_manager_",
+        "memory of NUMA nodes; tests of exclusive",
+    ),
+    (
+        "kubelet_topology_manager_admission_errors_total",
+        "a topology policy; tests of resources::topology",
+    ),
+    (
         "kubelet_credential_provider_",
         "a provider that is configured; tests of images::credentials",
     ),

@@ -33,6 +33,7 @@ mod collected;
 mod container_logs;
 mod deep_volumes;
 mod edited;
+mod exclusive;
 mod fake_runtime;
 mod families;
 mod faults;

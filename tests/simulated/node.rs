@@ -126,7 +126,10 @@ impl Node {
             "the test"
         };
         let app = app.with_periods(self.periods.clone());
-        let app = app.with_cgroups_in(self.path("cgroup"));
+        let mut app = app.with_cgroups_in(self.path("cgroup"));
+        if self.path("sys").exists() {
+            app = app.with_machine_in(self.path("sys"));
+        }
         let task = tokio::spawn(app.run_until(asked));
         self.running = Some(Running::Here { stop, task });
     }
@@ -167,6 +170,17 @@ impl Node {
             }
             Running::Apart(apart) => apart.stop().await,
         }
+    }
+
+    /// Starts the kubelet, which ends by itself, and returns the error.
+    pub(crate) async fn start_error(&mut self) -> String {
+        self.start().await;
+        let Some(Running::Here { stop, task }) = self.running.take() else {
+            panic!("the kubelet does not run here");
+        };
+        let ended = task.await.expect("no panic");
+        drop(stop);
+        format!("{:#}", ended.expect_err("the kubelet ends well"))
     }
 
     /// Ends a kubelet that was started apart as kill -9 does.

@@ -2,6 +2,7 @@
 
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
+use crate::config::managers;
 use crate::model::Quantity;
 use crate::model::validation::sysctl_allowlist::Allowlist;
 
@@ -64,6 +65,9 @@ fn policies(config: &KubeletConfiguration, found: &mut Violations) {
     );
     let scope = config.topology_manager_scope.as_ref();
     found.one_of("topologyManagerScope", scope, &["container", "pod"]);
+    for (field, message) in managers::problems(config) {
+        found.add(field, message);
+    }
     let hairpin = ["promiscuous-bridge", "hairpin-veth", "none"];
     found.one_of("hairpinMode", config.hairpin_mode.as_ref(), &hairpin);
     let reservation = config.memory_reservation_policy.as_ref();

@@ -27,7 +27,8 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    fn of(self, capacity: i64) -> i64 {
+    /// Its bytes.
+    pub fn of(self, capacity: i64) -> i64 {
         match self {
             Self::Bytes(bytes) => bytes,
             #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]

@@ -31,6 +31,7 @@ impl SyncLoop {
                 self.clean(uid);
             }
         }
+        self.release_resources();
         self.retry_waiting();
     }
 

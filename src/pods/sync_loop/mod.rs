@@ -29,6 +29,7 @@ use crate::{
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::UpdateKind},
     pods::pod_workers::{PodWorkers, UpdateOptions},
+    resources::managers::ResourceManagers,
     state::node_pressure::NodePressureReader,
     state::node_shutdown::NodeShutdownReader,
     state::pod_cache::PodCache,
@@ -106,6 +107,8 @@ pub struct Admission {
     pub shutting_down: NodeShutdownReader,
     /// The node as the API server has it, if there is one.
     pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// The managers of exclusive resources.
+    pub resources: ResourceManagers,
 }
 
 /// The loop.

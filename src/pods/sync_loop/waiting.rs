@@ -2,7 +2,7 @@
 
 use super::{
     SyncLoop,
-    admission::{NodeView, Others, Refusal, admit},
+    admission::{NodeView, Others, Refusal, Rejection, admit},
 };
 use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
@@ -28,12 +28,10 @@ impl SyncLoop {
     /// Publishes the pod as failed if the node rejects it; its worker then ends it. False if the pod is held because
     /// it may be admitted in a moment.
     pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
-        let Err(refusal) = self.check_admission(pod, runs) else {
-            return true;
-        };
-        let rejection = match refusal {
-            Refusal::Rejected(rejection) => Some(rejection),
-            Refusal::NotYet { why, rejection } => {
+        let rejection = match self.check_admission(pod, runs) {
+            Ok(()) => None,
+            Err(Refusal::Rejected(rejection)) => Some(rejection),
+            Err(Refusal::NotYet { why, rejection }) => {
                 // The Node object is often known a moment later.
                 let quiet = if rejection.is_some() {
                     Duration::ZERO
@@ -46,12 +44,46 @@ impl SyncLoop {
                 rejection
             }
         };
+        let rejection = rejection.or_else(|| self.allocate(pod, runs).err());
         if let Some(rejection) = rejection {
             self.metrics.rejected(rejection.reason);
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
         }
         true
+    }
+
+    /// Allocates the exclusive resources of a pod, the last step of its admission. A pod that runs keeps what it has.
+    fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), Rejection> {
+        self.release_resources();
+        let Err(error) = self.admission.resources.admit(pod, runs) else {
+            return Ok(());
+        };
+        if runs {
+            tracing::warn!(
+                pod = %pod.full_name(),
+                podUID = %pod.uid(),
+                err = %error,
+                "Failed to allocate exclusive resources of a pod that runs already"
+            );
+            return Ok(());
+        }
+        Err(Rejection {
+            reason: error.reason,
+            message: error.message,
+        })
+    }
+
+    /// Gives back the exclusive resources of pods that are gone. Before all sources have delivered, those that an
+    /// earlier kubelet admitted may still come.
+    pub(super) fn release_resources(&self) {
+        let manager = self.manager.reader();
+        let all_known = self.sources.all_seen();
+        self.admission.resources.release(all_known, |uid| {
+            manager.contains(uid) && !self.has_ended(uid)
+                || self.workers.could_have_running_containers(uid)
+                || self.cache.latest(uid).is_active()
+        });
     }
 
     fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {

@@ -12,7 +12,7 @@ use crate::{
         cgroup::{Cgroups, Settings},
     },
     model::{Pod, PodExt, PodUid},
-    resources::{QosClass, pod_qos},
+    resources::{QosClass, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
 };
 use anyhow::Context as _;
@@ -86,6 +86,8 @@ struct Inner {
     all_pods: CgroupName,
     active_pods: ActivePods,
     events: EventRecorder,
+    /// Which pods have exclusive CPUs.
+    managers: ResourceManagers,
     /// Two updates of the classes at once might end with the older values.
     updating: Mutex<()>,
 }
@@ -111,6 +113,7 @@ impl ContainerManager {
         metrics: CgroupMetrics,
         events: EventRecorder,
         active_pods: ActivePods,
+        managers: ResourceManagers,
     ) -> anyhow::Result<Self> {
         let root = CgroupName::of_cgroupfs(&node.root);
         let manager = CgroupManager {
@@ -130,6 +133,7 @@ impl ContainerManager {
             node,
             active_pods,
             events,
+            managers,
             updating: Mutex::new(()),
         };
         inner
@@ -351,7 +355,9 @@ impl Inner {
                 .create(&name)
                 .with_context(|| format!("failed to create container for {path}"))?;
         }
-        let settings = wanted::of_pod(pod, &self.node.rules)?;
+        let mut rules = self.node.rules.clone();
+        rules.cpu.cfs_quota &= !self.managers.is_without_quota(&pod.uid());
+        let settings = wanted::of_pod(pod, &rules)?;
         let set = self.manager.update(&name, &settings);
         Ok(PodCgroup {
             parent: path.to_string(),

@@ -4,6 +4,7 @@ use super::{
     CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups, Reserved,
     wanted::{NodeAmounts, PodRules},
 };
+use crate::resources::managers::ResourceManagers;
 use crate::{
     base::metrics::Metrics,
     host::{Slices, cgroup::Cgroups, systemd_fake::FakeSystemd},
@@ -72,6 +73,7 @@ impl Tree {
             CgroupMetrics::new(&Metrics::new()),
             self.events.clone(),
             Box::new(move || pods.lock().clone()),
+            ResourceManagers::default(),
         )
     }
 

@@ -34,7 +34,7 @@ use crate::{
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
-    resources::cm::ContainerManager,
+    resources::{cm::ContainerManager, managers::ResourceManagers},
     runtime::handlers::Hooks,
     state::events::EventRecorder,
     state::pod_cache::{Complete, Owner, PodCache},
@@ -88,6 +88,8 @@ pub struct Deps {
     pub user_namespaces: UserNamespaces,
     /// The cgroups of pods.
     pub cgroups: ContainerManager,
+    /// The managers of exclusive resources.
+    pub resources: ResourceManagers,
     /// What the runtime can do.
     pub features: FeaturesReader,
     /// The services of the cluster, for variables.
@@ -178,6 +180,7 @@ impl KubeGenericRuntimeManager {
         let cgroups = PodCgroups::new(deps.cgroups, deps.runtime.clone(), deps.events.clone());
         let sandboxes = SandboxCreator {
             cgroups,
+            resources: deps.resources.clone(),
             runtime: deps.runtime.clone(),
             cache: deps.cache.clone(),
             events: deps.events.clone(),
@@ -199,6 +202,7 @@ impl KubeGenericRuntimeManager {
             gc: gc.clone(),
             post_start,
             back_off: back_off.clone(),
+            resources: deps.resources,
         };
         Self {
             images: deps.images,

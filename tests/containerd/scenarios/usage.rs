@@ -40,8 +40,12 @@ const UPSTREAMS_OWN: &[&str] = &[
     "cadvisor_version_info",
     "container_fs_inodes_total",
     "container_memory_failcnt",
+    "kubelet_container_aligned_compute_resources_count",
+    "kubelet_container_aligned_compute_resources_failure_count",
+    "kubelet_cpu_manager_exclusive_cpu_allocation_count",
     "kubelet_evented_pleg_connection_error_count",
     "kubelet_evented_pleg_connection_success_count",
+    "kubelet_topology_manager_admission_duration_ms",
 ];
 
 async fn page(node: &Node, path: &str) -> String {

@@ -14,6 +14,7 @@ use crate::{
     model::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, keys, reasons, reasons::event,
     },
+    resources::managers::ResourceManagers,
     runtime::kuberuntime::{
         exits::ExitRecords,
         gc::ContainerGc,
@@ -46,6 +47,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerStarter {
     pub(in crate::runtime::kuberuntime) gc: Arc<ContainerGc>,
     pub(in crate::runtime::kuberuntime) post_start: PostStart,
     pub(in crate::runtime::kuberuntime) back_off: Arc<RestartBackOff>,
+    pub(in crate::runtime::kuberuntime) resources: ResourceManagers,
 }
 
 impl ContainerStarter {
@@ -157,10 +159,17 @@ impl ContainerStarter {
         pod: &Pod,
         sandbox: &Sandbox,
         container: &Container,
-        config: ContainerConfig,
+        mut config: ContainerConfig,
     ) -> Result<ContainerId, NotStarted> {
         let object = ObjectRef::container(pod, &container.name);
         let log = config.log_path.clone();
+        let mut cpus = String::new();
+        let linux = config.linux.as_mut();
+        if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut()) {
+            let name = &container.name;
+            Box::pin(self.resources.creating(pod, name, resources)).await;
+            cpus.clone_from(&resources.cpuset_cpus);
+        }
         let _making = self.cache.creating(pod.uid());
         let created = self
             .runtime
@@ -183,6 +192,7 @@ impl ContainerStarter {
                 ));
             }
         };
+        self.resources.created(pod, &container.name, &id, &cpus);
         self.events
             .normal(&object, event::CREATED, "Container created");
         self.exits.mark_followed(pod, &container.name);

@@ -9,6 +9,7 @@ use crate::{
     base::chain,
     cri::RuntimeClient,
     model::{Pod, PodExt, SandboxId, reasons::event},
+    resources::managers::ResourceManagers,
     runtime::kuberuntime::{
         StartMetrics,
         actions::PodActions,
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 /// Creates sandboxes.
 pub(in crate::runtime::kuberuntime) struct SandboxCreator {
     pub(in crate::runtime::kuberuntime) cgroups: PodCgroups,
+    pub(in crate::runtime::kuberuntime) resources: ResourceManagers,
     pub(in crate::runtime::kuberuntime) runtime: RuntimeClient,
     pub(in crate::runtime::kuberuntime) cache: PodCache,
     pub(in crate::runtime::kuberuntime) events: EventRecorder,
@@ -84,7 +86,7 @@ impl SandboxCreator {
         let (
             handler,
             NewSandbox {
-                config,
+                mut config,
                 warnings,
                 fresh_logs,
             },
@@ -97,6 +99,7 @@ impl SandboxCreator {
             self.events
                 .warning(&object, warning.reason, warning.message);
         }
+        self.resources.creating_sandbox(pod, &mut config);
         self.images.prefetch(request, actions, &config);
         let _making = self.cache.creating(pod.uid());
         let begun = Instant::now();

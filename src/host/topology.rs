@@ -1,0 +1,259 @@
+//! Sockets, cores, CPUs and NUMA nodes, and what memory each node has.
+//!
+//! Core IDs of the kernel repeat in every socket; here a core is named by its lowest CPU.
+
+use super::parse_cpu_list;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// The machine below its operating system. Only CPUs that are online count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineTopology {
+    /// Its NUMA nodes, ascending. Without NUMA, one for each socket.
+    pub nodes: Vec<NumaNode>,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NumaNode {
+    /// Its number.
+    pub id: u32,
+    /// Its memory in bytes, huge pages included; 0 if the kernel does not say.
+    pub memory_bytes: u64,
+    /// Its huge pages: bytes of each, and how many; ascending.
+    pub huge_pages: Vec<(u64, u64)>,
+    /// Distances to all nodes; empty if the kernel does not say.
+    pub distances: Vec<u64>,
+    /// Its CPUs, ascending. There may be none.
+    pub cpus: Vec<CpuPlace>,
+}
+
+/// Where a CPU is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuPlace {
+    /// Its number.
+    pub cpu: u32,
+    /// The lowest CPU of its core.
+    pub core: u32,
+    /// Its socket.
+    pub socket: u32,
+    /// Its last-level cache if that is shared by a part of the node; else its socket.
+    pub uncore: u32,
+}
+
+impl MachineTopology {
+    /// Reads it below a directory that is `/sys`, or looks like it. Blocking.
+    ///
+    /// # Errors
+    /// A file that should hold a number does not, or there are no CPUs; the text names the file.
+    pub fn read(sys: &Path) -> io::Result<Self> {
+        let cpu_dir = sys.join("devices/system/cpu");
+        let online = match read_text(&cpu_dir.join("online"))? {
+            Some(text) => Some(parse(&cpu_dir.join("online"), &text, parse_cpu_list)?),
+            None => None,
+        };
+        let online: Option<BTreeSet<u32>> = online.map(|list| list.into_iter().collect());
+        let node_dirs = numbered(&sys.join("devices/system/node"), "node")?;
+        let mut nodes = Vec::new();
+        for (id, dir) in &node_dirs {
+            let cpus = places(&cpu_dir, &numbered(dir, "cpu")?, online.as_ref())?;
+            nodes.push(NumaNode {
+                id: *id,
+                memory_bytes: memory(&dir.join("meminfo"))?,
+                huge_pages: huge_pages(&dir.join("hugepages"))?,
+                distances: distances(&dir.join("distance"))?,
+                cpus,
+            });
+        }
+        if node_dirs.is_empty() {
+            nodes = without_numa(places(
+                &cpu_dir,
+                &numbered(&cpu_dir, "cpu")?,
+                online.as_ref(),
+            )?);
+        }
+        if nodes.iter().all(|node| node.cpus.is_empty()) {
+            let text = format!("no CPU is available in {}", cpu_dir.display());
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
+        Ok(Self { nodes })
+    }
+}
+
+fn without_numa(cpus: Vec<CpuPlace>) -> Vec<NumaNode> {
+    let mut sockets = BTreeMap::<u32, Vec<CpuPlace>>::new();
+    for place in cpus {
+        sockets.entry(place.socket).or_default().push(place);
+    }
+    let node = |(id, cpus)| NumaNode {
+        id,
+        cpus,
+        ..NumaNode::default()
+    };
+    sockets.into_iter().map(node).collect()
+}
+
+/// Where the CPUs of a node are. One that is offline or that the kernel does not place is left out.
+fn places(
+    cpu_dir: &Path,
+    cpus: &[(u32, PathBuf)],
+    online: Option<&BTreeSet<u32>>,
+) -> io::Result<Vec<CpuPlace>> {
+    let mut cores = BTreeMap::<(u32, u32), Vec<u32>>::new();
+    for (cpu, _) in cpus {
+        if online.is_some_and(|online| !online.contains(cpu)) {
+            continue;
+        }
+        let topology = cpu_dir.join(format!("cpu{cpu}/topology"));
+        let core = read_id(&topology.join("core_id"), *cpu)?;
+        let socket = read_id(&topology.join("physical_package_id"), 0)?;
+        if let (Some(core), Some(socket)) = (core, socket) {
+            cores.entry((socket, core)).or_default().push(*cpu);
+        }
+    }
+    let mut caches_known = true;
+    let mut found = Vec::new();
+    for ((socket, _), threads) in &cores {
+        let Some(first) = threads.first() else {
+            continue;
+        };
+        let mut uncore = None;
+        if caches_known {
+            let caches = cpu_dir.join(format!("cpu{first}/cache"));
+            match partial_cache(&caches, cores.len() * threads.len()) {
+                Ok(cache) => uncore = cache,
+                Err(_) => caches_known = false,
+            }
+        }
+        found.extend(threads.iter().map(|cpu| CpuPlace {
+            cpu: *cpu,
+            core: *first,
+            socket: *socket,
+            uncore: uncore.unwrap_or(*socket),
+        }));
+    }
+    found.sort_by_key(|place| place.cpu);
+    Ok(found)
+}
+
+/// The first cache beyond the second level that is not shared by exactly as many CPUs as the node has.
+fn partial_cache(caches: &Path, node_cpus: usize) -> io::Result<Option<u32>> {
+    for (_, dir) in numbered(caches, "index")? {
+        let number = |name: &str| {
+            let path = dir.join(name);
+            read_id(&path, 0)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        };
+        let (id, level) = (number("id")?, number("level")?);
+        let path = dir.join("shared_cpu_list");
+        let shared = read_text(&path)?.unwrap_or_default();
+        let shared = parse(&path, &shared, parse_cpu_list)?;
+        if level > 2 && shared.len() != node_cpus {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// `MemTotal` of a node's `meminfo`: `Node 0 MemTotal:  16318484 kB`.
+fn memory(path: &Path) -> io::Result<u64> {
+    let Some(text) = read_text(path)? else {
+        return Ok(0);
+    };
+    let total = |text: &str| {
+        let line = text.lines().find(|line| line.contains("MemTotal:"))?;
+        let (_, amount) = line.split_once("MemTotal:")?;
+        let kib: u64 = amount.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    parse(path, &text, total)
+}
+
+fn huge_pages(dir: &Path) -> io::Result<Vec<(u64, u64)>> {
+    let mut found = Vec::new();
+    for name in names(dir)? {
+        let size = name.strip_prefix("hugepages-");
+        let size = size.and_then(|size| size.strip_suffix("kB")?.parse::<u64>().ok());
+        let Some(size) = size.and_then(|kib| kib.checked_mul(1024)) else {
+            continue;
+        };
+        let path = dir.join(&name).join("nr_hugepages");
+        if let Some(text) = read_text(&path)? {
+            found.push((size, parse(&path, &text, |text| text.trim().parse().ok())?));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn distances(path: &Path) -> io::Result<Vec<u64>> {
+    let Some(text) = read_text(path)? else {
+        return Ok(Vec::new());
+    };
+    parse(path, &text, |text| {
+        let numbers = text.split_whitespace().map(|number| number.parse().ok());
+        numbers.collect()
+    })
+}
+
+/// Entries of a directory that are named by a prefix and a number, by number. A directory that is not there has none.
+fn numbered(dir: &Path, prefix: &str) -> io::Result<Vec<(u32, PathBuf)>> {
+    let mut found: Vec<_> = names(dir)?
+        .into_iter()
+        .filter_map(|name| {
+            let number = name.strip_prefix(prefix)?;
+            let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+            let number = number.parse().ok().filter(|_| digits)?;
+            Some((number, dir.join(name)))
+        })
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(named(dir, &error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| named(dir, &error))?.file_name();
+        found.extend(name.into_string());
+    }
+    Ok(found)
+}
+
+/// A number in a file, or `unknown` where the kernel says -1; `None` if the file is not there.
+fn read_id(path: &Path, unknown: u32) -> io::Result<Option<u32>> {
+    let Some(text) = read_text(path)? else {
+        return Ok(None);
+    };
+    if text.trim() == "-1" {
+        return Ok(Some(unknown));
+    }
+    parse(path, &text, |text| text.trim().parse().ok()).map(Some)
+}
+
+fn read_text(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(named(path, &error)),
+    }
+}
+
+fn parse<T>(path: &Path, text: &str, parser: impl Fn(&str) -> Option<T>) -> io::Result<T> {
+    parser(text).ok_or_else(|| {
+        let shown: String = text.trim().chars().take(40).collect();
+        let text = format!("cannot parse {}: {shown:?}", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

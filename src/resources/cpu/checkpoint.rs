@@ -1,0 +1,95 @@
+//! The state on disk, in upstream's form: each kubelet reads the files of the other. Pure.
+
+use super::{CpuSet, CpuState};
+use crate::resources::Assignments;
+use crate::resources::checksum::{self, CORRUPTED};
+use serde::{Deserialize, Serialize};
+
+/// The file's name in the kubelet's directory.
+pub const STATE_FILE: &str = "cpu_manager_state";
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Checkpoint {
+    #[serde(default)]
+    policy_name: String,
+    #[serde(default, rename = "defaultCpuSet")]
+    default_cpu_set: String,
+    #[serde(default, skip_serializing_if = "Assignments::is_empty")]
+    entries: Assignments<String>,
+    #[serde(default)]
+    checksum: u64,
+}
+
+impl Checkpoint {
+    /// FNV-1a-32 over the form in which Go's spew prints the structure without its checksum.
+    fn expected_checksum(&self) -> u64 {
+        let pods = self.entries.iter().map(|(pod, containers)| {
+            let containers = containers
+                .iter()
+                .map(|(name, cpus)| format!("{name}:{cpus}"));
+            let containers: Vec<_> = containers.collect();
+            format!("{pod}:map[{}]", containers.join(" "))
+        });
+        checksum::of(&format!(
+            "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} Entries:(map[string]map[string]string)map[{}] Checksum:(checksum.Checksum)0}}",
+            self.policy_name,
+            self.default_cpu_set,
+            pods.collect::<Vec<_>>().join(" ")
+        ))
+    }
+}
+
+/// The text of the file.
+pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
+    let text = |cpus: &CpuSet| cpus.to_string();
+    let pods = state.assigned.iter().map(|(pod, containers)| {
+        let containers = containers
+            .iter()
+            .map(|(name, cpus)| (name.clone(), text(cpus)));
+        (pod.clone(), containers.collect())
+    });
+    let mut checkpoint = Checkpoint {
+        policy_name: policy.to_owned(),
+        default_cpu_set: text(&state.shared),
+        entries: pods.collect(),
+        checksum: 0,
+    };
+    checkpoint.checksum = checkpoint.expected_checksum();
+    serde_json::to_string(&checkpoint).unwrap_or_default()
+}
+
+/// Reads the text of the file, which has to be of this policy.
+///
+/// # Errors
+/// It is not, or is damaged; in upstream's words.
+pub fn from_checkpoint(policy: &str, text: &str) -> Result<CpuState, String> {
+    let checkpoint: Checkpoint =
+        serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
+    // Very old kubelets write none.
+    if checkpoint.checksum != 0 && checkpoint.checksum != checkpoint.expected_checksum() {
+        return Err(CORRUPTED.to_owned());
+    }
+    if checkpoint.policy_name != policy {
+        return Err(format!(
+            "configured policy {policy:?} differs from state checkpoint policy {:?}",
+            checkpoint.policy_name
+        ));
+    }
+    let shared = &checkpoint.default_cpu_set;
+    let mut state = CpuState {
+        shared: CpuSet::parse(shared)
+            .map_err(|error| format!("could not parse default cpu set {shared:?}: {error}"))?,
+        ..CpuState::default()
+    };
+    for (pod, containers) in &checkpoint.entries {
+        for (container, text) in containers {
+            let cpus = CpuSet::parse(text).map_err(|error| {
+                format!("could not parse cpuset {text:?} for container {container:?} in pod {pod:?}: {error}")
+            })?;
+            let assigned = state.assigned.entry(pod.clone()).or_default();
+            assigned.insert(container.clone(), cpus);
+        }
+    }
+    Ok(state)
+}

@@ -1,0 +1,215 @@
+//! CPUs taken as the options say, evenly from as few NUMA nodes as possible (`distribute-cpus-across-numa`) or packed.
+//! Pure.
+
+use super::CpuSet;
+use super::take::{Taker, Taking, enough, take_packed};
+use super::topology::{CpuTopology, Level};
+use crate::resources::topology::combinations;
+use std::collections::BTreeMap;
+
+/// Free CPUs by NUMA node.
+type Free = BTreeMap<u32, usize>;
+
+/// A way to take CPUs.
+struct Plan {
+    /// Deviation of what stays free on the nodes; less is better.
+    balance: f64,
+    /// Nodes that give the same number of CPUs.
+    nodes: Vec<u32>,
+    /// Those that give what is left over.
+    remainder: Vec<u32>,
+}
+
+/// What is to be taken.
+#[derive(Clone, Copy)]
+struct Request {
+    count: usize,
+    group: usize,
+}
+
+impl Request {
+    /// What each of some nodes gives.
+    fn share(self, nodes: usize) -> usize {
+        let share = self.count.checked_div(nodes).unwrap_or_default();
+        share - share % self.group
+    }
+}
+
+/// Takes `count` of the CPUs in `available`.
+///
+/// # Errors
+/// There are not enough, in upstream's words.
+pub(super) fn take(
+    topology: &CpuTopology,
+    available: &CpuSet,
+    count: usize,
+    taking: Taking,
+) -> Result<CpuSet, String> {
+    match taking.over_numa {
+        Some(group) => take_evenly(topology, available, count, group.max(1), taking),
+        None => take_packed(topology, available, count, taking),
+    }
+}
+
+/// Takes `count` CPUs in groups of `group`.
+fn take_evenly(
+    topology: &CpuTopology,
+    available: &CpuSet,
+    count: usize,
+    group: usize,
+    taking: Taking,
+) -> Result<CpuSet, String> {
+    let packed = Taking {
+        by_uncore: false,
+        over_numa: None,
+        ..taking
+    };
+    let mut taker = Taker::new(topology, available, count);
+    if !count.is_multiple_of(group) || count == 0 {
+        return take_packed(topology, available, count, packed);
+    }
+    enough(count, available)?;
+    let request = Request { count, group };
+    let Some(plan) = best_plan(topology, &taker, request) else {
+        return take_packed(topology, available, count, packed);
+    };
+    let share = request.share(plan.nodes.len());
+    for node in &plan.nodes {
+        take_from(topology, &mut taker, *node, share, packed)?;
+    }
+    while taker.needed > 0 {
+        let before = taker.needed;
+        for node in &plan.remainder {
+            if taker.needed > 0 && taker.free.count_in(Level::Numa, *node) >= group {
+                take_from(topology, &mut taker, *node, group, packed)?;
+            }
+        }
+        if taker.needed == before {
+            return Err(format!(
+                "accounting error, not enough CPUs allocated, remaining: {before}"
+            ));
+        }
+    }
+    Ok(taker.taken)
+}
+
+fn take_from(
+    topology: &CpuTopology,
+    taker: &mut Taker<'_>,
+    node: u32,
+    count: usize,
+    packed: Taking,
+) -> Result<(), String> {
+    let cpus = taker.free.cpus_in(Level::Numa, |other| other == node);
+    let taken = take_packed(topology, &cpus, count, packed)?;
+    taker.take(&taken);
+    Ok(())
+}
+
+/// The most even way over the fewest nodes.
+fn best_plan(topology: &CpuTopology, taker: &Taker<'_>, request: Request) -> Option<Plan> {
+    let nodes = taker.sorted(Level::Numa);
+    let count_in = |node: &u32| (*node, taker.free.count_in(Level::Numa, *node));
+    let free: Free = nodes.iter().map(count_in).collect();
+    let groups = topology.cpus().len().div_ceil(request.group);
+    let groups_per_node = groups.div_ceil(topology.numa_nodes.max(1)).max(1);
+    let needed = request.count / request.group;
+    let (least, most) = (needed.div_ceil(groups_per_node), needed.min(free.len()));
+    (least..=most).find_map(|size| {
+        let mut best: Option<Plan> = None;
+        for combo in combinations(&nodes, size) {
+            if best.as_ref().is_some_and(|best| best.balance == 0.0) {
+                break;
+            }
+            let plan = plan(&free, &combo, request);
+            let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.balance < best.balance);
+            if let Some(plan) = plan.filter(better) {
+                best = Some(plan);
+            }
+        }
+        best
+    })
+}
+
+/// How these nodes give what is requested.
+fn plan(free: &Free, combo: &[u32], request: Request) -> Option<Plan> {
+    let Request { count, group } = request;
+    let free_in = |node: &u32| free.get(node).copied().unwrap_or_default();
+    let whole = |node: &u32| free_in(node) / group * group;
+    let share = request.share(combo.len());
+    if combo.iter().map(whole).sum::<usize>() < count
+        || combo.iter().any(|node| free_in(node) < share)
+    {
+        return None;
+    }
+    let mut left = free.clone();
+    for node in combo {
+        give(&mut left, *node, share);
+    }
+    let nodes = combo.to_vec();
+    let remainder = count - share * combo.len();
+    if remainder == 0 {
+        return Some(Plan {
+            balance: deviation(&left),
+            nodes,
+            remainder: Vec::new(),
+        });
+    }
+    let with_rest = |node: &&u32| left.get(*node).is_some_and(|left| *left >= group);
+    let candidates: Vec<u32> = combo.iter().filter(with_rest).copied().collect();
+    let mut best: Option<(f64, Vec<u32>)> = None;
+    for size in (1..=candidates.len()).rev() {
+        for subset in combinations(&candidates, size) {
+            let Some(balance) = balance_after(&left, &subset, remainder, group) else {
+                continue;
+            };
+            if best.as_ref().is_none_or(|(least, _)| balance < *least) {
+                best = Some((balance, subset));
+            }
+        }
+    }
+    best.map(|(balance, remainder)| Plan {
+        balance,
+        nodes,
+        remainder,
+    })
+}
+
+/// The deviation once the remainder is taken in turns from `subset`; `None` if that does not have it.
+fn balance_after(left: &Free, subset: &[u32], mut remainder: usize, group: usize) -> Option<f64> {
+    let mut left = left.clone();
+    while remainder > 0 {
+        let before = remainder;
+        for node in subset {
+            if remainder > 0 && left.get(node).is_some_and(|left| *left >= group) {
+                give(&mut left, *node, group);
+                remainder = remainder.saturating_sub(group);
+            }
+        }
+        if remainder == before {
+            return None;
+        }
+    }
+    Some(deviation(&left))
+}
+
+fn give(left: &mut Free, node: u32, count: usize) {
+    if let Some(left) = left.get_mut(&node) {
+        *left = left.saturating_sub(count);
+    }
+}
+
+/// The standard deviation, rounded to thousandths as upstream does.
+fn deviation(left: &Free) -> f64 {
+    let round = |number: f64| (number * 1000.0).round() / 1000.0;
+    let numbers: Vec<f64> = left
+        .values()
+        .map(|count| f64::from(u32::try_from(*count).unwrap_or(u32::MAX)))
+        .collect();
+    let count = f64::from(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
+    let mean = round(numbers.iter().sum::<f64>() / count);
+    let squares = numbers
+        .iter()
+        .map(|number| (number - mean) * (number - mean));
+    round((squares.sum::<f64>() / count).sqrt())
+}

@@ -1,0 +1,265 @@
+//! The CPU manager of a node. Pure.
+
+use super::{CpuSet, CpuState, StaticPolicy, requests};
+use crate::{
+    model::{Pod, PodExt, is_sidecar},
+    resources::{
+        assignments,
+        topology::{AllocationError, Hint, HintProvider, ResourceHints},
+    },
+};
+use k8s_openapi::api::core::v1::Container;
+use std::collections::{BTreeMap, BTreeSet};
+
+const RESOURCE: &str = "cpu";
+
+/// What was done since the kubelet started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuCounters {
+    /// Containers that requested exclusive CPUs.
+    pub requests: u64,
+    /// Those that did not get them.
+    pub errors: u64,
+    /// Containers that got whole cores because they have to.
+    pub on_cores: u64,
+    /// Those that could not.
+    pub not_on_cores: u64,
+    /// Allocations within one last-level cache.
+    pub on_uncore: u64,
+}
+
+/// Exclusive CPUs and the pool; without a policy it does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuManager {
+    pub(super) policy: Option<StaticPolicy>,
+    state: CpuState,
+    /// CPUs that containers of this pod may use after its init containers.
+    reusable: (String, CpuSet),
+    /// For metrics.
+    pub counters: CpuCounters,
+}
+
+impl CpuManager {
+    /// A manager with a policy, and the state of an earlier kubelet if there is one.
+    ///
+    /// # Errors
+    /// The state does not suit the machine, in upstream's words.
+    pub fn new(policy: StaticPolicy, mut state: CpuState) -> Result<Self, String> {
+        policy.start(&mut state)?;
+        Ok(Self {
+            policy: Some(policy),
+            state,
+            ..Self::default()
+        })
+    }
+
+    /// Whether there is a policy.
+    pub fn is_on(&self) -> bool {
+        self.policy.is_some()
+    }
+
+    /// Its name in the configuration.
+    pub fn policy_name(&self) -> &'static str {
+        if self.is_on() { "static" } else { "none" }
+    }
+
+    /// Exclusive and shared CPUs.
+    pub fn state(&self) -> &CpuState {
+        &self.state
+    }
+
+    /// The exclusive CPUs of a container.
+    pub fn exclusive(&self, pod: &str, container: &str) -> Option<&CpuSet> {
+        self.state.assigned.get(pod)?.get(container)
+    }
+
+    /// Whether a container of the pod has exclusive CPUs.
+    pub fn has_exclusive(&self, pod: &str) -> bool {
+        let containers = self.state.assigned.get(pod);
+        containers.is_some_and(|containers| containers.values().any(|cpus| !cpus.is_empty()))
+    }
+
+    /// The CPUs that a container runs on; `None` for all.
+    pub fn cpus(&self, pod: &str, container: &str) -> Option<&CpuSet> {
+        self.policy.as_ref()?;
+        let cpus = self.exclusive(pod, container).unwrap_or(&self.state.shared);
+        Some(cpus).filter(|cpus| !cpus.is_empty())
+    }
+
+    /// Shared CPUs that can become exclusive.
+    pub fn available(&self) -> CpuSet {
+        let available = self
+            .policy
+            .as_ref()
+            .map(|policy| policy.available(&self.state));
+        available.unwrap_or_default()
+    }
+
+    /// The NUMA nodes that have CPUs.
+    pub fn numa_nodes(&self) -> BTreeSet<u32> {
+        let nodes = self
+            .policy
+            .as_ref()
+            .map(|policy| policy.topology.numa_node_ids());
+        nodes.unwrap_or_default()
+    }
+
+    /// How many exclusive CPUs there are, on each NUMA node.
+    pub fn exclusive_by_node(&self) -> BTreeMap<u32, usize> {
+        let mut count = BTreeMap::new();
+        let Some(policy) = &self.policy else {
+            return count;
+        };
+        let containers = self.state.assigned.values().flat_map(BTreeMap::values);
+        let cpus = containers.fold(CpuSet::default(), |all, cpus| all.union(cpus));
+        for node in cpus.iter().filter_map(|cpu| policy.topology.numa_node(cpu)) {
+            *count.entry(node).or_default() += 1;
+        }
+        count
+    }
+
+    /// Gives back the CPUs of containers for which `keep` is false. True if there were some.
+    pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
+        let released = assignments::release(&mut self.state.assigned, keep);
+        for (pod, _, cpus) in &released {
+            let others = self.state.assigned.get(pod);
+            let others = others.into_iter().flat_map(BTreeMap::values);
+            let free = others.fold(cpus.clone(), |free, used| free.difference(used));
+            self.state.shared = self.state.shared.union(&free);
+        }
+        if !self.state.assigned.contains_key(&self.reusable.0) {
+            self.reusable = Default::default();
+        }
+        !released.is_empty()
+    }
+
+    /// Gives back the CPUs of a pod that does not run, if it was another one of its UID that they were given to.
+    pub fn release_if_changed(&mut self, pod: &Pod) {
+        let uid = pod.uid();
+        let assigned = self.state.assigned.get(uid.as_str());
+        let mut assigned = assigned.into_iter().flatten();
+        let changed = assigned.any(|(name, cpus)| {
+            let mut containers = pod.init_containers().iter().chain(pod.containers());
+            let container = containers.find(|container| container.name == *name);
+            container.is_none_or(|container| requests::of_container(pod, container) != cpus.len())
+        });
+        if changed {
+            self.release(|other, _| other != uid.as_str());
+        }
+    }
+
+    /// What of a pod's CPUs a container may use that has none yet.
+    fn reusable(&self, pod: &str) -> CpuSet {
+        let (owner, cpus) = &self.reusable;
+        let own = Some(cpus).filter(|_| owner == pod);
+        own.cloned().unwrap_or_default()
+    }
+
+    /// A container has these CPUs: after an init container others may use them, after another one not.
+    fn used(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
+        let uid = pod.uid().to_string();
+        let reusable = self.reusable(&uid);
+        let mut init = pod.init_containers().iter();
+        let ends = init.any(|init| init.name == container.name && !is_sidecar(init));
+        let reusable = if ends {
+            reusable.union(cpus)
+        } else {
+            reusable.difference(cpus)
+        };
+        self.reusable = (uid, reusable);
+    }
+
+    fn allocate_exclusive(
+        &mut self,
+        pod: &Pod,
+        container: &Container,
+        count: usize,
+        affinity: Hint,
+    ) -> Result<(), AllocationError> {
+        let Some(policy) = &self.policy else {
+            return Ok(());
+        };
+        let uid = pod.uid().to_string();
+        if let Some(cpus) = self.exclusive(&uid, &container.name).cloned() {
+            self.used(pod, container, &cpus);
+            return Ok(());
+        }
+        let reusable = self.reusable(&uid);
+        policy.check_cores(&self.state, count)?;
+        let allocated = policy.allocate(&mut self.state, count, affinity.affinity, &reusable);
+        let cpus = allocated.map_err(AllocationError::unexpected)?;
+        if policy.topology.share_uncore(&cpus) {
+            self.counters.on_uncore += 1;
+        }
+        self.used(pod, container, &cpus);
+        let containers = self.state.assigned.entry(uid).or_default();
+        containers.insert(container.name.clone(), cpus);
+        Ok(())
+    }
+}
+
+fn hints(list: Vec<Hint>) -> ResourceHints {
+    ResourceHints::from([(RESOURCE.to_owned(), list)])
+}
+
+impl HintProvider for CpuManager {
+    fn container_hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
+        let count = requests::of_container(pod, container);
+        let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
+            return ResourceHints::new();
+        };
+        let uid = pod.uid().to_string();
+        match self.exclusive(&uid, &container.name) {
+            Some(cpus) if cpus.len() != count => hints(Vec::new()),
+            Some(cpus) => hints(policy.hints(cpus, &CpuSet::default(), count)),
+            None => {
+                let available = policy.available(&self.state);
+                hints(policy.hints(&available, &self.reusable(&uid), count))
+            }
+        }
+    }
+
+    fn pod_hints(&self, pod: &Pod) -> ResourceHints {
+        let count = requests::of_pod(pod);
+        let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
+            return ResourceHints::new();
+        };
+        let uid = pod.uid().to_string();
+        let mut assigned = CpuSet::default();
+        for container in pod.init_containers().iter().chain(pod.containers()) {
+            if let Some(cpus) = self.exclusive(&uid, &container.name) {
+                if cpus.len() != requests::of_container(pod, container) {
+                    return hints(Vec::new());
+                }
+                assigned = assigned.union(cpus);
+            }
+        }
+        if assigned.len() == count {
+            return hints(policy.hints(&assigned, &CpuSet::default(), count));
+        }
+        let reusable = self.reusable(&uid).union(&assigned);
+        hints(policy.hints(&policy.available(&self.state), &reusable, count))
+    }
+
+    fn allocate(
+        &mut self,
+        pod: &Pod,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), AllocationError> {
+        let count = requests::of_container(pod, container);
+        let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
+            return Ok(());
+        };
+        let on_cores = u64::from(policy.options.full_pcpus_only);
+        self.counters.requests += 1;
+        let allocated = self.allocate_exclusive(pod, container, count, affinity);
+        if allocated.is_ok() {
+            self.counters.on_cores += on_cores;
+        } else {
+            self.counters.errors += 1;
+            self.counters.not_on_cores += on_cores;
+        }
+        allocated
+    }
+}

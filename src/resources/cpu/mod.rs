@@ -1,0 +1,41 @@
+//! The CPU manager: CPUs that containers have for themselves, and the pool that the others share. Pure.
+//!
+//! * Owns: which CPUs are reserved, shared, and exclusive to which container, and its form on disk.
+//! * Woken by: the admission of a pod, and pods that are gone.
+//! * Publishes: the CPUs of each container.
+//! * Must never give a CPU to two containers at once, except to an init container and a later one of its pod; must
+//!   never change the CPUs of a container that has some of its own.
+//! * Answers to upstream's `pkg/kubelet/cm/cpumanager`.
+
+mod checkpoint;
+mod cpuset;
+mod distribute;
+mod manager;
+mod options;
+mod policy;
+mod requests;
+mod take;
+mod topology;
+
+pub use checkpoint::{STATE_FILE, from_checkpoint, to_checkpoint};
+pub use cpuset::CpuSet;
+pub use manager::{CpuCounters, CpuManager};
+pub use options::{CpuOptions, OptionGates};
+pub use policy::{Reserved, StaticPolicy};
+pub use topology::CpuTopology;
+
+/// Exclusive and shared CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuState {
+    /// The CPUs of every container that has none of its own.
+    pub shared: CpuSet,
+    /// Exclusive CPUs by the UID of the pod and the name of the container.
+    pub assigned: super::Assignments<CpuSet>,
+}
+
+#[cfg(test)]
+mod manager_tests;
+#[cfg(test)]
+mod take_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! `cpuManagerPolicyOptions`. Pure.
+
+use super::CpuTopology;
+use crate::resources::topology::{TopologyPolicy, parse_bool};
+use std::collections::BTreeMap;
+
+const FULL_PCPUS_ONLY: &str = "full-pcpus-only";
+const ACROSS_NUMA: &str = "distribute-cpus-across-numa";
+const BY_SOCKET: &str = "align-by-socket";
+const ACROSS_CORES: &str = "distribute-cpus-across-cores";
+const STRICT_RESERVATION: &str = "strict-cpu-reservation";
+const BY_UNCORE: &str = "prefer-align-cpus-by-uncorecache";
+
+/// Which groups of options may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionGates {
+    /// `CPUManagerPolicyAlphaOptions`.
+    pub alpha: bool,
+    /// `CPUManagerPolicyBetaOptions`.
+    pub beta: bool,
+}
+
+/// Options of the static policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Containers get whole cores, or nothing.
+    pub full_pcpus_only: bool,
+    /// CPUs come evenly from NUMA nodes when one does not have enough.
+    pub across_numa: bool,
+    /// Sockets count instead of NUMA nodes.
+    pub by_socket: bool,
+    /// CPUs come from as many cores as possible.
+    pub across_cores: bool,
+    /// Reserved CPUs are not shared either.
+    pub strict_reservation: bool,
+    /// CPUs share a last-level cache if possible.
+    pub by_uncore: bool,
+}
+
+impl CpuOptions {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// An unknown or disabled option, a bad value, or two that exclude one another; in upstream's words.
+    pub fn parse(options: &BTreeMap<String, String>, gates: OptionGates) -> Result<Self, String> {
+        let mut parsed = Self::default();
+        for (name, value) in options {
+            let (field, group) = match name.as_str() {
+                FULL_PCPUS_ONLY => (&mut parsed.full_pcpus_only, None),
+                STRICT_RESERVATION => (&mut parsed.strict_reservation, None),
+                BY_UNCORE => (&mut parsed.by_uncore, None),
+                ACROSS_NUMA => (&mut parsed.across_numa, Some(("Beta", gates.beta))),
+                BY_SOCKET => (&mut parsed.by_socket, Some(("Alpha", gates.alpha))),
+                ACROSS_CORES => (&mut parsed.across_cores, Some(("Alpha", gates.alpha))),
+                _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
+            };
+            if let Some((group, false)) = group {
+                return Err(format!(
+                    "CPU Manager Policy {group}-level Options not enabled, but option {name:?} provided"
+                ));
+            }
+            *field = parse_bool(name, value)?;
+        }
+        let exclusive = [
+            (
+                parsed.full_pcpus_only,
+                FULL_PCPUS_ONLY,
+                parsed.across_cores,
+                ACROSS_CORES,
+            ),
+            (
+                parsed.across_numa,
+                ACROSS_NUMA,
+                parsed.across_cores,
+                ACROSS_CORES,
+            ),
+            (
+                parsed.by_uncore,
+                BY_UNCORE,
+                parsed.across_cores,
+                ACROSS_CORES,
+            ),
+            (parsed.by_uncore, BY_UNCORE, parsed.across_numa, ACROSS_NUMA),
+        ];
+        for (one, name, other, other_name) in exclusive {
+            if one && other {
+                return Err(format!(
+                    "static policy options {name} and {other_name} can not be used at the same time"
+                ));
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// Whether they suit the machine and the topology manager.
+    ///
+    /// # Errors
+    /// They do not, in upstream's words.
+    pub(super) fn check(self, machine: &CpuTopology, policy: TopologyPolicy) -> Result<(), String> {
+        if !self.by_socket {
+            return Ok(());
+        }
+        if policy == TopologyPolicy::SingleNumaNode {
+            return Err(format!(
+                "Topolgy manager {} policy is incompatible with CPUManager {BY_SOCKET} policy option",
+                policy.as_str()
+            ));
+        }
+        if machine.sockets > machine.numa_nodes {
+            return Err(
+                "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! CPUs by core, socket, NUMA node and last-level cache. Pure.
+
+use super::CpuSet;
+use crate::host::{CpuPlace, MachineTopology};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What groups CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Core,
+    Uncore,
+    Numa,
+    Socket,
+}
+
+/// CPUs and where they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Places(BTreeMap<u32, (u32, CpuPlace)>);
+
+impl Places {
+    /// The ID of what a CPU lies in.
+    pub(super) fn id(&self, cpu: u32, level: Level) -> Option<u32> {
+        self.0.get(&cpu).map(|place| id(place, level))
+    }
+
+    /// The IDs of all that the CPUs lie in.
+    pub(super) fn ids(&self, level: Level) -> BTreeSet<u32> {
+        self.0.values().map(|place| id(place, level)).collect()
+    }
+
+    /// The IDs of what the CPUs of one `outer` lie in.
+    pub(super) fn ids_in(&self, level: Level, outer: (Level, u32)) -> BTreeSet<u32> {
+        let inside = self
+            .0
+            .values()
+            .filter(|place| id(place, outer.0) == outer.1);
+        inside.map(|place| id(place, level)).collect()
+    }
+
+    /// The CPUs that lie in one of these.
+    pub(super) fn cpus_in(&self, level: Level, wanted: impl Fn(u32) -> bool) -> CpuSet {
+        let inside = self.0.iter().filter(|(_, place)| wanted(id(place, level)));
+        inside.map(|(cpu, _)| *cpu).collect()
+    }
+
+    /// How many CPUs lie in one.
+    pub(super) fn count_in(&self, level: Level, wanted: u32) -> usize {
+        let places = self.0.values();
+        places.filter(|place| id(place, level) == wanted).count()
+    }
+
+    /// All CPUs.
+    pub(super) fn cpus(&self) -> CpuSet {
+        self.0.keys().copied().collect()
+    }
+
+    /// Those of a set.
+    pub(super) fn only(&self, cpus: &CpuSet) -> Self {
+        let kept = self.0.iter().filter(|(cpu, _)| cpus.contains(**cpu));
+        Self(kept.map(|(cpu, place)| (*cpu, *place)).collect())
+    }
+
+    pub(super) fn remove(&mut self, cpu: u32) -> bool {
+        self.0.remove(&cpu).is_some()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+fn id((numa, place): &(u32, CpuPlace), level: Level) -> u32 {
+    match level {
+        Level::Core => place.core,
+        Level::Uncore => place.uncore,
+        Level::Numa => *numa,
+        Level::Socket => place.socket,
+    }
+}
+
+/// The CPUs of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuTopology {
+    pub(super) places: Places,
+    pub(super) cores: usize,
+    pub(super) sockets: usize,
+    pub(super) numa_nodes: usize,
+    uncores: usize,
+}
+
+impl CpuTopology {
+    /// Of a machine.
+    pub fn new(machine: &MachineTopology) -> Self {
+        let of_node = |node: &crate::host::NumaNode| {
+            let id = node.id;
+            let places = node.cpus.iter();
+            places
+                .map(move |place| (place.cpu, (id, *place)))
+                .collect::<Vec<_>>()
+        };
+        let places = Places(machine.nodes.iter().flat_map(of_node).collect());
+        let count = |level| places.ids(level).len();
+        Self {
+            cores: count(Level::Core),
+            sockets: count(Level::Socket),
+            numa_nodes: count(Level::Numa),
+            uncores: count(Level::Uncore),
+            places,
+        }
+    }
+
+    /// All CPUs.
+    pub fn cpus(&self) -> CpuSet {
+        self.places.cpus()
+    }
+
+    /// The NUMA node of a CPU.
+    pub fn numa_node(&self, cpu: u32) -> Option<u32> {
+        self.places.id(cpu, Level::Numa)
+    }
+
+    /// The NUMA nodes that have CPUs.
+    pub(super) fn numa_node_ids(&self) -> BTreeSet<u32> {
+        self.places.ids(Level::Numa)
+    }
+
+    /// On average, as upstream counts.
+    pub(super) fn cpus_per_core(&self) -> usize {
+        self.places
+            .len()
+            .checked_div(self.cores)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn cpus_per_socket(&self) -> usize {
+        self.places
+            .len()
+            .checked_div(self.sockets)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn cpus_per_uncore(&self) -> usize {
+        self.places
+            .len()
+            .checked_div(self.uncores)
+            .unwrap_or_default()
+    }
+
+    /// Whether CPUs share one last-level cache.
+    pub(super) fn share_uncore(&self, cpus: &CpuSet) -> bool {
+        let ids: BTreeSet<_> = cpus
+            .iter()
+            .map(|cpu| self.places.id(cpu, Level::Uncore))
+            .collect();
+        cpus.len() <= 1 || ids.len() == 1 && !ids.contains(&None)
+    }
+}

@@ -1,0 +1,172 @@
+//! Metrics of the managers.
+
+use crate::base::metrics::Metrics;
+use crate::resources::{
+    cpu::CpuManager,
+    memory::MemoryManager,
+    topology::{TopologyAdmission, TopologyManager, TopologyPolicy},
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+use std::time::Duration;
+
+const PHYSICAL_CPU: &str = "physical_cpu";
+const UNCORE_CACHE: &str = "uncore_cache";
+const NUMA_NODE: &str = "numa_node";
+const CONTAINER: &str = "container";
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Alignment {
+    scope: &'static str,
+    boundary: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Node {
+    numa_node: u32,
+}
+
+/// Handles to the families.
+#[derive(Clone)]
+pub struct ManagerMetrics {
+    cpu_requests: Counter,
+    cpu_errors: Counter,
+    shared_pool: Gauge,
+    exclusive: Gauge,
+    exclusive_by_node: Family<Node, Gauge>,
+    aligned: Family<Alignment, Counter>,
+    misaligned: Family<Alignment, Counter>,
+    memory_requests: Counter,
+    memory_errors: Counter,
+    admissions: Counter,
+    admission_errors: Counter,
+    admission_duration: Histogram,
+}
+
+impl ManagerMetrics {
+    /// Registers the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        let buckets = (0..15).map(|power| 0.05 * f64::from(1_u32 << power));
+        Self {
+            cpu_requests: metrics.register(
+                "kubelet_cpu_manager_pinning_requests_total",
+                "The number of cpu core allocations which required pinning.",
+                Counter::default(),
+            ),
+            cpu_errors: metrics.register(
+                "kubelet_cpu_manager_pinning_errors_total",
+                "The number of cpu core allocations which required pinning failed.",
+                Counter::default(),
+            ),
+            shared_pool: metrics.register(
+                "kubelet_cpu_manager_shared_pool_size_millicores",
+                "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+                Gauge::default(),
+            ),
+            exclusive: metrics.register(
+                "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+                "The total number of CPUs exclusively allocated to containers running on this node",
+                Gauge::default(),
+            ),
+            exclusive_by_node: metrics.register(
+                "kubelet_cpu_manager_allocation_per_numa",
+                "Number of CPUs allocated per NUMA node",
+                Family::default(),
+            ),
+            aligned: metrics.register(
+                "kubelet_container_aligned_compute_resources_count",
+                "Cumulative number of aligned compute resources allocated to containers by alignment type.",
+                Family::default(),
+            ),
+            misaligned: metrics.register(
+                "kubelet_container_aligned_compute_resources_failure_count",
+                "Cumulative number of failures to allocate aligned compute resources to containers by alignment type.",
+                Family::default(),
+            ),
+            memory_requests: metrics.register(
+                "kubelet_memory_manager_pinning_requests_total",
+                "The number of memory pages allocations which required pinning.",
+                Counter::default(),
+            ),
+            memory_errors: metrics.register(
+                "kubelet_memory_manager_pinning_errors_total",
+                "The number of memory pages allocations which required pinning that failed.",
+                Counter::default(),
+            ),
+            admissions: metrics.register(
+                "kubelet_topology_manager_admission_requests_total",
+                "The number of admission requests where resources have to be aligned.",
+                Counter::default(),
+            ),
+            admission_errors: metrics.register(
+                "kubelet_topology_manager_admission_errors_total",
+                "The number of admission request failures where resources could not be aligned.",
+                Counter::default(),
+            ),
+            admission_duration: metrics.register(
+                "kubelet_topology_manager_admission_duration_ms",
+                "Duration in milliseconds to serve a pod admission request.",
+                Histogram::new(buckets),
+            ),
+        }
+    }
+
+    /// Shows what the managers have counted. The families have no other writer for these.
+    pub(super) fn update(&self, cpu: &CpuManager, memory: &MemoryManager) {
+        raise(&self.cpu_requests, cpu.counters.requests);
+        raise(&self.cpu_errors, cpu.counters.errors);
+        raise(&self.memory_requests, memory.counters.requests);
+        raise(&self.memory_errors, memory.counters.errors);
+        if !cpu.is_on() {
+            return;
+        }
+        let of = |family: &Family<Alignment, Counter>, boundary, count| {
+            let scope = CONTAINER;
+            raise(&family.get_or_create(&Alignment { scope, boundary }), count);
+        };
+        of(&self.aligned, PHYSICAL_CPU, cpu.counters.on_cores);
+        of(&self.aligned, UNCORE_CACHE, cpu.counters.on_uncore);
+        of(&self.misaligned, PHYSICAL_CPU, cpu.counters.not_on_cores);
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let shared = number(cpu.available().len());
+        self.shared_pool.set(shared.saturating_mul(1000));
+        let by_node = cpu.exclusive_by_node();
+        self.exclusive.set(number(by_node.values().sum()));
+        for numa_node in cpu.numa_nodes() {
+            let count = by_node.get(&numa_node).copied().unwrap_or_default();
+            let gauge = self.exclusive_by_node.get_or_create(&Node { numa_node });
+            gauge.set(number(count));
+        }
+    }
+
+    /// Counts an admission.
+    pub(super) fn admitted(
+        &self,
+        topology: &TopologyManager,
+        admission: &TopologyAdmission,
+        took: Duration,
+    ) {
+        self.admissions.inc();
+        self.admission_duration.observe(took.as_secs_f64() * 1000.0);
+        if topology.policy() == TopologyPolicy::None {
+            return;
+        }
+        if admission.result.is_err() {
+            self.admission_errors.inc();
+        }
+        let alignment = Alignment {
+            scope: topology.scope().as_str(),
+            boundary: NUMA_NODE,
+        };
+        let aligned = self.aligned.get_or_create(&alignment);
+        aligned.inc_by(admission.aligned);
+        let misaligned = self.misaligned.get_or_create(&alignment);
+        misaligned.inc_by(admission.misaligned.into());
+    }
+}
+
+fn raise(counter: &Counter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}

@@ -1,0 +1,293 @@
+//! The managers of exclusive resources together: admission, their state on disk, and the CPUs of containers that run.
+//!
+//! * Owns: [`CpuManager`], [`MemoryManager`], their files in the kubelet's directory, and which CPUs each container
+//!   was given last.
+//! * Woken by: the admission of a pod, the creation of a container, pods that are gone.
+//! * Publishes: the CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` for containers whose CPUs
+//!   have changed.
+//! * Must never release what a pod holds before the caller knows that nothing of it runs; must never update a
+//!   container whose CPUs are right.
+//! * Answers to `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle` of upstream.
+
+mod metrics;
+mod state_files;
+mod updates;
+
+pub use metrics::ManagerMetrics;
+pub use state_files::StateFiles;
+
+use super::{
+    cpu::{self, CpuManager, CpuSet},
+    memory::{self, MemoryManager},
+    topology::{AllocationError, TopologyManager},
+};
+use crate::{
+    cri::{
+        RuntimeClient,
+        v1::{LinuxContainerResources, PodSandboxConfig},
+    },
+    model::{ContainerId, Pod, PodExt, PodUid},
+    state::pod_cache::PodCache,
+};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::Notify;
+
+/// What the managers work with.
+pub struct Deps {
+    /// The runtime.
+    pub runtime: RuntimeClient,
+    /// What runs.
+    pub cache: PodCache,
+    /// Where their state is kept.
+    pub files: StateFiles,
+    /// Their metrics.
+    pub metrics: ManagerMetrics,
+    /// How long after a failure it is tried again (`cpuManagerReconcilePeriod`).
+    pub retry_after: Duration,
+    /// Containers with exclusive CPUs have no CPU quota (`DisableCPUQuotaWithExclusiveCPUs`).
+    pub no_quota: bool,
+}
+
+/// The managers of a node; cheap to clone. The default does nothing.
+#[derive(Clone, Default)]
+pub struct ResourceManagers(Option<Arc<Inner>>);
+
+struct Inner {
+    deps: Deps,
+    topology: TopologyManager,
+    managers: Mutex<Managers>,
+    /// Two writers at once might leave the older state.
+    saving: tokio::sync::Mutex<()>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Managers {
+    cpu: CpuManager,
+    memory: MemoryManager,
+    /// Pods that were admitted and not released.
+    admitted: HashSet<PodUid>,
+    /// The CPUs of each container as the runtime was given them.
+    given: HashMap<ContainerId, Given>,
+    /// How often the state has changed, and how often when it was written.
+    changes: u64,
+    saved: u64,
+}
+
+/// The CPUs that a container was given; none if that is all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Given {
+    pod: PodUid,
+    container: String,
+    cpus: Option<CpuSet>,
+}
+
+impl ResourceManagers {
+    /// Managers with the state of an earlier kubelet.
+    pub fn new(
+        topology: TopologyManager,
+        cpu: CpuManager,
+        memory: MemoryManager,
+        deps: Deps,
+    ) -> Self {
+        let managers = Managers {
+            changes: u64::from(cpu.is_on() || memory.is_on()),
+            cpu,
+            memory,
+            ..Managers::default()
+        };
+        deps.metrics.update(&managers.cpu, &managers.memory);
+        Self(Some(Arc::new(Inner {
+            deps,
+            topology,
+            managers: Mutex::new(managers),
+            saving: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+        })))
+    }
+
+    /// Allocates what a pod requests, or leaves everything as it was. A pod that has its resources keeps them; if it
+    /// `runs`, whatever they are.
+    ///
+    /// # Errors
+    /// Why the pod cannot run here.
+    pub fn admit(&self, pod: &Pod, runs: bool) -> Result<(), AllocationError> {
+        let Some(inner) = &self.0 else {
+            return Ok(());
+        };
+        let begun = Instant::now();
+        let mut managers = inner.managers.lock();
+        let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
+        if !runs {
+            cpu.release_if_changed(pod);
+            memory.release_if_changed(pod);
+        }
+        let admission = inner.topology.admit(pod, &mut [&mut cpu, &mut memory]);
+        let admitted = admission.result.is_ok();
+        let changed = admitted
+            && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
+        if admitted {
+            (managers.cpu, managers.memory) = (cpu, memory);
+            managers.admitted.insert(pod.uid());
+        } else {
+            managers.cpu.counters = cpu.counters;
+            managers.memory.counters = memory.counters;
+        }
+        managers.changes += u64::from(changed);
+        let metrics = &inner.deps.metrics;
+        metrics.update(&managers.cpu, &managers.memory);
+        metrics.admitted(&inner.topology, &admission, begun.elapsed());
+        drop(managers);
+        if changed {
+            inner.changed.notify_one();
+        }
+        admission.result
+    }
+
+    /// Gives back what pods hold for which `keep` is false. Of pods that this process has not admitted it is given
+    /// back only if `all_known`.
+    pub fn release(&self, all_known: bool, keep: impl Fn(&PodUid) -> bool) {
+        let Some(inner) = &self.0 else {
+            return;
+        };
+        let mut managers = inner.managers.lock();
+        let (cpu, memory) = (
+            &managers.cpu.state().assigned,
+            &managers.memory.state().assigned,
+        );
+        let known = cpu
+            .keys()
+            .chain(memory.keys())
+            .map(|uid| PodUid::from(uid.as_str()));
+        let known: HashSet<PodUid> = known.chain(managers.admitted.iter().cloned()).collect();
+        let may_go = |uid: &PodUid| all_known || managers.admitted.contains(uid);
+        let gone = known.into_iter().filter(|uid| may_go(uid) && !keep(uid));
+        let gone: HashSet<PodUid> = gone.collect();
+        if gone.is_empty() {
+            return;
+        }
+        managers.admitted.retain(|uid| !gone.contains(uid));
+        managers.given.retain(|_, given| !gone.contains(&given.pod));
+        let stays = |pod: &str, _: &str| !gone.contains(&PodUid::from(pod));
+        let released = managers.cpu.release(stays) | managers.memory.release(stays);
+        managers.changes += u64::from(released);
+        inner.deps.metrics.update(&managers.cpu, &managers.memory);
+        drop(managers);
+        if released {
+            inner.changed.notify_one();
+        }
+    }
+
+    /// Whether a pod has exclusive CPUs and therefore no CPU quota.
+    pub fn is_without_quota(&self, uid: &PodUid) -> bool {
+        let inner = self.0.as_ref().filter(|inner| inner.deps.no_quota);
+        inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(uid.as_str()))
+    }
+
+    /// Takes the CPU quota out of what a sandbox is created with, if its pod has none.
+    pub fn creating_sandbox(&self, pod: &Pod, config: &mut PodSandboxConfig) {
+        let linux = config.linux.as_mut();
+        if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut())
+            && resources.cpu_quota != 0
+            && self.is_without_quota(&pod.uid())
+        {
+            resources.cpu_quota = -1;
+        }
+    }
+
+    /// Puts the CPUs and NUMA nodes of a container into what it is created with. Once this is done, they are on disk,
+    /// unless that failed.
+    pub async fn creating(
+        &self,
+        pod: &Pod,
+        container: &str,
+        resources: &mut LinuxContainerResources,
+    ) {
+        let Some(inner) = &self.0 else {
+            return;
+        };
+        {
+            let mut managers = inner.managers.lock();
+            managers.changes += u64::from(managers.memory.creating(pod, container));
+            let uid = pod.uid();
+            if let Some(cpus) = managers.cpu.cpus(uid.as_str(), container) {
+                resources.cpuset_cpus = cpus.to_string();
+            }
+            if let Some(nodes) = managers.memory.nodes(uid.as_str(), container) {
+                resources.cpuset_mems = nodes;
+            }
+            let exclusive = managers.cpu.exclusive(uid.as_str(), container);
+            if exclusive.is_some() && inner.deps.no_quota && resources.cpu_quota != 0 {
+                resources.cpu_quota = -1;
+            }
+        }
+        inner.save().await;
+    }
+
+    /// A container was created with these CPUs.
+    pub fn created(&self, pod: &Pod, container: &str, id: &ContainerId, cpus: &str) {
+        let Some(inner) = &self.0 else {
+            return;
+        };
+        let given = Given {
+            pod: pod.uid(),
+            container: container.to_owned(),
+            cpus: CpuSet::parse(cpus).ok().filter(|cpus| !cpus.is_empty()),
+        };
+        let mut managers = inner.managers.lock();
+        if !managers.cpu.is_on() {
+            return;
+        }
+        let is_older = |other: &Given| other.pod == given.pod && other.container == container;
+        managers.given.retain(|_, other| !is_older(other));
+        let wanted = managers.cpu.cpus(given.pod.as_str(), container);
+        let is_right = wanted.is_none() || wanted == given.cpus.as_ref();
+        managers.given.insert(id.clone(), given);
+        drop(managers);
+        if !is_right {
+            inner.changed.notify_one();
+        }
+    }
+}
+
+impl Inner {
+    /// Writes the state if it has changed since it was written. False if that failed.
+    async fn save(&self) -> bool {
+        let _saving = self.saving.lock().await;
+        let (files, changes) = {
+            let managers = self.managers.lock();
+            if managers.saved == managers.changes {
+                return true;
+            }
+            (managers.texts(), managers.changes)
+        };
+        let saved = self.deps.files.write(files).await;
+        match &saved {
+            Ok(()) => self.managers.lock().saved = changes,
+            Err(error) => tracing::error!(err = %error, "Failed to store state to checkpoint"),
+        }
+        saved.is_ok()
+    }
+}
+
+impl Managers {
+    /// The files of the managers that have a policy.
+    fn texts(&self) -> BTreeMap<&'static str, String> {
+        let mut texts = BTreeMap::new();
+        let (cpu, memory) = (&self.cpu, &self.memory);
+        if cpu.is_on() {
+            let text = cpu::to_checkpoint(cpu.policy_name(), cpu.state());
+            texts.insert(cpu::STATE_FILE, text);
+        }
+        if memory.is_on() {
+            let text = memory::to_checkpoint(memory.policy_name(), memory.state());
+            texts.insert(memory::STATE_FILE, text);
+        }
+        texts
+    }
+}

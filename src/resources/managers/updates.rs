@@ -1,0 +1,150 @@
+//! The CPUs of containers that run, when they change.
+
+use super::{Given, Inner, ResourceManagers};
+use crate::{
+    base::chain,
+    cri::{CriError, v1::LinuxContainerResources},
+    model::{ContainerId, ContainerState, PodUid},
+    resources::cpu::CpuSet,
+};
+use tokio_util::sync::CancellationToken;
+
+impl ResourceManagers {
+    /// Updates containers whose CPUs have changed, and writes the state, until the shutdown.
+    ///
+    /// # Errors
+    /// None; the type is that of tasks.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let Some(inner) = self.0 else {
+            shutdown.cancelled().await;
+            return Ok(());
+        };
+        tokio::select! {
+            _ = inner.deps.cache.complete() => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        loop {
+            let work = async { inner.save().await & inner.update().await };
+            let Some(done) = shutdown.run_until_cancelled(work).await else {
+                return Ok(());
+            };
+            let retry = async {
+                if done {
+                    std::future::pending().await
+                } else {
+                    tokio::time::sleep(inner.deps.retry_after).await
+                }
+            };
+            tokio::select! {
+                () = inner.changed.notified() => {}
+                () = retry => {}
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Updates the containers that need it. False if one of them has to be tried again.
+    async fn update(&self) -> bool {
+        if !self.managers.lock().cpu.is_on() {
+            return true;
+        }
+        let mut done = true;
+        for (id, pod, container) in self.unknown() {
+            match self.deps.runtime.container_status(id.as_str()).await {
+                Ok(status) => {
+                    let resources = status.resources.and_then(|resources| resources.linux);
+                    let cpus = resources.and_then(|linux| CpuSet::parse(&linux.cpuset_cpus).ok());
+                    let given = Given {
+                        pod,
+                        container,
+                        cpus: cpus.filter(|cpus| !cpus.is_empty()),
+                    };
+                    self.managers.lock().given.entry(id).or_insert(given);
+                }
+                Err(CriError::NotFound { .. }) => {}
+                Err(_) => done = false,
+            }
+        }
+        for (id, given, cpus) in self.wrong() {
+            done &= self.update_one(&id, &given, &cpus).await;
+        }
+        done
+    }
+
+    /// Containers of admitted pods that run, and that this process did not create.
+    fn unknown(&self) -> Vec<(ContainerId, PodUid, String)> {
+        let pods = self.deps.cache.pods();
+        let managers = self.managers.lock();
+        let admitted = pods
+            .iter()
+            .filter(|pod| managers.admitted.contains(&pod.uid));
+        let running = admitted.flat_map(|pod| {
+            let running = pod.containers.iter();
+            let running = running.filter(|container| container.state == ContainerState::Running);
+            running.map(|container| {
+                (
+                    container.id.clone(),
+                    pod.uid.clone(),
+                    container.name.to_string(),
+                )
+            })
+        });
+        running
+            .filter(|(id, ..)| !managers.given.contains_key(id))
+            .collect()
+    }
+
+    /// Containers that have other CPUs than they should have. Those that have ended are forgotten.
+    fn wrong(&self) -> Vec<(ContainerId, Given, CpuSet)> {
+        let cache = &self.deps.cache;
+        let mut managers = self.managers.lock();
+        managers.given.retain(|id, given| {
+            let status = cache.latest(&given.pod);
+            let container = status.container(id);
+            container.is_none_or(|container| container.state != ContainerState::Exited)
+        });
+        let wrong = managers.given.iter().filter_map(|(id, given)| {
+            let wanted = managers.cpu.cpus(given.pod.as_str(), &given.container)?;
+            (given.cpus.as_ref() != Some(wanted))
+                .then(|| (id.clone(), given.clone(), wanted.clone()))
+        });
+        wrong.collect()
+    }
+
+    async fn update_one(&self, id: &ContainerId, given: &Given, cpus: &CpuSet) -> bool {
+        let resources = LinuxContainerResources {
+            cpuset_cpus: cpus.to_string(),
+            ..LinuxContainerResources::default()
+        };
+        let runtime = &self.deps.runtime;
+        let updated = runtime
+            .update_container_resources(id.as_str(), resources)
+            .await;
+        let mut managers = self.managers.lock();
+        match updated {
+            Ok(()) => {
+                if let Some(given) = managers.given.get_mut(id) {
+                    given.cpus = Some(cpus.clone());
+                }
+                true
+            }
+            Err(CriError::NotFound { .. }) => {
+                managers.given.remove(id);
+                true
+            }
+            Err(error) => {
+                tracing::error!(
+                    podUID = %given.pod,
+                    containerName = %given.container,
+                    containerID = %id,
+                    cpuSet = %cpus,
+                    err = %chain(&error),
+                    "failed to update container"
+                );
+                false
+            }
+        }
+    }
+}

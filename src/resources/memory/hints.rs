@@ -1,0 +1,84 @@
+//! On which NUMA nodes memory can be had. Pure.
+
+use super::{Bytes, MemoryTable, NodeMemory};
+use crate::resources::topology::{Hint, NumaMask, subsets};
+use std::collections::BTreeMap;
+
+/// Memory by NUMA node.
+pub(super) type Nodes = BTreeMap<u32, NodeMemory>;
+
+/// Every set of nodes that has what is requested; `reusable` is what of it need not be free.
+pub(super) fn hints(
+    nodes: &Nodes,
+    requested: &Bytes,
+    reusable: impl Fn(NumaMask, &str) -> u64,
+) -> Vec<Hint> {
+    let ids: Vec<u32> = nodes.keys().copied().collect();
+    let mut least = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    let mut found = Vec::new();
+    for mask in subsets(&ids) {
+        let has = |field: fn(&MemoryTable) -> u64, more: &dyn Fn(&str) -> u64| {
+            requested.iter().all(|(resource, bytes)| {
+                let sum = sum(nodes, mask, resource, field);
+                sum.saturating_add(more(resource)) >= *bytes
+            })
+        };
+        if !has(|table| table.allocatable, &|_| 0) {
+            continue;
+        }
+        least = least.min(mask.count());
+        let may_be_used = if mask.count() == 1 {
+            let mut own = mask.nodes().filter_map(|node| nodes.get(&node));
+            own.all(|node| node.cells.len() <= 1)
+        } else {
+            !breaks_groups(nodes, mask)
+        };
+        if may_be_used && has(|table| table.free, &|resource| reusable(mask, resource)) {
+            found.push(mask);
+        }
+    }
+    let found = found.into_iter();
+    found
+        .map(|mask| Hint::new(mask, mask.count() == least))
+        .collect()
+}
+
+/// Whether nodes have what is requested.
+pub(super) fn satisfies(nodes: &Nodes, mask: NumaMask, requested: &Bytes) -> bool {
+    let free = |resource: &str| sum(nodes, mask, resource, |table| table.free);
+    requested
+        .iter()
+        .all(|(resource, bytes)| free(resource) >= *bytes)
+}
+
+fn sum(nodes: &Nodes, mask: NumaMask, resource: &str, field: fn(&MemoryTable) -> u64) -> u64 {
+    let nodes = nodes.iter().filter(|(id, _)| mask.contains(**id));
+    let tables = nodes.filter_map(|(_, node)| node.memory_map.get(resource));
+    tables.fold(0, |sum, table| sum.saturating_add(field(table)))
+}
+
+/// Whether a group of nodes has one that is used alone, or in another group.
+pub(super) fn breaks_groups(nodes: &Nodes, mask: NumaMask) -> bool {
+    let used = |node: &&NodeMemory| node.number_of_assignments > 0;
+    let mut used = mask.nodes().filter_map(|id| nodes.get(&id)).filter(used);
+    mask.count() > 1
+        && used.any(|node| {
+            node.cells.len() == 1 || NumaMask::of(node.cells.iter().copied()) != Some(mask)
+        })
+}
+
+/// The preferred one with the fewest and lowest nodes.
+pub(super) fn best(hints: impl IntoIterator<Item = Hint>) -> Option<Hint> {
+    hints.into_iter().reduce(|best, hint| {
+        let narrower = match (hint.affinity, best.affinity) {
+            (Some(one), Some(other)) => one.is_narrower_than(other),
+            _ => false,
+        };
+        let is_better = hint.preferred && !best.preferred;
+        if is_better || hint.preferred == best.preferred && narrower {
+            hint
+        } else {
+            best
+        }
+    })
+}

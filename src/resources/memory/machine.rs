@@ -1,0 +1,145 @@
+//! What each NUMA node has for pods. Pure.
+
+use super::{Bytes, MemoryTable, NodeMemory};
+use crate::{
+    host::MachineTopology,
+    model::Quantity,
+    resources::requests::{HUGEPAGES_PREFIX, MEMORY},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `reservedMemory`: NUMA nodes and what is kept from pods there, in the order of the configuration.
+pub type ReservedMemory = Vec<(u32, BTreeMap<String, Quantity>)>;
+
+/// What is kept from pods on the whole node: reserved, and hard eviction thresholds.
+pub type NodeReservation = BTreeMap<String, Quantity>;
+
+/// The state of a machine that nothing runs on.
+///
+/// # Errors
+/// The reservations contradict each other or the machine; mostly in upstream's words.
+pub(super) fn empty(
+    machine: &MachineTopology,
+    reserved: &ReservedMemory,
+    of_node: &NodeReservation,
+) -> Result<BTreeMap<u32, NodeMemory>, String> {
+    check(machine, reserved, of_node)?;
+    let kept = kept(reserved);
+    let memory = kept.values().filter_map(|bytes| bytes.get(MEMORY));
+    if memory.sum::<u64>() == 0 {
+        return Err("[memorymanager] you should specify the system reserved memory".to_owned());
+    }
+    let mut nodes = BTreeMap::new();
+    for node in &machine.nodes {
+        let kept = |resource: &str| {
+            let bytes = kept.get(&node.id).and_then(|bytes| bytes.get(resource));
+            bytes.copied().unwrap_or_default()
+        };
+        let mut memory_map = BTreeMap::new();
+        let mut in_huge_pages = 0_u64;
+        for (size, count) in &node.huge_pages {
+            let total = size.saturating_mul(*count);
+            let resource = huge_page_resource(*size);
+            let table = table(node.id, &resource, total, total, kept(&resource))?;
+            memory_map.insert(resource, table);
+            in_huge_pages = in_huge_pages.saturating_add(total);
+        }
+        let usable = node.memory_bytes.saturating_sub(in_huge_pages);
+        let memory = table(node.id, MEMORY, node.memory_bytes, usable, kept(MEMORY))?;
+        memory_map.insert(MEMORY.to_owned(), memory);
+        let state = NodeMemory {
+            number_of_assignments: 0,
+            memory_map,
+            cells: vec![node.id],
+        };
+        nodes.insert(node.id, state);
+    }
+    Ok(nodes)
+}
+
+fn table(
+    node: u32,
+    resource: &str,
+    total: u64,
+    usable: u64,
+    kept: u64,
+) -> Result<MemoryTable, String> {
+    let Some(allocatable) = usable.checked_sub(kept) else {
+        return Err(format!(
+            "[memorymanager] the reserved amount {kept} of {resource:?} is more than NUMA node {node} has: {usable}"
+        ));
+    };
+    Ok(MemoryTable {
+        total,
+        system_reserved: kept,
+        allocatable,
+        reserved: 0,
+        free: allocatable,
+    })
+}
+
+/// The resource of huge pages of so many bytes: `hugepages-2Mi`.
+fn huge_page_resource(bytes: u64) -> String {
+    format!(
+        "{HUGEPAGES_PREFIX}{}",
+        size(i64::try_from(bytes).unwrap_or(i64::MAX))
+    )
+}
+
+/// Bytes in the largest unit that leaves no fraction.
+fn size(bytes: i64) -> String {
+    let units = [("Gi", 30), ("Mi", 20), ("Ki", 10)];
+    let whole = |(_, shift): &(&str, u32)| bytes >> shift << shift == bytes && bytes != 0;
+    units.into_iter().find(whole).map_or_else(
+        || bytes.to_string(),
+        |(unit, shift)| format!("{}{unit}", bytes >> shift),
+    )
+}
+
+/// The reservations of NUMA nodes have to add up to that of the node.
+fn check(
+    machine: &MachineTopology,
+    reserved: &ReservedMemory,
+    of_node: &NodeReservation,
+) -> Result<(), String> {
+    let mut sums = BTreeMap::<&str, Quantity>::new();
+    for (node, limits) in reserved {
+        if machine.nodes.iter().all(|known| known.id != *node) {
+            return Err(format!(
+                "the reserved memory configuration references a NUMA node {node} that does not exist on this machine"
+            ));
+        }
+        for (resource, amount) in limits {
+            let sum = sums.entry(resource).or_default();
+            *sum = sum.plus(*amount);
+        }
+    }
+    let is_memory = |name: &&str| *name == MEMORY || name.starts_with(HUGEPAGES_PREFIX);
+    let of_node_names = of_node.keys().map(String::as_str).filter(is_memory);
+    let resources: BTreeSet<&str> = of_node_names.chain(sums.keys().copied()).collect();
+    for resource in resources {
+        let sum = sums.get(resource).copied().unwrap_or_default();
+        let expected = of_node.get(resource).copied().unwrap_or_default();
+        if sum != expected {
+            return Err(format!(
+                "the total amount {:?} of type {resource:?} is not equal to the value {:?} determined by Node Allocatable feature",
+                size(sum.value()),
+                size(expected.value())
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A later entry for a node replaces the amounts of an earlier one, as in upstream.
+fn kept(reserved: &ReservedMemory) -> BTreeMap<u32, Bytes> {
+    let mut kept = BTreeMap::<u32, Bytes>::new();
+    for (node, limits) in reserved {
+        let bytes = kept.entry(*node).or_default();
+        for (resource, amount) in limits {
+            let amount = u64::try_from(amount.value()).unwrap_or_default();
+            bytes.insert(resource.clone(), amount);
+        }
+    }
+    kept
+}

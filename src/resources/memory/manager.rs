@@ -1,0 +1,249 @@
+//! The memory manager of a node. Pure.
+
+use super::policy::{self, StaticPolicy};
+use super::reusable::{Reusable, ended_before, is_regular_init};
+use super::{Block, Bytes, MemoryState, hints, requests};
+use crate::{
+    model::{Pod, PodExt},
+    resources::{
+        assignments,
+        topology::{AllocationError, Hint, HintProvider, NumaMask, ResourceHints},
+    },
+};
+use k8s_openapi::api::core::v1::Container;
+use std::collections::BTreeSet;
+
+/// What was done since the kubelet started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCounters {
+    /// Containers of Guaranteed pods.
+    pub requests: u64,
+    /// Those that did not get their memory.
+    pub errors: u64,
+}
+
+/// Memory by NUMA node; without a policy it does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryManager {
+    is_on: bool,
+    state: MemoryState,
+    reusable: Reusable,
+    /// For metrics.
+    pub counters: MemoryCounters,
+}
+
+impl MemoryManager {
+    /// A manager with a policy, and the state of an earlier kubelet if there is one.
+    ///
+    /// # Errors
+    /// The state does not suit the machine, in upstream's words.
+    pub fn new(policy: &StaticPolicy, mut state: MemoryState) -> Result<Self, String> {
+        policy.start(&mut state)?;
+        Ok(Self {
+            is_on: true,
+            state,
+            ..Self::default()
+        })
+    }
+
+    /// Whether there is a policy.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Its name in the configuration.
+    pub fn policy_name(&self) -> &'static str {
+        if self.is_on { "Static" } else { "None" }
+    }
+
+    /// What the nodes have, and who has it.
+    pub fn state(&self) -> &MemoryState {
+        &self.state
+    }
+
+    /// The NUMA nodes of a container's memory, as the kernel writes them.
+    pub fn nodes(&self, pod: &str, container: &str) -> Option<String> {
+        let blocks = self.state.assigned.get(pod)?.get(container)?;
+        let nodes: BTreeSet<u32> = blocks
+            .iter()
+            .flat_map(|block| &block.nodes)
+            .copied()
+            .collect();
+        let nodes: Vec<_> = nodes.iter().map(u32::to_string).collect();
+        Some(nodes.join(",")).filter(|list| !list.is_empty())
+    }
+
+    /// Gives back the memory of containers for which `keep` is false. True if there was some.
+    pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
+        let released = assignments::release(&mut self.state.assigned, keep);
+        for block in released.iter().flat_map(|(_, _, blocks)| blocks) {
+            policy::release(&mut self.state.nodes, block);
+        }
+        self.reusable
+            .forget_unless(|pod| self.state.assigned.contains_key(pod));
+        !released.is_empty()
+    }
+
+    /// A container is about to be created: init containers before it have ended, and their memory is free. True if
+    /// there was some.
+    pub fn creating(&mut self, pod: &Pod, container: &str) -> bool {
+        let uid = pod.uid();
+        let ended: BTreeSet<_> = ended_before(pod, container)
+            .map(|init| &*init.name)
+            .collect();
+        !ended.is_empty()
+            && self.release(|other, name| other != uid.as_str() || !ended.contains(name))
+    }
+
+    /// Gives back the memory of a pod that does not run, if it was another one of its UID that it was given to. Init
+    /// containers are not compared: what others use again no longer counts for them.
+    pub fn release_if_changed(&mut self, pod: &Pod) {
+        let uid = pod.uid();
+        let is_same = |container: &Container| match self.blocks(pod, &container.name) {
+            Some(blocks) => {
+                let given = blocks
+                    .iter()
+                    .map(|block| (block.resource.clone(), block.size));
+                given.collect::<Bytes>() == requests::of_container(container)
+            }
+            None => false,
+        };
+        let has_some = self.state.assigned.contains_key(uid.as_str());
+        if has_some && !pod.containers().iter().all(is_same) {
+            self.release(|other, _| other != uid.as_str());
+        }
+    }
+
+    fn blocks(&self, pod: &Pod, container: &str) -> Option<&Vec<Block>> {
+        self.state.assigned.get(pod.uid().as_str())?.get(container)
+    }
+
+    fn allocate_blocks(
+        &mut self,
+        pod: &Pod,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), String> {
+        if let Some(blocks) = self.blocks(pod, &container.name).cloned() {
+            self.reusable.used(pod, container, &blocks);
+            return Ok(());
+        }
+        let requested = requests::of_container(container);
+        let reusable = |mask, resource: &str| self.reusable.bytes(pod, mask, resource);
+        let mask = StaticPolicy::nodes_for(&self.state, &requested, affinity, reusable)?;
+        let mut blocks = Vec::new();
+        for (resource, size) in requested {
+            let reused = self.reusable.bytes(pod, mask, &resource);
+            let block = Block {
+                nodes: mask.nodes().collect(),
+                resource,
+                size,
+            };
+            policy::reserve(&mut self.state.nodes, &block, size.saturating_sub(reused));
+            blocks.push(block);
+        }
+        self.reusable.used(pod, container, &blocks);
+        self.shrink_init_containers(pod, &container.name, &blocks);
+        let containers = self
+            .state
+            .assigned
+            .entry(pod.uid().to_string())
+            .or_default();
+        containers.insert(container.name.clone(), blocks);
+        Ok(())
+    }
+
+    /// What a container uses again no longer counts for the init containers that had it, so that the sum over the pod
+    /// is what is reserved.
+    fn shrink_init_containers(&mut self, pod: &Pod, container: &str, blocks: &[Block]) {
+        let uid = pod.uid();
+        let Some(containers) = self.state.assigned.get_mut(uid.as_str()) else {
+            return;
+        };
+        for block in blocks {
+            let mut left = block.size;
+            for init in ended_before(pod, container) {
+                let own = containers.get_mut(&init.name).into_iter().flatten();
+                let alike =
+                    |own: &&mut Block| own.resource == block.resource && own.nodes == block.nodes;
+                for own in own.filter(alike) {
+                    let used = own.size.min(left);
+                    own.size -= used;
+                    left -= used;
+                }
+            }
+        }
+    }
+
+    fn calculate(&self, pod: &Pod, requested: &Bytes) -> ResourceHints {
+        let reusable = |mask, resource: &str| self.reusable.bytes(pod, mask, resource);
+        let found = hints::hints(&self.state.nodes, requested, reusable);
+        // Without nodes upstream gives no hints at all, and the allocation says what is wrong.
+        let resources = requested.keys().filter(|_| !found.is_empty());
+        resources
+            .map(|name| (name.clone(), found.clone()))
+            .collect()
+    }
+
+    /// An init container that ended before this kubelet started: its pod is in place, and it needs no memory again.
+    fn has_ended(&self, pod: &Pod, container: &Container) -> bool {
+        let has_blocks = |name: &str| self.blocks(pod, name).is_some();
+        is_regular_init(pod, &container.name)
+            && !has_blocks(&container.name)
+            && pod.containers().iter().any(|main| has_blocks(&main.name))
+    }
+}
+
+/// The hints for what is allocated already; none if the request has changed.
+fn again(blocks: &[Block], requested: &Bytes) -> ResourceHints {
+    let fits = |block: &Block| requested.get(&block.resource) == Some(&block.size);
+    if blocks.len() != requested.len() || !blocks.iter().all(fits) {
+        return ResourceHints::new();
+    }
+    let hint = |block: &Block| {
+        let mask = NumaMask::of(block.nodes.iter().copied())?;
+        Some((block.resource.clone(), vec![Hint::new(mask, true)]))
+    };
+    blocks.iter().filter_map(hint).collect()
+}
+
+impl HintProvider for MemoryManager {
+    fn container_hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
+        if !self.is_on || !requests::is_managed(pod) || self.has_ended(pod, container) {
+            return ResourceHints::new();
+        }
+        let requested = requests::of_container(container);
+        match self.blocks(pod, &container.name) {
+            Some(blocks) => again(blocks, &requested),
+            None => self.calculate(pod, &requested),
+        }
+    }
+
+    fn pod_hints(&self, pod: &Pod) -> ResourceHints {
+        if !self.is_on || !requests::is_managed(pod) {
+            return ResourceHints::new();
+        }
+        let requested = requests::of_pod(pod);
+        let mut containers = pod.init_containers().iter().chain(pod.containers());
+        let blocks = containers.find_map(|container| self.blocks(pod, &container.name));
+        match blocks {
+            Some(blocks) => again(blocks, &requested),
+            None => self.calculate(pod, &requested),
+        }
+    }
+
+    fn allocate(
+        &mut self,
+        pod: &Pod,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), AllocationError> {
+        if !self.is_on || !requests::is_managed(pod) || self.has_ended(pod, container) {
+            return Ok(());
+        }
+        self.counters.requests += 1;
+        let allocated = self.allocate_blocks(pod, container, affinity);
+        self.counters.errors += u64::from(allocated.is_err());
+        allocated.map_err(AllocationError::unexpected)
+    }
+}

@@ -1,0 +1,200 @@
+//! The Static policy. Pure.
+
+use super::hints::{self, Nodes};
+use super::machine::{self, NodeReservation, ReservedMemory};
+use super::{Block, Bytes, MemoryState, NodeMemory};
+use crate::{
+    host::MachineTopology,
+    resources::{
+        requests::MEMORY,
+        topology::{Hint, NumaMask},
+    },
+};
+
+/// Reserves memory on NUMA nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticPolicy {
+    /// The nodes while nothing runs.
+    empty: Nodes,
+}
+
+impl StaticPolicy {
+    /// The policy on a machine.
+    ///
+    /// # Errors
+    /// The reservations do not suit it; mostly in upstream's words.
+    pub fn new(
+        machine: &MachineTopology,
+        reserved: &ReservedMemory,
+        of_node: &NodeReservation,
+    ) -> Result<Self, String> {
+        let empty = machine::empty(machine, reserved, of_node)?;
+        Ok(Self { empty })
+    }
+
+    /// Fills an empty state, or checks one that was read.
+    ///
+    /// # Errors
+    /// It does not suit the machine or the reservations, in upstream's words.
+    pub(super) fn start(&self, state: &mut MemoryState) -> Result<(), String> {
+        if state.nodes.is_empty() {
+            if !state.assigned.is_empty() {
+                return Err(
+                    "[memorymanager] machine state can not be empty when it has memory assignments"
+                        .to_owned(),
+                );
+            }
+            state.nodes = self.empty.clone();
+            return Ok(());
+        }
+        let mut expected = self.empty.clone();
+        for (pod, containers) in &state.assigned {
+            for (container, blocks) in containers {
+                for block in blocks {
+                    let missing = missing(&expected, block);
+                    if let Some(what) = missing {
+                        return Err(format!(
+                            "[memorymanager] (pod: {pod}, container: {container}) the memory assignment uses {what}"
+                        ));
+                    }
+                    reserve(&mut expected, block, block.size);
+                }
+            }
+        }
+        if same(&state.nodes, &expected) {
+            Ok(())
+        } else {
+            Err(
+                "[memorymanager] the expected machine state is different from the real one"
+                    .to_owned(),
+            )
+        }
+    }
+
+    /// The nodes for what a container requests: those of the affinity, or more if they do not do.
+    ///
+    /// # Errors
+    /// There are none, in upstream's words.
+    pub(super) fn nodes_for(
+        state: &MemoryState,
+        requested: &Bytes,
+        affinity: Hint,
+        reusable: impl Fn(NumaMask, &str) -> u64,
+    ) -> Result<NumaMask, String> {
+        let found = hints::hints(&state.nodes, requested, reusable);
+        // Hints are the same for every kind of memory; upstream looks at those for `memory`.
+        let found = || {
+            found
+                .iter()
+                .copied()
+                .filter(|_| requested.contains_key(MEMORY))
+        };
+        let mut hint = affinity;
+        if hint.affinity.is_none() {
+            hint = hints::best(found()).ok_or(
+                "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available",
+            )?;
+            if affinity.preferred && !hint.preferred {
+                return Err("[memorymanager] failed to find the default preferred hint".to_owned());
+            }
+        }
+        let mut mask = hint.affinity.unwrap_or_default();
+        if !hints::satisfies(&state.nodes, mask, requested) {
+            let wider = |hint: &Hint| hint.affinity.is_some_and(|wide| mask.is_within(wide));
+            let extended = hints::best(found().filter(wider)).ok_or(
+                "[memorymanager] failed to find NUMA nodes to extend the current topology hint",
+            )?;
+            if hint.preferred && !extended.preferred {
+                return Err("[memorymanager] failed to find the extended preferred hint".to_owned());
+            }
+            mask = extended.affinity.unwrap_or_default();
+        }
+        if hints::breaks_groups(&state.nodes, mask) {
+            return Err("[memorymanager] preferred hint violates NUMA node allocation".to_owned());
+        }
+        Ok(mask)
+    }
+}
+
+/// What of a block the machine does not have.
+fn missing(nodes: &Nodes, block: &Block) -> Option<&'static str> {
+    block.nodes.iter().find_map(|id| match nodes.get(id) {
+        None => Some("the NUMA that does not exist"),
+        Some(node) if !node.memory_map.contains_key(&block.resource) => {
+            Some("memory resource that does not exist")
+        }
+        Some(_) => None,
+    })
+}
+
+/// Takes `bytes` from the nodes of a block, which from then on are a group.
+pub(super) fn reserve(nodes: &mut Nodes, block: &Block, mut bytes: u64) {
+    for id in &block.nodes {
+        let Some(node) = nodes.get_mut(id) else {
+            continue;
+        };
+        node.number_of_assignments += 1;
+        node.cells.clone_from(&block.nodes);
+        if let Some(table) = node.memory_map.get_mut(&block.resource) {
+            let taken = bytes.min(table.free);
+            table.free -= taken;
+            table.reserved += taken;
+            bytes -= taken;
+        }
+    }
+}
+
+/// Gives a block back.
+pub(super) fn release(nodes: &mut Nodes, block: &Block) {
+    let mut bytes = block.size;
+    for id in &block.nodes {
+        let Some(node) = nodes.get_mut(id) else {
+            continue;
+        };
+        node.number_of_assignments -= 1;
+        if node.number_of_assignments == 0 {
+            node.cells = vec![*id];
+        }
+        if let Some(table) = node.memory_map.get_mut(&block.resource) {
+            let given = bytes.min(table.reserved);
+            table.reserved -= given;
+            table.free += given;
+            bytes -= given;
+        }
+    }
+}
+
+/// Whether two states agree. Within a group it does not matter which node has given how much.
+fn same(one: &Nodes, other: &Nodes) -> bool {
+    let group = |nodes: &Nodes, cells: &[u32], resource: &str| {
+        let tables = cells
+            .iter()
+            .filter_map(|id| nodes.get(id)?.memory_map.get(resource));
+        tables.fold((0_u64, 0_u64), |(free, reserved), table| {
+            (
+                free.saturating_add(table.free),
+                reserved.saturating_add(table.reserved),
+            )
+        })
+    };
+    let cells = |node: &NodeMemory| NumaMask::of(node.cells.iter().copied());
+    one.len() == other.len()
+        && one.iter().all(|(id, node)| {
+            let Some(twin) = other.get(id) else {
+                return false;
+            };
+            node.number_of_assignments == twin.number_of_assignments
+                && cells(node) == cells(twin)
+                && node.memory_map.len() == twin.memory_map.len()
+                && node.memory_map.iter().all(|(resource, table)| {
+                    let Some(twin) = twin.memory_map.get(resource) else {
+                        return false;
+                    };
+                    let fixed = |table: &super::MemoryTable| {
+                        (table.total, table.system_reserved, table.allocatable)
+                    };
+                    fixed(table) == fixed(twin)
+                        && group(one, &node.cells, resource) == group(other, &node.cells, resource)
+                })
+        })
+}

@@ -1,0 +1,38 @@
+//! What a provider of a resource would like. Pure.
+
+use super::NumaMask;
+use std::collections::BTreeMap;
+
+/// NUMA nodes that could give what a container requests of one resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// The nodes; `None` stands for any.
+    pub affinity: Option<NumaMask>,
+    /// No fewer nodes could do.
+    pub preferred: bool,
+}
+
+impl Hint {
+    /// Any node is as good as another.
+    pub const ANY: Self = Self {
+        affinity: None,
+        preferred: true,
+    };
+    /// No node will do.
+    pub const IMPOSSIBLE: Self = Self {
+        affinity: None,
+        preferred: false,
+    };
+
+    /// A hint for these nodes.
+    pub fn new(affinity: NumaMask, preferred: bool) -> Self {
+        Self {
+            affinity: Some(affinity),
+            preferred,
+        }
+    }
+}
+
+/// The hints of a provider by resource. A resource without hints cannot be had; a provider without resources has no
+/// preference.
+pub type ResourceHints = BTreeMap<String, Vec<Hint>>;

@@ -1,0 +1,186 @@
+//! The affinity of a pod's containers, and the allocation of their resources. Pure.
+
+use super::{
+    AllocationError, Hint, NumaInfo, NumaMask, ResourceHints, TopologyOptions, TopologyPolicy,
+};
+use crate::model::{Pod, PodExt};
+use k8s_openapi::api::core::v1::Container;
+
+/// A manager of exclusive resources.
+pub trait HintProvider {
+    /// Where the resources of a container could be allocated, or are already.
+    fn container_hints(&self, pod: &Pod, container: &Container) -> ResourceHints;
+
+    /// Where the resources of a whole pod could be allocated, or are already.
+    fn pod_hints(&self, pod: &Pod) -> ResourceHints;
+
+    /// Allocates the resources of a container, on the nodes of `affinity` as far as it names some. What is allocated
+    /// already stays as it is.
+    ///
+    /// # Errors
+    /// There is not enough.
+    fn allocate(
+        &mut self,
+        pod: &Pod,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), AllocationError>;
+}
+
+/// What gets one affinity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TopologyScope {
+    /// Each container.
+    #[default]
+    Container,
+    /// The whole pod.
+    Pod,
+}
+
+impl TopologyScope {
+    /// The scope of this name in the configuration.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "container" => Some(Self::Container),
+            "pod" => Some(Self::Pod),
+            _ => None,
+        }
+    }
+
+    /// Its name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+        }
+    }
+}
+
+/// What became of the admission of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopologyAdmission {
+    /// Whether everything is allocated.
+    pub result: Result<(), AllocationError>,
+    /// How many containers (or pods, in that scope) were aligned to one NUMA node, where the policy guarantees that.
+    pub aligned: u64,
+    /// One could not be, where the policy guarantees it.
+    pub misaligned: bool,
+}
+
+/// Merges hints of providers and makes them allocate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopologyManager {
+    policy: TopologyPolicy,
+    scope: TopologyScope,
+    numa: NumaInfo,
+}
+
+impl TopologyManager {
+    /// A manager for a machine with these NUMA nodes and their distances.
+    ///
+    /// # Errors
+    /// The machine has more nodes than are allowed, or than a set can hold; in upstream's words.
+    pub fn new(
+        policy: TopologyPolicy,
+        scope: TopologyScope,
+        options: TopologyOptions,
+        nodes: Vec<(u32, Vec<u64>)>,
+    ) -> Result<Self, String> {
+        if policy == TopologyPolicy::None {
+            return Ok(Self::default());
+        }
+        let max = options.max_numa_nodes;
+        if nodes.len() > max {
+            return Err(format!(
+                "unsupported on machines with more than {max} NUMA Nodes"
+            ));
+        }
+        let too_large = nodes.iter().find(|(node, _)| *node >= NumaMask::LIMIT);
+        if let Some((node, _)) = too_large {
+            return Err(format!(
+                "NUMA node {node}: bit number must be in range 0-63"
+            ));
+        }
+        if options.prefer_closest && nodes.iter().any(|(_, distances)| distances.is_empty()) {
+            return Err("cannot discover NUMA topology: error getting NUMA distances".to_owned());
+        }
+        Ok(Self {
+            policy,
+            scope,
+            numa: NumaInfo {
+                nodes,
+                prefer_closest: options.prefer_closest,
+            },
+        })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> TopologyPolicy {
+        self.policy
+    }
+
+    /// What gets one affinity.
+    pub fn scope(&self) -> TopologyScope {
+        self.scope
+    }
+
+    /// Allocates what a pod requests of all providers. On an error some of it may be allocated; the caller takes that
+    /// back.
+    pub fn admit(&self, pod: &Pod, providers: &mut [&mut dyn HintProvider]) -> TopologyAdmission {
+        let mut aligned = 0;
+        let mut misaligned = false;
+        let result = match (self.policy, self.scope) {
+            (TopologyPolicy::None, _) => allocate_all(pod, providers, Hint::default()),
+            (_, TopologyScope::Pod) => {
+                let hints: Vec<_> = providers.iter().map(|p| p.pod_hints(pod)).collect();
+                match self.best(&hints) {
+                    Some(best) => allocate_all(pod, providers, best).inspect(|()| aligned += 1),
+                    None => Err(AllocationError::topology()).inspect_err(|_| misaligned = true),
+                }
+            }
+            (_, TopologyScope::Container) => containers(pod).try_for_each(|container| {
+                let hints = providers.iter().map(|p| p.container_hints(pod, container));
+                let Some(best) = self.best(&hints.collect::<Vec<_>>()) else {
+                    misaligned = true;
+                    return Err(AllocationError::topology());
+                };
+                allocate(pod, container, providers, best).inspect(|()| aligned += 1)
+            }),
+        };
+        let guaranteed = self.policy == TopologyPolicy::SingleNumaNode;
+        TopologyAdmission {
+            result,
+            aligned: if guaranteed { aligned } else { 0 },
+            misaligned: misaligned && guaranteed,
+        }
+    }
+
+    fn best(&self, hints: &[ResourceHints]) -> Option<Hint> {
+        let best = self.policy.merge(&self.numa, hints);
+        Some(best).filter(|best| self.policy.admits(*best))
+    }
+}
+
+/// In the order in which they are created.
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.init_containers().iter().chain(pod.containers())
+}
+
+fn allocate_all(
+    pod: &Pod,
+    providers: &mut [&mut dyn HintProvider],
+    affinity: Hint,
+) -> Result<(), AllocationError> {
+    containers(pod).try_for_each(|container| allocate(pod, container, providers, affinity))
+}
+
+fn allocate(
+    pod: &Pod,
+    container: &Container,
+    providers: &mut [&mut dyn HintProvider],
+    affinity: Hint,
+) -> Result<(), AllocationError> {
+    providers
+        .iter_mut()
+        .try_for_each(|provider| provider.allocate(pod, container, affinity))
+}

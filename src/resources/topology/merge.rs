@@ -1,0 +1,215 @@
+//! The merge of hints to one affinity. Pure.
+
+use super::{Hint, NumaMask, ResourceHints};
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+/// How strictly resources have to lie together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TopologyPolicy {
+    /// Providers allocate as they like.
+    #[default]
+    None,
+    /// The best there is.
+    BestEffort,
+    /// As few nodes as possible, or the pod is rejected.
+    Restricted,
+    /// One node, or the pod is rejected.
+    SingleNumaNode,
+}
+
+impl TopologyPolicy {
+    /// The policy of this name in the configuration.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "best-effort" => Some(Self::BestEffort),
+            "restricted" => Some(Self::Restricted),
+            "single-numa-node" => Some(Self::SingleNumaNode),
+            _ => None,
+        }
+    }
+
+    /// Its name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::BestEffort => "best-effort",
+            Self::Restricted => "restricted",
+            Self::SingleNumaNode => "single-numa-node",
+        }
+    }
+
+    /// Whether a pod is admitted with this affinity.
+    pub fn admits(self, best: Hint) -> bool {
+        match self {
+            Self::None | Self::BestEffort => true,
+            Self::Restricted | Self::SingleNumaNode => best.preferred,
+        }
+    }
+
+    /// The best affinity that the hints of all providers allow.
+    pub fn merge(self, numa: &NumaInfo, providers: &[ResourceHints]) -> Hint {
+        if self == Self::None {
+            return Hint::default();
+        }
+        let mut lists = lists(providers);
+        if self == Self::SingleNumaNode {
+            for list in &mut lists {
+                list.retain(|hint| {
+                    hint.preferred && hint.affinity.is_none_or(|mask| mask.count() == 1)
+                });
+            }
+        }
+        let closest = numa.prefer_closest && self != Self::SingleNumaNode;
+        let best = merge_lists(numa, &lists, closest);
+        let is_any = self == Self::SingleNumaNode && best.affinity == Some(numa.all());
+        Hint {
+            affinity: best.affinity.filter(|_| !is_any),
+            ..best
+        }
+    }
+}
+
+/// The NUMA nodes of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NumaInfo {
+    /// The nodes, ascending, each with its distances to all of them in that order.
+    pub nodes: Vec<(u32, Vec<u64>)>,
+    /// Option `prefer-closest-numa-nodes`.
+    pub prefer_closest: bool,
+}
+
+impl NumaInfo {
+    /// All nodes.
+    pub fn all(&self) -> NumaMask {
+        NumaMask::of(self.nodes.iter().map(|(node, _)| *node)).unwrap_or_default()
+    }
+
+    /// The average distance between nodes of a set.
+    fn average_distance(&self, mask: NumaMask) -> f64 {
+        let mut sum = 0.0;
+        let mut pairs = 0.0;
+        for (_, distances) in self.nodes.iter().filter(|(node, _)| mask.contains(*node)) {
+            for (index, (other, _)) in self.nodes.iter().enumerate() {
+                if mask.contains(*other) {
+                    // Distances are below 256.
+                    let distance = distances.get(index).copied().unwrap_or_default();
+                    sum += f64::from(u32::try_from(distance).unwrap_or(u32::MAX));
+                    pairs += 1.0;
+                }
+            }
+        }
+        if pairs == 0.0 { 0.0 } else { sum / pairs }
+    }
+
+    /// Which of two sets is better: the smaller one, then the closer one if that is wanted, then the lower one.
+    fn compare(&self, one: NumaMask, other: NumaMask, closest: bool) -> Ordering {
+        let by_distance = || {
+            let (one, other) = (self.average_distance(one), self.average_distance(other));
+            one.total_cmp(&other)
+        };
+        one.count()
+            .cmp(&other.count())
+            .then_with(|| {
+                if closest {
+                    by_distance()
+                } else {
+                    Ordering::Equal
+                }
+            })
+            .then_with(|| one.cmp(&other))
+    }
+}
+
+/// One list of hints for every resource of every provider.
+fn lists(providers: &[ResourceHints]) -> Vec<Vec<Hint>> {
+    let mut lists = Vec::new();
+    for hints in providers {
+        if hints.is_empty() {
+            lists.push(vec![Hint::ANY]);
+        }
+        for list in hints.values() {
+            lists.push(if list.is_empty() {
+                vec![Hint::IMPOSSIBLE]
+            } else {
+                list.clone()
+            });
+        }
+    }
+    lists
+}
+
+/// A choice of one hint from each of some lists, as far as it matters for the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Choice {
+    /// The nodes that all allow.
+    affinity: NumaMask,
+    /// All of them are preferred, and for the same nodes.
+    preferred: bool,
+    /// Those nodes, while it is preferred.
+    same: Option<NumaMask>,
+}
+
+impl Choice {
+    fn with(self, hint: Hint) -> Self {
+        let affinity = hint
+            .affinity
+            .map_or(self.affinity, |mask| self.affinity.intersection(mask));
+        let differs = self.same.is_some() && hint.affinity.is_some() && self.same != hint.affinity;
+        let preferred = self.preferred && hint.preferred && !differs;
+        Self {
+            affinity,
+            preferred,
+            same: self.same.or(hint.affinity).filter(|_| preferred),
+        }
+    }
+}
+
+/// The best of all choices of one hint per list. Choices that are alike so far are followed once, so the number of
+/// lists does not multiply the work.
+fn merge_lists(numa: &NumaInfo, lists: &[Vec<Hint>], closest: bool) -> Hint {
+    let none = Choice {
+        affinity: numa.all(),
+        preferred: true,
+        same: None,
+    };
+    let mut choices = BTreeSet::from([none]);
+    for list in lists {
+        choices = choices
+            .iter()
+            .flat_map(|choice| list.iter().map(|hint| choice.with(*hint)))
+            .collect();
+    }
+    let target = widest_need(lists);
+    let possible = choices.iter().filter(|choice| !choice.affinity.is_empty());
+    let best = possible.min_by(|one, other| {
+        let by_fit = || numa.compare(one.affinity, other.affinity, closest);
+        other.preferred.cmp(&one.preferred).then_with(|| {
+            if one.preferred {
+                by_fit()
+            } else {
+                let rank = |choice: &Choice| distance_to(target, choice.affinity.count());
+                rank(one).cmp(&rank(other)).then_with(by_fit)
+            }
+        })
+    });
+    match best {
+        Some(best) => Hint::new(best.affinity, best.preferred),
+        None => Hint::new(numa.all(), false),
+    }
+}
+
+/// How many nodes the resource that needs most of them needs at least.
+fn widest_need(lists: &[Vec<Hint>]) -> u32 {
+    let least = |list: &Vec<Hint>| {
+        let counts = list.iter().filter_map(|hint| hint.affinity);
+        counts.map(NumaMask::count).min()
+    };
+    lists.iter().filter_map(least).max().unwrap_or_default()
+}
+
+/// The rank of affinities that are not preferred: as many nodes as needed, then fewer, then more.
+fn distance_to(target: u32, count: u32) -> (bool, u32) {
+    (count > target, target.abs_diff(count))
+}

@@ -1,0 +1,28 @@
+//! The topology manager: on which NUMA nodes the exclusive resources of a container lie. Pure.
+//!
+//! * Owns: the merge of hints of all providers to one affinity, and whether that is good enough for the policy.
+//! * Woken by: the admission of a pod.
+//! * Publishes: nothing; [`TopologyManager::admit`] hands each provider the affinity to allocate with.
+//! * Must never keep what it decided: a provider that has allocated gives the hint of its allocation again.
+//! * Answers to upstream's `pkg/kubelet/cm/topologymanager`.
+//!
+//! To join, a manager of a resource implements [`HintProvider`].
+
+mod error;
+mod hint;
+mod manager;
+mod mask;
+mod merge;
+mod options;
+
+pub use error::AllocationError;
+pub use hint::{Hint, ResourceHints};
+pub use manager::{HintProvider, TopologyAdmission, TopologyManager, TopologyScope};
+pub use mask::{NumaMask, combinations, subsets};
+pub use merge::{NumaInfo, TopologyPolicy};
+pub use options::{TopologyOptions, parse_bool};
+
+#[cfg(test)]
+mod merge_tests;
+#[cfg(test)]
+mod tests;

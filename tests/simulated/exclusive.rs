@@ -1,0 +1,190 @@
+//! Exclusive CPUs and memory: who gets which, what changes for the others, and what a restart finds again.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tonic::Code;
+
+use crate::node::{Node, WAIT_LIMIT, phase};
+use crate::pods::{container, pod, simple, with, with_metadata};
+use crate::support::fake_runtime::{Fault, Rpc};
+use crate::support::wait::{holds, wait_for};
+
+const UID: &str = "0b9d3f1c-0000-4000-8000-000000000001";
+
+/// A node with four CPUs, of which the first is reserved, and 8 GiB.
+async fn node() -> Node {
+    let mut node = Node::new().await;
+    let write = |path: String, text: &str| {
+        let path = node.path("sys").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("devices/system/cpu/online".into(), "0-3\n");
+    for cpu in 0..4 {
+        let topology = format!("devices/system/cpu/cpu{cpu}/topology");
+        write(format!("{topology}/core_id"), &format!("{cpu}\n"));
+        write(format!("{topology}/physical_package_id"), "0\n");
+        write(format!("devices/system/node/node0/cpu{cpu}/online"), "1\n");
+    }
+    let meminfo = "Node 0 MemTotal: 8388608 kB\n";
+    write("devices/system/node/node0/meminfo".into(), meminfo);
+    node.configure("cpuManagerPolicy: static");
+    node.configure("cpuManagerReconcilePeriod: 100ms");
+    node.configure("reservedSystemCPUs: \"0\"");
+    node.configure("memoryManagerPolicy: Static");
+    node.configure("systemReserved: {memory: 1Gi}");
+    node.configure("reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]");
+    node
+}
+
+/// A Guaranteed pod with so many CPUs.
+fn guaranteed(name: &str, cpu: &str) -> Value {
+    let amounts = json!({"cpu": cpu, "memory": "64Mi"});
+    let resources = json!({"resources": {"requests": amounts, "limits": amounts}});
+    pod(name, &[with(container("main"), resources)])
+}
+
+/// What the container of a pod was created with.
+async fn created(node: &Node, name: &str) -> (String, String, i64) {
+    let linux = node.wait_runs(name).await.config.linux.unwrap();
+    let resources = linux.resources.unwrap();
+    (
+        resources.cpuset_cpus,
+        resources.cpuset_mems,
+        resources.cpu_quota,
+    )
+}
+
+async fn wait_update(node: &Node, name: &str, cpus: &str) {
+    let wanted = format!("cpuset_cpus: \"{cpus}\"");
+    wait_for("its CPUs are updated", WAIT_LIMIT, || async {
+        let calls = node.calls(name, Rpc::UpdateContainerResources);
+        let last = calls.iter().rfind(|call| call.code == Some(Code::Ok));
+        let done = last.is_some_and(|call| call.detail.contains(&wanted));
+        holds(done, format!("{calls:?}"))
+    })
+    .await;
+}
+
+fn state(node: &Node, name: &str) -> String {
+    std::fs::read_to_string(node.path("root").join(name)).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_guaranteed_pod_has_its_cpus_for_itself_and_keeps_them_over_a_restart() {
+    let mut node = node().await;
+    node.start().await;
+    node.put(&simple("shared"));
+    let all = ("0-3".to_owned(), String::new(), 0);
+    assert_eq!(created(&node, "shared").await, all);
+    node.put(&guaranteed("pinned", "1"));
+    let own = ("1".to_owned(), "0".to_owned(), -1);
+    assert_eq!(created(&node, "pinned").await, own);
+    let sandbox = node.fake.pod("pinned-node1").unwrap().config.linux.unwrap();
+    assert_eq!(sandbox.resources.unwrap().cpu_quota, -1);
+    wait_update(&node, "shared", "0,2-3").await;
+    let saved = state(&node, "cpu_manager_state");
+    assert!(saved.contains("\"defaultCpuSet\":\"0,2-3\""), "{saved}");
+    assert!(saved.contains("{\"main\":\"1\"}"), "{saved}");
+    let saved = state(&node, "memory_manager_state");
+    assert!(saved.contains("\"size\":67108864"), "{saved}");
+
+    node.stop().await;
+    node.fake.clear_calls();
+    node.start().await;
+    node.put(&simple("late"));
+    assert_eq!(created(&node, "late").await.0, "0,2-3");
+    let quiet = node.never(Duration::from_secs(1), |fake| {
+        fake.count(Rpc::UpdateContainerResources) > 1
+    });
+    assert!(quiet.await, "nothing has changed");
+    let updates = node.calls("pinned", Rpc::UpdateContainerResources);
+    assert!(updates.is_empty(), "{updates:?}");
+    let updates = node.calls("shared", Rpc::UpdateContainerResources);
+    assert!(updates.is_empty(), "{updates:?}");
+
+    node.remove("pinned");
+    node.wait_removed("pinned").await;
+    wait_update(&node, "shared", "0-3").await;
+    wait_update(&node, "late", "0-3").await;
+    wait_for("the state is saved", WAIT_LIMIT, || async {
+        let saved = state(&node, "cpu_manager_state");
+        let free = saved.contains("\"defaultCpuSet\":\"0-3\"") && !saved.contains("entries");
+        holds(free, saved)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_update_that_fails_is_tried_again() {
+    let mut node = node().await;
+    node.start().await;
+    node.put(&simple("shared"));
+    node.wait_runs("shared").await;
+    let fault = Fault::fail(Rpc::UpdateContainerResources, Code::Unavailable, "not now");
+    node.fake.inject(fault.times(2));
+    node.put(&guaranteed("pinned", "2"));
+    assert_eq!(created(&node, "pinned").await.0, "1-2");
+    wait_update(&node, "shared", "0,3").await;
+    let calls = node.calls("shared", Rpc::UpdateContainerResources);
+    assert_eq!(calls.len(), 3, "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_requests_more_cpus_than_there_are_is_rejected_and_holds_none() {
+    let mut node = node().await;
+    node.start().await;
+    node.put(&guaranteed("first", "2"));
+    assert_eq!(created(&node, "first").await.0, "1-2");
+    node.put(&guaranteed("greedy", "2"));
+    let rejected = node.wait_phase("greedy", "Failed").await;
+    assert_eq!(phase(&rejected), "Failed");
+    let status = rejected.status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("UnexpectedAdmissionError"));
+    let message = status.message.unwrap();
+    let text = "not enough cpus available to satisfy request: requested=2, available=1";
+    assert!(message.contains(text), "{message}");
+    node.put(&guaranteed("modest", "1"));
+    assert_eq!(created(&node, "modest").await.0, "3");
+}
+
+/// As the Go kubelet wrote it.
+const STATE: &str = r#"{"policyName":"static","defaultCpuSet":"0-2","entries":{"0b9d3f1c-0000-4000-8000-000000000001":{"main":"3"}},"checksum":1700135330}"#;
+
+#[tokio::test]
+async fn the_state_of_the_go_kubelet_is_taken_over() {
+    let mut node = node().await;
+    std::fs::create_dir_all(node.path("root")).unwrap();
+    std::fs::write(node.path("root/cpu_manager_state"), STATE).unwrap();
+    let none = r#"{"policyName":"None","machineState":{},"checksum":4236770233}"#;
+    std::fs::write(node.path("root/memory_manager_state"), none).unwrap();
+    let pinned = guaranteed("pinned", "1");
+    node.put(&with_metadata(pinned, json!({"uid": UID})));
+    node.start().await;
+    assert_eq!(created(&node, "pinned").await.0, "3");
+    node.put(&simple("shared"));
+    assert_eq!(created(&node, "shared").await.0, "0-2");
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_used_ends_the_start_and_says_what_to_do() {
+    let mut node = node().await;
+    std::fs::create_dir_all(node.path("root")).unwrap();
+    let path = node.path("root/cpu_manager_state");
+    std::fs::write(&path, STATE.replace("\"3\"", "\"2\"")).unwrap();
+    let error = node.start_error().await;
+    let expected = format!(
+        "could not restore state from checkpoint: checkpoint is corrupted, please drain this node and delete the CPU manager checkpoint file {path:?} before restarting Kubelet"
+    );
+    assert!(error.contains(&expected), "{error}");
+    assert_eq!(
+        std::fs::read_to_string(&path).unwrap(),
+        STATE.replace("\"3\"", "\"2\"")
+    );
+    let other = r#"{"policyName":"static","defaultCpuSet":"0-7","checksum":0}"#;
+    std::fs::write(&path, other).unwrap();
+    let error = node.start_error().await;
+    let expected = "current set of available CPUs \"0-3\" doesn't match with CPUs in state \"0-7\"";
+    assert!(error.contains(expected), "{error}");
+}

@@ -171,7 +171,7 @@ mod tests {
         let guaranteed = json!({"requests": {"memory": "100Mi", "cpu": "1"}, "limits": {"memory": "100Mi", "cpu": "1"}});
         let (min, low, high) = ("memory.min", "memory.low", "memory.high");
         for (resources, tiered, expected) in [
-            (json!({}), true, vec![(min, 0), (low, 0), (high, 810 * MIB)]),
+            (json!({}), true, vec![(min, 0), (low, 0)]),
             (
                 request.clone(),
                 true,

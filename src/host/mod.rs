@@ -24,6 +24,7 @@ pub mod remove;
 mod service_manager;
 mod confined;
 pub mod terminal;
+pub mod unix_socket;
 
 pub use address::own_address;
 pub use confined::{Shown, open_confined};

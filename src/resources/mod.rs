@@ -7,6 +7,7 @@
 //! * Answers to upstream's `pkg/kubelet/qos`, the arithmetic of `pkg/kubelet/cm` and
 //!   `kuberuntime_container_linux.go`.
 
+pub mod devices;
 mod field_ref;
 mod linux;
 mod node;

@@ -28,7 +28,7 @@ const AREAS: Areas = &[
     ("host", &[]),
     ("cri", &[]),
     ("apiserver", &[]),
-    ("state", &["events", "node_object", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
+    ("state", &["device_capacity", "events", "node_object", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
     ("resources", &[]),
     ("images", &[]),
     ("volumes", &[]),

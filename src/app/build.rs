@@ -1,8 +1,8 @@
 //! The graph of parts, from the boards up to the loop.
 
 use super::{
-    Periods, cluster_node, cluster_pods, image_gc, images, introspect::Live, logs, memory, probes,
-    sources,
+    Periods, cluster_node, cluster_pods, devices, image_gc, images, introspect::Live, logs, memory,
+    probes, sources,
 };
 use crate::{
     apiserver::{
@@ -31,7 +31,7 @@ use crate::{
     pods::sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    resources::{CpuEnforcement, NodeFacts},
+    resources::{CpuEnforcement, NodeFacts, devices::DeviceManager},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
@@ -208,6 +208,7 @@ pub(super) async fn start(
     let node = Arc::new(node_facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
     let user_namespaces = user_namespaces(config, &stores.root).await?;
+    let devices = devices::open(config, &stores.metrics).await?;
     let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
     let tokens = Tokens::new(stores.api.clone(), objects.changes());
     let services = Services::new(stores.api.clone(), objects.changes());
@@ -245,6 +246,7 @@ pub(super) async fn start(
         results: results.clone(),
         features,
         user_namespaces,
+        devices: devices.clone(),
         services,
         runtime_classes,
     };
@@ -314,6 +316,7 @@ pub(super) async fn start(
         runtime: stores.runtime.clone(),
         images: stores.images.clone(),
         state: state.clone(),
+        devices: devices.clone(),
         machine: stores.machine.clone(),
         metrics: stores.metrics.clone(),
     };
@@ -325,6 +328,7 @@ pub(super) async fn start(
     };
     let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
+    devices::start(config, &devices, &stores, &workers, tasks);
     let wanted = stores.manager.reader();
     let loop_metrics = LoopMetrics::new(&stores.metrics, &wanted, &workers);
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);
@@ -421,6 +425,7 @@ struct Shared {
     results: ProbeResults,
     features: FeaturesReader,
     user_namespaces: UserNamespaces,
+    devices: DeviceManager,
     services: Services,
     runtime_classes: RuntimeClasses,
 }
@@ -448,6 +453,7 @@ fn runtime_manager(
         ),
         volumes: shared.volumes,
         user_namespaces: shared.user_namespaces,
+        devices: shared.devices,
         features: shared.features,
         services: shared.services,
         runtime_classes: shared.runtime_classes,

@@ -13,6 +13,7 @@ mod build;
 mod certificates;
 mod cluster_node;
 mod cluster_pods;
+mod devices;
 mod store_metrics;
 mod images;
 mod introspect;

@@ -12,6 +12,7 @@ use crate::{
     node::node_status::{self, Facts, Generated, Machine, Refused, RuntimeFacts, StatusSettings},
     node::registration::{self, RegistrationSettings},
     pods::pleg::RuntimeStateReader,
+    state::device_capacity::DeviceCapacity,
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObjectWriter,
 };
@@ -29,6 +30,9 @@ use tokio_util::sync::CancellationToken;
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(7);
 
+/// The least time between two syncs for changes of devices.
+const DEVICES_REST: Duration = Duration::from_secs(1);
+
 /// What the manager works with.
 pub struct Deps {
     /// Where the object is.
@@ -41,6 +45,8 @@ pub struct Deps {
     pub runtime: watch::Receiver<RuntimeFacts>,
     /// Whether it can be relied on.
     pub state: RuntimeStateReader,
+    /// Devices of plugins.
+    pub devices: DeviceCapacity,
     /// The address of the default route.
     pub own_ip: fn() -> Option<IpAddr>,
     /// Whether a volume of an earlier kubelet's plugins may be mounted. Blocking.
@@ -68,6 +74,8 @@ pub struct NodeManager {
     reconciled: Option<String>,
     /// The conditions of which events have told.
     announced: Option<Vec<NodeCondition>>,
+    /// Until then, changes of devices wait: a plugin may change them all the time.
+    devices_rest: Instant,
     unschedulable: bool,
     rebooted: bool,
     report_due: Instant,
@@ -88,6 +96,7 @@ impl NodeManager {
             listed: false,
             reconciled: None,
             announced: None,
+            devices_rest: Instant::now(),
             unschedulable: false,
             rebooted: false,
             report_due: Instant::now(),
@@ -114,10 +123,19 @@ impl NodeManager {
         });
         loop {
             let wake = self.step().await;
+            let rests = Instant::now() < self.devices_rest;
+            let wake = if rests {
+                wake.min(self.devices_rest)
+            } else {
+                wake
+            };
             tokio::select! {
                 event = watch.next() => self.take(event),
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
+                Ok(()) = self.deps.devices.changed(), if !rests => {
+                    self.devices_rest = Instant::now() + DEVICES_REST;
+                }
                 () = sleep_until(wake) => {}
             }
         }
@@ -311,12 +329,14 @@ impl NodeManager {
     fn generate(&mut self, known: &Node, volumes_mounted: bool) -> Generated {
         let runtime = self.deps.runtime.borrow_and_update().clone();
         let problems = problems(&mut self.deps.state);
+        let devices = self.deps.devices.borrow_and_update().clone();
         node_status::generate(
             known,
             &Facts {
                 machine: &self.deps.machine,
                 settings: &self.deps.status,
                 runtime: &runtime,
+                devices: &devices,
                 own_ip: (self.deps.own_ip)(),
                 volumes_mounted,
                 problems: &problems,

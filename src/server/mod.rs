@@ -35,6 +35,7 @@ mod page;
 mod pods;
 mod posted;
 pub mod pprof;
+pub mod pod_resources;
 mod process;
 mod profile;
 mod response;

@@ -101,6 +101,7 @@ struct World {
     events: EventRecorder,
     node: NodeObject,
     state: watch::Sender<RuntimeState>,
+    devices: DeviceCapacityWriter,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -127,12 +128,14 @@ impl World {
             ..RuntimeState::default()
         });
         let (_, runtime) = watch::channel(RuntimeFacts::default());
+        let devices = DeviceCapacityWriter::default();
         let manager = NodeManager::new(Deps {
             api: client,
             node: writer,
             events: events.clone(),
             runtime,
             state: reader,
+            devices: devices.reader(),
             own_ip: || None,
             volumes_mounted: Arc::new(|| false),
             machine: Machine::default(),
@@ -149,6 +152,7 @@ impl World {
             events,
             node,
             state,
+            devices,
             task,
         }
     }
@@ -159,8 +163,12 @@ impl World {
         writes.map(|request| request.line()).collect()
     }
 
-    fn reasons(&self) -> Vec<&'static str> {
-        self.events.recent().iter().map(|e| e.reason).collect()
+    fn reasons(&self) -> Vec<Cow<'static, str>> {
+        self.events
+            .recent()
+            .iter()
+            .map(|e| e.reason.clone())
+            .collect()
     }
 
     async fn until(&self, what: impl Fn(&Self) -> bool) {

@@ -38,6 +38,7 @@ impl PodSync {
         self.runtime.remove_logs_of(uid).await;
         let disk = self.remove_from_disk(uid).await;
         self.runtime.release_user_namespace(uid).await;
+        self.runtime.devices().release(uid);
         let mut clean = true;
         for error in [content.err(), disk.err()].into_iter().flatten() {
             clean = false;

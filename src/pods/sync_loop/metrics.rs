@@ -15,7 +15,7 @@ use prometheus_client::{
         histogram::{Histogram, exponential_buckets},
     },
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Static {
@@ -100,7 +100,11 @@ impl LoopMetrics {
     }
 
     /// The node rejected a pod.
-    pub(super) fn rejected(&self, reason: &'static str) {
+    pub(super) fn rejected(&self, reason: &Cow<'static, str>) {
+        let reason = match reason {
+            Cow::Borrowed(reason) => reason,
+            Cow::Owned(reason) => of_resource(reason),
+        };
         self.rejections
             .get_or_create_owned(&Reason { reason })
             .inc();
@@ -139,6 +143,22 @@ impl LoopMetrics {
 
 fn yes_no(yes: bool) -> &'static str {
     if yes { "true" } else { "false" }
+}
+
+/// One label for all resources of others, as upstream does.
+fn of_resource(reason: &str) -> &'static str {
+    let own = ["cpu", "memory", "ephemeral-storage", "pods"];
+    let own = own
+        .iter()
+        .position(|name| reason.strip_prefix("OutOf") == Some(name));
+    let labels = [
+        "OutOfcpu",
+        "OutOfmemory",
+        "OutOfephemeral-storage",
+        "OutOfpods",
+    ];
+    let label = own.and_then(|at| labels.get(at));
+    label.copied().unwrap_or("OutOfExtendedResources")
 }
 
 /// Both are always shown, as upstream does.

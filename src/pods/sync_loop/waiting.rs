@@ -2,7 +2,7 @@
 
 use super::{
     SyncLoop,
-    admission::{NodeView, Others, Refusal, admit},
+    admission::{NodeView, Others, Refusal, admit, may_have_devices},
 };
 use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
@@ -33,13 +33,12 @@ impl SyncLoop {
         };
         let rejection = match refusal {
             Refusal::Rejected(rejection) => Some(rejection),
-            Refusal::NotYet { why, rejection } => {
-                // The Node object is often known a moment later.
-                let quiet = if rejection.is_some() {
-                    Duration::ZERO
-                } else {
-                    INTERVAL
-                };
+            Refusal::NotYet {
+                why,
+                rejection,
+                brief,
+            } => {
+                let quiet = if brief { INTERVAL } else { Duration::ZERO };
                 if !self.has_waited(pod, &why, quiet) {
                     return false;
                 }
@@ -47,7 +46,8 @@ impl SyncLoop {
             }
         };
         if let Some(rejection) = rejection {
-            self.metrics.rejected(rejection.reason);
+            self.metrics.rejected(&rejection.reason);
+            self.devices().release(&pod.uid());
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
         }
@@ -56,6 +56,12 @@ impl SyncLoop {
 
     fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
         let admission = &self.admission;
+        let devices = if may_have_devices(pod, &admission.sysctls).is_ok() {
+            self.allocate_devices(pod, runs).err()
+        } else {
+            None
+        };
+        let allocated = self.devices().allocated_beside(&pod.uid());
         let object = admission.node.borrow().clone();
         let others = if object.is_some() && !runs {
             self.admitted_but(&pod.uid())
@@ -69,6 +75,8 @@ impl SyncLoop {
             in_place: runs,
             object: object.as_deref(),
             others: &others,
+            devices: devices.as_ref(),
+            allocated: &allocated.unwrap_or_default(),
         };
         admit(pod, &node)
     }
@@ -112,20 +120,25 @@ impl SyncLoop {
         }
     }
 
+    /// Whether the pod gives back what it has of the node by itself.
+    pub(super) fn is_ending(&self, pod: &Pod) -> bool {
+        let uid = pod.uid();
+        self.has_ended(&uid)
+            || pod.is_being_deleted()
+            || self.workers.is_pod_termination_requested(&uid)
+    }
+
     /// Desired pods that use up the node: all that have a worker and of which something may run.
     fn admitted_but(&self, uid: &PodUid) -> Others {
         let mut others = Others::default();
         for pod in self.manager.reader().pods() {
             let other = pod.uid();
-            let ended = self.has_ended(&other);
-            let in_use = || !ended || self.workers.could_have_running_containers(&other);
+            let in_use =
+                || !self.has_ended(&other) || self.workers.could_have_running_containers(&other);
             if other == *uid || !self.workers.knows(&other) || !in_use() {
                 continue;
             }
-            let is_ending = ended
-                || pod.is_being_deleted()
-                || self.workers.is_pod_termination_requested(&other);
-            if is_ending {
+            if self.is_ending(&pod) {
                 others.ending.push(pod);
             } else {
                 others.staying.push(pod);

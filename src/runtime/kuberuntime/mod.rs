@@ -34,6 +34,7 @@ use crate::{
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
+    resources::devices::DeviceManager,
     runtime::handlers::Hooks,
     state::events::EventRecorder,
     state::pod_cache::{Complete, Owner, PodCache},
@@ -82,6 +83,8 @@ pub struct Deps {
     pub volumes: VolumeManager,
     /// Who has which ids.
     pub user_namespaces: UserNamespaces,
+    /// Devices of plugins.
+    pub devices: DeviceManager,
     /// What the runtime can do.
     pub features: FeaturesReader,
     /// The services of the cluster, for variables.
@@ -127,6 +130,7 @@ pub struct KubeGenericRuntimeManager {
     state_store: PodStateStore,
     results: ProbeResults,
     metrics: StartMetrics,
+    devices: DeviceManager,
     exits: ExitRecords,
     killer: PodKiller,
     builder: Arc<ConfigBuilder>,
@@ -168,6 +172,7 @@ impl KubeGenericRuntimeManager {
             deps.user_namespaces,
             deps.features,
             (deps.services, deps.runtime_classes),
+            deps.devices.clone(),
         ));
         let sandboxes = SandboxCreator {
             runtime: deps.runtime.clone(),
@@ -199,6 +204,7 @@ impl KubeGenericRuntimeManager {
             state_store: deps.state_store,
             results: deps.results,
             metrics: deps.metrics,
+            devices: deps.devices,
             exits,
             killer,
             builder,
@@ -211,6 +217,11 @@ impl KubeGenericRuntimeManager {
             starting: EarlyRelease::new(sync::STARTING, sync::PERMIT_HOLD),
             replaced: Replaced::default(),
         }
+    }
+
+    /// Which containers have which devices.
+    pub fn devices(&self) -> &DeviceManager {
+        &self.devices
     }
 
     /// Whether a container has ended only to be started again: a running sync stopped it for that.

@@ -5,7 +5,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
-fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'static str, String)> {
+fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (String, String)> {
     let node = NodeView {
         sysctls: &Allowlist::new("6.1", &[]).unwrap(),
         app_armor,
@@ -16,10 +16,12 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'st
         in_place: true,
         object: None,
         others: &Others::default(),
+        devices: None,
+        allocated: &BTreeMap::new(),
     };
     admit(pod, &node).map_err(|refusal| match refusal {
-        Refusal::Rejected(rejection) => (rejection.reason, rejection.message),
-        Refusal::NotYet { why, .. } => ("NotYet", why),
+        Refusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
+        Refusal::NotYet { why, .. } => ("NotYet".into(), why),
     })
 }
 
@@ -102,7 +104,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
     }
 }
 
-fn refused(reason: &'static str, message: &str) -> Result<(), (&'static str, String)> {
+fn refused(reason: &'static str, message: &str) -> Result<(), (String, String)> {
     Err((reason, message.to_string()))
 }
 

@@ -328,8 +328,9 @@ pub(super) async fn start(
     };
     let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
-    devices::start(config, &devices, &stores, &workers, tasks);
     let wanted = stores.manager.reader();
+    let pods = devices::pod_resources(&wanted, &workers, &devices, &stores.metrics);
+    devices::start(config, &devices, pods, tasks);
     let loop_metrics = LoopMetrics::new(&stores.metrics, &wanted, &workers);
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);
     let live = Live {

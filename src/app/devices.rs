@@ -1,6 +1,5 @@
 //! Device plugins, and the server that says who has which devices.
 
-use super::Stores;
 use crate::{
     base::{Tasks, metrics::Metrics},
     config::KubeletConfig,
@@ -26,8 +25,7 @@ pub(super) async fn open(
 pub(super) fn start(
     config: &KubeletConfig,
     devices: &DeviceManager,
-    stores: &Stores,
-    workers: &PodWorkers,
+    pods: PodResources,
     tasks: &mut Tasks,
 ) {
     let shutdown = tasks.shutdown();
@@ -35,12 +33,6 @@ pub(super) fn start(
     let watching = plugin_watcher::run(devices.clone(), plugins, shutdown.clone());
     tasks.spawn("device_plugins", devices.clone().run(shutdown.clone()));
     tasks.spawn("plugin_watcher", watching);
-    let pods = pod_resources_of(
-        stores.manager.reader(),
-        workers.clone(),
-        devices,
-        &stores.metrics,
-    );
     let socket = config.root_dir.join("pod-resources").join("kubelet.sock");
     tasks.spawn(
         "pod_resources",
@@ -48,13 +40,14 @@ pub(super) fn start(
     );
 }
 
-fn pod_resources_of(
-    pods: PodManager,
-    workers: PodWorkers,
+/// What agents on the node may read.
+pub(super) fn pod_resources(
+    pods: &PodManager,
+    workers: &PodWorkers,
     devices: &DeviceManager,
     metrics: &Metrics,
 ) -> PodResources {
-    let known = pods.clone();
+    let (known, pods, workers) = (pods.clone(), pods.clone(), workers.clone());
     let active = move || {
         let mut active = pods.pods();
         active.retain(|pod| !pod.is_terminal() && !workers.should_pod_be_finished(&pod.uid()));

@@ -6,7 +6,7 @@
 //! * Answers to upstream's `pkg/kubelet/apis/podresources`. CPUs and memory are nobody's own without their managers.
 
 use crate::{
-    base::{metrics::Metrics, rate::Rate},
+    base::{Rate, metrics::Metrics},
     host::unix_socket::{LocalPath, listen_at},
     model::{Pod, PodExt as _, is_sidecar},
     resources::devices::{DeviceManager, allocation::NO_NUMA_NODE},

@@ -106,11 +106,11 @@ impl World {
     }
 
     /// Type, reason and message of all events, oldest first.
-    fn events(&self) -> Vec<(EventType, &'static str, String)> {
+    fn events(&self) -> Vec<(EventType, Cow<'static, str>, String)> {
         let events = self.recorder.recent();
         events
             .into_iter()
-            .map(|event| (event.kind, event.reason, event.message.clone()))
+            .map(|event| (event.kind, event.reason.clone(), event.message.clone()))
             .collect()
     }
 }

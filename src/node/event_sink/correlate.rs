@@ -90,7 +90,7 @@ impl Correlator {
             record: Record {
                 object: object.clone(),
                 kind: occurrence.kind,
-                reason: occurrence.reason,
+                reason: occurrence.reason.clone(),
                 message: String::new(),
                 count: 0,
                 first: at,
@@ -118,7 +118,7 @@ impl Correlator {
         let key = EventKey {
             object: occurrence.object.clone(),
             kind: occurrence.kind,
-            reason: occurrence.reason,
+            reason: occurrence.reason.clone(),
             message: Some(occurrence.message.clone()),
         };
         let mut similar = EventKey {
@@ -165,7 +165,7 @@ mod tests {
         Occurrence {
             object: ObjectRef::node(object),
             kind: EventType::Normal,
-            reason,
+            reason: reason.into(),
             message: message.to_owned(),
             at: Timestamp::from_second(second).unwrap(),
         }

@@ -85,12 +85,14 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
             in_place,
             object,
             others: &others,
+            devices: None,
+            allocated: &BTreeMap::new(),
         };
         let shown = match admit(&pod, &view) {
             Ok(()) => "admitted".to_owned(),
-            Err(Refusal::Rejected(rejection)) => rejection.reason.to_owned(),
+            Err(Refusal::Rejected(rejection)) => rejection.reason.into_owned(),
             Err(Refusal::NotYet { rejection, .. }) => {
-                let then = rejection.map_or("admitted", |rejection| rejection.reason);
+                let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
         };
@@ -105,7 +107,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
 }
 
 fn refused(reason: &'static str, message: &str) -> Result<(), (String, String)> {
-    Err((reason, message.to_string()))
+    Err((reason.into(), message.to_string()))
 }
 
 #[test]

@@ -64,6 +64,15 @@ fn container_with_ids(
     user: ImageUser,
     user_namespace: Option<IdRange>,
 ) -> Result<v1::ContainerConfig, ConfigError> {
+    container_with_devices(pod, user, user_namespace, &RunOptions::default())
+}
+
+fn container_with_devices(
+    pod: &Pod,
+    user: ImageUser,
+    user_namespace: Option<IdRange>,
+    devices: &RunOptions,
+) -> Result<v1::ContainerConfig, ConfigError> {
     let dir = tempfile::tempdir().unwrap();
     let mut settings = settings(dir.path());
     Arc::make_mut(&mut settings.node).selinux = true;
@@ -92,6 +101,7 @@ fn container_with_ids(
         },
         user_namespace,
         features: RuntimeFeatures::default(),
+        devices,
     };
     generate_container_config(pod, container, &settings, &inputs)
 }

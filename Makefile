@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance install dist test soak faults measured-kubelet bench bench-load bench-go bench-containerd lint fmt clean
+.PHONY: demo run cluster cluster-demo conformance install dist test test-long soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -12,17 +12,18 @@ demo:
 run:
 	hack/demo.sh --stay
 
-# A one-node cluster made by kubeadm with this kubelet, in namespaces of its own, until Ctrl-C. KUBELET names a
+# A cluster of two nodes made by kubeadm with this kubelet, in namespaces of its own, until Ctrl-C. KUBELET names a
 # kubelet that is built already, also a Go one.
 cluster:
 	hack/cluster.sh --stay
 
-# The same, but ends by itself when a Deployment and a Service answer.
+# The same, but ends by itself when a Service answers and `kubeadm upgrade node` has changed the control plane.
 cluster-demo:
 	hack/cluster.sh
 
 # Kubernetes' own node test suite, spec by spec, into docs/conformance.md; ARGS are those of the script.
 conformance:
+	hack/install-deps.sh --suite
 	hack/conformance.py $(ARGS)
 
 # The program (KUBELET, or a release build), its unit and kubeadm's drop-in. KUBEADM=no leaves the drop-in out, for
@@ -49,8 +50,17 @@ test:
 	@hack/build-images.sh || echo "going on without the images"
 	@hack/build-containerd2.sh || echo "going on without containerd 2"
 	@hack/build-crio.sh || echo "going on without CRI-O"
-	@hack/build-kubernetes.sh --control-plane --kubelet || echo "going on without a cluster"
+	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
+
+# What takes many minutes in a cluster: a token that is renewed, and parts of the control plane that are away for two
+# minutes each.
+test-long:
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	@hack/build-kubernetes.sh --control-plane --kubeadm
+	CLUSTER_LONG=1 CLUSTER_ABSENCE_SECONDS=120 SCENARIO_SECONDS=1800 cargo test --test cluster -- a_token_is_renewed \
+		a_control_plane_that_stops
 
 # Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,
 # directory, process, cgroup or memory. Prints what it counts.
@@ -95,6 +105,13 @@ bench-go:
 	hack/go-kubelet.sh build
 	KUBELET_UNDER_TEST=$(abspath hack/go-kubelet.sh) cargo bench --bench node; \
 		result=$$?; hack/go-kubelet.sh restore; exit $$result
+
+# The node of a real cluster beside the Go kubelet, in turns, into target/bench/cluster.md.
+bench-cluster: measured-kubelet
+	hack/install-deps.sh --suite
+	hack/build-images.sh
+	hack/build-kubernetes.sh --control-plane --kubelet
+	hack/bench-cluster.py $(ARGS) here=$(MEASURED) go=$(TARGET)/tools/kubernetes/kubelet
 
 # Latencies on a real containerd, into target/bench/containerd.md.
 bench-containerd: measured-kubelet

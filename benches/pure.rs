@@ -108,9 +108,10 @@ fn running(pod: &Pod) -> PodStatus {
             id: format!("{}-{}", container.name, pod.uid()).as_str().into(),
             name: container.name.as_str().into(),
             sandbox: sandbox.id.clone(),
-            state: match init {
-                true => ContainerState::Exited,
-                false => ContainerState::Running,
+            state: if init {
+                ContainerState::Exited
+            } else {
+                ContainerState::Running
             },
             created_at: 1_700_000_001_000_000_000 + i as i64,
             started_at: 1_700_000_002_000_000_000,

@@ -146,11 +146,12 @@ const CONTROLLERS: [&str; 6] = ["memory", "cpu", "cpuacct", "pids", "blkio", "cp
 impl Node {
     fn new(pods: usize, mode: &str) -> Self {
         let v2 = fs::exists("/sys/fs/cgroup/cgroup.controllers").unwrap();
-        let roots: Vec<PathBuf> = match v2 {
-            true => vec!["/sys/fs/cgroup".into()],
-            false => CONTROLLERS
+        let roots: Vec<PathBuf> = if v2 {
+            vec!["/sys/fs/cgroup".into()]
+        } else {
+            CONTROLLERS
                 .map(|name| format!("/sys/fs/cgroup/{name}").into())
-                .to_vec(),
+                .to_vec()
         };
         let mut node = Self {
             directories: Vec::new(),

@@ -179,9 +179,10 @@ fn show(pod: &Pod, state: &State) {
 
 impl Sandbox {
     fn status(&self, pod: &Pod) -> SandboxStatus {
-        let network = match pod.host_network() {
-            true => NetworkMode::Node,
-            false => NetworkMode::Pod,
+        let network = if pod.host_network() {
+            NetworkMode::Node
+        } else {
+            NetworkMode::Pod
         };
         SandboxStatus {
             id: self.id.as_str().into(),

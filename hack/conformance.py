@@ -39,6 +39,7 @@ CONFIG = {
     "volumeStatsAggPeriod": "10s",
     "serializeImagePulls": False,
     "evictionPressureTransitionPeriod": "30s",
+    "imageGCHighThresholdPercent": 100,
     "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%"},
     "volumePluginDir": "/var/lib/kubelet/volumeplugins",
 }

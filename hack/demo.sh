@@ -78,6 +78,10 @@ sed -e "s|^staticPodPath:.*|staticPodPath: $dir/kubelet/manifests|" \
     -e "s|^healthzPort:.*|healthzPort: $healthz_port|" \
     examples/kubelet-config.yaml >"$dir/kubelet/config.yaml"
 printf 'podLogsDir: %s\ncgroupRoot: /%s\n' "$dir/kubelet/logs" "$name" >>"$dir/kubelet/config.yaml"
+# A machine that is nearly full may not change what is shown.
+printf 'imageGCHighThresholdPercent: 100\nevictionHard: {%s}\n' \
+    'memory.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%' \
+    >>"$dir/kubelet/config.yaml"
 
 say "starting the kubelet; its log is $dir/kubelet/kubelet.log"
 setpriv --pdeathsig KILL -- "$kubelet" --config "$dir/kubelet/config.yaml" --root-dir "$dir/kubelet/root" \

@@ -6,7 +6,8 @@
 #   hack/install-deps.sh --check    only say what is missing; exit 1 if anything is
 #   hack/install-deps.sh --browser  install Chromium, too: some 400 MB, for the test of the pages alone.
 #                                   It is also installed where CI=true, where that test must not be skipped.
-#   hack/install-deps.sh --suite    also the programs in the images of Kubernetes' node test suite
+#   hack/install-deps.sh --suite    also Python for the scripts that need it, and the programs in the images of Kubernetes'
+#                                   node test suite
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -38,6 +39,7 @@ missing_packages() {
         have nc.openbsd || echo netcat-openbsd
         have dig || echo bind9-dnsutils
         have curl || echo curl
+        have python3 || echo python3
     fi
 }
 

@@ -2,14 +2,16 @@
 # A machine of its own within this one, for a control plane and a node: private mount, network, process, IPC, host
 # name and cgroup namespaces. Several run beside one another with the same ports, paths and addresses.
 #
-#   hack/namespaces.sh start DIR [OWNER_PID]   make it; it stops by itself when OWNER_PID is gone
+#   hack/namespaces.sh start DIR [OWNER_PID [NEIGHBOUR_DIR]]
+#                                              make it; it stops by itself when OWNER_PID is gone
 #   hack/namespaces.sh exec DIR COMMAND...     run COMMAND inside, in /; COMMAND is killed when this script is
 #   hack/namespaces.sh stop DIR                kill all inside, and remove DIR/private; the rest of DIR stays
 #
 # Private inside: all of /run, /etc, /var/lib and /var/log (what is there outside can be read, but for /run), /sys
 # with the cgroups below one of its own, and the kernel settings that a kubelet writes: inside they are plain
-# files, so the machine's never change. The node's address is 10.88.0.1; nothing
-# outside can be reached, and name service refuses at once. Everything else is the machine's.
+# files, so the machine's never change. The node's name is node1 and its address 10.88.0.1; nothing
+# outside can be reached, and name service refuses at once. Everything else is the machine's. With a neighbour it is
+# node2, 10.88.0.2, on the network of that one.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -24,7 +26,9 @@ case $command in start) mkdir -p "$dir" ;; *) [[ -d $dir ]] || exit 0 ;; esac
 dir=$(cd "$dir" && pwd -P)
 need_root
 
-node_address=10.88.0.1
+# 1, or 2 for the one with a neighbour.
+number=${NODE_NUMBER:-1}
+node_address=10.88.0.$number
 private=$dir/private
 # "mount point, type, options" of each cgroup hierarchy of the machine.
 hierarchies=$private/hierarchies
@@ -142,8 +146,8 @@ init() {
     private_directories
     private_sys
     private_sysctls
-    hostname node1
-    printf '127.0.0.1 localhost\n%s node1\n' "$node_address" | private_file /etc/hosts
+    hostname "node$number"
+    printf '127.0.0.1 localhost\n10.88.0.1 node1\n10.88.0.2 node2\n' | private_file /etc/hosts
     printf 'nameserver %s\noptions timeout:1 attempts:1\n' "$node_address" | private_file /etc/resolv.conf
     tr -d - </proc/sys/kernel/random/uuid | private_file /etc/machine-id
     ip link set lo up
@@ -161,11 +165,11 @@ init() {
 
 # -- outside ---------------------------------------------------------------------------------------------------
 
-# init_pid: the first process of the namespace, if the recorded one is still ours.
+# init_pid [DIR]: the first process of the namespace, if the recorded one is still ours.
 init_pid() {
-    local pid
-    pid=$(cat "$private/init.pid" 2>/dev/null) || return 1
-    [[ -n $pid ]] && grep -qzxF -- "$dir" "/proc/$pid/cmdline" 2>/dev/null && printf '%s\n' "$pid"
+    local pid of=${1:-$dir}
+    pid=$(cat "$of/private/init.pid" 2>/dev/null) || return 1
+    [[ -n $pid ]] && grep -qzxF -- "$of" "/proc/$pid/cmdline" 2>/dev/null && printf '%s\n' "$pid"
 }
 
 record_init() {
@@ -174,8 +178,18 @@ record_init() {
     [[ -n $pid && -e $private/ready ]] && printf '%s\n' "$pid" >"$private/init.pid"
 }
 
+# join_network DIR: puts the bridge of this machine and that of another one on one network.
+join_network() {
+    local other
+    other=$(init_pid "$(cd "$1" && pwd -P)") || die "nothing runs in $1"
+    nsenter --target "$other" --net ip link add to-node2 type veth peer name to-node1 netns "$(init_pid)"
+    nsenter --target "$other" --net ip link set to-node2 master node0 up
+    nsenter --target "$(init_pid)" --net ip link set to-node1 master node0 up
+}
+
 start() {
     ! init_pid >/dev/null || die "$dir is in use"
+    [[ -z ${2:-} ]] || export NODE_NUMBER=2
     case $dir/ in /run/* | /var/lib/* | /var/log/*) die "the directory may not be below /run, /var/lib or /var/log: $dir" ;; esac
     [[ -z ${1:-} ]] || start_guardian "$1" namespaces.sh "$dir"
     trap 'exit 130' INT
@@ -197,6 +211,7 @@ start() {
     fi
     join_cgroups "$!" system
     join_cgroups "$(init_pid)" system
+    [[ -z ${2:-} ]] || join_network "$2"
     trap - EXIT INT TERM
 }
 

@@ -188,11 +188,31 @@ remove_iptables() {
     return 0
 }
 
-# A kubelet given this runtime keeps its cgroups below one of this name (`cgroupRoot`).
+# A kubelet given this runtime keeps its cgroups below one of this name (`cgroupRoot`), in every hierarchy.
+make_cgroups() {
+    local point name
+    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+        for name in $(</sys/fs/cgroup/cgroup.controllers); do
+            printf '+%s\n' "$name" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
+        done
+        mkdir -p "/sys/fs/cgroup/$(network)"
+        return
+    fi
+    awk '{ for (i = 7; i < NF; i++) if ($i == "-" && $(i + 1) == "cgroup" && $4 == "/") print $5 }' /proc/self/mountinfo |
+        while read -r point; do
+            mkdir -p "$point/$(network)"
+            # No process can run where there are no CPUs or memory nodes.
+            for name in cpuset.cpus cpuset.mems; do
+                [[ ! -e $point/$name ]] || cat "$point/$name" >"$point/$(network)/$name"
+            done
+        done
+}
+
 remove_cgroups() {
     find /sys/fs/cgroup -maxdepth 2 -type d -name "$(network)" 2>/dev/null | while read -r root; do
         find "$root" -depth -type d -exec rmdir {} + 2>/dev/null
     done
+    ! compgen -G "/sys/fs/cgroup/*/$(network)" >/dev/null || failures+=("its cgroups stay")
 }
 
 remove_network() {
@@ -232,6 +252,7 @@ start() {
     write_config
     # Whoever interrupts from here on finds nothing left.
     trap stop ERR INT TERM
+    make_cgroups
     before_daemon
     launch
     after_daemon

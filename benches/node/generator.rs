@@ -90,9 +90,10 @@ async fn client_of(port: u16, path: &str, first: Instant, apart: Duration, end: 
                 return tally;
             };
             tally.bytes += bytes;
-            match well {
-                true => tally.latencies.push((Instant::now() - due).as_secs_f64()),
-                false => tally.refused += 1,
+            if well {
+                tally.latencies.push((Instant::now() - due).as_secs_f64())
+            } else {
+                tally.refused += 1
             }
         }
         tally.asked += 1;

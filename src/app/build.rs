@@ -1,8 +1,8 @@
 //! The graph of parts, from the boards up to the loop.
 
 use super::{
-    Periods, cluster_node, cluster_pods, devices, image_gc, images, introspect::Live, logs, memory,
-    probes, sources,
+    Periods, cgroups, cluster_node, cluster_pods, devices, eviction, images, introspect::Live,
+    logs, memory, node, probes, sources, user_ids,
 };
 use crate::{
     apiserver::{
@@ -22,6 +22,9 @@ use crate::{
     host::{Machine, own_address},
     images::{credentials::Keyring, records::PullRecords},
     model::AddressOrder,
+    node::eviction::Deps,
+    node::reclaim::Reclaim,
+    node::stats::Stats,
     pods::pleg::{self, Pleg, PlegMetrics},
     pods::pod_config::{PodConfig, PostedPods},
     pods::pod_sync::{PodStartMetrics, PodSync, StatusPublisher},
@@ -31,7 +34,7 @@ use crate::{
     pods::sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    resources::{CpuEnforcement, NodeFacts, devices::DeviceManager},
+    resources::{CpuEnforcement, NodeFacts, cm::ContainerManager, devices::DeviceManager},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
@@ -39,6 +42,7 @@ use crate::{
     server::HealthChecks,
     state::events::EventRecorder,
     state::node_object::{HostIps, NodeObjectWriter},
+    state::node_pressure::NodePressureWriter,
     state::pod_cache::{self, PodCache, PodCacheWriter},
     state::pod_history::PodHistory,
     state::pod_manager::{PodChanges, PodManagerWriter},
@@ -62,6 +66,8 @@ pub struct Stores {
     pub(super) api: Option<ApiServer>,
     /// The Node object that it has.
     pub(super) node_object: NodeObjectWriter,
+    /// What the node is short of.
+    pub(super) pressure: NodePressureWriter,
     pub(super) metrics: Metrics,
     pub(super) tracer: Tracer,
     /// Families of probes, which have a page of their own.
@@ -91,6 +97,8 @@ pub struct Stores {
     pub(super) posted: Option<PostedPods>,
     /// Whether every source has delivered.
     pub(super) all_delivered: watch::Sender<bool>,
+    /// A directory in the place of the kernel's cgroups, for tests.
+    pub(super) cgroup_dir: Option<PathBuf>,
 }
 
 impl Stores {
@@ -123,6 +131,7 @@ impl Stores {
             posted,
             api,
             node_object: NodeObjectWriter::default(),
+            pressure: NodePressureWriter::default(),
             metrics,
             tracer,
             probe_metrics: Metrics::new(),
@@ -143,6 +152,7 @@ impl Stores {
             machine,
             live: Arc::default(),
             all_delivered: watch::Sender::new(false),
+            cgroup_dir: None,
         })
     }
 
@@ -154,12 +164,13 @@ impl Stores {
             .with("log", || Ok(()))
             .with("syncloop", move || {
                 let age = heartbeat.age();
-                match age > limit {
-                    true => Err(format!(
+                if age > limit {
+                    Err(format!(
                         "the sync loop has not turned for {} s",
                         age.as_secs()
-                    )),
-                    false => Ok(()),
+                    ))
+                } else {
+                    Ok(())
                 }
             })
     }
@@ -199,16 +210,17 @@ pub(super) async fn start(
     config: &KubeletConfig,
     periods: Periods,
     stores: Stores,
+    stats: Stats,
     info: &RuntimeInfo,
     tasks: &mut Tasks,
 ) -> anyhow::Result<PodWorkers> {
     images::recover_pulls(&stores).await;
     let sources = sources::config(config, &stores);
     let collector = images::collector(config, &stores);
-    let node = Arc::new(node_facts(config, &stores.machine)?);
+    let node = Arc::new(node::facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
-    let user_namespaces = user_namespaces(config, &stores.root).await?;
     let devices = devices::open(config, &stores.metrics).await?;
+    let user_namespaces = user_ids::namespaces(config, &stores.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
     let tokens = Tokens::new(stores.api.clone(), objects.changes());
     let services = Services::new(stores.api.clone(), objects.changes());
@@ -233,10 +245,12 @@ pub(super) async fn start(
             &config.containers.allowed_unsafe_sysctls,
         )?,
         app_armor: stores.machine.app_armor,
+        pressure: stores.pressure.subscribe(),
         features: features.clone(),
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
+    let cgroups = cgroups::start(config, &stores, cpu_enforcement(config, &stores), tasks).await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let shared = Shared {
@@ -247,6 +261,7 @@ pub(super) async fn start(
         features,
         user_namespaces,
         devices: devices.clone(),
+        cgroups: cgroups.clone(),
         services,
         runtime_classes,
     };
@@ -288,22 +303,23 @@ pub(super) async fn start(
         stores.state_store.clone(),
         status_features,
     );
-    let statuses = statuses.timing(PodStartMetrics::new(&stores.metrics));
-    let statuses = Arc::new(cluster_pods::publisher(statuses, remote));
-    let reclaim = image_gc::Reclaim {
+    let starts = PodStartMetrics::new(&stores.metrics);
+    let statuses = Arc::new(cluster_pods::publisher(statuses.timing(starts), remote));
+    let reclaim = Arc::new(Reclaim {
         collector,
         runtime: runtime.clone(),
         cache: stores.cache.clone(),
         events: stores.events.clone(),
         node_name: config.node_name.clone(),
         tracer: stores.tracer.clone(),
-    };
+    });
     let pod_sync = Arc::new(PodSync {
         runtime: runtime.clone(),
         cache: stores.cache.clone(),
         statuses,
         probes: probe_manager.clone(),
         volumes,
+        cgroups,
         state_store: stores.state_store.clone(),
         events: stores.events.clone(),
         pod_history: stores.pod_history.clone(),
@@ -317,6 +333,7 @@ pub(super) async fn start(
         images: stores.images.clone(),
         state: state.clone(),
         devices: devices.clone(),
+        pressure: stores.pressure.subscribe(),
         machine: stores.machine.clone(),
         metrics: stores.metrics.clone(),
     };
@@ -328,10 +345,11 @@ pub(super) async fn start(
     };
     let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
-    let wanted = stores.manager.reader();
-    let pods = devices::pod_resources(&wanted, &workers, &devices, &stores.metrics);
+    let desired = stores.manager.reader();
+    let pods = devices::pod_resources(&desired, &workers, &devices, &stores.metrics);
     devices::start(config, &devices, pods, tasks);
-    let loop_metrics = LoopMetrics::new(&stores.metrics, &wanted, &workers);
+    let loop_metrics = LoopMetrics::new(&stores.metrics, &desired, &workers);
+    let wanted = desired.clone();
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);
     let live = Live {
         workers: workers.clone(),
@@ -371,6 +389,18 @@ pub(super) async fn start(
     if let Some(writers) = writers {
         writers.start(config, &workers, &ready, tasks);
     }
+    let deps = Deps {
+        root: config.root_dir.clone(),
+        cgroup_v2: stores.machine.cgroup_v2,
+        reclaim: reclaim.clone(),
+        stats,
+        sources: ready.clone(),
+        pods: desired,
+        workers: workers.clone(),
+        events: stores.events,
+        pressure: stores.pressure,
+    };
+    eviction::start(config, deps, &stores.metrics, tasks);
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(ready, shutdown.clone()));
     }
@@ -395,29 +425,6 @@ pub(super) async fn start(
     Ok(workers)
 }
 
-/// Facts of the node, gathered once and outside any pod's path (P-43).
-fn node_facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
-    let there = config.root_dir.ancestors().find(|path| path.exists());
-    let storage = crate::host::filesystem_bytes(there.unwrap_or(&config.root_dir))
-        .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
-    let facts = NodeFacts::of(machine, storage, &config.node_ips);
-    Ok(cluster_node::reserve(facts, config))
-}
-
-/// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.
-async fn user_namespaces(
-    config: &KubeletConfig,
-    root: &KubeletRoot,
-) -> anyhow::Result<UserNamespaces> {
-    let space = super::user_ids::space(&config.user_namespaces)
-        .await
-        .context("create user namespace manager")?;
-    let root = root.clone();
-    let open = move || UserNamespaces::open(root, space);
-    let opened = tokio::task::spawn_blocking(open).await?;
-    opened.context("cannot tell which pods have user namespaces")
-}
-
 /// What the manager shares with other parts.
 struct Shared {
     node: Arc<NodeFacts>,
@@ -427,8 +434,20 @@ struct Shared {
     features: FeaturesReader,
     user_namespaces: UserNamespaces,
     devices: DeviceManager,
+    cgroups: ContainerManager,
     services: Services,
     runtime_classes: RuntimeClasses,
+}
+
+fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
+    let period = config.containers.cpu_cfs_quota_period.as_micros();
+    CpuEnforcement {
+        cfs_quota: config.containers.cpu_cfs_quota,
+        period_microseconds: i64::try_from(period).unwrap_or(100_000),
+        oom_group: stores.machine.cgroup_v2
+            && config.effective.single_process_oom_kill != Some(true),
+        no_swap: stores.machine.limits_swap && !config.limited_swap(),
+    }
 }
 
 fn runtime_manager(
@@ -437,7 +456,6 @@ fn runtime_manager(
     shared: Shared,
 ) -> KubeGenericRuntimeManager {
     let containers = &config.containers;
-    let period = containers.cpu_cfs_quota_period.as_micros();
     let logs = config.container_logs.pod_logs_dir.clone();
     KubeGenericRuntimeManager::new(kuberuntime::Deps {
         runtime: stores.runtime.clone(),
@@ -455,6 +473,7 @@ fn runtime_manager(
         volumes: shared.volumes,
         user_namespaces: shared.user_namespaces,
         devices: shared.devices,
+        cgroups: shared.cgroups,
         features: shared.features,
         services: shared.services,
         runtime_classes: shared.runtime_classes,
@@ -475,12 +494,7 @@ fn runtime_manager(
             cluster_dns: config.dns.cluster_dns.clone(),
             cluster_domain: config.dns.cluster_domain.clone(),
             seccomp_default: containers.seccomp_default,
-            cpu: CpuEnforcement {
-                cfs_quota: containers.cpu_cfs_quota,
-                period_microseconds: i64::try_from(period).unwrap_or(100_000),
-                oom_group: stores.machine.cgroup_v2
-                    && config.effective.single_process_oom_kill != Some(true),
-            },
+            cpu: cpu_enforcement(config, stores),
             node: shared.node,
             host_ips: shared.host_ips,
         },

@@ -21,6 +21,7 @@ use crate::{
     state::{
         events::{EventRecorder, ObjectRef},
         node_object::NodeObjectWriter,
+        node_pressure::NodePressureReader,
     },
 };
 use anyhow::Context as _;
@@ -46,6 +47,7 @@ pub(super) struct Parts {
     pub(super) images: ImageClient,
     pub(super) state: RuntimeStateReader,
     pub(super) devices: DeviceManager,
+    pub(super) pressure: NodePressureReader,
     pub(super) machine: host::Machine,
     pub(super) metrics: Metrics,
 }
@@ -88,6 +90,7 @@ pub(super) async fn start(
         events: parts.events,
         runtime,
         state: parts.state,
+        pressure: parts.pressure,
         own_ip: own_address,
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))

@@ -34,9 +34,10 @@ pub(super) async fn open(
         return Ok(None);
     }
     let name = config.node_name.clone();
-    let addresses = match config.node_ips.is_empty() {
-        true => own_address().into_iter().collect(),
-        false => config.node_ips.clone(),
+    let addresses = if config.node_ips.is_empty() {
+        own_address().into_iter().collect()
+    } else {
+        config.node_ips.clone()
     };
     let read = move || -> anyhow::Result<_> {
         let authorities = server.auth.client_ca_file.as_deref();

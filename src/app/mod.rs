@@ -11,9 +11,11 @@
 
 mod build;
 mod certificates;
+mod cgroups;
 mod cluster_node;
 mod cluster_pods;
 mod devices;
+mod eviction;
 mod store_metrics;
 mod images;
 mod introspect;
@@ -22,7 +24,6 @@ mod memory;
 mod node;
 mod process_metrics;
 mod probes;
-mod image_gc;
 mod https;
 mod service;
 mod sources;
@@ -153,6 +154,13 @@ impl App {
         Self { periods, ..self }
     }
 
+    /// The same app, which makes cgroups as plain directories below this one; tests see there what it makes.
+    #[must_use]
+    pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
+        self.stores.cgroup_dir = Some(directory);
+        self
+    }
+
     /// The same app, which changes this log when it is told to.
     #[must_use]
     pub fn with_log(self, log: LogControl) -> Self {
@@ -237,7 +245,14 @@ impl App {
         };
         let state_store = self.stores.state_store.clone();
         // Before it starts its tasks it may be cut short anywhere.
-        let started = build::start(&self.config, self.periods, self.stores, &info, &mut tasks);
+        let started = build::start(
+            &self.config,
+            self.periods,
+            self.stores,
+            self.stats,
+            &info,
+            &mut tasks,
+        );
         let started = tokio::select! {
             workers = started => Ok(workers?),
             why = &mut asked => Err(why),

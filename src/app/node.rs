@@ -1,6 +1,11 @@
 //! What the process asks of the node before it starts.
 
-use crate::{config::KubeletConfig, host::Machine};
+use super::cluster_node;
+use crate::{
+    config::KubeletConfig,
+    host::{self, Machine},
+    resources::NodeFacts,
+};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
@@ -111,6 +116,15 @@ fn raised(maximum: Option<u64>, wanted: u64) -> Rlimit {
         current: Some(wanted),
         maximum: maximum.map(|most| most.max(wanted)),
     }
+}
+
+/// Facts of the node, gathered once and outside any pod's path (P-43).
+pub(super) fn facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
+    let there = config.root_dir.ancestors().find(|path| path.exists());
+    let storage = host::filesystem_bytes(there.unwrap_or(&config.root_dir))
+        .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
+    let facts = NodeFacts::of(machine, storage, &config.node_ips);
+    Ok(cluster_node::reserve(facts, config))
 }
 
 #[cfg(test)]

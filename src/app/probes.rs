@@ -24,9 +24,10 @@ pub(super) fn container_view(
         let phase = statuses.get(uid).and_then(|status| status.phase.clone());
         View {
             container: runtime_status.newest(name).cloned(),
-            pod_ip: match host_network {
-                true => Some(node_ip.clone()),
-                false => runtime_status.ips().first().cloned(),
+            pod_ip: if host_network {
+                Some(node_ip.clone())
+            } else {
+                runtime_status.ips().first().cloned()
             },
             pod_terminal: matches!(phase.as_deref(), Some("Failed" | "Succeeded")),
             deleting: pod.is_some_and(|pod| pod.is_being_deleted()),

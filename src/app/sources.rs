@@ -49,6 +49,7 @@ pub(super) fn config(config: &KubeletConfig, stores: &Stores) -> pod_config::Con
             cache: stores.cache.clone(),
             node: stores.node_object.reader(),
         }),
+        cache: stores.cache.clone(),
     }
 }
 

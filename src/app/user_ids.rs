@@ -2,7 +2,9 @@
 //! all that the node's own users are not expected in.
 
 use crate::{
-    config::UserNamespacesConfig, runtime::kuberuntime::generate::user_namespaces::ranges::IdSpace,
+    config::{KubeletConfig, UserNamespacesConfig},
+    runtime::kuberuntime::generate::user_namespaces::{UserNamespaces, ranges::IdSpace},
+    volumes::KubeletRoot,
 };
 use anyhow::{Context as _, bail, ensure};
 use std::{
@@ -24,7 +26,7 @@ type Ids = (u32, u32);
 
 /// The ids that pods' ranges are cut from. Where the user exists, it must have some: the service that
 /// would tell may be down, and guessing could give pods ids that are somebody else's.
-pub(super) async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
+async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
     let assigned = assigned(Path::new("/etc"), tool_on_path()).await;
     let ids = assigned.context("kubelet mappings")?;
     let whole = || IdSpace::whole(config.ids_per_pod);
@@ -129,6 +131,20 @@ fn ids_in_file(text: &str, uid: &str) -> anyhow::Result<Option<Ids>> {
 
 fn parse_ids(first: &str, count: &str) -> anyhow::Result<Ids> {
     Ok((first.parse()?, count.parse()?))
+}
+
+/// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.
+pub(super) async fn namespaces(
+    config: &KubeletConfig,
+    root: &KubeletRoot,
+) -> anyhow::Result<UserNamespaces> {
+    let space = space(&config.user_namespaces)
+        .await
+        .context("create user namespace manager")?;
+    let root = root.clone();
+    let open = move || UserNamespaces::open(root, space);
+    let opened = tokio::task::spawn_blocking(open).await?;
+    opened.context("cannot tell which pods have user namespaces")
 }
 
 #[cfg(test)]

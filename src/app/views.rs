@@ -9,8 +9,8 @@ use crate::{
     server::explain::{Overview, row},
     server::{
         Checkpoints, ExplainQuery, Explanations, HttpMetrics, Known, LogParts, LogReaders,
-        NewsView, PodLists, PodsView, Process, Recorded, Scrapes, StatsViews, StreamMetrics,
-        StreamParts, Streams, Views,
+        NewsView, NodeLogs, PodLists, PodsView, Process, Recorded, Scrapes, StatsViews,
+        StreamMetrics, StreamParts, Streams, Views,
     },
 };
 use futures::future::BoxFuture;
@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Where the node's programs log.
 const NODE_LOGS: &str = "/var/log";
+/// Reads the journal of the node's services.
+const JOURNALCTL: &str = "journalctl";
 
 /// How long after the kubelet's start requests for pods wait until these are known.
 const BEGINNING: Duration = Duration::from_secs(3);
@@ -103,7 +105,7 @@ pub(super) fn of(
         events: stores.events.clone(),
         node_name: node_name.into(),
         process,
-        node_logs: NODE_LOGS.into(),
+        node_logs: node_logs(config),
         posted: stores.posted.clone(),
         checkpoints: Checkpoints {
             directory: Arc::new(config.root_dir.join("checkpoints")),
@@ -207,5 +209,14 @@ impl PodReporter {
                     .is_none_or(|uid| *uid == *pod.uid().as_str())
         })?;
         Some(self.live.get()?.explain(&pod, status.as_deref()))
+    }
+}
+
+fn node_logs(config: &KubeletConfig) -> NodeLogs {
+    let files = NodeLogs::of(NODE_LOGS);
+    if config.effective.enable_system_log_query == Some(true) {
+        files.with_journal(JOURNALCTL)
+    } else {
+        files
     }
 }

@@ -196,9 +196,10 @@ fn message(payload: &(dyn Any + Send)) -> String {
     let (kept, rest) = formatted.split_at(known.map_or(0, |known| known.len()));
     let end = rest.find(['"', '`', '\'', ':', '\n']).unwrap_or(rest.len());
     let shown = rest.get(..end).unwrap_or_default();
-    match end < rest.len() {
-        true => format!("{kept}{}…", shown),
-        false => format!("{kept}{shown}"),
+    if end < rest.len() {
+        format!("{kept}{}…", shown)
+    } else {
+        format!("{kept}{shown}")
     }
 }
 

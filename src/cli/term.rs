@@ -66,14 +66,13 @@ pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Resu
     };
     let mut out = String::with_capacity(text.len() + 1);
     for c in text.chars() {
-        match c == '\n' || is_printable(c) {
-            true => out.push(c),
+        if c == '\n' || is_printable(c) {
+            out.push(c)
+        } else {
             // Within a string: everything around strings is printable.
-            false => {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    // A string may hold any character.
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // A string may hold any character.
+                let _ = write!(out, "\\u{unit:04x}");
             }
         }
     }

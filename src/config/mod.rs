@@ -20,6 +20,7 @@
 //!            KubeletConfig
 //! ```
 
+mod cgroups;
 mod defaults;
 pub mod document;
 mod feature_gates;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::HostFacts;
-use super::defaults;
 use super::document::{Node, Origin, Problem, Problems, Value, decode};
 use super::feature_gates;
 use super::flags::Flags;
@@ -18,6 +17,7 @@ use super::server;
 use super::supported::unsupported;
 use super::validate::validate;
 use super::values::{count, some_text, time};
+use super::{cgroups, defaults};
 use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
@@ -82,6 +82,10 @@ pub fn resolve(
         images: images(&effective, flags),
         image_gc: image_gc(&effective),
         containers: containers(&effective, flags),
+        cgroups: cgroups::cgroups(&effective, |gate| {
+            let gates = effective.feature_gates.as_ref();
+            gates.and_then(|gates| gates.get(gate)) == Some(&true)
+        }),
         user_namespaces: user_namespaces(&effective),
         container_logs: container_logs(&effective),
         dns: dns(&effective),
@@ -92,7 +96,7 @@ pub fn resolve(
         feature_gates: effective.feature_gates.clone().unwrap_or_default(),
         logging: logging(&effective),
         tracing: effective.tracing.as_ref().map(tracing),
-        unsupported: unsupported(&given, &effective, &all_defaults, flags),
+        unsupported: unsupported(&effective, &all_defaults, flags),
         warnings: warnings(&effective, flags),
         effective,
         flags_shown: redacted::flags(flags, &configuration),
@@ -143,9 +147,10 @@ fn flag_problem(flag: &'static str, message: String) -> Problem {
 pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems> {
     let mut problems = Vec::new();
     let name = node_name(flags, facts, &mut problems);
-    match problems.is_empty() {
-        true => Ok(name),
-        false => Err(Problems(problems)),
+    if problems.is_empty() {
+        Ok(name)
+    } else {
+        Err(Problems(problems))
     }
 }
 
@@ -230,9 +235,12 @@ fn static_pods(config: &KubeletConfiguration) -> StaticPodSources {
 }
 
 fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
-    let with_scheme = |endpoint: String| match endpoint.starts_with('/') {
-        true => format!("unix://{endpoint}"),
-        false => endpoint,
+    let with_scheme = |endpoint: String| {
+        if endpoint.starts_with('/') {
+            format!("unix://{endpoint}")
+        } else {
+            endpoint
+        }
     };
     let endpoint = with_scheme(some_text(&config.container_runtime_endpoint).unwrap_or_default());
     let image_endpoint = some_text(&config.image_service_endpoint).map(with_scheme);

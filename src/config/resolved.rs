@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::cgroups::CgroupsConfig;
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
 use crate::base::SecretUrl;
@@ -53,6 +54,8 @@ pub struct KubeletConfig {
     pub image_gc: ImageGcPolicy,
     /// Containers.
     pub containers: ContainersConfig,
+    /// The node's cgroups.
+    pub cgroups: CgroupsConfig,
     /// User namespaces of pods.
     pub user_namespaces: UserNamespacesConfig,
     /// Container log files.
@@ -264,6 +267,13 @@ pub struct DnsConfig {
 }
 
 impl KubeletConfig {
+    /// Whether pods may swap by their requests (`memorySwap`); else they may not at all.
+    pub fn limited_swap(&self) -> bool {
+        let swap = self.effective.memory_swap.as_ref();
+        let behaviour = swap.and_then(|swap| swap.swap_behavior.as_deref());
+        behaviour == Some("LimitedSwap")
+    }
+
     /// Whether a gate was switched on explicitly.
     pub fn gate_enabled(&self, name: &str) -> bool {
         self.feature_gates.get(name).copied().unwrap_or(false)

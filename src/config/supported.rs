@@ -40,6 +40,7 @@ const SUPPORTED: &[&str] = &[
     "runtimeRequestTimeout",
     "enableDebuggingHandlers",
     "enableSystemLogHandler",
+    "enableSystemLogQuery",
     "enableProfilingHandler",
     "enableDebugFlagsHandler",
     "rotateCertificates",
@@ -52,6 +53,13 @@ const SUPPORTED: &[&str] = &[
     "maxParallelImagePulls",
     "imageMinimumGCAge",
     "imageMaximumGCAge",
+    "evictionHard",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "evictionPressureTransitionPeriod",
+    "evictionMaxPodGracePeriod",
+    "evictionMinimumReclaim",
+    "mergeDefaultEvictionSettings",
     "imageGCHighThresholdPercent",
     "imageGCLowThresholdPercent",
     "imagePullCredentialsVerificationPolicy",
@@ -70,8 +78,16 @@ const SUPPORTED: &[&str] = &[
     "failCgroupV1",
     "logging",
     "tracing",
-    // Reported with the values given, below and as a warning.
     "cgroupsPerQOS",
+    "cgroupRoot",
+    "enforceNodeAllocatable",
+    "systemReserved",
+    "systemReservedCgroup",
+    "kubeReserved",
+    "kubeReservedCgroup",
+    "podPidsLimit",
+    "qosReserved",
+    // Reported with the values given, as a warning.
     "featureGates",
     "volumeStatsAggPeriod",
 ];
@@ -91,15 +107,12 @@ const SUPPORTED_IN_CLUSTERS: &[&str] = &[
     "eventBurst",
     "maxPods",
     "podsPerCore",
-    "systemReserved",
-    "kubeReserved",
 ];
 
 /// The settings given that have no effect yet: fields by name, flags with their dashes.
 ///
-/// `given` is the configuration before defaults; `effective` after; `defaults` is all defaults.
+/// `effective` is the configuration after defaults; `defaults` is all defaults.
 pub(super) fn unsupported(
-    given: &KubeletConfiguration,
     effective: &KubeletConfiguration,
     defaults: &KubeletConfiguration,
     flags: &Flags,
@@ -122,10 +135,6 @@ pub(super) fn unsupported(
         })
         .map(|(name, _)| name)
         .collect();
-    // On by default upstream and quiet here, unless someone asks for it by name.
-    if given.cgroups_per_qos == Some(true) {
-        names.push("cgroupsPerQOS".to_owned());
-    }
     let standalone = flags.kubeconfig.is_none();
     let process_flags = [
         ("--node-labels", standalone && !flags.node_labels.is_empty()),

@@ -336,8 +336,6 @@ syncFrequency: 30s
             "--cloud-provider",
             "--node-labels",
             "cgroupDriver",
-            "cgroupsPerQOS",
-            "evictionHard",
             "maxPods",
         ]
     );
@@ -345,12 +343,12 @@ syncFrequency: 30s
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
     assert_eq!(
         resolved(&in_cluster, &[file]).unwrap().unsupported,
-        ["cgroupDriver", "cgroupsPerQOS", "evictionHard"]
+        ["cgroupDriver"]
     );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
     assert_eq!(
         resolved(&[], &[off]).unwrap().unsupported,
-        ["enforceNodeAllocatable"]
+        Vec::<String>::new()
     );
     let effective = resolved(&[], &["singleProcessOOMKill: true\n"]).unwrap();
     assert_eq!(effective.unsupported, Vec::<String>::new());

@@ -169,9 +169,10 @@ impl CriError {
 
     /// The call had reached the runtime when the runtime, or the way to it, went away.
     fn broken_off(rpc: Rpc, message: String) -> CriError {
-        match rpc.mutates() {
-            true => CriError::outcome_unknown(rpc, Code::Unavailable, message),
-            false => CriError::unavailable(rpc, message),
+        if rpc.mutates() {
+            CriError::outcome_unknown(rpc, Code::Unavailable, message)
+        } else {
+            CriError::unavailable(rpc, message)
         }
     }
 

@@ -64,9 +64,10 @@ impl ImageClient {
             sandbox_config,
         };
         let reply = finish(rpc, Box::pin(self.raw().pull_image(request)).await)?;
-        match reply.image_ref.is_empty() {
-            false => Ok(reply.image_ref),
-            true => Err(CriError::invalid(rpc, "image_ref is empty")),
+        if reply.image_ref.is_empty() {
+            Err(CriError::invalid(rpc, "image_ref is empty"))
+        } else {
+            Ok(reply.image_ref)
         }
     }
 

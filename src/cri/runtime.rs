@@ -316,9 +316,10 @@ impl RuntimeClient {
         timeout: Duration,
     ) -> Result<ExecOutput, CriError> {
         let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
-        let deadline = match timeout.is_zero() {
-            true => None,
-            false => Some(self.connection.request_timeout().saturating_add(timeout)),
+        let deadline = if timeout.is_zero() {
+            None
+        } else {
+            Some(self.connection.request_timeout().saturating_add(timeout))
         };
         let message = ExecSyncRequest {
             container_id: id.to_owned(),
@@ -340,8 +341,9 @@ impl RuntimeClient {
 
 /// An id that a reply must have.
 pub(super) fn named(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
-    match id.is_empty() {
-        false => Ok(id),
-        true => Err(CriError::invalid(rpc, format!("{field} is empty"))),
+    if id.is_empty() {
+        Err(CriError::invalid(rpc, format!("{field} is empty")))
+    } else {
+        Ok(id)
     }
 }

@@ -32,9 +32,10 @@ pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown>
     let root = root.canonicalize()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(&root, flags, Mode::empty())?;
-    let inside = match path.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => path,
+    let inside = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
     };
     let opened = match open_beneath(&top, inside, ResolveFlags::BENEATH) {
         // Some link on the way is absolute or leads out. Where it ends is looked up by path and opened
@@ -43,9 +44,10 @@ pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown>
             let real = root.join(inside).canonicalize()?;
             let within = real.strip_prefix(&root).map(Path::to_path_buf);
             let within: PathBuf = within.map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
-            let within = match within.as_os_str().is_empty() {
-                true => Path::new(".").to_path_buf(),
-                false => within,
+            let within = if within.as_os_str().is_empty() {
+                Path::new(".").to_path_buf()
+            } else {
+                within
             };
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
             open_beneath(&top, &within, resolve)?

@@ -9,6 +9,8 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// CPUs that are online.
     pub cpus: u32,
+    /// Those as the kernel lists them, such as `0-3,8`.
+    pub online_cpus: String,
     /// The kernel's host name.
     pub hostname: String,
     /// Random id of this boot; empty when the kernel does not tell.
@@ -19,6 +21,8 @@ pub struct Machine {
     pub thermal_paths: Vec<String>,
     /// The cgroup hierarchy is version 2 only.
     pub cgroup_v2: bool,
+    /// Version 2 of cgroups counts swap and can limit it.
+    pub limits_swap: bool,
     /// Memory can be swapped out.
     pub swap_on: bool,
     /// The kernel's release, `6.1.0-13-amd64`.
@@ -37,7 +41,8 @@ impl Machine {
         let memory_bytes =
             parse_mem_total(&meminfo).context("/proc/meminfo has no readable MemTotal")?;
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let online = parse_cpu_list(&text("/sys/devices/system/cpu/online")).unwrap_or_default();
+        let online_cpus = text("/sys/devices/system/cpu/online").trim().to_owned();
+        let online = parse_cpu_list(&online_cpus).unwrap_or_default();
         let cpus = match online.len() {
             0 => std::thread::available_parallelism()
                 .context("cannot count CPUs")?
@@ -49,6 +54,7 @@ impl Machine {
         Ok(Self {
             memory_bytes,
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            online_cpus,
             hostname: rustix::system::uname()
                 .nodename()
                 .to_string_lossy()
@@ -61,6 +67,7 @@ impl Machine {
                 .filter(|path| Path::new(path).exists())
                 .collect(),
             cgroup_v2: is_cgroup_v2(Path::new("/sys/fs/cgroup")),
+            limits_swap: limits_swap(Path::new("/sys/fs/cgroup")),
             swap_on: has_swap(&text("/proc/swaps")),
             kernel_release: rustix::system::uname()
                 .release()
@@ -71,6 +78,13 @@ impl Machine {
             selinux: is_selinux(Path::new("/sys/fs/selinux")),
         })
     }
+}
+
+/// The root cgroup has no limits; in a cgroup namespace it is another one, and has.
+fn limits_swap(root: &Path) -> bool {
+    let below = fs::read_dir(root).into_iter().flatten().flatten();
+    let mut all = std::iter::once(root.to_path_buf()).chain(below.map(|entry| entry.path()));
+    is_cgroup_v2(root) && all.any(|path| path.join("memory.swap.max").exists())
 }
 
 /// Whether `/proc/swaps` names a device; the first line is a heading.

@@ -98,9 +98,10 @@ pub fn parse_own_cgroup(text: &str, v2: bool) -> Option<String> {
     let line = |line: &str| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
-        let ours = match v2 {
-            true => controllers.is_empty(),
-            false => controllers.split(',').any(|name| name == "memory"),
+        let ours = if v2 {
+            controllers.is_empty()
+        } else {
+            controllers.split(',').any(|name| name == "memory")
         };
         (ours && path.starts_with('/')).then(|| path.to_owned())
     };

@@ -134,8 +134,9 @@ pub(super) fn open_beneath(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, 
 /// For kernels without openat2: at least the file system must be the same.
 fn open_same_device(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let child = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-    match rustix::fs::fstat(&child)?.st_dev == rustix::fs::fstat(dir)?.st_dev {
-        true => Ok(child),
-        false => Err(Errno::XDEV),
+    if rustix::fs::fstat(&child)?.st_dev == rustix::fs::fstat(dir)?.st_dev {
+        Ok(child)
+    } else {
+        Err(Errno::XDEV)
     }
 }

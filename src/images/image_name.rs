@@ -42,28 +42,31 @@ impl ImageName {
     /// neither tag nor digest. The default registry is not added; that is the runtime's to choose.
     pub fn complete(&self, image: &str) -> String {
         let complete = !self.digest.is_empty() || image.ends_with(&format!(":{}", self.tag));
-        match complete {
-            true => image.to_owned(),
-            false => format!("{image}:{}", self.tag),
+        if complete {
+            image.to_owned()
+        } else {
+            format!("{image}:{}", self.tag)
         }
     }
 
     /// The reference in full, as runtimes name images: by its digest, or else by its tag.
     pub fn full(&self) -> String {
-        match self.digest.is_empty() {
-            true => format!("{}:{}", self.repo, self.tag),
-            false => format!("{}@{}", self.repo, self.digest),
+        if self.digest.is_empty() {
+            format!("{}:{}", self.repo, self.tag)
+        } else {
+            format!("{}@{}", self.repo, self.digest)
         }
     }
 
     /// The reference as it was written, without its tag and digest; `None` if it cannot be read.
     pub fn without_tag_and_digest(image: &str) -> Option<String> {
         let name = ImageName::parse(image).ok()?;
-        let rest = match name.digest.is_empty() {
-            true => image,
-            false => image
+        let rest = if name.digest.is_empty() {
+            image
+        } else {
+            image
                 .strip_suffix(name.digest.as_str())?
-                .strip_suffix('@')?,
+                .strip_suffix('@')?
         };
         // The last part of a path cannot have a port.
         let tag = rest
@@ -149,9 +152,10 @@ fn split_domain(image: &str) -> (&str, String) {
         LEGACY_DEFAULT_DOMAIN => DEFAULT_DOMAIN,
         other => other,
     };
-    let remainder = match domain == DEFAULT_DOMAIN && !remainder.contains('/') {
-        true => format!("{OFFICIAL}/{remainder}"),
-        false => remainder.to_owned(),
+    let remainder = if domain == DEFAULT_DOMAIN && !remainder.contains('/') {
+        format!("{OFFICIAL}/{remainder}")
+    } else {
+        remainder.to_owned()
     };
     (domain, remainder)
 }

@@ -90,9 +90,10 @@ struct Lanes {
 
 impl Puller {
     pub(super) fn new(images: ImageClient, config: &PullConfig, records: PullRecords) -> Puller {
-        let at_once = match config.serialize {
-            true => 1,
-            false => config.max_parallel.unwrap_or(PARALLEL).max(1),
+        let at_once = if config.serialize {
+            1
+        } else {
+            config.max_parallel.unwrap_or(PARALLEL).max(1)
         };
         let lane = || Arc::new(Semaphore::new(at_once as usize));
         Puller {
@@ -112,9 +113,10 @@ impl Puller {
     pub(super) async fn pull(&self, order: PullOrder<'_>) -> Result<Pulled, String> {
         let key = (order.image.to_owned(), order.credentials.clone());
         let begin = || {
-            let lane = match order.present {
-                true => self.lanes.refresh.clone(),
-                false => self.lanes.download.clone(),
+            let lane = if order.present {
+                self.lanes.refresh.clone()
+            } else {
+                self.lanes.download.clone()
             };
             let pull = Pull {
                 images: self.images.clone(),

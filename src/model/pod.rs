@@ -19,6 +19,9 @@ pub fn parse_restart_period(text: &str) -> Option<Duration> {
     RESTART_PERIODS.contains(&period).then_some(period)
 }
 
+/// From this priority on pods are the system's.
+const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
 /// Whether an init container is a sidecar (`restartPolicy: Always`).
 pub fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")
@@ -115,6 +118,8 @@ pub trait PodExt {
     fn is_static(&self) -> bool;
     /// The API server's copy of a static pod.
     fn is_mirror(&self) -> bool;
+    /// Static, or of a priority that only the system has: it is not evicted, and others make room for it.
+    fn is_critical(&self) -> bool;
     /// `terminationGracePeriodSeconds`, default 30 s.
     fn termination_grace_seconds(&self) -> i64;
     /// `deletionTimestamp` is set.
@@ -203,6 +208,11 @@ impl PodExt for Pod {
 
     fn is_mirror(&self) -> bool {
         self.annotation(keys::CONFIG_MIRROR).is_some()
+    }
+
+    fn is_critical(&self) -> bool {
+        let priority = self.spec().and_then(|spec| spec.priority);
+        self.is_static() || self.is_mirror() || priority.unwrap_or(0) >= SYSTEM_CRITICAL_PRIORITY
     }
 
     fn termination_grace_seconds(&self) -> i64 {

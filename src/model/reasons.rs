@@ -75,6 +75,8 @@ pub mod event {
     pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
     /// A sandbox is replaced.
     pub const SANDBOX_CHANGED: &str = "SandboxChanged";
+    /// The cgroup of a pod could not be made or limited.
+    pub const FAILED_CREATE_POD_CONTAINER: &str = "FailedCreatePodContainer";
     /// RunPodSandbox failed.
     pub const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
     /// PodSandboxStatus failed right after creation.
@@ -111,4 +113,6 @@ pub mod event {
     pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
     /// A pod outlived its deadline.
     pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+    /// The node needed what the pod used; also `status.reason`.
+    pub const EVICTED: &str = "Evicted";
 }

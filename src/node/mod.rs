@@ -9,3 +9,5 @@ pub mod runtime_facts;
 pub mod node_manager;
 pub mod lease;
 pub mod event_sink;
+pub mod reclaim;
+pub mod eviction;

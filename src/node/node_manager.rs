@@ -15,6 +15,7 @@ use crate::{
     state::device_capacity::DeviceCapacity,
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObjectWriter,
+    state::node_pressure::NodePressureReader,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
@@ -47,6 +48,8 @@ pub struct Deps {
     pub state: RuntimeStateReader,
     /// Devices of plugins.
     pub devices: DeviceCapacity,
+    /// What the node is short of.
+    pub pressure: NodePressureReader,
     /// The address of the default route.
     pub own_ip: fn() -> Option<IpAddr>,
     /// Whether a volume of an earlier kubelet's plugins may be mounted. Blocking.
@@ -136,6 +139,7 @@ impl NodeManager {
                 Ok(()) = self.deps.devices.changed(), if !rests => {
                     self.devices_rest = Instant::now() + DEVICES_REST;
                 }
+                Ok(()) = self.deps.pressure.changed() => {}
                 () = sleep_until(wake) => {}
             }
         }
@@ -340,6 +344,7 @@ impl NodeManager {
                 own_ip: (self.deps.own_ip)(),
                 volumes_mounted,
                 problems: &problems,
+                pressure: *self.deps.pressure.borrow_and_update(),
                 now: Timestamp::now(),
             },
         )

@@ -41,9 +41,10 @@ pub fn field_ref_value(
             .map_err(|e| FieldRefError::Divisor(wanted.resource.clone(), e))?,
         None => Quantity::ZERO,
     };
-    let divisor = match divisor.is_zero() {
-        true => Quantity::from_units(1),
-        false => divisor,
+    let divisor = if divisor.is_zero() {
+        Quantity::from_units(1)
+    } else {
+        divisor
     };
     let resources: Resources = requests::of_container(target)?;
     let unknown = || FieldRefError::Resource(wanted.resource.clone());

@@ -21,6 +21,8 @@ pub struct CpuEnforcement {
     /// Kill all processes of a container together when memory runs out: cgroup v2 and not
     /// `singleProcessOOMKill`.
     pub oom_group: bool,
+    /// Containers get no swap: cgroup v2 that counts it and not `LimitedSwap`.
+    pub no_swap: bool,
 }
 
 impl Default for CpuEnforcement {
@@ -29,6 +31,7 @@ impl Default for CpuEnforcement {
             cfs_quota: true,
             period_microseconds: 100_000,
             oom_group: false,
+            no_swap: false,
         }
     }
 }
@@ -89,6 +92,10 @@ pub fn container_resources(
     let mut resources = base(own.request(CPU), limit(CPU), limit(MEMORY), cpu);
     resources.oom_score_adj = qos::oom_score_adj(pod, container, node.memory_capacity_bytes)?;
     resources.hugepage_limits = hugepage_limits(&own.limits, &node.hugepage_sizes);
+    if cpu.no_swap {
+        let none = ("memory.swap.max".to_string(), "0".to_string());
+        resources.unified.extend([none]);
+    }
     Ok(resources)
 }
 
@@ -163,7 +170,7 @@ fn hugepage_limits(limits: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
 }
 
 /// A page size as the hugetlb cgroup files spell it: `64KB`, `2MB`, `1GB`.
-fn page_size_name(bytes: u64) -> String {
+pub(super) fn page_size_name(bytes: u64) -> String {
     let units = [("GB", 30), ("MB", 20), ("KB", 10)];
     units
         .into_iter()

@@ -1,13 +1,13 @@
-//! How much: requests and limits, quality of service, and what the runtime is told.
+//! How much: requests and limits, quality of service, what the runtime is told, and the node's cgroups.
 //!
 //! * Owns: the sums over a pod, [`QosClass`], shares, quotas, oom scores, huge pages,
-//!   and the node's facts they are measured against. All of it is pure.
-//! * Woken by nothing; publishes nothing.
+//!   and the node's facts they are measured against, all of it pure; in [`cm`] the cgroups.
+//! * Woken by: see [`cm`]; nothing else wakes or publishes anything.
 //! * Must never read the machine: [`NodeFacts`] are handed in.
-//! * Answers to upstream's `pkg/kubelet/qos`, the arithmetic of `pkg/kubelet/cm` and
-//!   `kuberuntime_container_linux.go`.
+//! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm` and `kuberuntime_container_linux.go`.
 
 pub mod devices;
+pub mod cm;
 mod field_ref;
 mod linux;
 mod node;

@@ -185,9 +185,10 @@ pub fn pod_memory_bound(pod: &Pod) -> Result<Option<i64>, BadAmount> {
             bounded &= limit.is_some_and(Quantity::is_positive);
         }
     }
-    Ok(match bounded {
-        true => of_pod::<Quantity>(pod)?.limit(MEMORY).map(Quantity::value),
-        false => None,
+    Ok(if bounded {
+        of_pod::<Quantity>(pod)?.limit(MEMORY).map(Quantity::value)
+    } else {
+        None
     })
 }
 

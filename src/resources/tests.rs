@@ -221,6 +221,7 @@ fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
     let settings = CpuEnforcement {
         cfs_quota: false,
         oom_group: true,
+        no_swap: true,
         ..CpuEnforcement::default()
     };
     let told = container_resources(&pod, container, &node(), &settings).unwrap();
@@ -228,6 +229,9 @@ fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
     assert_eq!((told.cpu_quota, told.cpu_period), (0, 0));
     assert_eq!(told.memory_limit_in_bytes, 1 << 30);
     assert_eq!(told.unified["memory.oom.group"], "1");
+    assert_eq!(told.unified["memory.swap.max"], "0");
+    let sandbox = sandbox_resources(&pod, &settings).unwrap();
+    assert!(!sandbox.unified.contains_key("memory.swap.max"));
 }
 
 #[test]

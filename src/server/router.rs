@@ -5,11 +5,12 @@ use super::{
     container_logs::LogReaders,
     cross_site, events,
     explanations::Explanations,
-    files, gzip,
+    gzip,
     health::HealthChecks,
     layers::{ResponseFuture, RoutedRequest},
     legacy_stats,
     metrics::HttpMetrics,
+    node_logs::NodeLogs,
     pods::{PodLists, machine},
     posted,
     process::Process,
@@ -26,7 +27,6 @@ use jiff::Timestamp;
 use std::{
     convert::Infallible,
     future::ready,
-    path::PathBuf,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -66,8 +66,8 @@ pub struct Views {
     pub checkpoints: Checkpoints,
     /// `/spec/`.
     pub machine: Arc<Machine>,
-    /// The directory of `/logs/`.
-    pub node_logs: PathBuf,
+    /// `/logs/`.
+    pub node_logs: NodeLogs,
 }
 
 /// What the routers of all ports share.
@@ -211,8 +211,8 @@ impl Views {
                 let only_head = request.method() == hyper::Method::HEAD;
                 profile::cpu((!only_head).then_some(seconds), stopping).await
             }
-            Route::NodeLogs(path) => {
-                files::serve(self.node_logs.clone(), path, request.headers()).await
+            Route::NodeLogs(path, query) => {
+                self.node_logs.serve(path, query, request.headers()).await
             }
             Route::ContainerLogs(name, query) => self.logs.answer(&name, &query, stopping).await,
             Route::Exec(name, command, streams) => {

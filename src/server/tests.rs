@@ -127,7 +127,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         process: process(),
         streams: streams(),
         logs: logs(),
-        node_logs: "/nonexistent".into(),
+        node_logs: NodeLogs::of("/nonexistent"),
         posted: None,
         checkpoints: Checkpoints {
             directory: Arc::new("/nonexistent".into()),

@@ -5,6 +5,7 @@
 pub mod device_capacity;
 pub mod events;
 pub mod node_object;
+pub mod node_pressure;
 pub mod pod_history;
 pub mod pod_state_store;
 pub mod pod_cache;

@@ -30,9 +30,10 @@ pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpE
         Check::CharDevice => found.is_char_device(),
         Check::BlockDevice => found.is_block_device(),
     };
-    match matches {
-        true => Ok(place.to_path_buf()),
-        false => Err(not_expected(path, check)),
+    if matches {
+        Ok(place.to_path_buf())
+    } else {
+        Err(not_expected(path, check))
     }
 }
 

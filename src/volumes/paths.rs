@@ -15,9 +15,10 @@ pub struct UnsafeName(pub String);
 /// Returns the name if it is exactly one ordinary path component.
 pub fn component(name: &str) -> Result<&str, UnsafeName> {
     let fine = !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0']);
-    match fine {
-        true => Ok(name),
-        false => Err(UnsafeName(name.chars().take(64).collect())),
+    if fine {
+        Ok(name)
+    } else {
+        Err(UnsafeName(name.chars().take(64).collect()))
     }
 }
 

@@ -67,9 +67,10 @@ pub(super) fn set_up(
             .create(parent)
             .map_err(io_error("make directory", parent))?;
     }
-    match is_directory {
-        true => fs::create_dir(target),
-        false => fs::File::create_new(target).map(drop),
+    if is_directory {
+        fs::create_dir(target)
+    } else {
+        fs::File::create_new(target).map(drop)
     }
     .map_err(io_error("make", target))?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", part.as_raw_fd()));
@@ -145,9 +146,10 @@ fn open_within(volume: &Path, root: BorrowedFd<'_>, path: &Path) -> Result<Owned
     };
     let (base, real) = (resolved(volume)?, resolved(&volume.join(path))?);
     let within = real.strip_prefix(base).map_err(|_| Errno::XDEV)?;
-    let within = match within.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => within,
+    let within = if within.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        within
     };
     open_beneath(root, within, ResolveFlags::NO_SYMLINKS)
 }

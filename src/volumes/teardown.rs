@@ -71,9 +71,10 @@ fn unmount_ours(pod: &PodDir, ours: &[PathBuf], mounter: &dyn Mounter) -> Result
             .unmount(&mount.mount_point)
             .map_err(io_error("unmount", &mount.mount_point))?;
     }
-    match below.is_empty() {
-        true => Ok(()),
-        false => refuse_mounts(pod, mounter),
+    if below.is_empty() {
+        Ok(())
+    } else {
+        refuse_mounts(pod, mounter)
     }
 }
 

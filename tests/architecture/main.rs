@@ -28,13 +28,13 @@ const AREAS: Areas = &[
     ("host", &[]),
     ("cri", &[]),
     ("apiserver", &[]),
-    ("state", &["device_capacity", "events", "node_object", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
+    ("state", &["device_capacity", "events", "node_object", "node_pressure", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
     ("resources", &[]),
     ("images", &[]),
     ("volumes", &[]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),
     ("pods", &["pleg", "prober", "status", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop"]),
-    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink"]),
+    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "reclaim", "eviction"]),
     ("server", &[]),
     ("config", &[]),
     ("app", &[]),
@@ -42,7 +42,7 @@ const AREAS: Areas = &[
 ];
 
 /// Uses of one area by another.
-const MAX_ARROWS: usize = 88;
+const MAX_ARROWS: usize = 92;
 const MAX_LINES: usize = 500;
 
 /// What a file that says `Pure` in its header does not do.

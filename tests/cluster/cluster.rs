@@ -54,9 +54,14 @@ impl Cluster {
 
     /// Kills the kubelet and starts another one.
     pub fn restart_kubelet(&mut self) {
+        self.restart_kubelet_with(&[]);
+    }
+
+    /// The same with more flags.
+    pub fn restart_kubelet_with(&mut self, flags: &[&str]) {
         self.kubelet.kill();
         let (dir, runtime) = (self.machine.dir.path(), &self.machine.runtime);
-        self.kubelet = Kubelet::start(dir, runtime, Join::Certificate, &[]);
+        self.kubelet = Kubelet::start(dir, runtime, Join::Certificate, flags);
     }
 
     /// A kubelet that ends is reported at once.

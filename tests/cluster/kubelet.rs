@@ -33,7 +33,7 @@ impl Flavour {
         CURRENT.get()
     }
 
-    fn program(self) -> PathBuf {
+    pub fn program(self) -> PathBuf {
         match self {
             Flavour::Go => scripts::target().join("tools/kubernetes/kubelet"),
             Flavour::Rust => PathBuf::from(env!("CARGO_BIN_EXE_kubelet")),
@@ -59,7 +59,7 @@ impl runner::Flavour for Flavour {
     fn missing(self) -> Option<Missing> {
         let needed: &[&str] = match self {
             Flavour::Go => &["--control-plane", "--kubelet"],
-            Flavour::Rust => &["--control-plane"],
+            Flavour::Rust => &["--control-plane", "--kubeadm"],
         };
         let why = scripts::check("build-kubernetes.sh", needed).err()?;
         Some(Missing { why, excused: true })
@@ -185,6 +185,7 @@ clusterDomain: cluster.local
 containerRuntimeEndpoint: {runtime}
 staticPodPath: {}
 rotateCertificates: true
+enableSystemLogQuery: true
 failSwapOn: false
 failCgroupV1: false
 # A machine that is nearly full may not change what a scenario sees.

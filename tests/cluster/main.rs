@@ -4,7 +4,7 @@
 //!
 //! Every scenario starts a cluster and runs once on each [`kubelet::Flavour`]. Without root or containerd they are
 //! skipped with a loud line, unless `CI=true`: there they fail. Where the cluster's programs are not built they are
-//! skipped, as loudly, also there; `hack/build-kubernetes.sh --control-plane --kubelet` builds them.
+//! skipped, as loudly, also there; `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm` builds them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -64,12 +64,11 @@ fn fuzz_for(target: &Target<'_>, time: Duration, seed: u64) {
         let input = mangle(&kept, target.words, &mut random);
         runs += 1;
         if seen.insert(try_input(target, &input)) {
-            match kept.len() < KEPT {
-                true => kept.push(input),
-                false => {
-                    let at = random.usize(target.seeds.len()..KEPT);
-                    kept[at] = input;
-                }
+            if kept.len() < KEPT {
+                kept.push(input)
+            } else {
+                let at = random.usize(target.seeds.len()..KEPT);
+                kept[at] = input;
             }
         }
     }
@@ -147,9 +146,10 @@ fn shorten(target: &Target<'_>, input: &[u8]) -> Vec<u8> {
             tries += 1;
             let mut shorter = best.clone();
             shorter.drain(at..(at + size).min(best.len()));
-            match fails(&shorter) {
-                true => best = shorter,
-                false => at += size,
+            if fails(&shorter) {
+                best = shorter
+            } else {
+                at += size
             }
         }
         size /= 2;

@@ -14,7 +14,7 @@ use kubelet::server::auth::{AuthSettings, Authorization, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
     Checkpoints, Explanations, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders,
-    PodLists, Process, Scrapes, StatsViews, StreamMetrics, StreamParts, Streams, Switch,
+    NodeLogs, PodLists, Process, Scrapes, StatsViews, StreamMetrics, StreamParts, Streams, Switch,
     TextPieces, Views,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
@@ -214,7 +214,7 @@ fn views() -> Views {
             split_streams: false,
             stall: HOUR,
         }),
-        node_logs: log_root(),
+        node_logs: NodeLogs::of(log_root()),
         posted: None,
         checkpoints: Checkpoints {
             directory: Arc::new(nowhere()),
@@ -262,9 +262,10 @@ fn run(ports: &Ports, input: &[u8]) -> u64 {
         read_to_close(&mut stream, &mut answer, said);
     }
     assert_eq!(PANICS.swap(0, Ordering::SeqCst), 0, "the server panicked");
-    let led = match answer.is_empty() {
-        true => (0, 0),
-        false => judge(kind, &answer),
+    let led = if answer.is_empty() {
+        (0, 0)
+    } else {
+        judge(kind, &answer)
     };
     others_are_served(ports);
     path(&(kind, led))

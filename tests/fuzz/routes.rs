@@ -96,7 +96,7 @@ fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
                 assert_eq!(entry.subresources, needed);
                 same_again(port, method, entry, &found);
                 same_escaped(port, method, target, query, &found);
-                if let Route::NodeLogs(below) = &found {
+                if let Route::NodeLogs(below, _) = &found {
                     led.push(path(&stays_inside(below)));
                 }
                 led.push(path(&(entry.pattern, size(&found))));
@@ -151,13 +151,13 @@ fn matches(pattern: &str, target: &str) -> bool {
         pattern.last() == Some(&"") && pattern.len() > 2 && target.len() + 1 == pattern.len();
     let same_length = short || target.len() == pattern.len();
     same_length
-        && pattern
-            .iter()
-            .zip(&target)
-            .all(|(pattern, target)| match pattern.starts_with('{') {
-                true => decoded(target).is_some_and(|name| !name.is_empty() && !name.contains('/')),
-                false => pattern == target,
-            })
+        && pattern.iter().zip(&target).all(|(pattern, target)| {
+            if pattern.starts_with('{') {
+                decoded(target).is_some_and(|name| !name.is_empty() && !name.contains('/'))
+            } else {
+                pattern == target
+            }
+        })
 }
 
 /// One decoding, of all of it or not at all.
@@ -197,9 +197,10 @@ fn same_escaped(port: Port, method: &Method, target: &str, query: Option<&str>, 
             .get(at)
             .copied()
             .unwrap_or(pattern[pattern.len() - 1]);
-        match part.starts_with('{') {
-            true => same.push(escaped(&decoded(segment).unwrap())),
-            false => same.push((*segment).to_owned()),
+        if part.starts_with('{') {
+            same.push(escaped(&decoded(segment).unwrap()))
+        } else {
+            same.push((*segment).to_owned())
         }
     }
     let again = route(port, method, &same.join("/"), query).map(|(_, route)| route);

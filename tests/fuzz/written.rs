@@ -69,7 +69,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
             (vec![], verbose.into_iter().chain(exclude).collect())
         }
         Route::HealthCheck(name) => (vec![name.clone()], vec![]),
-        Route::NodeLogs(below) => (vec![below.clone()], vec![]),
+        Route::NodeLogs(below, _) => (vec![below.clone()], vec![]),
         Route::PodInfo(PodName {
             namespace,
             name,

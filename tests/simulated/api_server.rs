@@ -335,18 +335,33 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
     }
 }
 
-/// Lists are replaced. A strategic patch merges some of them; of what is tested here no part depends on that.
+/// As a strategic patch: of the lists that it merges by a key the server knows `conditions`, all others are replaced.
 fn merge(into: &mut Value, patch: Value) {
     match (into, patch) {
         (Value::Object(into), Value::Object(patch)) => {
             for (key, value) in patch {
                 if value.is_null() {
                     into.remove(&key);
+                } else if key == "conditions" {
+                    merge_conditions(into.entry(key).or_insert(json!([])), value);
                 } else if !key.starts_with('$') {
                     merge(into.entry(key).or_insert(Value::Null), value);
                 }
             }
         }
         (into, patch) => *into = patch,
+    }
+}
+
+/// Conditions are merged by their type.
+fn merge_conditions(into: &mut Value, patch: Value) {
+    let (Value::Array(into), Value::Array(patch)) = (into, patch) else {
+        return;
+    };
+    for condition in patch {
+        match into.iter_mut().find(|old| old["type"] == condition["type"]) {
+            Some(old) => merge(old, condition),
+            None => into.push(condition),
+        }
     }
 }

@@ -60,9 +60,10 @@ impl Node {
             let errors = String::from_utf8_lossy(&output.stderr);
             let told: Value =
                 serde_json::from_slice(&output.stdout).map_err(|_| errors.into_owned())?;
-            match fact(&told) {
-                true => Ok(told),
-                false => Err(format!("{told:#}")),
+            if fact(&told) {
+                Ok(told)
+            } else {
+                Err(format!("{told:#}"))
             }
         })
         .await

@@ -42,9 +42,18 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "an API server; tests of node::event_sink",
     ),
     (
+        "kubelet_cgroup_manager_duration_seconds",
+        "cgroups of the kubelet; tests of cgroups",
+    ),
+    (
         "kubelet_credential_provider_",
         "a provider that is configured; tests of images::credentials",
     ),
+    (
+        "kubelet_evictions",
+        "a node that is short of something; tests of node::eviction and tests/cluster",
+    ),
+    ("kubelet_mirror_pods", "an API server"),
     (
         "kubelet_image_garbage_collected_total",
         "a full disk; tests of images::gc",

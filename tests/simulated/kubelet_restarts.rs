@@ -115,13 +115,14 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     };
     assert_eq!(ids(&fake.pods()), ids(&before));
     for call in mutating(&fake) {
-        let expected: &[Rpc] = match call.subject.pod == full("crashy") {
-            true => &[
+        let expected: &[Rpc] = if call.subject.pod == full("crashy") {
+            &[
                 Rpc::CreateContainer,
                 Rpc::StartContainer,
                 Rpc::RemoveContainer,
-            ],
-            false => &[],
+            ]
+        } else {
+            &[]
         };
         assert!(expected.contains(&call.rpc), "{call:?}");
     }

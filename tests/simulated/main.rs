@@ -27,6 +27,7 @@ mod api_pods;
 mod api_server;
 mod api_source;
 mod asking;
+mod cgroups;
 mod checkpoint;
 mod collected;
 mod container_logs;

@@ -126,6 +126,7 @@ impl Node {
             "the test"
         };
         let app = app.with_periods(self.periods.clone());
+        let app = app.with_cgroups_in(self.path("cgroup"));
         let task = tokio::spawn(app.run_until(asked));
         self.running = Some(Running::Here { stop, task });
     }
@@ -204,13 +205,25 @@ impl Node {
         let endpoint = self.fake.endpoint();
         let own = &self.config;
         // The machine's disk may be nearly full.
-        let image_gc = match own.contains("imageGCHighThresholdPercent") {
-            true => "",
-            false => "imageGCHighThresholdPercent: 100\n",
+        let image_gc = if own.contains("imageGCHighThresholdPercent") {
+            ""
+        } else {
+            "imageGCHighThresholdPercent: 100\n"
         };
-        let server = match own.contains("enableServer") {
-            true => "",
-            false => "enableServer: false\n",
+        let eviction = if own.contains("evictionHard") {
+            ""
+        } else {
+            "evictionHard: {memory.available: \"0%\", nodefs.available: \"0%\", nodefs.inodesFree: \"0%\", imagefs.available: \"0%\", imagefs.inodesFree: \"0%\"}\n"
+        };
+        let cgroups = if own.contains("cgroupRoot:") {
+            ""
+        } else {
+            "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n"
+        };
+        let server = if own.contains("enableServer") {
+            ""
+        } else {
+            "enableServer: false\n"
         };
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\n\
@@ -224,7 +237,7 @@ impl Node {
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
              failCgroupV1: false\n\
-             {image_gc}{server}{own}"
+             {image_gc}{eviction}{cgroups}{server}{own}"
         )
     }
 

@@ -58,9 +58,10 @@ async fn wait_seen(socket: &Path, name: &str) -> Message {
         }
         let message = decoded(&body);
         let mut names = message.function.iter().map(|f| text(&message, f.name));
-        match names.any(|found| found.contains(name)) {
-            true => Ok(message),
-            false => Err(format!("{} samples", message.sample.len())),
+        if names.any(|found| found.contains(name)) {
+            Ok(message)
+        } else {
+            Err(format!("{} samples", message.sample.len()))
         }
     })
     .await

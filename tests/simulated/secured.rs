@@ -261,9 +261,10 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
     secured.kubelet.manifests.put("web.yaml", &web);
     wait_for("the pod runs", WAIT_LIMIT, async || {
         let (_, body) = secured.ask("/pods", None, Some("reader")).await;
-        match body.contains("\"phase\":\"Running\"") {
-            true => Ok(()),
-            false => Err(body),
+        if body.contains("\"phase\":\"Running\"") {
+            Ok(())
+        } else {
+            Err(body)
         }
     })
     .await;

@@ -77,11 +77,13 @@ async fn a_sidecar_that_has_not_started_up_keeps_the_next_container_waiting() {
     let node = Node::started().await;
     let up = Arc::new(AtomicBool::new(false));
     let seen = up.clone();
-    node.fake
-        .on_exec(move |_| match seen.load(Ordering::SeqCst) {
-            true => ExecOutcome::code(0),
-            false => ExecOutcome::code(1),
-        });
+    node.fake.on_exec(move |_| {
+        if seen.load(Ordering::SeqCst) {
+            ExecOutcome::code(0)
+        } else {
+            ExecOutcome::code(1)
+        }
+    });
     let probe = with(exec_probe("is-up"), json!({"failureThreshold": 100}));
     let side = json!({"restartPolicy": "Always", "startupProbe": probe});
     let inits = json!({"initContainers": [with(container("side"), side)]});

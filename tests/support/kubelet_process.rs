@@ -234,9 +234,10 @@ fn launch(settings: &Settings) -> Child {
     command
         .stdin(Stdio::null())
         .stdout(File::try_clone(&log).expect("a second handle"))
-        .stderr(match settings.piped_log {
-            true => Stdio::piped(),
-            false => Stdio::from(log),
+        .stderr(if settings.piped_log {
+            Stdio::piped()
+        } else {
+            Stdio::from(log)
         });
     command.spawn().expect("start the kubelet")
 }
@@ -258,9 +259,19 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
     line("cgroupDriver", &"cgroupfs");
     line("failSwapOn", &false);
     line("failCgroupV1", &false);
+    if !settings.config.contains("cgroupRoot:") {
+        // The cgroups at the root are another kubelet's.
+        line("cgroupsPerQOS", &false);
+        line("enforceNodeAllocatable", &"[]");
+    }
     if !settings.config.contains("imageGCHighThresholdPercent") {
         // The machine's disk may be nearly full.
         line("imageGCHighThresholdPercent", &100);
+    }
+    if !settings.config.contains("evictionHard") {
+        let off = "{memory.available: '0%', nodefs.available: '0%', nodefs.inodesFree: '0%', \
+                   imagefs.available: '0%', imagefs.inodesFree: '0%'}";
+        line("evictionHard", &off);
     }
     if !settings.config.contains("enableServer") {
         // Its port is known to all who run here.

@@ -49,25 +49,29 @@ impl fmt::Debug for AtScrape {
 impl EncodeMetric for AtScrape {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (labels, value) in (self.look)() {
-            let write = |mut sample: MetricEncoder<'_>| match self.counter {
-                true => sample.encode_counter::<Vec<(String, String)>, _, f64>(&value, None),
-                false => sample.encode_gauge(&value),
-            };
-            match labels.is_empty() {
-                true if self.counter => {
-                    encoder.encode_counter::<Vec<(String, String)>, _, f64>(&value, None)?;
+            let write = |mut sample: MetricEncoder<'_>| {
+                if self.counter {
+                    sample.encode_counter::<Vec<(String, String)>, _, f64>(&value, None)
+                } else {
+                    sample.encode_gauge(&value)
                 }
-                true => encoder.encode_gauge(&value)?,
-                false => write(encoder.encode_family(&labels)?)?,
+            };
+            if !labels.is_empty() {
+                write(encoder.encode_family(&labels)?)?;
+            } else if self.counter {
+                encoder.encode_counter::<Vec<(String, String)>, _, f64>(&value, None)?;
+            } else {
+                encoder.encode_gauge(&value)?;
             }
         }
         Ok(())
     }
 
     fn metric_type(&self) -> MetricType {
-        match self.counter {
-            true => MetricType::Counter,
-            false => MetricType::Gauge,
+        if self.counter {
+            MetricType::Counter
+        } else {
+            MetricType::Gauge
         }
     }
 }

@@ -54,9 +54,10 @@ impl FromStr for Collector {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             let absolute = path.starts_with('/') && path.len() > 1 && !path.contains('\0');
-            return match absolute {
-                true => Ok(Collector::Unix(PathBuf::from(path))),
-                false => Err(CollectorError::Path),
+            return if absolute {
+                Ok(Collector::Unix(PathBuf::from(path)))
+            } else {
+                Err(CollectorError::Path)
             };
         }
         let address = text.strip_prefix("dns:///").unwrap_or(text);
@@ -68,9 +69,10 @@ impl FromStr for Collector {
         if !digits || !port.parse::<u16>().is_ok_and(|port| port > 0) {
             return Err(CollectorError::Port);
         }
-        match is_host(host) {
-            true => Ok(Collector::Tcp(address.to_owned())),
-            false => Err(CollectorError::Host),
+        if is_host(host) {
+            Ok(Collector::Tcp(address.to_owned()))
+        } else {
+            Err(CollectorError::Host)
         }
     }
 }

@@ -63,10 +63,7 @@ impl File {
             Self::MemoryPressure => ("", "", "memory.pressure"),
             Self::IoPressure => ("", "", "io.pressure"),
         };
-        let (controller, name) = match v2 {
-            true => ("", v2_name),
-            false => (controller, v1),
-        };
+        let (controller, name) = if v2 { ("", v2_name) } else { (controller, v1) };
         (!name.is_empty()).then_some((controller, name))
     }
 

@@ -1,17 +1,26 @@
-//! What the kernel counts for a group of processes, in both versions of cgroups.
+//! Groups of processes in both versions of cgroups: what the kernel counts for them, and what they may use.
 
 mod files;
+mod hierarchies;
 mod parse;
+mod path;
 mod read;
+mod settings;
 mod walk;
+mod writer;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod writer_tests;
 
 pub use files::{Handles, Scratch};
 pub use parse::{PressureLine, parse_pressure};
+pub use path::{BadCgroupPath, CgroupPath};
 pub use read::CgroupFs;
+pub use settings::{Settings, cpu_weight};
 pub use walk::Descend;
+pub use writer::Cgroups;
 
 /// How much of what a cgroup has used is wanted; each has what the one before has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -45,9 +45,10 @@ impl CgroupFs {
 
     /// A hierarchy that has every cgroup with memory of its own.
     pub(super) fn tree(&self) -> PathBuf {
-        match self.v2 {
-            true => self.root.clone(),
-            false => self.root.join("memory"),
+        if self.v2 {
+            self.root.clone()
+        } else {
+            self.root.join("memory")
         }
     }
 
@@ -82,9 +83,10 @@ impl CgroupFs {
         }
         let cpu = look.read(File::Cpu, buffer);
         if self.v2 {
-            let text = match memory.is_ok() {
-                true => cpu.unwrap_or_default(),
-                false => cpu?,
+            let text = if memory.is_ok() {
+                cpu.unwrap_or_default()
+            } else {
+                cpu?
             };
             if !text.is_empty() {
                 let (cpu, throttling) = parse::cpu_stat_v2(text);
@@ -119,9 +121,10 @@ impl CgroupFs {
         }
         if let Some(memory) = &mut usage.memory {
             if let Ok(text) = look.read(File::MemoryStat, first) {
-                match self.v2 {
-                    true => parse::memory_stat_v2(text, memory),
-                    false => parse::memory_stat_v1(text, memory),
+                if self.v2 {
+                    parse::memory_stat_v2(text, memory)
+                } else {
+                    parse::memory_stat_v1(text, memory)
                 }
             }
             if let Some(swap) = self.v2.then(|| look.number(File::Swap, first)).flatten() {
@@ -173,13 +176,14 @@ impl CgroupFs {
             }
         }
         if let Ok(memory) = self.directory("memory", path) {
-            let [limit, swap, reservation] = match self.v2 {
-                true => ["memory.max", "memory.swap.max", "memory.min"],
-                false => [
+            let [limit, swap, reservation] = if self.v2 {
+                ["memory.max", "memory.swap.max", "memory.min"]
+            } else {
+                [
                     "memory.limit_in_bytes",
                     "memory.memsw.limit_in_bytes",
                     "memory.soft_limit_in_bytes",
-                ],
+                ]
             };
             let text = memory.read(limit, buffer);
             limits.has_memory = text.is_ok();

@@ -245,11 +245,12 @@ impl Genuine {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let path = format!("/kubelet-test-{}-{number}", std::process::id());
-        let directories = match v2 {
-            true => vec![root.join(path.trim_start_matches('/'))],
-            false => ["memory", "cpuacct", "pids"]
+        let directories = if v2 {
+            vec![root.join(path.trim_start_matches('/'))]
+        } else {
+            ["memory", "cpuacct", "pids"]
                 .map(|name| root.join(name).join(path.trim_start_matches('/')))
-                .to_vec(),
+                .to_vec()
         };
         let made = Self {
             fs: CgroupFs::new(root, v2),

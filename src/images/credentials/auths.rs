@@ -46,9 +46,10 @@ impl Auths {
         let Some(Place { host, path }) = Place::parse(bare) else {
             return false;
         };
-        let path = match path.starts_with("/v1/") || path.starts_with("/v2/") {
-            true => path.get(3..).unwrap_or_default(),
-            false => path,
+        let path = if path.starts_with("/v1/") || path.starts_with("/v2/") {
+            path.get(3..).unwrap_or_default()
+        } else {
+            path
         };
         let pattern = match path {
             "" | "/" => host.to_owned(),

@@ -47,9 +47,10 @@ impl History {
     /// Reads what an earlier kubelet wrote; nothing if that cannot be read.
     pub(super) fn decode(bytes: &[u8]) -> Result<History, serde_json::Error> {
         let history: History = serde_json::from_slice(bytes)?;
-        Ok(match history.version == VERSION {
-            true => history,
-            false => History::default(),
+        Ok(if history.version == VERSION {
+            history
+        } else {
+            History::default()
         })
     }
 

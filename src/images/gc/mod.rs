@@ -168,6 +168,26 @@ impl ImageCollector {
         collected
     }
 
+    /// Removes every image that no pod needs and that is old enough.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub async fn remove_unused(&self, look: Look) -> anyhow::Result<()> {
+        let mut errors = Vec::new();
+        for image in plan::for_space(&look.images, &self.parts.policy, look.at) {
+            if let Err(error) = self.remove(&look, &image, "space").await {
+                errors.push(error);
+            }
+        }
+        self.write_history().await;
+        anyhow::ensure!(
+            errors.is_empty(),
+            "errors in image deletion: {}",
+            joined(&errors)
+        );
+        Ok(())
+    }
+
     async fn remove_all(&self, look: &Look) -> anyhow::Result<()> {
         let policy = &self.parts.policy;
         let old = plan::too_old(&look.images, policy, look.at);
@@ -184,9 +204,10 @@ impl ImageCollector {
                 joined(&errors)
             );
         }
-        let space = match old.is_empty() {
-            true => look.space,
-            false => measure(look.mount.clone()).await?,
+        let space = if old.is_empty() {
+            look.space
+        } else {
+            measure(look.mount.clone()).await?
         };
         let Some(used) = space.used_percent() else {
             let text = "invalid capacity 0 on image filesystem";
@@ -291,7 +312,10 @@ impl ImageCollector {
     }
 
     /// Where the runtime says images are.
-    async fn mount(&self) -> anyhow::Result<PathBuf> {
+    ///
+    /// # Errors
+    /// It does not say.
+    pub async fn mount(&self) -> anyhow::Result<PathBuf> {
         let info = self.parts.images.image_fs_info().await;
         let info = info.context("cannot ask where images are")?;
         let first = info.image_filesystems.into_iter().next();

@@ -114,9 +114,10 @@ impl Found {
 }
 
 fn of_its_name(image: String, name: &FileName) -> Result<String, String> {
-    match FileName::of(&image) == *name {
-        true => Ok(image),
-        false => Err("it is about another image than its name says".to_owned()),
+    if FileName::of(&image) == *name {
+        Ok(image)
+    } else {
+        Err("it is about another image than its name says".to_owned())
     }
 }
 
@@ -144,9 +145,10 @@ fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, Co
 
 fn read(path: &Path) -> Content {
     let bytes = read_head_or_empty(path, LONGEST + 1).map_err(|error| error.to_string())?;
-    match bytes.len() > LONGEST {
-        true => Err(format!("it is longer than {LONGEST} bytes")),
-        false => Ok(bytes),
+    if bytes.len() > LONGEST {
+        Err(format!("it is longer than {LONGEST} bytes"))
+    } else {
+        Ok(bytes)
     }
 }
 

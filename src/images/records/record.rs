@@ -207,11 +207,12 @@ impl PulledRecord {
 }
 
 fn check_head(expected: &str, kind: &str, api_version: &str) -> Result<(), String> {
-    match kind == expected && READ_VERSIONS.contains(&api_version) {
-        true => Ok(()),
-        false => Err(format!(
+    if kind == expected && READ_VERSIONS.contains(&api_version) {
+        Ok(())
+    } else {
+        Err(format!(
             "{api_version} {kind} is not {API_VERSION} {expected}"
-        )),
+        ))
     }
 }
 

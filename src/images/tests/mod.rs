@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -106,11 +107,16 @@ impl World {
     }
 
     /// Type, reason and message of all events, oldest first.
-    fn events(&self) -> Vec<(EventType, Cow<'static, str>, String)> {
+    fn events(&self) -> Vec<(EventType, &'static str, String)> {
         let events = self.recorder.recent();
         events
             .into_iter()
-            .map(|event| (event.kind, event.reason.clone(), event.message.clone()))
+            .map(|event| {
+                let Cow::Borrowed(reason) = event.reason else {
+                    panic!("{event:?}");
+                };
+                (event.kind, reason, event.message.clone())
+            })
             .collect()
     }
 }
@@ -378,11 +384,12 @@ fn slow_pulls(world: &World) -> (Arc<AtomicUsize>, tokio::sync::watch::Sender<bo
         let (release, begun) = (release.clone(), begun.clone());
         move |_| {
             begun.fetch_add(1, Ordering::SeqCst);
-            match *release.borrow() {
-                true => Reply::message(&PullImageResponse {
+            if *release.borrow() {
+                Reply::message(&PullImageResponse {
                     image_ref: "sha256:1".into(),
-                }),
-                false => Reply::Hang,
+                })
+            } else {
+                Reply::Hang
             }
         }
     });

@@ -160,7 +160,7 @@ impl EventSink {
             }
             Err(error) => {
                 let object = &record.object.name;
-                tracing::warn!(object, reason = record.reason, err = %chain(&error), "Server rejected event (will not retry!)");
+                tracing::warn!(object, reason = %record.reason, err = %chain(&error), "Server rejected event (will not retry!)");
                 count(&self.dropped, "rejected");
             }
         }
@@ -233,7 +233,7 @@ fn event(record: &Record, node_name: &str) -> Event {
             field_path: some(&object.field_path),
             resource_version: None,
         },
-        reason: Some(record.reason.to_owned()),
+        reason: Some(record.reason.clone().into_owned()),
         message: Some(record.message.clone()),
         type_: Some(record.kind.as_str().to_owned()),
         count: Some(record.count),

@@ -1,4 +1,6 @@
 use super::*;
+use crate::state::device_capacity::DeviceCapacityWriter;
+use crate::state::node_pressure::NodePressureWriter;
 use crate::{
     apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
     node::node_status::resources::{PodLimits, Reservation},
@@ -102,6 +104,7 @@ struct World {
     node: NodeObject,
     state: watch::Sender<RuntimeState>,
     devices: DeviceCapacityWriter,
+    pressure: NodePressureWriter,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -129,7 +132,9 @@ impl World {
         });
         let (_, runtime) = watch::channel(RuntimeFacts::default());
         let devices = DeviceCapacityWriter::default();
+        let pressure = NodePressureWriter::default();
         let manager = NodeManager::new(Deps {
+            pressure: pressure.subscribe(),
             api: client,
             node: writer,
             events: events.clone(),
@@ -153,6 +158,7 @@ impl World {
             node,
             state,
             devices,
+            pressure,
             task,
         }
     }
@@ -163,11 +169,11 @@ impl World {
         writes.map(|request| request.line()).collect()
     }
 
-    fn reasons(&self) -> Vec<Cow<'static, str>> {
+    fn reasons(&self) -> Vec<String> {
         self.events
             .recent()
             .iter()
-            .map(|e| e.reason.clone())
+            .map(|e| e.reason.to_string())
             .collect()
     }
 
@@ -229,8 +235,8 @@ async fn a_node_that_is_not_there_is_created_with_its_status_and_then_the_kubele
     let node = world.node.borrow().clone().unwrap();
     let conditions = node.status.as_ref().unwrap().conditions.as_ref().unwrap();
     assert_eq!(conditions.last().unwrap().status, "True");
-    let told = world.reasons();
-    assert!(told.contains(&"NodeReady"), "{told:?}");
+    let reasons = world.reasons();
+    assert!(reasons.contains(&"NodeReady".into()), "{reasons:?}");
 }
 
 #[tokio::test]
@@ -339,9 +345,9 @@ async fn a_runtime_that_is_not_ready_makes_the_node_unready_at_once_and_back() {
     let message = "container runtime network not ready: NetworkReady=false ";
     assert_eq!(ready(0).1, message);
     assert_eq!(ready(1).0, "True");
-    let told = world.reasons();
-    assert!(told.contains(&"NodeNotReady"), "{told:?}");
-    assert_eq!(told.last(), Some(&"NodeReady"));
+    let reasons = world.reasons();
+    assert!(reasons.contains(&"NodeNotReady".into()), "{reasons:?}");
+    assert_eq!(reasons.last(), Some(&"NodeReady".into()));
 }
 
 #[tokio::test]
@@ -420,4 +426,24 @@ async fn a_node_that_registers_itself_not_is_waited_for() {
         .find(|request| request.method == "PATCH")
         .unwrap();
     assert!(patch.body.get("metadata").is_none(), "{}", patch.body);
+}
+
+#[tokio::test]
+async fn what_the_node_is_short_of_is_reported_at_once() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    world
+        .pressure
+        .send_modify(|pressure| pressure.memory = true);
+    world.until(|world| world.writes().len() == 2).await;
+    let sent = world.server.received();
+    let patch = sent.iter().find(|request| request.method == "PATCH");
+    let conditions = &patch.unwrap().body["status"]["conditions"];
+    let mut all = conditions.as_array().unwrap().iter();
+    let memory = all.find(|condition| condition["type"] == "MemoryPressure");
+    assert_eq!(memory.unwrap()["reason"], "KubeletHasInsufficientMemory");
+    assert_eq!(
+        world.reasons().last(),
+        Some(&"NodeHasInsufficientMemory".into())
+    );
 }

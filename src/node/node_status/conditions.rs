@@ -1,5 +1,6 @@
 //! The conditions of the node. Pure.
 
+use crate::state::node_pressure::NodePressure;
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 
@@ -22,29 +23,44 @@ pub struct Transition {
 }
 
 /// The conditions that this kubelet owns, in upstream's order.
-fn claims(problems: &[String]) -> [Claim; 4] {
-    let fine = |kind, reason, message: &str| Claim {
+fn claims(problems: &[String], pressure: NodePressure) -> [Claim; 4] {
+    let claim = |kind, status, (reason, message): (&'static str, &str)| Claim {
         kind,
-        status: false,
+        status,
         reason,
         message: message.to_owned(),
     };
-    [
-        fine(
-            "MemoryPressure",
+    let memory = if pressure.memory {
+        (
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+        )
+    } else {
+        (
             "KubeletHasSufficientMemory",
             "kubelet has sufficient memory available",
-        ),
-        fine(
-            "DiskPressure",
-            "KubeletHasNoDiskPressure",
-            "kubelet has no disk pressure",
-        ),
-        fine(
-            "PIDPressure",
+        )
+    };
+    let disk = if pressure.disk {
+        ("KubeletHasDiskPressure", "kubelet has disk pressure")
+    } else {
+        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+    };
+    let pid = if pressure.pid {
+        (
+            "KubeletHasInsufficientPID",
+            "kubelet has insufficient PID available",
+        )
+    } else {
+        (
             "KubeletHasSufficientPID",
             "kubelet has sufficient PID available",
-        ),
+        )
+    };
+    [
+        claim("MemoryPressure", pressure.memory, memory),
+        claim("DiskPressure", pressure.disk, disk),
+        claim("PIDPressure", pressure.pid, pid),
         ready(problems),
     ]
 }
@@ -74,12 +90,13 @@ fn ready(problems: &[String]) -> Claim {
 pub(super) fn conditions(
     known: &[NodeCondition],
     problems: &[String],
+    pressure: NodePressure,
     now: Timestamp,
 ) -> Vec<NodeCondition> {
     // The API server keeps whole seconds: more would be a difference each time.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut conditions = known.to_vec();
-    for claim in claims(problems) {
+    for claim in claims(problems, pressure) {
         let before = conditions
             .iter()
             .position(|condition| condition.type_ == claim.kind);
@@ -119,6 +136,9 @@ pub fn transitions(before: &[NodeCondition], after: &[NodeCondition]) -> Vec<Tra
     let reasons = changed.filter_map(|condition| {
         Some(
             match (condition.type_.as_str(), condition.status.as_str()) {
+                ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
+                ("DiskPressure", "True") => "NodeHasDiskPressure",
+                ("PIDPressure", "True") => "NodeHasInsufficientPID",
                 ("MemoryPressure", "False") => "NodeHasSufficientMemory",
                 ("DiskPressure", "False") => "NodeHasNoDiskPressure",
                 ("PIDPressure", "False") => "NodeHasSufficientPID",

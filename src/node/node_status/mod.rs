@@ -16,6 +16,7 @@ pub use patch::difference;
 pub use refused::Refused;
 
 use crate::state::device_capacity::Capacities;
+use crate::state::node_pressure::NodePressure;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeFeatures,
@@ -98,6 +99,8 @@ pub struct Facts<'a> {
     pub volumes_mounted: bool,
     /// Why the node is not ready.
     pub problems: &'a [String],
+    /// What the node is short of.
+    pub pressure: NodePressure,
     /// The time.
     pub now: Timestamp,
 }
@@ -123,7 +126,7 @@ pub fn generate(known: &Node, facts: &Facts<'_>) -> Generated {
         &known_resources,
     );
     let conditions = before.conditions.as_deref().unwrap_or_default();
-    let conditions = conditions::conditions(conditions, facts.problems, facts.now);
+    let conditions = conditions::conditions(conditions, facts.problems, facts.pressure, facts.now);
     let status = NodeStatus {
         addresses: addresses(before.addresses.clone(), facts),
         capacity: Some(capacity),

@@ -59,6 +59,7 @@ struct Example {
     volumes_mounted: bool,
     devices: Capacities,
     problems: Vec<String>,
+    pressure: NodePressure,
 }
 
 impl Example {
@@ -74,6 +75,7 @@ impl Example {
             volumes_mounted: false,
             devices: Capacities::new(),
             problems: Vec::new(),
+            pressure: NodePressure::default(),
         }
     }
 
@@ -83,6 +85,7 @@ impl Example {
 
     fn facts(&self, now: Timestamp) -> Facts<'_> {
         Facts {
+            pressure: self.pressure,
             machine: &self.machine,
             settings: &self.settings,
             runtime: &self.runtime,
@@ -288,6 +291,19 @@ fn events_tell_of_conditions_that_changed() {
         ["NodeReady"]
     );
     assert_eq!(reasons(&[], &down), pressures);
+    example.problems.clear();
+    example.pressure = NodePressure {
+        memory: true,
+        disk: true,
+        pid: true,
+    };
+    let short = example.at(&with(ready.clone()), 3).status;
+    let expected = [
+        "NodeHasInsufficientMemory",
+        "NodeHasDiskPressure",
+        "NodeHasInsufficientPID",
+    ];
+    assert_eq!(reasons(&known, &short), expected);
     // The node controller has given the node up.
     let mut unknown = known;
     unknown

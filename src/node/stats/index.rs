@@ -41,10 +41,11 @@ impl Index {
             } else if !wanted.contains(id) {
                 return Descend::Yes;
             }
-            match sought.is_empty() {
-                true => Descend::Stop,
+            if sought.is_empty() {
+                Descend::Stop
+            } else {
                 // A container's own cgroups below are not searched.
-                false => Descend::No,
+                Descend::No
             }
         });
         self.missed.extend(sought.into_iter().map(|id| (id, now)));

@@ -41,14 +41,15 @@ impl Rate {
         let per_second =
             u128::from(more) * 1_000_000_000 / u128::from(elapsed.unsigned_abs().max(1));
         let per_second = Some(u64::try_from(per_second).unwrap_or(u64::MAX));
-        let next = match elapsed < WINDOW {
+        let next = if elapsed < WINDOW {
             // A longer window follows with the next samples.
-            true => self,
-            false => Self {
+            self
+        } else {
+            Self {
                 at,
                 used,
                 per_second,
-            },
+            }
         };
         (next, per_second)
     }

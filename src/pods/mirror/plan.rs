@@ -2,7 +2,7 @@
 //!
 //! Answers to upstream's `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
 
-use crate::model::{Pod, PodExt, keys};
+use crate::model::{Pod, PodExt, is_other_manifest, keys};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 /// What is known of one name.
@@ -52,10 +52,13 @@ pub(super) fn plan(known: Known<'_>) -> Step {
 }
 
 /// Whether an object of the API server is the mirror of this version of a static pod. A pod whose user gave
-/// it a UID keeps its `config.hash`, so its digest counts, too.
+/// it a UID keeps its `config.hash`, so its digest counts, too; a mirror that another kubelet made has none.
 pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
     mirror.annotation(keys::CONFIG_MIRROR) == pod.annotation(keys::CONFIG_HASH)
-        && mirror.annotation(keys::SPEC_DIGEST) == pod.annotation(keys::SPEC_DIGEST)
+        && !is_other_manifest(
+            mirror.annotation(keys::SPEC_DIGEST),
+            pod.annotation(keys::SPEC_DIGEST),
+        )
 }
 
 /// The mirror of a static pod on a node.
@@ -123,13 +126,17 @@ mod tests {
 
     #[test]
     fn a_mirror_is_made_and_kept_like_its_static_pod() {
-        let (own, current) = (pod("h", "d"), mirror("h", "d"));
+        let (own, current) = (pod("h", "v1:d"), mirror("h", "v1:d"));
         let going = deleting(current.clone());
-        let (other_hash, other_digest) = (mirror("x", "d"), mirror("h", "x"));
+        let (other_hash, other_digest) = (mirror("x", "v1:d"), mirror("h", "v1:x"));
+        let mut of_go = current.clone();
+        let annotations = of_go.metadata.annotations.as_mut().unwrap();
+        annotations.remove(keys::SPEC_DIGEST);
         let rows = [
             (None, None, "", Step::Nothing),
             (Some(&own), None, "", Step::Create),
             (Some(&own), Some(&current), "", Step::Nothing),
+            (Some(&own), Some(&of_go), "", Step::Nothing),
             (Some(&own), Some(&going), "", Step::Delete),
             (Some(&own), Some(&other_hash), "", Step::Delete),
             (Some(&own), Some(&other_digest), "", Step::Delete),

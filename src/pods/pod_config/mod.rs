@@ -23,6 +23,7 @@
 mod api;
 mod file;
 mod http;
+mod identity;
 mod manifest;
 mod merge;
 mod posted;
@@ -40,16 +41,22 @@ pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, Origin, static_pod};
 
 use crate::base::Tasks;
-use crate::model::{Completeness, Pod, PodExt, PodSource, PodUpdate, reasons};
+use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::PodCache;
 use anyhow::Context as _;
+use identity::{Identities, is_generated, is_own};
 use jiff::Timestamp;
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Updates that may wait for the sync loop.
 const UPDATES: usize = 50;
+/// How long the statuses of pods that another kubelet runs may take to be read.
+const READ_RUNNING: Duration = Duration::from_secs(3);
+const READ_CHECK: Duration = Duration::from_millis(10);
 
 /// Which sources there are.
 #[derive(Clone, Debug)]
@@ -64,6 +71,8 @@ pub struct Config {
     pub posted: Option<FileConfig>,
     /// The API server, if there is one.
     pub api: Option<ApiConfig>,
+    /// What runs already.
+    pub cache: PodCache,
 }
 
 impl Config {
@@ -134,7 +143,14 @@ impl PodConfig {
             tasks.spawn("source.api", source.run(tasks.shutdown()));
         }
         // `lists` goes along so that the merger lives on without any source.
-        let merge = merge_all(to_merge, lists, updates, recorder, tasks.shutdown());
+        let merge = merge_all(
+            to_merge,
+            lists,
+            updates,
+            recorder,
+            config.cache,
+            tasks.shutdown(),
+        );
         tasks.spawn("pod_config", merge);
         Ok((receiver, ready))
     }
@@ -145,17 +161,28 @@ async fn merge_all(
     _keep_open: mpsc::Sender<SourceList>,
     updates: mpsc::Sender<PodUpdate>,
     recorder: EventRecorder,
+    cache: PodCache,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let work = async {
+        // The sync loop takes no update before that, either.
+        cache.complete().await;
+        let mut identities = Identities::new(static_pods(&cache).await);
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
         let mut sent: HashMap<PodSource, Completeness> = HashMap::new();
         while let Some(list) = lists.recv().await {
             let SourceList {
                 source,
-                pods,
+                mut pods,
                 completeness,
             } = list;
+            if source != PodSource::Api {
+                let identify = |pod| identities.identify(source, pod);
+                pods = pods.into_iter().map(identify).collect();
+                if completeness == Completeness::Complete {
+                    identities.delivered(source);
+                }
+            }
             let known = sources
                 .entry(source)
                 .or_insert_with(|| SourcePods::new(source));
@@ -182,6 +209,33 @@ async fn merge_all(
     tokio::select! {
         () = shutdown.cancelled() => Ok(()),
         result = work => result,
+    }
+}
+
+/// The pods with UIDs that a kubelet made, read as far as the runtime answers soon.
+async fn static_pods(cache: &PodCache) -> Vec<Arc<PodStatus>> {
+    let mut pods = cache.pods();
+    pods.retain(|status| is_generated(&status.uid));
+    let deadline = Instant::now() + READ_RUNNING;
+    for status in &mut pods {
+        if let Ok(read) = timeout_at(deadline, read(cache, &status.uid)).await {
+            *status = read;
+        }
+    }
+    pods
+}
+
+/// The status of a pod once all of it was read; one of this kubelet is not waited for.
+async fn read(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
+    loop {
+        if let Some(status) = cache.try_settled(uid) {
+            return status;
+        }
+        let status = cache.latest(uid);
+        if is_own(&status) {
+            return status;
+        }
+        sleep(READ_CHECK).await;
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::model::validation::LocalObjects;
 use crate::model::{Completeness, PodOp};
+use crate::state::pod_cache::pod_cache;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -11,6 +12,13 @@ fn manifest(name: &str, image: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: c\n    image: \"{image}\"\n"
     )
+}
+
+/// The cache of a runtime without pods.
+fn nothing_runs() -> PodCache {
+    let (writer, cache) = pod_cache();
+    writer.apply_list(writer.next_seq(), vec![], vec![]);
+    cache
 }
 
 async fn next(updates: &mut mpsc::Receiver<PodUpdate>) -> (PodOp, Vec<String>) {
@@ -35,6 +43,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
         http: None,
         posted: None,
         api: None,
+        cache: nothing_runs(),
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
@@ -70,6 +79,7 @@ async fn a_given_uid_makes_an_edit_an_update() {
         http: None,
         posted: None,
         api: None,
+        cache: nothing_runs(),
     };
     let (mut updates, _ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
@@ -90,6 +100,7 @@ async fn without_sources_the_merger_waits_for_shutdown() {
         http: None,
         posted: None,
         api: None,
+        cache: nothing_runs(),
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     assert!(ready.all_ready().is_some());
@@ -111,6 +122,7 @@ async fn a_url_that_is_none_is_refused_before_anything_starts() {
         }),
         posted: None,
         api: None,
+        cache: nothing_runs(),
     };
     assert!(PodConfig::start(config, EventRecorder::new(), &mut tasks).is_err());
     assert!(tasks.first_end().await.is_none());
@@ -127,6 +139,7 @@ async fn pods_of_one_name_in_one_list_are_reported_as_an_event() {
         lists.clone(),
         sender,
         recorder.clone(),
+        nothing_runs(),
         shutdown.clone(),
     );
     let merger = tokio::spawn(merger);
@@ -172,6 +185,7 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
         http: None,
         posted: None,
         api: None,
+        cache: nothing_runs(),
     };
     let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
     let mut next = async || timeout(TIMEOUT, updates.recv()).await.unwrap().unwrap();

@@ -24,6 +24,9 @@ impl PodSync {
             tracing::warn!(podUID = %uid, "Pod still has running containers, not removing it");
             return false;
         }
+        if self.is_only_a_cgroup(uid, &runtime_status) {
+            return self.remove_cgroup(uid).await;
+        }
         let mut owner = Owner::of_status(&runtime_status);
         if let Some(entry) = self.statuses.statuses().entry(uid)
             && runtime_status.is_empty()
@@ -37,10 +40,18 @@ impl PodSync {
         // Another pod may have had the UID before.
         self.runtime.remove_logs_of(uid).await;
         let disk = self.remove_from_disk(uid).await;
+        let cgroup = match &content {
+            Ok(_) => self.cgroups.destroy(uid).await,
+            // Its processes may still be the runtime's.
+            Err(_) => Ok(()),
+        };
         self.runtime.release_user_namespace(uid).await;
         self.runtime.devices().release(uid);
         let mut clean = true;
-        for error in [content.err(), disk.err()].into_iter().flatten() {
+        for error in [content.err(), disk.err(), cgroup.err()]
+            .into_iter()
+            .flatten()
+        {
             clean = false;
             tracing::warn!(
                 pod = %owner.name,
@@ -86,6 +97,23 @@ impl PodSync {
             .collect()
     }
 
+    /// Pods of which a cgroup is left, by the same rule.
+    pub async fn orphaned_cgroups(
+        &self,
+        claimed: &HashSet<PodUid>,
+        gone: impl Fn(&PodUid, Option<&Origin>) -> bool,
+        _proof: Complete,
+    ) -> anyhow::Result<HashSet<PodUid>> {
+        let is_gone = |uid: &PodUid| {
+            self.state_store
+                .read(uid, |record| gone(uid, record.origin.as_ref()))
+        };
+        let found = self.cgroups.pods_with_cgroups().await?.into_iter();
+        Ok(found
+            .filter(|uid| is_gone(uid) && self.is_orphan(uid, claimed))
+            .collect())
+    }
+
     fn is_orphan(&self, uid: &PodUid, claimed: &HashSet<PodUid>) -> bool {
         !claimed.contains(uid)
             && self
@@ -93,6 +121,21 @@ impl PodSync {
                 .try_settled(uid)
                 .is_some_and(|runtime_status| runtime_status.is_empty())
             && self.statuses.statuses().get(uid).is_none()
+    }
+
+    /// What has neither a record nor anything in the runtime may have a directory that another kubelet keeps.
+    fn is_only_a_cgroup(&self, uid: &PodUid, runtime_status: &PodStatus) -> bool {
+        runtime_status.is_empty()
+            && self.statuses.statuses().get(uid).is_none()
+            && !self.state_store.uids().contains(uid)
+    }
+
+    async fn remove_cgroup(&self, uid: &PodUid) -> bool {
+        let removed = self.cgroups.destroy(uid).await;
+        if let Err(error) = &removed {
+            tracing::warn!("podUID" = %uid, err = %chain(error.as_ref()), "Failed to delete cgroup paths");
+        }
+        removed.is_ok()
     }
 
     async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {

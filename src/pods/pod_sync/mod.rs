@@ -22,6 +22,7 @@ use crate::{
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
     pods::status::generate::FailedBecause,
+    resources::cm::ContainerManager,
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{Owner, PodCache},
@@ -59,6 +60,8 @@ pub struct PodSync {
     pub probes: ProbeManager,
     /// Volumes.
     pub volumes: VolumeManager,
+    /// The cgroups of pods.
+    pub cgroups: ContainerManager,
     /// Facts that survive a restart.
     pub state_store: PodStateStore,
     /// Events.
@@ -310,6 +313,7 @@ impl PodSync {
         let because = FailedBecause {
             reason: reason.into_owned(),
             message: format!("Pod was rejected: {message}"),
+            disruption: false,
         };
         self.statuses.reject(pod, because);
     }
@@ -320,6 +324,7 @@ impl PodSync {
         let because = FailedBecause {
             reason: event::DEADLINE_EXCEEDED.into(),
             message: message.into(),
+            disruption: false,
         };
         if self.statuses.note_failed(&pod.uid(), because) {
             self.decide(pod, Action::StopPod, message.into());
@@ -342,9 +347,18 @@ impl PodSync {
             .note(&uid, stop.until(Timestamp::now() + until));
         self.pod_history
             .doing(&uid, Some("stopping the pod".into()));
-        if let TerminationReason::Evicted { reason, message } = reason {
-            self.statuses
-                .note_failed(&uid, FailedBecause { reason, message });
+        if let TerminationReason::Evicted {
+            reason,
+            message,
+            disruption,
+        } = reason
+        {
+            let because = FailedBecause {
+                reason,
+                message,
+                disruption,
+            };
+            self.statuses.note_failed(&uid, because);
         }
         self.runtime.stop_prefetches(&uid);
         self.statuses.note_stage(&uid, Stage::Ending);
@@ -391,6 +405,8 @@ impl PodSync {
         let uid = pod.uid();
         self.statuses.stopped(&pod);
         self.volumes.teardown(&uid).await?;
+        let removed = self.cgroups.destroy(&uid).await;
+        removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;
         self.runtime.devices().release(&uid);
         self.statuses.finish(&pod);

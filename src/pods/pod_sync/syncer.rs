@@ -45,6 +45,8 @@ pub enum TerminationReason {
         reason: String,
         /// For the status, for people.
         message: String,
+        /// What replaces the pod does not count its end as a failure.
+        disruption: bool,
     },
     /// Only the runtime knows it.
     Orphaned,
@@ -55,7 +57,9 @@ impl fmt::Display for TerminationReason {
         match self {
             Self::Deleted => f.write_str("no source wants it any more"),
             Self::Finished => f.write_str("it has reached its end"),
-            Self::Evicted { reason, message } => write!(f, "{reason}: {message}"),
+            Self::Evicted {
+                reason, message, ..
+            } => write!(f, "{reason}: {message}"),
             Self::Orphaned => f.write_str("only the runtime knows it"),
         }
     }

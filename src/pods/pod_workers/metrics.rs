@@ -22,7 +22,21 @@ pub fn count(
 }
 
 fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<Sample> {
-    let mut counts: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
+    let kinds = [
+        ("desired", ""),
+        ("desired", "true"),
+        ("orphan", ""),
+        ("orphan", "true"),
+        ("runtime_only", "unknown"),
+    ];
+    // All are always shown, as upstream does.
+    let mut counts: BTreeMap<(&str, &str, &str), f64> = kinds
+        .into_iter()
+        .flat_map(|(config, is_static)| {
+            let all = ["sync", "terminating", "terminated"];
+            all.map(|lifecycle| ((config, lifecycle, is_static), 0.0))
+        })
+        .collect();
     for pod in workers.known() {
         let lifecycle = match pod.phase {
             Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing => "sync",
@@ -54,5 +68,5 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<Sample> {
 
 /// As upstream, a pod of which only the runtime knows is neither.
 fn of_static(is_static: bool) -> &'static str {
-    if is_static { "true" } else { "false" }
+    if is_static { "true" } else { "" }
 }

@@ -41,7 +41,7 @@ pub(super) enum Life {
 pub(super) struct Instance {
     pub(super) id: ContainerId,
     pub(super) life: Life,
-    /// It was started well before this kubelet was.
+    /// It was started before this kubelet was.
     pub(super) before_us: bool,
 }
 

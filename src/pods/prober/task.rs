@@ -28,8 +28,6 @@ const ATTEMPTS: u32 = 3;
 /// How much longer than its timeout a run may take before it counts as failed all the same. Runtimes
 /// start their clock when the command runs, which on a busy node is seconds after the call.
 const MARGIN: Duration = Duration::from_secs(5);
-/// How much older than this kubelet a container must be to count as taken over.
-const TAKE_OVER_AGE: Duration = Duration::from_secs(10);
 
 /// Starts the task of one probe.
 pub(super) fn spawn(shared: &Arc<Shared>, probes: &Arc<PodProbes>, slot: &Slot) {
@@ -320,7 +318,7 @@ impl ProbeTask {
             id: seen.id.clone(),
             life,
             before_us: seen.started_at > 0
-                && nanos_since(self.shared.parts.started_at) > TAKE_OVER_AGE,
+                && nanos_since(self.shared.parts.started_at) > Duration::ZERO,
         }
     }
 }

@@ -45,6 +45,8 @@ pub struct FailedBecause {
     pub reason: String,
     /// `status.message`.
     pub message: String,
+    /// It has the condition `DisruptionTarget`: what replaces the pod does not count its end as a failure.
+    pub disruption: bool,
 }
 
 /// Devices by resource, and whether each is healthy.

@@ -5,12 +5,14 @@
 
 mod app_armor;
 mod predicates;
+mod pressure;
 pub mod sysctls;
 
 use crate::{
     cri::RuntimeFeatures,
     model::validation::unsupported_api_fields,
     model::{Pod, PodExt},
+    state::node_pressure::NodePressure,
 };
 use k8s_openapi::api::core::v1::Node;
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
@@ -25,6 +27,8 @@ pub struct NodeView<'a> {
     pub app_armor: bool,
     /// What the runtime can do.
     pub features: RuntimeFeatures,
+    /// What the node is short of.
+    pub pressure: NodePressure,
     /// The pod runs here: it has its place on the node.
     pub in_place: bool,
     /// The node as the API server has it, once that is known.
@@ -88,7 +92,7 @@ impl Rejection {
 
 /// The first rule that a pod breaks, if there is one.
 pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
-    may_have_devices(pod, node.sysctls)?;
+    may_have_devices(pod, node)?;
     if let Some(refusal) = node.devices {
         return Err(refusal.clone());
     }
@@ -103,9 +107,10 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
 }
 
 /// The rules that come before devices are allocated.
-pub(super) fn may_have_devices(pod: &Pod, sysctls: &Allowlist) -> Result<(), Rejection> {
+pub(super) fn may_have_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     unsupported(pod)?;
-    sysctls::admit(pod, sysctls)
+    pressure::admit(pod, node)?;
+    sysctls::admit(pod, node.sysctls)
 }
 
 /// Whether there is a place for the pod on the node.

@@ -207,6 +207,13 @@ impl SyncLoop {
                 let found = pod_sync.orphaned_logs(&claimed, gone, complete);
                 metrics.swept(found.len());
                 orphaned_logs.mark_all(found);
+                let cgroups = pod_sync.orphaned_cgroups(&claimed, gone, complete);
+                match cgroups.await {
+                    Ok(found) => orphaned_logs.mark_all(found),
+                    Err(error) => {
+                        tracing::error!(err = %chain(error.as_ref()), "Failed to get list of pods that still exist on cgroup mounts");
+                    }
+                }
             }
             if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
                 tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");

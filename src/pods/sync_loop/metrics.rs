@@ -61,6 +61,12 @@ impl LoopMetrics {
         );
         let pods = manager.clone();
         metrics.register(
+            "kubelet_mirror_pods",
+            "The number of mirror pods the kubelet will try to create (one per admitted static pod)",
+            AtScrape::number(move || pods.mirrors().len() as f64),
+        );
+        let pods = manager.clone();
+        metrics.register(
             "kubelet_managed_ephemeral_containers",
             "Current number of ephemeral containers in pods managed by this kubelet.",
             AtScrape::number(move || ephemeral(&pods.pods())),
@@ -142,7 +148,7 @@ impl LoopMetrics {
 }
 
 fn yes_no(yes: bool) -> &'static str {
-    if yes { "true" } else { "false" }
+    if yes { "true" } else { "" }
 }
 
 /// One label for all resources of others, as upstream does.

@@ -30,6 +30,7 @@ use crate::{
     pods::pod_sync::{PodSync, syncer::UpdateKind},
     pods::pod_workers::{PodWorkers, UpdateOptions},
     resources::devices::Change,
+    state::node_pressure::NodePressureReader,
     state::pod_cache::PodCache,
     state::pod_history::Action,
     state::pod_manager::PodManagerWriter,
@@ -100,6 +101,8 @@ pub struct Admission {
     pub app_armor: bool,
     /// What the runtime can do.
     pub features: FeaturesReader,
+    /// What the node is short of.
+    pub pressure: NodePressureReader,
     /// The node as the API server has it, if there is one.
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }

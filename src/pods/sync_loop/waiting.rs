@@ -8,7 +8,7 @@ use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
     state::events::ObjectRef,
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// How long a pod waits for what may be different in a moment.
@@ -56,27 +56,33 @@ impl SyncLoop {
 
     fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
         let admission = &self.admission;
-        let devices = if may_have_devices(pod, &admission.sysctls).is_ok() {
-            self.allocate_devices(pod, runs).err()
-        } else {
-            None
-        };
-        let allocated = self.devices().allocated_beside(&pod.uid());
         let object = admission.node.borrow().clone();
         let others = if object.is_some() && !runs {
             self.admitted_but(&pod.uid())
         } else {
             Others::default()
         };
-        let node = NodeView {
+        let before = NodeView {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
             features: *admission.features.borrow(),
+            pressure: *admission.pressure.borrow(),
             in_place: runs,
             object: object.as_deref(),
             others: &others,
+            devices: None,
+            allocated: &BTreeMap::new(),
+        };
+        let devices = if runs || may_have_devices(pod, &before).is_ok() {
+            self.allocate_devices(pod, runs).err()
+        } else {
+            None
+        };
+        let allocated = self.devices().allocated_beside(&pod.uid());
+        let node = NodeView {
             devices: devices.as_ref(),
             allocated: &allocated.unwrap_or_default(),
+            ..before
         };
         admit(pod, &node)
     }

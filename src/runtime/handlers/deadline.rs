@@ -44,9 +44,10 @@ pub(super) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) 
         let now = Instant::now();
         lag += now.saturating_duration_since(wake);
         if now >= deadline {
-            return Err(match lag > timeout / SLICES {
-                true => Late::Starved(lag),
-                false => Late::TimedOut,
+            return Err(if lag > timeout / SLICES {
+                Late::Starved(lag)
+            } else {
+                Late::TimedOut
             });
         }
     }

@@ -60,9 +60,10 @@ pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcom
         Ok(Err(FetchError { error, .. })) => ProbeOutcome::failure(error.text),
         Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
         Err(Late::TimedOut) => {
-            let doing = match reading.load(Ordering::Relaxed) {
-                true => "Client.Timeout or context cancellation while reading body",
-                false => "Client.Timeout exceeded while awaiting headers",
+            let doing = if reading.load(Ordering::Relaxed) {
+                "Client.Timeout or context cancellation while reading body"
+            } else {
+                "Client.Timeout exceeded while awaiting headers"
             };
             ProbeOutcome::failure(format!("Get {url:?}: context deadline exceeded ({doing})"))
         }
@@ -136,9 +137,8 @@ async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<Answer, Fetch
     let stream = net::dial(&url.host, url.port())
         .await
         .map_err(|e| error(e.text, e.local))?;
-    let answer = match url.https {
-        false => exchange(stream, request, reading).await,
-        true => match tls::connect(&url.host, stream).await {
+    let answer = if url.https {
+        match tls::connect(&url.host, stream).await {
             Ok(stream) => exchange(stream, request, reading).await,
             Err(e) if tls::is_no_tls(&e) => {
                 let text = "http: server gave HTTP response to HTTPS client".to_owned();
@@ -153,7 +153,9 @@ async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<Answer, Fetch
                     net::is_local(&e),
                 ));
             }
-        },
+        }
+    } else {
+        exchange(stream, request, reading).await
     };
     answer.map_err(|e| {
         let cause = io_cause(&e);

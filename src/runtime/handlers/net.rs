@@ -37,9 +37,10 @@ pub(super) fn dial_timed_out(host: &str, port: u16) -> String {
 
 /// `host:port`, with brackets around an IPv6 address.
 pub(super) fn join_host_port(host: &str, port: u16) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
     }
 }
 

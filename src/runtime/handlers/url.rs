@@ -149,9 +149,10 @@ fn escape(out: &mut String, text: &str) {
                 .get(at + 1..at + 3)
                 .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         let plain = byte.is_ascii_graphic() && !b"\"<>\\^`{|}%".contains(&byte);
-        match plain || is_escape {
-            true => out.push(char::from(byte)),
-            false => out.push_str(&format!("%{byte:02X}")),
+        if plain || is_escape {
+            out.push(char::from(byte))
+        } else {
+            out.push_str(&format!("%{byte:02X}"))
         }
     }
 }

@@ -139,9 +139,10 @@ impl StartMetrics {
 
 fn kind(pod: &Pod, container: &Container) -> &'static str {
     let inits = pod.init_containers();
-    match inits.iter().any(|init| init.name == container.name) {
-        true => "init_container",
-        false => "container",
+    if inits.iter().any(|init| init.name == container.name) {
+        "init_container"
+    } else {
+        "container"
     }
 }
 

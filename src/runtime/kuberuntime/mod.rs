@@ -34,6 +34,7 @@ use crate::{
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
+    resources::cm::ContainerManager,
     resources::devices::DeviceManager,
     runtime::handlers::Hooks,
     state::events::EventRecorder,
@@ -53,7 +54,10 @@ use restart_back_off::{RestartBackOff, back_off_text};
 use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use sync::{ContainerImages, ContainerStarter, PodRestarter, PostStart, Replaced, SandboxCreator};
+use sync::{
+    ContainerImages, ContainerStarter, PodCgroups, PodRestarter, PostStart, Replaced,
+    SandboxCreator,
+};
 use tokio::sync::watch;
 
 pub use gc::plan::Policy as GcPolicy;
@@ -85,6 +89,8 @@ pub struct Deps {
     pub user_namespaces: UserNamespaces,
     /// Devices of plugins.
     pub devices: DeviceManager,
+    /// The cgroups of pods.
+    pub cgroups: ContainerManager,
     /// What the runtime can do.
     pub features: FeaturesReader,
     /// The services of the cluster, for variables.
@@ -174,7 +180,9 @@ impl KubeGenericRuntimeManager {
             (deps.services, deps.runtime_classes),
             deps.devices.clone(),
         ));
+        let cgroups = PodCgroups::new(deps.cgroups, deps.runtime.clone(), deps.events.clone());
         let sandboxes = SandboxCreator {
+            cgroups,
             runtime: deps.runtime.clone(),
             cache: deps.cache.clone(),
             events: deps.events.clone(),
@@ -383,6 +391,7 @@ impl KubeGenericRuntimeManager {
         self.killer.stops().forget(uid);
         self.sandboxes.back_off.forget(uid);
         self.sandboxes.lookup.forget(uid);
+        self.sandboxes.cgroups.forget(uid);
         self.pod_history.forget(uid);
     }
 }

@@ -90,13 +90,13 @@ fn last_text(bytes: &[u8]) -> String {
     let tail = bytes
         .get(bytes.len().saturating_sub(MAX_MESSAGE)..)
         .unwrap_or_default();
-    let torn = match tail.len() < bytes.len() || tail.len() == MAX_MESSAGE {
-        true => tail
-            .iter()
+    let torn = if tail.len() < bytes.len() || tail.len() == MAX_MESSAGE {
+        tail.iter()
             .take(3)
             .take_while(|byte| (**byte & 0xc0) == 0x80)
-            .count(),
-        false => 0,
+            .count()
+    } else {
+        0
     };
     let text = String::from_utf8_lossy(tail.get(torn..).unwrap_or_default());
     cut(&text, MAX_MESSAGE).to_string()

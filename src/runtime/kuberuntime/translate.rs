@@ -81,9 +81,10 @@ pub fn sandbox_status(
         attempt: status.metadata.as_ref().map_or(0, |m| m.attempt),
         ready: status.state == v1::PodSandboxState::SandboxReady as i32,
         created_at: status.created_at.max(0),
-        network: match network == Some(v1::NamespaceMode::Node as i32) {
-            true => NetworkMode::Node,
-            false => NetworkMode::Pod,
+        network: if network == Some(v1::NamespaceMode::Node as i32) {
+            NetworkMode::Node
+        } else {
+            NetworkMode::Pod
         },
         has_network_status: status.network.is_some(),
         ips: status
@@ -142,9 +143,12 @@ pub fn container_status(
 ) -> Option<Owned<ContainerStatus>> {
     let state = state(status.state);
     let exited = state == ContainerState::Exited;
-    let text_if = |when: bool, text: &str, limit| match when {
-        true => strings.share(cut(text, limit)),
-        false => strings.share(""),
+    let text_if = |when: bool, text: &str, limit| {
+        if when {
+            strings.share(cut(text, limit))
+        } else {
+            strings.share("")
+        }
     };
     let object = ContainerStatus {
         id: ContainerId::from(status.id.as_str()),
@@ -164,9 +168,10 @@ pub fn container_status(
         hash: hash(&status.annotations, strings),
         reason: text_if(exited, &status.reason, MAX_TEXT),
         // Not shared: hardly two are the same.
-        message: match exited && !status.message.is_empty() {
-            true => cut(&status.message, MAX_MESSAGE).into(),
-            false => strings.share(""),
+        message: if exited && !status.message.is_empty() {
+            cut(&status.message, MAX_MESSAGE).into()
+        } else {
+            strings.share("")
         },
         user: user(status),
         stop_signal: signal_name(status.stop_signal),

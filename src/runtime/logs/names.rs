@@ -21,9 +21,10 @@ impl Stamp {
                 8 => byte == b'-',
                 _ => byte.is_ascii_digit(),
             });
-        match shaped {
-            true => DateTime::strptime(FORMAT, text).ok().map(Self),
-            false => None,
+        if shaped {
+            DateTime::strptime(FORMAT, text).ok().map(Self)
+        } else {
+            None
         }
     }
 

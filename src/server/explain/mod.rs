@@ -84,12 +84,14 @@ impl PodRow {
             &*self.status,
             "Pending" | "ContainerCreating" | "Terminating"
         ) || self.status.starts_with("Init:") && self.last_reason.is_empty();
-        match self.ready == self.containers && self.containers > 0 {
-            true => Order::Well,
-            false if self.phase == "Succeeded" => Order::Well,
-            false if waiting => Order::UnderWay,
-            false if self.status == "Running" && self.last_reason.is_empty() => Order::UnderWay,
-            false => Order::Wrong,
+        let all_ready = self.ready == self.containers && self.containers > 0;
+        let starting = self.status == "Running" && self.last_reason.is_empty();
+        if all_ready || self.phase == "Succeeded" {
+            Order::Well
+        } else if waiting || starting {
+            Order::UnderWay
+        } else {
+            Order::Wrong
         }
     }
 }

@@ -127,11 +127,12 @@ fn timeline(moments: &[Moment], now: Timestamp) -> Html {
 fn took(from: Timestamp, to: Timestamp) -> String {
     let millis = to.as_millisecond() - from.as_millisecond();
     let exact = |at: Timestamp| at.subsec_nanosecond() != 0;
-    match exact(from) && exact(to) {
-        _ if millis >= 10_000 => format!("+{}", span(from, to)),
-        true if millis >= 1000 => format!("+{}.{}s", millis / 1000, millis % 1000 / 100),
-        true => format!("+{}ms", millis.max(0)),
-        false => format!("+{}", span(from, to)),
+    if millis >= 10_000 || !(exact(from) && exact(to)) {
+        format!("+{}", span(from, to))
+    } else if millis >= 1000 {
+        format!("+{}.{}s", millis / 1000, millis % 1000 / 100)
+    } else {
+        format!("+{}ms", millis.max(0))
     }
 }
 

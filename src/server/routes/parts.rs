@@ -53,6 +53,17 @@ pub(in crate::server) struct Parts<'a> {
     pub(super) query: &'a str,
 }
 
+#[cfg(test)]
+impl<'a> Parts<'a> {
+    /// Those of a path without variable segments.
+    pub(in crate::server) fn of_query(query: &'a str) -> Self {
+        Self {
+            captures: Vec::new(),
+            query,
+        }
+    }
+}
+
 impl Parts<'_> {
     /// The value of `{name}` in the path.
     pub(in crate::server) fn path(&self, name: &str) -> String {

@@ -1,6 +1,7 @@
 //! The routes, and how the parts of a request become one. Each handler parses its own query.
 
 use super::parts::{Parts, RouteError};
+use super::query::BadQuery;
 use crate::{
     cri::StdStreams,
     server::{
@@ -10,6 +11,7 @@ use crate::{
         explanations::{ExplainQuery, OverviewQuery},
         health::HealthQuery,
         legacy_stats::{InfoQuery, InfoTarget},
+        node_log_query::NodeLogQuery,
         posted::Post,
         profile::seconds,
         streaming::{ContainerName, PodName, params},
@@ -70,7 +72,7 @@ pub enum Route {
     /// `/spec/`: the machine.
     Machine,
     /// `/logs/<path>`: the node's logs.
-    NodeLogs(String),
+    NodeLogs(String, Result<Option<NodeLogQuery>, BadQuery>),
     /// `/exec/…`: a command in a container, with these streams.
     Exec(ContainerName, Vec<String>, StdStreams),
     /// `/attach/…`: the first process of a container.
@@ -113,7 +115,9 @@ pub(super) fn health_check(parts: &Parts) -> Result<Route, RouteError> {
 }
 
 pub(super) fn node_logs(parts: &Parts) -> Result<Route, RouteError> {
-    Ok(Route::NodeLogs(parts.path("path")))
+    // Without the logs of services the query has no meaning, whatever it is.
+    let query = NodeLogQuery::parse(parts);
+    Ok(Route::NodeLogs(parts.path("path"), query))
 }
 
 pub(super) fn overview(parts: &Parts) -> Result<Route, RouteError> {

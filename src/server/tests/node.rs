@@ -152,7 +152,7 @@ async fn node_logs_are_those_below_their_directory() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("syslog"), "a line\n").unwrap();
     let views = Views {
-        node_logs: dir.path().to_path_buf(),
+        node_logs: NodeLogs::of(dir.path()),
         ..views(vec![])
     };
     let handlers = local(views, vec![]);
@@ -166,6 +166,60 @@ async fn node_logs_are_those_below_their_directory() {
         let (status, _) = ask(&handlers, "GET", outside, "").await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{outside}");
     }
+}
+
+#[tokio::test]
+async fn logs_of_services_come_from_the_journal_or_from_their_files() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("plain.log"), "of a file\n").unwrap();
+    std::fs::write(dir.path().join("secret"), "nothing\n").unwrap();
+    let program = dir.path().join("journalctl");
+    let script = "#!/bin/sh\n[ \"$1\" = --field ] && echo web.service && exit\necho \"$@\"\n";
+    std::fs::write(&program, script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, executable).unwrap();
+    let logs = NodeLogs::of(dir.path());
+    let with = |node_logs| Views {
+        node_logs,
+        ..views(vec![])
+    };
+    let handlers = local(with(logs.clone().with_journal(&program)), vec![]);
+    let journal = "--utc --no-pager --output=short-precise";
+    for (target, expected) in [
+        ("/logs/?query=web", (200, format!("{journal} --unit=web\n"))),
+        (
+            "/logs/?query=web&tailLines=3",
+            (200, format!("{journal} --pager-end --lines=3 --unit=web\n")),
+        ),
+        ("/logs/?query=plain", (200, "of a file\n".to_owned())),
+        (
+            "/logs/?query=none",
+            (200, "\nlog not found for none\n".to_owned()),
+        ),
+        ("/logs/?query=/plain.log", (200, "of a file\n".to_owned())),
+        ("/logs/?query=/../etc/passwd", (404, String::new())),
+        (
+            "/logs/plain.log?query=web",
+            (406, "path not allowed in query mode\n".to_owned()),
+        ),
+        (
+            "/logs/?query=web&boot=1",
+            (406, "boot: must be less than 1\n".to_owned()),
+        ),
+        ("/logs/?query=web&boot=x", (400, String::new())),
+    ] {
+        let (status, body) = ask(&handlers, "GET", target, "").await;
+        let body = if expected.1.is_empty() {
+            String::new()
+        } else {
+            body
+        };
+        assert_eq!((status.as_u16(), body), expected, "{target}");
+    }
+    // Where services may not be asked for, the query has no meaning.
+    let handlers = local(with(logs), vec![]);
+    let (status, body) = ask(&handlers, "GET", "/logs/plain.log?query=web&boot=x", "").await;
+    assert_eq!((status.as_u16(), body.as_str()), (200, "of a file\n"));
 }
 
 #[tokio::test]

@@ -261,7 +261,7 @@ fn the_rest_of_a_path_is_decoded_once() {
     for (target, expected) in rows {
         assert_eq!(
             get(Port::Local, target),
-            Ok(Route::NodeLogs(expected.into())),
+            Ok(Route::NodeLogs(expected.into(), Ok(None))),
             "{target}"
         );
     }

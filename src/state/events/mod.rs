@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(
             events
                 .iter()
-                .map(|e| (e.reason, e.count))
+                .map(|e| (e.reason.as_ref(), e.count))
                 .collect::<Vec<_>>(),
             [("B", 1), ("A", 2)]
         );

@@ -141,9 +141,10 @@ fn projected(
             errors.push(ContentError::UnknownSource(unknown_source(projection)));
         }
     }
-    match errors.is_empty() {
-        true => Ok(sources),
-        false => Err(errors),
+    if errors.is_empty() {
+        Ok(sources)
+    } else {
+        Err(errors)
     }
 }
 
@@ -265,9 +266,10 @@ fn pod_files(
         });
         errors.extend(added.err());
     }
-    match errors.is_empty() {
-        true => Ok(payload),
-        false => Err(errors),
+    if errors.is_empty() {
+        Ok(payload)
+    } else {
+        Err(errors)
     }
 }
 

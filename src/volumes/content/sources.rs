@@ -70,9 +70,10 @@ pub(in crate::volumes) fn payload(
     if errors.is_empty() {
         errors.extend(payload.check().err().map(ContentError::Path));
     }
-    match errors.is_empty() {
-        true => Ok(payload),
-        false => Err(ContentErrors(errors)),
+    if errors.is_empty() {
+        Ok(payload)
+    } else {
+        Err(ContentErrors(errors))
     }
 }
 

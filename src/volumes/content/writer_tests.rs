@@ -37,12 +37,11 @@ fn seen(volume: &Path) -> BTreeMap<String, String> {
                 continue;
             }
             let path = at.join(&name);
-            match path.is_dir() {
-                true => walk(&path, &format!("{prefix}{name}/"), out),
-                false => {
-                    let text = fs::read_to_string(&path).unwrap();
-                    out.insert(format!("{prefix}{name}"), text);
-                }
+            if path.is_dir() {
+                walk(&path, &format!("{prefix}{name}/"), out)
+            } else {
+                let text = fs::read_to_string(&path).unwrap();
+                out.insert(format!("{prefix}{name}"), text);
             }
         }
     }
@@ -135,9 +134,10 @@ fn another_mode_group_or_text_of_one_file_is_a_change() {
 
 #[test]
 fn modes_are_exact_and_the_pods_group_may_read() {
-    let group = match rustix::process::getuid().is_root() {
-        true => 4242,
-        false => rustix::process::getgid().as_raw(),
+    let group = if rustix::process::getuid().is_root() {
+        4242
+    } else {
+        rustix::process::getgid().as_raw()
     };
     for (group, mode, shown, directory) in [
         (None, 0o400, 0o400, 0o755),

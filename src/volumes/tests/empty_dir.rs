@@ -47,9 +47,10 @@ async fn a_volume_in_memory_is_mounted_once_with_the_least_of_its_bounds() {
         let node = node();
         let medium = json!({"medium": "Memory", "sizeLimit": limit});
         let mut pod = pod(json!([{"name": "v", "emptyDir": medium}]));
-        let resources = match memory.is_null() {
-            true => json!({}),
-            false => json!({"limits": {"memory": memory}}),
+        let resources = if memory.is_null() {
+            json!({})
+        } else {
+            json!({"limits": {"memory": memory}})
         };
         pod.spec.as_mut().unwrap().containers[0].resources =
             serde_json::from_value(resources).unwrap();

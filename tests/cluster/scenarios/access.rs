@@ -164,6 +164,10 @@ pub async fn logs_commands_files_and_ports_of_a_pod_are_within_reach() {
         client.forward();
     }
     a_pod_is_debugged(&cluster).await;
+    let write = "echo of a service >/var/log/some.log";
+    cluster.inside(&["sh", "-c", write]);
+    let query = "/api/v1/nodes/node1/proxy/logs/?query=some";
+    assert_eq!(cluster.kubectl(&["get", "--raw", query]), "of a service\n");
 }
 
 /// With a container in the process namespace of another one.

@@ -3,12 +3,15 @@
 mod absences;
 mod access;
 mod joining;
+mod kubeadm;
 mod leaving;
 mod mirrors;
 mod node;
 mod objects;
 mod pods;
+mod pressure;
 mod refusals;
+mod swap;
 mod workloads;
 
 use crate::kubelet::Flavour;
@@ -18,6 +21,9 @@ use crate::support::runner::{Test, on, scenarios};
 pub fn tests() -> Vec<Test<Flavour>> {
     let mut tests = on(&[Flavour::Go, Flavour::Rust], EVERYWHERE);
     tests.extend(on(&[Flavour::Rust], RUST));
+    if std::env::var_os("CLUSTER_LONG").is_some() {
+        tests.extend(on(&[Flavour::Rust], LONG));
+    }
     tests
 }
 
@@ -32,6 +38,7 @@ scenarios! {
 
 scenarios! {
     RUST:
+    kubeadm::kubeadm_makes_a_cluster_adds_a_node_and_changes_the_control_plane,
     absences::a_control_plane_that_stops_dies_or_loses_its_storage_for_a_while_harms_nothing,
     absences::a_kubelet_that_is_killed_again_and_again_loses_and_repeats_nothing,
     workloads::pods_leave_a_node_that_is_drained_or_tainted,
@@ -42,7 +49,15 @@ scenarios! {
     refusals::what_is_not_supported_is_named_and_hostile_annotations_are_ignored,
     absences::an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing,
     objects::objects_and_tokens_reach_a_pod_and_their_changes_too,
+    pressure::a_pod_that_fills_the_disk_goes_and_the_others_stay,
+    swap::a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,
+}
+
+// Those that take many minutes: `make test-long`.
+scenarios! {
+    LONG:
+    objects::a_token_is_renewed_while_its_pod_runs,
 }

@@ -101,6 +101,49 @@ pub async fn objects_and_tokens_reach_a_pod_and_their_changes_too() {
     assert_eq!(cluster.kubectl(&["logs", "reader"]), "first open 80\n");
 }
 
+/// The least that the API server gives. A token is renewed at four fifths of its life.
+const TOKEN_SECONDS: u64 = 600;
+
+fn with_token() -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: holder}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/busybox:dev
+    command: [sleep, '10000']
+    volumeMounts: [{{name: token, mountPath: /token}}]
+  volumes:
+  - name: token
+    projected: {{sources: [{{serviceAccountToken: {{path: token, expirationSeconds: {TOKEN_SECONDS}}}}}]}}
+"
+    )
+}
+
+pub async fn a_token_is_renewed_while_its_pod_runs() {
+    let cluster = Cluster::start();
+    cluster.create(&with_token());
+    cluster.wait("condition=Ready", "pod/holder");
+    let read = || cluster.try_kubectl(&["exec", "holder", "--", "cat", "/token/token"]);
+    let first = read().unwrap();
+    let life = Duration::from_secs(TOKEN_SECONDS);
+    wait_for(
+        "another token before the first one expires",
+        life,
+        || async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            holds(read()? != first, "the first token")
+        },
+    )
+    .await;
+    let pod = cluster.get(&["pod/holder"]);
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+}
+
 /// Its volume is a directory of the node, which it only reads.
 const CLAIM: &str = "
 apiVersion: v1

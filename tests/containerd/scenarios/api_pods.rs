@@ -65,9 +65,10 @@ fn kubeconfig(dir: &Path) -> String {
 pub async fn pods_of_an_api_server_live_on_whatever_the_flags() {
     for with_kubeconfig in [true, false] {
         let dir = Node::fresh_dir();
-        let args = match with_kubeconfig {
-            true => vec![format!("--kubeconfig={}", kubeconfig(dir.path()))],
-            false => Vec::new(),
+        let args = if with_kubeconfig {
+            vec![format!("--kubeconfig={}", kubeconfig(dir.path()))]
+        } else {
+            Vec::new()
         };
         let mut node = Node::start_in(dir, "", &args).await;
         node.kubelet.kill();

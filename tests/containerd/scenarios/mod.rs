@@ -2,6 +2,7 @@
 
 mod api_pods;
 mod broken_parts;
+mod cgroups;
 mod containers;
 mod faults;
 mod images;
@@ -81,6 +82,10 @@ scenarios! {
 // The long ones first, so that the lanes end together.
 scenarios! {
     EVERYWHERE:
+    cgroups::pods_have_the_cgroups_of_their_classes_with_their_limits,
+    cgroups::pods_that_go_while_no_kubelet_runs_leave_no_cgroup,
+    cgroups::a_pod_from_before_keeps_its_parent_and_is_not_restarted,
+    cgroups::a_cgroup_that_somebody_removed_is_made_again_for_the_next_pod,
     containers::a_crashing_container_is_restarted_at_growing_gaps,
     logs::a_chatty_container_is_rotated_and_no_line_is_lost,
     soak::pods_come_and_go_and_leave_nothing,

@@ -91,7 +91,7 @@ impl Left {
             mounts: table.lines().filter(|line| line.contains(&below)).count(),
             directories,
             processes: processes(ids),
-            cgroups: named_after(Path::new("/sys/fs/cgroup"), ids, 4),
+            cgroups: named_after(Path::new("/sys/fs/cgroup"), ids, 7),
         }
     }
 }

@@ -85,26 +85,21 @@ pub async fn what_a_node_refuses_has_failed_with_upstreams_reason() {
             value
         );
     }
-    match node.runtime.features().supplemental_groups_policy {
-        true => {
-            node.ready("strict").await;
-            assert_eq!(node.sh("strict", "c", "id -G"), "0 4000\n");
-        }
-        false => {
-            let failed = |pod: &_| phase(pod) == "Failed";
-            let pod = node.pod_when("strict", "failed", failed).await;
-            let status = pod.status.unwrap();
-            assert_eq!(
-                status.reason.as_deref(),
-                Some("SupplementalGroupsPolicyNotSupported")
-            );
-            assert_eq!(
-                status.message.as_deref(),
-                Some(
-                    "Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node"
-                )
-            );
-        }
+    if node.runtime.features().supplemental_groups_policy {
+        node.ready("strict").await;
+        assert_eq!(node.sh("strict", "c", "id -G"), "0 4000\n");
+    } else {
+        let failed = |pod: &_| phase(pod) == "Failed";
+        let pod = node.pod_when("strict", "failed", failed).await;
+        let status = pod.status.unwrap();
+        assert_eq!(
+            status.reason.as_deref(),
+            Some("SupplementalGroupsPolicyNotSupported")
+        );
+        assert_eq!(
+            status.message.as_deref(),
+            Some("Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node")
+        );
     }
     let of_refused = |name: &str| {
         refused

@@ -178,9 +178,10 @@ async fn the_summary_is_whole(node: &Node) {
             && container["logs"]["usedBytes"].as_u64() > Some(0)
             // The runtime looks at its images every ten seconds, and is as late as the machine is busy.
             && told["node"]["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0);
-        match whole {
-            true => Ok(told),
-            false => Err(format!("{pod:#}")),
+        if whole {
+            Ok(told)
+        } else {
+            Err(format!("{pod:#}"))
         }
     })
     .await;
@@ -266,12 +267,14 @@ async fn the_series_are_those_of_cadvisor(node: &Node) {
         &sandbox,
         &|value| value >= 0.0,
     );
-    let sandbox = sample(
-        &text,
-        "container_memory_usage_bytes",
-        &[&pod[..], &["container=\"\"", "image=\"\""]].concat(),
-    );
+    let nameless = [&pod[..], &["container=\"\"", "image=\"\""]].concat();
+    let id = ["pods", "-q", "--no-trunc", "--name", "busy-node1"];
+    let name = format!("name=\"{}\"", node.runtime.crictl(&id).trim());
+    let sandbox = [&nameless[..], &[&name]].concat();
+    let sandbox = sample(&text, "container_memory_usage_bytes", &sandbox);
     assert_eq!(sandbox, None, "the sandbox's image is not named");
+    let of_pod = [&nameless[..], &["name=\"\"", "id=\"/"]].concat();
+    expect("container_memory_usage_bytes", &of_pod, &some);
     expect("container_cpu_usage_seconds_total", &["id=\"/\""], &some);
     expect(
         "container_fs_limit_bytes",

@@ -20,9 +20,10 @@ pub(super) fn told(node: &Node, args: &[&str]) -> Result<Value, String> {
         .arg(settings.dir.join("config.yaml"))
         .output()
         .map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    if output.status.success() {
+        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 }
 

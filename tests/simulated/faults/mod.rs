@@ -192,9 +192,10 @@ async fn live(plan: Plan) -> Sum {
         .expect("a directory");
     let home = dir.path().join("kubelet");
     let _small = (plan.fault == Fault::DiskFull).then(|| SmallRoot::mount(&home.join("root")));
-    let features = match plan.rng().bool() {
-        true => Features::default(),
-        false => Features::old(),
+    let features = if plan.rng().bool() {
+        Features::default()
+    } else {
+        Features::old()
     };
     let fake = runtime(features).await;
     let mut kubelet = KubeletProcess::start(KubeletSettings::new(&home, &fake.endpoint())).await;

@@ -458,9 +458,10 @@ pub fn uid_of(config: &v1::PodSandboxConfig) -> String {
 
 /// As containerd has it: only both parts together are a log.
 fn log_path(directory: &str, name: &str) -> PathBuf {
-    match directory.is_empty() || name.is_empty() {
-        true => PathBuf::new(),
-        false => Path::new(directory).join(name),
+    if directory.is_empty() || name.is_empty() {
+        PathBuf::new()
+    } else {
+        Path::new(directory).join(name)
     }
 }
 

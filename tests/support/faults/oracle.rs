@@ -161,9 +161,10 @@ impl Oracle {
             *runs.entry(key).or_default() += 1;
         }
         for ((pod, version, name, sandbox), times) in runs {
-            let allowed = match sandbox.is_empty() {
-                true => ledger.times_wanted(pod, version).max(1),
-                false => 1,
+            let allowed = if sandbox.is_empty() {
+                ledger.times_wanted(pod, version).max(1)
+            } else {
+                1
             };
             if times > allowed {
                 let text = format!("{name} of {pod} version {version} ran {times} times");

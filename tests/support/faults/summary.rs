@@ -59,9 +59,12 @@ fn counts(runtime: &str, settings: &Settings, sums: &BTreeMap<Fault, Sum>) -> Ta
     for goal in Goal::ALL {
         let wanted = if goal.is_informational() { "" } else { "0" };
         let is_counted = !settings.uncounted.contains(goal);
-        let count = |sum: &Sum| match is_counted {
-            true => sum.count(*goal).to_string(),
-            false => "-".to_owned(),
+        let count = |sum: &Sum| {
+            if is_counted {
+                sum.count(*goal).to_string()
+            } else {
+                "-".to_owned()
+            }
         };
         table.row(row(&[goal.text(), wanted], sums, count));
     }

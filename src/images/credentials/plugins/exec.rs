@@ -132,9 +132,10 @@ impl Running {
         let (answer, complaint, ()) =
             tokio::try_join!(read_all(output), read_head(complaints), ask)?;
         let status = child.wait().await.map_err(ExecError::Pipe)?;
-        match status.success() {
-            true => Ok(answer),
-            false => Err(ExecError::Failed(status, complaint)),
+        if status.success() {
+            Ok(answer)
+        } else {
+            Err(ExecError::Failed(status, complaint))
         }
     }
 }
@@ -157,9 +158,10 @@ async fn read_all(output: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, Exe
         let read = output.read_to_end(&mut bytes).await;
         read.map_err(ExecError::Pipe)?;
     }
-    match bytes.len() > LONGEST_ANSWER {
-        true => Err(ExecError::TooLong),
-        false => Ok(bytes),
+    if bytes.len() > LONGEST_ANSWER {
+        Err(ExecError::TooLong)
+    } else {
+        Ok(bytes)
     }
 }
 

@@ -177,6 +177,7 @@ fn a_pod_that_ends_by_itself_is_stopped_at_once() {
 #[test]
 fn what_makes_a_pod_end() {
     let evicted = TerminationReason::Evicted {
+        disruption: true,
         reason: "Evicted".into(),
         message: "memory".into(),
     };

@@ -23,6 +23,9 @@ const OWNED: [&str; 6] = [
     "AllContainersRestarting",
 ];
 
+/// The condition of a pod that the node ended for reasons of its own; the eviction API sets it, too.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 /// Whether the kubelet writes conditions of this type.
 pub fn is_owned(condition: &PodCondition) -> bool {
     OWNED.contains(&condition.type_.as_str())
@@ -113,6 +116,15 @@ pub(super) fn of(
     conditions.extend(
         owned.filter_map(|(kind, finding)| finding.map(|finding| finding.condition(kind, pod))),
     );
+    if let Some(because) = inputs.failed_because.filter(|because| because.disruption) {
+        conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
+        let finding = Finding {
+            holds: true,
+            reason: Some("TerminationByKubelet"),
+            message: Some(because.message.clone()),
+        };
+        conditions.push(finding.condition(DISRUPTION_TARGET, pod));
+    }
     conditions
 }
 

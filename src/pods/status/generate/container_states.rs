@@ -373,8 +373,8 @@ fn completed_unseen() -> ContainerState {
         exit_code: 0,
         reason: Some(reasons::COMPLETED.into()),
         message: Some(
-            "The runtime has no record of the init container, \
-             but the pod has been initialized, so it must have succeeded"
+            "Unable to get init container status from container runtime and pod has been \
+             initialized, treat it as exited normally"
                 .into(),
         ),
         ..ContainerStateTerminated::default()

@@ -23,10 +23,12 @@ pub(super) fn removed(inputs: &Inputs<'_>, old: Option<&ContainerStatus>) -> Opt
     let is_restarting = |state: &Option<ContainerState>| state.as_ref().is_some_and(is_restarting);
     let known =
         is_restarting(&old.state) || (old.container_id.is_none() && is_restarting(&old.last_state));
-    let restarts = match old.state.as_ref().is_none_or(is_waiting) {
-        true if known => old.restart_count,
-        true => return None,
-        false => old.restart_count.saturating_add(1),
+    let restarts = if !old.state.as_ref().is_none_or(is_waiting) {
+        old.restart_count.saturating_add(1)
+    } else if known {
+        old.restart_count
+    } else {
+        return None;
     };
     Some(Removed {
         restarts,

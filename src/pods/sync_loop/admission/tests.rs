@@ -1,4 +1,5 @@
 use super::*;
+use crate::state::node_pressure::NodePressure;
 use serde_json::{Value, json};
 
 fn pod(metadata: Value, spec: Value) -> Pod {
@@ -7,6 +8,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
 
 fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (String, String)> {
     let node = NodeView {
+        pressure: NodePressure::default(),
         sysctls: &Allowlist::new("6.1", &[]).unwrap(),
         app_armor,
         features: RuntimeFeatures {
@@ -79,6 +81,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         ),
     ] {
         let view = NodeView {
+            pressure: NodePressure::default(),
             sysctls: &Allowlist::new("6.1", &[]).unwrap(),
             app_armor: false,
             features: RuntimeFeatures::default(),
@@ -195,5 +198,71 @@ fn a_profile_needs_a_kernel_that_enforces_it() {
         };
         assert_eq!(admitted(&pod, false, false), expected, "{pod:?}");
         assert_eq!(admitted(&pod, true, false), Ok(()), "{pod:?}");
+    }
+}
+
+#[test]
+fn a_node_that_is_short_of_something_takes_only_some_pods() {
+    let pod = |spec: &str, is_static: bool| {
+        let mut pod = Pod {
+            spec: serde_json::from_str(spec).unwrap(),
+            ..Pod::default()
+        };
+        let source = if is_static { "file" } else { "api" };
+        let source = (crate::model::keys::CONFIG_SOURCE.into(), source.into());
+        pod.metadata.annotations = Some([source].into());
+        pod
+    };
+    let best_effort = r#"{"containers":[{"name":"c"}]}"#;
+    let burstable = r#"{"containers":[{"name":"c","resources":{"requests":{"memory":"1Mi"}}}]}"#;
+    let tolerant = r#"{"containers":[{"name":"c"}],"tolerations":[{"key":"node.kubernetes.io/memory-pressure","operator":"Exists","effect":"NoSchedule"}]}"#;
+    let critical = r#"{"priority":2000001000,"containers":[{"name":"c"}]}"#;
+    let memory = NodePressure {
+        memory: true,
+        ..NodePressure::default()
+    };
+    let both = NodePressure {
+        disk: true,
+        ..memory
+    };
+    for (spec, is_static, pressure, conditions) in [
+        (best_effort, false, NodePressure::default(), None),
+        (best_effort, false, memory, Some("MemoryPressure")),
+        (burstable, false, memory, None),
+        (tolerant, false, memory, None),
+        (critical, false, both, None),
+        (best_effort, true, both, None),
+        (burstable, false, both, Some("MemoryPressure DiskPressure")),
+        (tolerant, false, both, Some("MemoryPressure DiskPressure")),
+    ] {
+        let sysctls = Allowlist::new("6.1.0", &[]).unwrap();
+        let mut node = NodeView {
+            sysctls: &sysctls,
+            app_armor: true,
+            features: RuntimeFeatures::default(),
+            pressure,
+            in_place: false,
+            object: None,
+            others: &Others::default(),
+            devices: None,
+            allocated: &BTreeMap::new(),
+        };
+        let found = pressure::admit(&pod(spec, is_static), &node);
+        let message = found
+            .err()
+            .map(|rejection| (rejection.reason, rejection.message));
+        let expected = conditions.map(|list| {
+            (
+                "Evicted".into(),
+                format!("The node had condition: [{list}]. "),
+            )
+        });
+        assert_eq!(message, expected, "{spec} {is_static}");
+        node.in_place = true;
+        assert_eq!(
+            pressure::admit(&pod(spec, is_static), &node),
+            Ok(()),
+            "it runs"
+        );
     }
 }

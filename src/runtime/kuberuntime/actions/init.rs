@@ -96,12 +96,15 @@ fn apply_start(
 }
 
 fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Look {
-    let again = |restartable, reason| match restartable {
-        true => Look::start(reason),
-        false => Look {
-            failed: true,
-            ..Look::default()
-        },
+    let again = |restartable, reason| {
+        if restartable {
+            Look::start(reason)
+        } else {
+            Look {
+                failed: true,
+                ..Look::default()
+            }
+        }
     };
     match status.state {
         ContainerState::Created => Look::start(StartReason::NeverStarted),

@@ -32,9 +32,10 @@ pub fn needed_soon<'p>(
         .first()
         .or_else(|| actions.containers_to_start.first());
     let only_now = |c: &&Container| now.is_some_and(|now| now.name == c.name);
-    match !actions.create_sandbox && soon.iter().all(only_now) {
-        true => Vec::new(),
-        false => soon,
+    if !actions.create_sandbox && soon.iter().all(only_now) {
+        Vec::new()
+    } else {
+        soon
     }
 }
 

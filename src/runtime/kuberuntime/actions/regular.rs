@@ -77,9 +77,12 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
 }
 
 fn need(view: &View<'_>, container: &Container, seen: &Seen<'_>) -> Need {
-    let after_exit = |code| match runs_again(view.inputs.pod, container, code) {
-        true => Need::Start(StartReason::Exited(code)),
-        false => Need::StayDead,
+    let after_exit = |code| {
+        if runs_again(view.inputs.pod, container, code) {
+            Need::Start(StartReason::Exited(code))
+        } else {
+            Need::StayDead
+        }
     };
     match seen {
         Seen::Never => Need::Start(StartReason::NoInstance),

@@ -17,9 +17,10 @@ pub(super) fn check(view: &View<'_>) -> PodActions {
             ..PodActions::default()
         };
     };
-    let network = match view.inputs.pod.host_network() {
-        true => NetworkMode::Node,
-        false => NetworkMode::Pod,
+    let network = if view.inputs.pod.host_network() {
+        NetworkMode::Node
+    } else {
+        NetworkMode::Pod
     };
     let lost_ip = network == NetworkMode::Pod
         && newest.has_network_status

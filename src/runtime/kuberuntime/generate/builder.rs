@@ -120,6 +120,7 @@ impl ConfigBuilder {
         &self,
         pod: &Pod,
         attempt: u32,
+        cgroup_parent: &str,
     ) -> anyhow::Result<NewSandbox> {
         let owner = Owner::of(pod);
         let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &owner)
@@ -133,7 +134,13 @@ impl ConfigBuilder {
         })
         .await??;
         let ids = self.user_namespace(pod).await?;
-        let (config, warnings) = self.sandbox_config(pod, attempt, host.as_ref(), ids)?;
+        let inputs = SandboxInputs {
+            attempt,
+            host_resolv: host.as_ref(),
+            cgroup_parent,
+            user_namespace: ids,
+        };
+        let (config, warnings) = generate_pod_sandbox_config(pod, &self.settings, &inputs)?;
         Ok(NewSandbox {
             config,
             warnings,
@@ -146,27 +153,18 @@ impl ConfigBuilder {
         &self,
         pod: &Pod,
         attempt: u32,
+        cgroup_parent: &str,
     ) -> anyhow::Result<PodSandboxConfig> {
         let resolv_conf = self.resolv_conf.clone();
         let host = with_own_files(move || read_host_resolv(resolv_conf)).await??;
         let ids = self.user_namespace(pod).await?;
-        Ok(self.sandbox_config(pod, attempt, host.as_ref(), ids)?.0)
-    }
-
-    fn sandbox_config(
-        &self,
-        pod: &Pod,
-        attempt: u32,
-        host_resolv: Option<&ResolvConf>,
-        user_namespace: Option<IdRange>,
-    ) -> Result<(PodSandboxConfig, Vec<DnsWarning>), ConfigError> {
         let inputs = SandboxInputs {
             attempt,
-            host_resolv,
-            cgroup_parent: "",
-            user_namespace,
+            host_resolv: host.as_ref(),
+            cgroup_parent,
+            user_namespace: ids,
         };
-        generate_pod_sandbox_config(pod, &self.settings, &inputs)
+        Ok(generate_pod_sandbox_config(pod, &self.settings, &inputs)?.0)
     }
 
     /// The configuration of a container, with the files that it refers to made.

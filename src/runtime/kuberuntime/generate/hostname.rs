@@ -80,9 +80,10 @@ pub fn kernel_hostname(pod: &Pod, hostname: &PodHostname) -> Result<String, Host
         return Ok(hostname.name.clone());
     }
     let fqdn = format!("{}.{}", hostname.name, hostname.domain);
-    match fqdn.len() > LONGEST_FQDN {
-        true => Err(HostnameError::FqdnTooLong(fqdn)),
-        false => Ok(fqdn),
+    if fqdn.len() > LONGEST_FQDN {
+        Err(HostnameError::FqdnTooLong(fqdn))
+    } else {
+        Ok(fqdn)
     }
 }
 
@@ -95,12 +96,13 @@ fn shorten(pod: &Pod, hostname: String) -> Result<String, HostnameError> {
         .get(..end)
         .unwrap_or_default()
         .trim_end_matches(['-', '.']);
-    match short.is_empty() {
-        false => Ok(short.to_string()),
-        true => Err(HostnameError::Empty {
+    if short.is_empty() {
+        Err(HostnameError::Empty {
             pod: pod.name().to_string(),
             hostname,
-        }),
+        })
+    } else {
+        Ok(short.to_string())
     }
 }
 

@@ -304,9 +304,10 @@ pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool,
 }
 
 fn absolute(path: &str) -> String {
-    match path.starts_with('/') {
-        true => path.to_string(),
-        false => format!("/{path}"),
+    if path.starts_with('/') {
+        path.to_string()
+    } else {
+        format!("/{path}")
     }
 }
 

@@ -43,9 +43,10 @@ pub fn generate_pod_sandbox_config(
             host_ips: &settings.host_ips.get(),
         },
     );
-    let hostname = match pod.host_network() {
-        true => String::new(),
-        false => kernel_hostname(pod, &pod_hostname(pod, &settings.cluster_domain)?)?,
+    let hostname = if pod.host_network() {
+        String::new()
+    } else {
+        kernel_hostname(pod, &pod_hostname(pod, &settings.cluster_domain)?)?
     };
     let log_directory = log_paths::pod_logs_dir(&settings.pod_logs_dir, &Owner::of(pod))?;
     let config = v1::PodSandboxConfig {

@@ -10,6 +10,7 @@
 
 mod container;
 mod images;
+mod pod_cgroups;
 mod post_start;
 mod replaced;
 mod request;
@@ -22,6 +23,7 @@ pub use restart_all::RestartAllStage;
 
 pub(super) use container::ContainerStarter;
 pub(super) use images::ContainerImages;
+pub(super) use pod_cgroups::PodCgroups;
 pub(super) use post_start::PostStart;
 pub(super) use replaced::Replaced;
 pub(super) use restart_all::PodRestarter;

@@ -2,6 +2,7 @@
 
 use super::{
     images::ContainerImages,
+    pod_cgroups::PodCgroups,
     request::{Sandbox, SyncReport, SyncRequest},
 };
 use crate::{
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 
 /// Creates sandboxes.
 pub(in crate::runtime::kuberuntime) struct SandboxCreator {
+    pub(in crate::runtime::kuberuntime) cgroups: PodCgroups,
     pub(in crate::runtime::kuberuntime) runtime: RuntimeClient,
     pub(in crate::runtime::kuberuntime) cache: PodCache,
     pub(in crate::runtime::kuberuntime) events: EventRecorder,
@@ -45,7 +47,12 @@ impl SandboxCreator {
     ) -> Option<Sandbox> {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
-        match self.builder.sandbox(request.pod, actions.attempt).await {
+        let config = async {
+            let parent = self.cgroups.of_sandbox(request.pod, &id).await?;
+            let config = self.builder.sandbox(request.pod, actions.attempt, &parent);
+            config.await
+        };
+        match config.await {
             Ok(config) => Some(Sandbox {
                 id,
                 config,
@@ -67,9 +74,11 @@ impl SandboxCreator {
     ) -> anyhow::Result<Sandbox> {
         let (pod, attempt) = (request.pod, actions.attempt);
         let object = ObjectRef::pod(pod);
+        let parent = self.cgroups.of_new_sandbox(pod).await?;
         let new = async {
             let handler = self.builder.runtime_handler(pod).await?;
-            Ok((handler, self.builder.new_sandbox(pod, attempt).await?))
+            let new = self.builder.new_sandbox(pod, attempt, &parent).await?;
+            Ok((handler, new))
         };
         let new: anyhow::Result<_> = new.await;
         let (
@@ -117,6 +126,7 @@ impl SandboxCreator {
                 return Err(error).context("cannot create the sandbox");
             }
         };
+        self.cgroups.made(pod.uid(), &id, &parent);
         if let Some(change) = actions.sandbox_change {
             self.back_off.replaced(pod.uid(), change, Instant::now());
         }

@@ -64,9 +64,10 @@ pub(super) fn tail_start(file: &File, length: u64, lines: u64) -> io::Result<Tai
         end = begin;
     }
     found += u64::from(length > 0);
-    Ok(match found == lines {
-        true => TailStart::At(0),
-        false => TailStart::Before(found),
+    Ok(if found == lines {
+        TailStart::At(0)
+    } else {
+        TailStart::Before(found)
     })
 }
 
@@ -100,17 +101,16 @@ impl Read for ReadAt {
 impl Cursor {
     /// From the beginning of a segment to its end.
     pub(super) fn new(segment: Arc<Segment>) -> Self {
-        match segment.gzip {
-            true => {
-                let file = ReadAt { segment, offset: 0 };
-                let decoder = MultiGzDecoder::new(BufReader::new(file));
-                Self::Gzip(Box::new(BufReader::with_capacity(BLOCK, decoder)))
-            }
-            false => Self::Plain {
+        if segment.gzip {
+            let file = ReadAt { segment, offset: 0 };
+            let decoder = MultiGzDecoder::new(BufReader::new(file));
+            Self::Gzip(Box::new(BufReader::with_capacity(BLOCK, decoder)))
+        } else {
+            Self::Plain {
                 segment,
                 offset: 0,
                 end: u64::MAX,
-            },
+            }
         }
     }
 

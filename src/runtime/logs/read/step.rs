@@ -173,9 +173,10 @@ fn successor(
     let Some((segment, metadata)) = open_rotated(log, next)? else {
         return Ok(Idle::retry(quiet));
     };
-    let segment = match segment.gzip {
-        true => Segment::new(unpack(log, Cursor::new(segment))?, &metadata, false),
-        false => segment,
+    let segment = if segment.gzip {
+        Segment::new(unpack(log, Cursor::new(segment))?, &metadata, false)
+    } else {
+        segment
     };
     Ok(Step::Next(Live {
         segment,
@@ -195,9 +196,10 @@ fn unpack(log: &Path, mut cursor: Cursor) -> io::Result<File> {
     loop {
         let bytes = cursor.read()?;
         size += bytes.len() as u64;
-        match bytes.is_empty() || size > MAX_UNPACKED {
-            true => return Ok(file),
-            false => file.write_all(&bytes)?,
+        if bytes.is_empty() || size > MAX_UNPACKED {
+            return Ok(file);
+        } else {
+            file.write_all(&bytes)?
         }
     }
 }

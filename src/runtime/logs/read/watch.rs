@@ -208,24 +208,26 @@ fn hand_over(state: &Mutex<State>, event: &EventOwned) {
     // Dropped after the lock, which their drop may take.
     let affected: Vec<Arc<Directory>> = {
         let state = state.lock();
-        match overflow {
-            true => state
+        if overflow {
+            state
                 .directories
                 .values()
                 .filter_map(Weak::upgrade)
-                .collect(),
-            false => state
+                .collect()
+        } else {
+            state
                 .directories
                 .get(&event.wd)
                 .and_then(Weak::upgrade)
                 .into_iter()
-                .collect(),
+                .collect()
         }
     };
     for directory in affected {
-        match overflow {
-            true => directory.changed(),
-            false => directory.take(event),
+        if overflow {
+            directory.changed()
+        } else {
+            directory.take(event)
         }
     }
 }

@@ -109,10 +109,13 @@ pub(super) fn put_back(rotated: &Path, log: &Path) -> io::Result<bool> {
     match renameat_with(CWD, rotated, CWD, log, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
-        Err(Errno::INVAL | Errno::NOSYS) => match log.try_exists()? {
-            true => Ok(false),
-            false => fs::rename(rotated, log).map(|()| true),
-        },
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            if log.try_exists()? {
+                Ok(false)
+            } else {
+                fs::rename(rotated, log).map(|()| true)
+            }
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -175,6 +175,7 @@ fn a_pod_failed_from_outside_has_a_reason() {
     let because = FailedBecause {
         reason: "DeadlineExceeded".into(),
         message: "Pod was active on the node longer than the specified deadline".into(),
+        disruption: false,
     };
     let inputs = Inputs {
         failed_because: Some(&because),
@@ -196,6 +197,7 @@ fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
     let because = FailedBecause {
         reason: "DeadlineExceeded".into(),
         message: String::new(),
+        disruption: false,
     };
     let inputs = Inputs {
         old: Some(&old),

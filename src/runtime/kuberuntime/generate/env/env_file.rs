@@ -71,9 +71,10 @@ pub fn value_of_key(file: &[u8], key: &str) -> Result<String, EnvFileError> {
         let wanted = name == key;
         if value.starts_with(BLANKS) {
             // A shell assigns nothing here and takes the rest for a command.
-            match wanted {
-                true => return Ok(String::new()),
-                false => continue,
+            if wanted {
+                return Ok(String::new());
+            } else {
+                continue;
             }
         }
         let first = value
@@ -101,9 +102,10 @@ fn quoted<'a>(
         if let Some((end, behind)) = rest.split_once('\'') {
             value.push_str(end);
             let behind = behind.trim_start_matches(BLANKS);
-            return match behind.is_empty() || behind.starts_with('#') {
-                true => Ok(value),
-                false => Err(EnvFileError::Trailing(number)),
+            return if behind.is_empty() || behind.starts_with('#') {
+                Ok(value)
+            } else {
+                Err(EnvFileError::Trailing(number))
             };
         }
         value.push_str(rest);

@@ -190,13 +190,15 @@ pub fn container_security_context(
         (None, ImageUser::Name(name)) => (None, name.clone()),
     };
     let unmasked = own.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked");
-    let paths = |list: &[&str], more: &[String]| match unmasked {
-        true => Vec::new(),
-        false => list
-            .iter()
-            .map(ToString::to_string)
-            .chain(more.iter().cloned())
-            .collect(),
+    let paths = |list: &[&str], more: &[String]| {
+        if unmasked {
+            Vec::new()
+        } else {
+            list.iter()
+                .map(ToString::to_string)
+                .chain(more.iter().cloned())
+                .collect()
+        }
     };
     let apparmor = apparmor(pod, container)?;
     #[allow(deprecated)]
@@ -367,9 +369,10 @@ fn seccomp(
     wanted: Option<&SeccompProfile>,
     settings: &SpecSettings,
 ) -> Result<v1::SecurityProfile, SecurityError> {
-    let fallback = match settings.seccomp_default {
-        true => ProfileType::RuntimeDefault,
-        false => ProfileType::Unconfined,
+    let fallback = if settings.seccomp_default {
+        ProfileType::RuntimeDefault
+    } else {
+        ProfileType::Unconfined
     };
     let Some(wanted) = wanted else {
         return Ok(profile(fallback));

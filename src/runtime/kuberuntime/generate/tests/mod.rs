@@ -7,6 +7,7 @@ mod user_namespaces;
 use crate::cri::RuntimeFeatures;
 use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
 use crate::model::{Pod, PodExt};
+use crate::resources::devices::RunOptions;
 use crate::runtime::kuberuntime::fixtures::{pod, settings};
 use crate::runtime::kuberuntime::generate::config_error::ConfigError;
 use crate::runtime::kuberuntime::generate::container_config::{

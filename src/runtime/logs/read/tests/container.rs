@@ -98,9 +98,10 @@ async fn following_ends_when_the_picture_shows_the_end() {
         bed.log.lines(1);
         let first = take(&mut stream, bed.log.expected.len()).await;
         bed.log.lines(1);
-        match gone {
-            false => bed.instance("new", 0, ContainerState::Exited),
-            true => bed.apply("new", Read::Gone),
+        if gone {
+            bed.apply("new", Read::Gone)
+        } else {
+            bed.instance("new", 0, ContainerState::Exited)
         }
         assert_eq!(first + &text(stream).await, bed.log.expected);
     }

@@ -10,7 +10,7 @@ use crate::{
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::PodCache,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -19,20 +19,29 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// How often it is seen whether the sources have delivered, in the first period.
 const LOOK_FOR_SOURCES: Duration = Duration::from_secs(1);
 
-/// Task `reclaim`.
-pub(super) struct Reclaim {
-    pub(super) collector: ImageCollector,
-    pub(super) runtime: KubeGenericRuntimeManager,
-    pub(super) cache: PodCache,
-    pub(super) events: EventRecorder,
-    pub(super) node_name: String,
-    pub(super) tracer: Tracer,
+/// Task `reclaim`, and what the node gives back when it is short of disk space.
+pub struct Reclaim {
+    /// Removes images.
+    pub collector: ImageCollector,
+    /// Removes containers.
+    pub runtime: KubeGenericRuntimeManager,
+    /// The runtime status of every pod.
+    pub cache: PodCache,
+    /// Events.
+    pub events: EventRecorder,
+    /// The node's name.
+    pub node_name: String,
+    /// Spans.
+    pub tracer: Tracer,
 }
 
 impl Reclaim {
     /// Runs at the start, once it is known which pods are wanted, and then every five minutes.
-    pub(super) async fn run(
-        self,
+    ///
+    /// # Errors
+    /// None.
+    pub async fn run(
+        self: Arc<Self>,
         sources: SourcesReadyReader,
         shutdown: CancellationToken,
     ) -> anyhow::Result<()> {
@@ -43,7 +52,7 @@ impl Reclaim {
             let mut failed_before = false;
             loop {
                 ticks.tick().await;
-                let failed = self.spanned("Images/GarbageCollect", self.turn()).await;
+                let failed = self.spanned("Images/GarbageCollect", self.collect()).await;
                 self.report(failed.as_ref().err(), failed_before);
                 failed_before = failed.is_err();
             }
@@ -64,20 +73,33 @@ impl Reclaim {
         }
     }
 
-    async fn turn(&self) -> anyhow::Result<()> {
+    async fn collect(&self) -> anyhow::Result<()> {
         let mut look = self.collector.look().await?;
-        if self.collector.wants_space(&look)
-            && let Some(complete) = self.cache.is_complete()
-        {
-            let pods = self.cache.pods();
-            let pods = pods.into_iter();
-            let settled = pods.filter(|pod| self.cache.try_settled(&pod.uid).is_some());
-            let settled: Vec<_> = settled.collect();
-            let collect = self.runtime.collect_superseded(&settled, complete);
-            self.spanned("Containers/GarbageCollect", collect).await?;
+        if self.collector.wants_space(&look) {
+            self.collect_containers().await?;
             look = self.collector.look().await?;
         }
         self.collector.collect(look).await
+    }
+
+    /// Removes superseded containers, and all images that no pod needs.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub async fn free_disk(&self) -> anyhow::Result<()> {
+        self.collect_containers().await?;
+        let look = self.collector.look().await?;
+        self.collector.remove_unused(look).await
+    }
+
+    async fn collect_containers(&self) -> anyhow::Result<()> {
+        let Some(complete) = self.cache.is_complete() else {
+            return Ok(());
+        };
+        let mut settled = self.cache.pods();
+        settled.retain(|pod| self.cache.try_settled(&pod.uid).is_some());
+        let collect = self.runtime.collect_superseded(&settled, complete);
+        self.spanned("Containers/GarbageCollect", collect).await
     }
 
     /// The same as a span, named as upstream names it.
@@ -102,16 +124,15 @@ impl Reclaim {
             return;
         };
         let text = chain(error.as_ref());
-        match failed_before {
-            true => {
-                tracing::error!(
-                    err = text,
-                    "Image garbage collection failed multiple times in a row"
-                );
-                let node = ObjectRef::node(&self.node_name);
-                self.events.warning(&node, event::IMAGE_GC_FAILED, text);
-            }
-            false => tracing::error!(err = text, "Image garbage collection failed once"),
+        if failed_before {
+            tracing::error!(
+                err = text,
+                "Image garbage collection failed multiple times in a row"
+            );
+            let node = ObjectRef::node(&self.node_name);
+            self.events.warning(&node, event::IMAGE_GC_FAILED, text);
+        } else {
+            tracing::error!(err = text, "Image garbage collection failed once");
         }
     }
 }

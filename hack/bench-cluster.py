@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""Measures kubelets as the only node of a real cluster, in turns, and writes target/bench/cluster.md.
+
+    hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] NAME=KUBELET...
+
+Each kubelet gets a new control plane and containerd in namespaces of its own, and the same pods. Times are those of a
+watch of the API server; memory and processor time are what the kernel counts for the kubelet's process; requests are
+those of the audit log. With several rounds a figure is the median of them, for "slowest" the largest.
+"""
+
+import argparse
+import base64
+import collections
+import http.client
+import json
+import os
+import shutil
+import signal
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", ROOT + "/target"))
+ADDRESS = "10.88.0.1"
+NODE = "node1"
+IMAGE = "localhost/busybox:dev"
+# How long anything may take before the run is given up.
+DEADLINE = 600
+SINGLE_PODS = 10
+UNLIMITED = [("memory", "available"), ("nodefs", "available"), ("nodefs", "inodesFree"), ("imagefs", "available"), ("imagefs", "inodesFree")]
+SIZES = (100, 200)
+
+
+# -- outside: one cluster per kubelet ---------------------------------------------------------------------------
+
+
+def script(name, *arguments, **more):
+    return subprocess.run([f"{ROOT}/hack/{name}", *arguments], check=True, **more)
+
+
+def measure(kubelet, chosen):
+    """Runs one kubelet through the whole programme, and returns its figures by name."""
+    directory = tempfile.mkdtemp(prefix="bench-cluster")
+    environment = {**os.environ, "CARGO_TARGET_DIR": TARGET}
+    try:
+        script("control-plane.sh", "start", directory, str(os.getpid()), env=environment)
+        containerd = directory + "/private/containerd"
+        inside = ("control-plane.sh", "exec", directory)
+        script(*inside, f"{ROOT}/hack/containerd.sh", "start", containerd, env=environment)
+        endpoint = script(*inside, f"{ROOT}/hack/containerd.sh", "endpoint", containerd, env=environment, stdout=subprocess.PIPE, text=True)
+        with open(directory + "/private/kubelet.conf", "w") as file:
+            script("control-plane.sh", "kubeconfig", directory, NODE, env=environment, stdout=file)
+        arguments = [directory, kubelet, endpoint.stdout.strip(), str(chosen.rest), str(chosen.absence)]
+        printed = script(*inside, sys.executable, os.path.abspath(__file__), "--inside", *arguments, env=environment, stdout=subprocess.PIPE, text=True)
+        return json.loads(printed.stdout)
+    finally:
+        script("control-plane.sh", "stop", directory, env=environment)
+        shutil.rmtree(directory)
+
+
+def report(names, results):
+    """A table: a line per figure, a column per kubelet."""
+    lines = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for figure in results[names[0]][0]:
+        combine = max if "slowest" in figure else statistics.median
+        cells = [f"{combine([one[figure] for one in results[name]]):.4g}" for name in names]
+        lines.append(f"| {figure} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kubelets", nargs="+", metavar="NAME=KUBELET")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rest", type=int, default=120, help="seconds over which a node at rest is measured")
+    parser.add_argument("--absence", type=int, default=120, help="seconds that the API server is away")
+    chosen = parser.parse_args()
+    # Whatever stops this script stops its clusters.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    programs = dict(one.split("=", 1) for one in chosen.kubelets)
+    results = collections.defaultdict(list)
+    for number in range(chosen.rounds):
+        for name, program in programs.items():
+            print(f"==> round {number + 1}: {name}", file=sys.stderr, flush=True)
+            results[name].append(measure(os.path.abspath(program), chosen))
+    table = report(list(programs), results)
+    path = TARGET + "/bench/cluster.md"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(table)
+    print(table, end="")
+
+
+# -- inside: requests to the API server -------------------------------------------------------------------------
+
+
+class Api:
+    """The API server, as its administrator."""
+
+    def __init__(self, directory):
+        with open(directory + "/admin.conf") as file:
+            words = dict(line.strip().split(": ", 1) for line in file if ": " in line)
+        self.tls = ssl.create_default_context(cafile=directory + "/pki/ca.crt")
+        certificate = directory + "/private/bench.pem"
+        with open(certificate, "wb") as file:
+            for name in ("client-certificate-data", "client-key-data"):
+                file.write(base64.b64decode(words[name]))
+        self.tls.load_cert_chain(certificate)
+
+    def connection(self):
+        return http.client.HTTPSConnection(ADDRESS, 6443, context=self.tls, timeout=DEADLINE)
+
+    def call(self, method, path, body=None):
+        connection = self.connection()
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        connection.request(method, path, body and json.dumps(body), {"Content-Type": kind})
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        if answer.status >= 300 and answer.status != 404:
+            raise RuntimeError(f"{method} {path}: {answer.status} {text[:300]}")
+        return json.loads(text)
+
+
+class Watched:
+    """The newest version of each object of a list, and the moment at which this process saw it."""
+
+    def __init__(self, api, path):
+        self.api, self.path = api, path
+        self.objects = {}
+        self.changed = threading.Condition()
+        threading.Thread(target=self.follow, daemon=True).start()
+
+    def follow(self):
+        while True:
+            try:
+                self.watch_once()
+            except (OSError, ValueError, http.client.HTTPException):
+                time.sleep(0.01)
+
+    def watch_once(self):
+        """A watch without a version begins with what is there."""
+        connection = self.api.connection()
+        connection.request("GET", self.path + "?watch=true")
+        answer = connection.getresponse()
+        while line := answer.readline():
+            event = json.loads(line)
+            name = event["object"].get("metadata", {}).get("name")
+            with self.changed:
+                if event["type"] == "DELETED":
+                    self.objects.pop(name, None)
+                elif event["type"] in ("ADDED", "MODIFIED"):
+                    self.objects[name] = event["object"]
+                self.changed.notify_all()
+        connection.close()
+
+    def wait(self, what, holds):
+        """Waits until `holds` of all objects, and returns the moment."""
+        with self.changed:
+            if not self.changed.wait_for(lambda: holds(self.objects), DEADLINE):
+                raise RuntimeError(f"after {DEADLINE} s not seen: {what}")
+            return time.monotonic()
+
+
+def is_ready(thing):
+    conditions = thing.get("status", {}).get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def spec():
+    command = ["sh", "-c", "trap exit TERM; while :; do sleep 1000 & wait; done"]
+    return {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": command}]}
+
+
+# -- inside: the kubelet ----------------------------------------------------------------------------------------
+
+
+class Kubelet:
+    def __init__(self, program, directory, endpoint):
+        self.directory = directory
+        manifests = directory + "/manifests"
+        os.makedirs(manifests, exist_ok=True)
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": ADDRESS,
+            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}, "x509": {"clientCAFile": directory + "/pki/ca.crt"}},
+            "authorization": {"mode": "Webhook"},
+            "cgroupDriver": "cgroupfs",
+            "containerRuntimeEndpoint": endpoint,
+            "staticPodPath": manifests,
+            "maxPods": SIZES[-1] + SINGLE_PODS + 40,
+            "failSwapOn": False,
+            "failCgroupV1": False,
+            "makeIPTablesUtilChains": False,
+            # A machine that is nearly full may not change what is measured.
+            "imageGCHighThresholdPercent": 100,
+            "evictionHard": {f"{what}.{of}": "0%" for what, of in UNLIMITED},
+        }
+        with open(directory + "/kubelet.json", "w") as file:
+            json.dump(config, file)
+        flags = ["--config", directory + "/kubelet.json", "--kubeconfig", directory + "/private/kubelet.conf", "--hostname-override", NODE, "--node-ip", ADDRESS]
+        with open(directory + "/kubelet.log", "w") as log:
+            self.process = subprocess.Popen([program, *flags], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def processor_seconds(self):
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            words = file.read().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self):
+        """Resident MiB: all, and what belongs to no file."""
+        with open(f"/proc/{self.process.pid}/status") as file:
+            words = dict(line.split(":", 1) for line in file)
+        return [int(words[name].split()[0]) / 1024 for name in ("VmRSS", "RssAnon")]
+
+    def requests(self):
+        """The requests of the node that ended so far, a name for each."""
+        found = []
+        with open(self.directory + "/audit.log") as file:
+            for line in file:
+                event = json.loads(line)
+                if event["stage"] == "ResponseComplete" and event["user"]["username"] == "system:node:" + NODE:
+                    reference = event.get("objectRef", {})
+                    found.append(f"{event['verb']} {reference.get('resource')}/{reference.get('subresource', '')}")
+        return found
+
+
+def rest(kubelet, seconds, pods, figures):
+    """Waits until the last change is over, then measures."""
+    time.sleep(30)
+    requests, used, since = len(kubelet.requests()), kubelet.processor_seconds(), time.monotonic()
+    time.sleep(seconds)
+    minutes = (time.monotonic() - since) / 60
+    figures[f"CPU seconds a minute at rest, {pods} pods"] = (kubelet.processor_seconds() - used) / minutes
+    figures[f"resident memory, {pods} pods, MiB"], figures[f"of it anonymous, {pods} pods, MiB"] = kubelet.memory()
+    made = kubelet.requests()[requests:]
+    figures[f"requests a minute at rest, {pods} pods"] = len(made) / minutes
+    print(f"    {pods} pods at rest: {dict(collections.Counter(made))}", file=sys.stderr, flush=True)
+
+
+def one_by_one(api, pods, figures):
+    """Each pod is created when the last one runs."""
+    path = "/api/v1/namespaces/default/pods"
+    running, gone = [], []
+    for number in range(SINGLE_PODS):
+        name = f"single-{number}"
+        since = time.monotonic()
+        api.call("POST", path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec()})
+        seen = pods.wait(name, lambda all: all.get(name, {}).get("status", {}).get("phase") == "Running")
+        running.append((seen - since) * 1000)
+    for number in range(SINGLE_PODS):
+        name = f"single-{number}"
+        since = time.monotonic()
+        api.call("DELETE", f"{path}/{name}")
+        gone.append((pods.wait(name + " gone", lambda all: name not in all) - since) * 1000)
+    figures["create to Running, median, ms"] = statistics.median(running)
+    figures["create to Running, slowest, ms"] = max(running)
+    figures["delete to gone, median, ms"] = statistics.median(gone)
+
+
+def scale(api, pods, size, figures):
+    """Scales the Deployment and waits until all of its pods are Ready."""
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    before, since = len(pods.objects), time.monotonic()
+    if before == 0:
+        template = {"metadata": {"labels": {"app": "many"}}, "spec": spec()}
+        body = {"replicas": size, "selector": {"matchLabels": {"app": "many"}}, "template": template}
+        api.call("POST", path, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "many"}, "spec": body})
+    else:
+        api.call("PATCH", path + "/many", {"spec": {"replicas": size}})
+    seen = pods.wait(f"{size} Ready pods", lambda all: sum(map(is_ready, all.values())) == size)
+    figures[f"from {before} to {size} Ready pods of a Deployment, s"] = seen - since
+
+
+def absence(api, pods, nodes, kubelet, endpoint, seconds, figures):
+    """What happened while the API server was away, and how soon it shows that."""
+    server = int(subprocess.check_output(["pgrep", "-x", "kube-apiserver"]).split()[0])
+    requests = len(kubelet.requests())
+    os.kill(server, signal.SIGSTOP)
+    used, since = kubelet.processor_seconds(), time.monotonic()
+    time.sleep(seconds / 2)
+    victim = next(iter(pods.objects))
+    kill_container(endpoint, victim)
+    static_pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late"}, "spec": spec()}
+    with open(kubelet.directory + "/manifests/.late", "w") as file:
+        json.dump(static_pod, file)
+    os.rename(kubelet.directory + "/manifests/.late", kubelet.directory + "/manifests/late.json")
+    time.sleep(seconds / 2)
+    figures[f"CPU seconds in {seconds} s without an API server"] = kubelet.processor_seconds() - used
+    since = time.monotonic()
+    os.kill(server, signal.SIGCONT)
+    shown = pods.wait("the restart", lambda all: restarts(all.get(victim)) > 0 and is_ready(all[victim]))
+    figures["API server back to: restart of a container shown, s"] = shown - since
+    mirror = "late-" + NODE
+    figures["API server back to: static pod shown as Running, s"] = pods.wait("the mirror", lambda all: is_ready(all.get(mirror, {}))) - since
+    figures["API server back to: node Ready, s"] = nodes.wait("Ready", lambda all: is_ready(all[NODE])) - since
+    time.sleep(20)
+    print(f"    after the absence: {dict(collections.Counter(kubelet.requests()[requests:]))}", file=sys.stderr, flush=True)
+    figures["pods restarted by the absence"] = sum(restarts(pod) for pod in pods.objects.values()) - 1
+
+
+def restarts(pod):
+    statuses = (pod or {}).get("status", {}).get("containerStatuses", [])
+    return sum(status["restartCount"] for status in statuses)
+
+
+def kill_container(endpoint, pod):
+    own = TARGET + "/tools/crictl"
+    crictl = [own if os.path.exists(own) else "crictl", "-r", endpoint]
+    sandbox = subprocess.check_output([*crictl, "pods", "--name", pod, "-q"], text=True).split()[0]
+    container = subprocess.check_output([*crictl, "ps", "--pod", sandbox, "-q"], text=True).split()[0]
+    facts = json.loads(subprocess.check_output([*crictl, "inspect", container]))
+    os.kill(facts["info"]["pid"], signal.SIGKILL)
+
+
+def inside(directory, program, endpoint, seconds, away):
+    api = Api(directory)
+    figures = {}
+    nodes, pods = Watched(api, "/api/v1/nodes"), Watched(api, "/api/v1/namespaces/default/pods")
+    since = time.monotonic()
+    kubelet = Kubelet(program, directory, endpoint)
+    figures["start to node Ready, s"] = nodes.wait("Ready", lambda all: any(map(is_ready, all.values()))) - since
+    rest(kubelet, seconds, 0, figures)
+    one_by_one(api, pods, figures)
+    for size in SIZES:
+        scale(api, pods, size, figures)
+        rest(kubelet, seconds, size, figures)
+    absence(api, pods, nodes, kubelet, endpoint, away, figures)
+    kubelet.process.kill()
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        inside(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]))
+    else:
+        main()

@@ -1,0 +1,182 @@
+//! The node's cgroups: what the configuration says of them. Pure.
+
+use super::kubelet_configuration::KubeletConfiguration;
+use super::values::some_text;
+use crate::model::Quantity;
+use crate::node::node_status::resources;
+use crate::resources::cm::wanted::NodeAmounts;
+use crate::resources::cm::{CgroupDriver, Reserved};
+use std::collections::BTreeMap;
+
+/// The node's cgroups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CgroupsConfig {
+    /// A cgroup for all pods, for each class of service and for each pod.
+    pub per_qos: bool,
+    /// Where they are; `/` unless given.
+    pub root: String,
+    /// Who makes them if the runtime does not say.
+    pub driver: CgroupDriver,
+    /// All pods together get no more than what is not reserved.
+    pub enforce_pods: bool,
+    /// What is reserved for the system, and for Kubernetes.
+    pub reservations: [NodeAmounts; 2],
+    /// Their cgroups, where those are limited.
+    pub reserved: Vec<Reserved>,
+    /// Most processes of a pod, if there is a limit.
+    pub pod_pids: Option<i64>,
+    /// Memory of pods is protected by class and pod (`MemoryQoS`).
+    pub memory_qos: bool,
+    /// As far as they requested it.
+    pub tiered_reservation: bool,
+    /// How much of a hundred of memory requests is kept from lower classes (`QOSReserved`).
+    pub qos_reserved_percent: Option<i64>,
+}
+
+/// Of a configuration with its defaults, which has been checked.
+pub(super) fn cgroups(config: &KubeletConfiguration, gate: impl Fn(&str) -> bool) -> CgroupsConfig {
+    let cpus = some_text(&config.reserved_system_cpus);
+    let cpus = cpus.and_then(|list| resources::cpu_count(&list));
+    let mut system = amounts(config.system_reserved.as_ref());
+    let mut kube = amounts(config.kube_reserved.as_ref());
+    if let Some(cpus) = cpus.filter(|cpus| *cpus > 0) {
+        system.milli_cpu = Some(cpus.saturating_mul(1000));
+        kube.milli_cpu = None;
+    }
+    let list = config.enforce_node_allocatable.as_deref();
+    let enforced = |name: &str| list.unwrap_or_default().iter().any(|entry| entry == name);
+    let mut reserved = Vec::new();
+    for (name, what, only_compressible) in [
+        ("system-reserved", "System Reserved", false),
+        ("kube-reserved", "Kube Reserved", false),
+        (
+            "system-reserved-compressible",
+            "System Reserved Compressible",
+            true,
+        ),
+        (
+            "kube-reserved-compressible",
+            "Kube Reserved Compressible",
+            true,
+        ),
+    ] {
+        let (cgroup, amounts) = if name.starts_with("system") {
+            (&config.system_reserved_cgroup, &system)
+        } else {
+            (&config.kube_reserved_cgroup, &kube)
+        };
+        if enforced(name) {
+            reserved.push(Reserved {
+                what,
+                cgroup: cgroup.clone().unwrap_or_default(),
+                amounts: amounts.clone(),
+                only_compressible,
+            });
+        }
+    }
+    let percent = config
+        .qos_reserved
+        .as_ref()
+        .and_then(|map| map.get("memory"));
+    let percent = percent.and_then(|text| text.strip_suffix('%')?.parse().ok());
+    let policy = config.memory_reservation_policy.as_deref();
+    CgroupsConfig {
+        per_qos: config.cgroups_per_qos.unwrap_or(true),
+        root: some_text(&config.cgroup_root).unwrap_or_else(|| "/".to_owned()),
+        driver: match config.cgroup_driver.as_deref() {
+            Some("systemd") => CgroupDriver::Systemd,
+            _ => CgroupDriver::Cgroupfs,
+        },
+        enforce_pods: enforced("pods"),
+        reservations: [system, kube],
+        reserved,
+        pod_pids: config.pod_pids_limit.filter(|limit| *limit > 0),
+        memory_qos: gate("MemoryQoS"),
+        tiered_reservation: policy == Some("TieredReservation"),
+        qos_reserved_percent: percent.filter(|_| gate("QOSReserved")),
+    }
+}
+
+fn amounts(map: Option<&BTreeMap<String, String>>) -> NodeAmounts {
+    let amount = |name: &str| Quantity::parse(map?.get(name)?).ok();
+    NodeAmounts {
+        milli_cpu: amount("cpu").map(Quantity::milli_value),
+        memory: amount("memory").map(Quantity::value),
+        pids: amount("pid").map(Quantity::value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> CgroupsConfig {
+        let mut config: KubeletConfiguration = serde_yaml::from_str(text).unwrap();
+        super::super::defaults::apply(&mut config);
+        cgroups(&config, |name| name == "MemoryQoS")
+    }
+
+    #[test]
+    fn defaults_are_those_of_upstream() {
+        let config = of("{}");
+        let expected = CgroupsConfig {
+            per_qos: true,
+            root: "/".into(),
+            enforce_pods: true,
+            memory_qos: true,
+            ..CgroupsConfig::default()
+        };
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn what_is_reserved_is_found_with_its_cgroup() {
+        let config = of("
+cgroupRoot: /x
+cgroupDriver: systemd
+podPidsLimit: 100
+qosReserved: {memory: 50%}
+memoryReservationPolicy: TieredReservation
+systemReserved: {cpu: 200m, memory: 1Gi, pid: \"1000\", ephemeral-storage: 1Gi}
+kubeReserved: {cpu: 100m}
+systemReservedCgroup: /system
+kubeReservedCgroup: /kube
+enforceNodeAllocatable: [pods, kube-reserved-compressible, system-reserved]
+");
+        let system = NodeAmounts {
+            milli_cpu: Some(200),
+            memory: Some(1 << 30),
+            pids: Some(1000),
+        };
+        let kube = NodeAmounts {
+            milli_cpu: Some(100),
+            ..NodeAmounts::default()
+        };
+        let reserved = |what, cgroup: &str, amounts: &NodeAmounts, only_compressible| Reserved {
+            what,
+            cgroup: cgroup.into(),
+            amounts: amounts.clone(),
+            only_compressible,
+        };
+        assert_eq!(
+            config.reserved,
+            [
+                reserved("System Reserved", "/system", &system, false),
+                reserved("Kube Reserved Compressible", "/kube", &kube, true),
+            ]
+        );
+        assert_eq!(config.reservations, [system, kube]);
+        assert_eq!(
+            (config.root.as_str(), config.driver),
+            ("/x", CgroupDriver::Systemd)
+        );
+        assert_eq!(config.pod_pids, Some(100));
+        assert!(config.tiered_reservation && config.enforce_pods);
+        assert_eq!(config.qos_reserved_percent, None, "its gate is off");
+        let by_number = of(
+            "reservedSystemCPUs: 0-1\nsystemReserved: {memory: 1Gi}\nkubeReserved: {cpu: 100m}\n",
+        );
+        let [system, kube] = by_number.reservations;
+        assert_eq!((system.milli_cpu, kube.milli_cpu), (Some(2000), None));
+    }
+}

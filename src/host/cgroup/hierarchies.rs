@@ -1,0 +1,195 @@
+//! Where the hierarchies of cgroups are mounted.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Where version 2 is mounted, or the directory of the mounts of version 1.
+const ROOT: &str = "/sys/fs/cgroup";
+/// A hierarchy without controllers in which systemd keeps its units.
+const SYSTEMD: &str = "systemd";
+/// What the kubelet limits by version 2.
+const NEEDED_V2: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
+/// Where a cgroup of version 1 has to be to count as there, as far as they are mounted.
+const NEEDED_V1: [&str; 7] = [
+    "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", SYSTEMD,
+];
+/// Without these a kubelet cannot run on version 1.
+const REQUIRED_V1: [&str; 4] = ["cpu", "cpuacct", "cpuset", "memory"];
+
+/// The mount points by controller: several controllers may share one.
+#[derive(Clone, Debug)]
+pub(super) struct Hierarchies {
+    pub(super) v2: bool,
+    /// The kernel makes the files of a cgroup with its directory; else they are made when they are written.
+    pub(super) genuine: bool,
+    mounts: BTreeMap<String, PathBuf>,
+}
+
+impl Hierarchies {
+    /// Those of this machine. Blocking.
+    pub(super) fn read(v2: bool) -> io::Result<Self> {
+        let text = fs::read_to_string("/proc/self/mountinfo")?;
+        let mounts = if v2 {
+            let controllers = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))?;
+            of_v2(&controllers, Path::new(ROOT))
+        } else {
+            parse_mounts(&text)
+        };
+        let found = Self {
+            v2,
+            genuine: true,
+            mounts,
+        };
+        let missing = REQUIRED_V1.iter().filter(|name| !v2 && !found.has(name));
+        let missing: Vec<&str> = missing.copied().collect();
+        if missing.is_empty() {
+            Ok(found)
+        } else {
+            Err(io::Error::other(format!(
+                "system validation failed - Following Cgroup subsystem not mounted: {missing:?}"
+            )))
+        }
+    }
+
+    /// Plain directories in the place of hierarchies, to see what would be written.
+    pub(super) fn plain(directory: &Path, v2: bool) -> Self {
+        let mounts = if v2 {
+            of_v2(&NEEDED_V2.join(" "), directory)
+        } else {
+            let mounts = NEEDED_V1.iter();
+            let mounts = mounts.map(|name| ((*name).to_owned(), directory.join(name)));
+            mounts.collect()
+        };
+        Self {
+            v2,
+            genuine: false,
+            mounts,
+        }
+    }
+
+    pub(super) fn has(&self, controller: &str) -> bool {
+        self.mounts.contains_key(controller)
+    }
+
+    pub(super) fn of(&self, controller: &str) -> Option<&Path> {
+        self.mounts.get(controller).map(PathBuf::as_path)
+    }
+
+    /// Every mount point once.
+    pub(super) fn points(&self) -> Vec<&Path> {
+        let mut points: Vec<&Path> = self.mounts.values().map(PathBuf::as_path).collect();
+        points.sort_unstable();
+        points.dedup();
+        points
+    }
+
+    /// The mount points in which a cgroup has to be to count as there.
+    pub(super) fn needed(&self) -> impl Iterator<Item = (&str, &Path)> {
+        let names: &[&str] = if self.v2 { &NEEDED_V2 } else { &NEEDED_V1 };
+        names
+            .iter()
+            .filter_map(|name| Some((*name, self.of(name)?)))
+    }
+}
+
+fn of_v2(controllers: &str, root: &Path) -> BTreeMap<String, PathBuf> {
+    let names = controllers.split_whitespace();
+    names
+        .map(|name| (name.to_owned(), root.to_owned()))
+        .collect()
+}
+
+/// The mounts of version 1 in `/proc/self/mountinfo`, and that of version 2 beside them, which has no controllers
+/// then: of several for one controller the one with the shortest path.
+fn parse_mounts(text: &str) -> BTreeMap<String, PathBuf> {
+    let mut mounts = BTreeMap::<String, PathBuf>::new();
+    for line in text.lines() {
+        let Some((left, right)) = line.split_once(" - ") else {
+            continue;
+        };
+        let (Some(point), mut right) = (left.split(' ').nth(4), right.split(' ')) else {
+            continue;
+        };
+        let (kind, options) = (right.next(), right.nth(1).unwrap_or_default());
+        let names: Vec<&str> = match kind {
+            Some("cgroup") => options.split(',').filter_map(controller).collect(),
+            Some("cgroup2") => vec![""],
+            _ => continue,
+        };
+        let point = PathBuf::from(point);
+        for name in names {
+            let known = mounts.get(name);
+            if known.is_none_or(|known| point.as_os_str().len() < known.as_os_str().len()) {
+                mounts.insert(name.to_owned(), point.clone());
+            }
+        }
+    }
+    mounts
+}
+
+/// The controller that an option of a mount of version 1 names.
+fn controller(option: &str) -> Option<&str> {
+    if let Some(name) = option.strip_prefix("name=") {
+        return (name == SYSTEMD).then_some(name);
+    }
+    let known = [
+        "blkio",
+        "cpu",
+        "cpuacct",
+        "cpuset",
+        "devices",
+        "freezer",
+        "hugetlb",
+        "memory",
+        "misc",
+        "net_cls",
+        "net_prio",
+        "perf_event",
+        "pids",
+        "rdma",
+    ];
+    known.contains(&option).then_some(option)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_controller() {
+        let text = "\
+30 25 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/systemd rw - cgroup systemd rw,xattr,name=systemd
+34 30 0:30 / /sys/fs/cgroup/elogind rw - cgroup cgroup rw,name=elogind
+35 30 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+36 30 0:28 /kubepods /run/x/rootfs/sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+";
+        let found = parse_mounts(text);
+        let shown = found
+            .iter()
+            .map(|(name, path)| format!("{name}={}", path.display()));
+        assert_eq!(
+            shown.collect::<Vec<_>>(),
+            [
+                "=/sys/fs/cgroup/unified",
+                "cpu=/sys/fs/cgroup/cpu,cpuacct",
+                "cpuacct=/sys/fs/cgroup/cpu,cpuacct",
+                "memory=/sys/fs/cgroup/memory",
+                "systemd=/sys/fs/cgroup/systemd",
+            ]
+        );
+        let found = Hierarchies {
+            v2: false,
+            genuine: true,
+            mounts: found,
+        };
+        assert_eq!(found.points().len(), 4);
+        let needed = found.needed().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(needed, ["cpu", "cpuacct", "memory", "systemd"]);
+    }
+}

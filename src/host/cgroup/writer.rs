@@ -1,0 +1,421 @@
+//! Creating, limiting and removing cgroups. Blocking.
+
+use super::{
+    hierarchies::Hierarchies,
+    path::CgroupPath,
+    settings::{Refused, Settings},
+};
+use rustix::{
+    io::Errno,
+    process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+use std::{
+    collections::BTreeSet,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const PROCS: &str = "cgroup.procs";
+const CONTROLLERS: &str = "cgroup.controllers";
+const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
+/// How often processes that have just been killed are waited for, twice as long each time.
+const TRIES: u32 = 10;
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+
+/// The cgroups below one root, in every hierarchy. Nothing outside of the root is created, removed or killed.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    hierarchies: Hierarchies,
+    root: CgroupPath,
+}
+
+impl Cgroups {
+    /// Those of this machine below `root`.
+    ///
+    /// # Errors
+    /// A controller that the kubelet cannot do without is not mounted.
+    pub fn below(root: CgroupPath, v2: bool) -> io::Result<Self> {
+        Ok(Self {
+            hierarchies: Hierarchies::read(v2)?,
+            root,
+        })
+    }
+
+    /// Plain directories in the place of hierarchies, to see what would be written.
+    pub fn in_directory(directory: &Path, root: CgroupPath, v2: bool) -> Self {
+        Self {
+            hierarchies: Hierarchies::plain(directory, v2),
+            root,
+        }
+    }
+
+    /// Whether this is version 2.
+    pub fn is_v2(&self) -> bool {
+        self.hierarchies.v2
+    }
+
+    /// Whether there is such a controller.
+    pub fn has(&self, controller: &str) -> bool {
+        self.hierarchies.has(controller)
+    }
+
+    /// Checks that a cgroup is there as a whole.
+    ///
+    /// # Errors
+    /// It is not: the text says where.
+    pub fn validate(&self, path: &CgroupPath) -> io::Result<()> {
+        let needed = self.hierarchies.needed();
+        if self.is_v2() && self.hierarchies.genuine {
+            let Some(point) = self.hierarchies.points().first().copied() else {
+                return Err(io::Error::other("there are no controllers"));
+            };
+            let file = path.under(point).join(CONTROLLERS);
+            let text = fs::read_to_string(&file)
+                .map_err(|error| at(error, "could not read controllers", &file))?;
+            let there: Vec<&str> = text.split_whitespace().collect();
+            let missing: Vec<_> = needed
+                .map(|(name, _)| name)
+                .filter(|name| !there.contains(name))
+                .collect();
+            return missing_if(path, "controllers", &missing);
+        }
+        let paths = needed.map(|(_, point)| path.under(point));
+        let missing = paths.filter(|path| !path.is_dir());
+        let missing: BTreeSet<String> = missing.map(|path| path.display().to_string()).collect();
+        let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+        missing_if(path, "paths", &missing)
+    }
+
+    /// Creates a cgroup in every hierarchy, with those between it and the root; what is there stays.
+    ///
+    /// # Errors
+    /// It cannot be created in a hierarchy that the kubelet needs.
+    pub fn create(&self, path: &CgroupPath) -> io::Result<()> {
+        self.own(path)?;
+        let needed: Vec<&Path> = self.hierarchies.needed().map(|(_, point)| point).collect();
+        for point in self.hierarchies.points() {
+            match self.create_in(point, path) {
+                Err(error) if needed.contains(&point) => return Err(error),
+                // In the others it only helps those who read them.
+                Err(_) | Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn create_in(&self, point: &Path, path: &CgroupPath) -> io::Result<()> {
+        let is_cpuset = self.hierarchies.of("cpuset") == Some(point);
+        for step in path.steps_from(&self.root) {
+            let directory = step.under(point);
+            if step != self.root {
+                make(&directory)?;
+            }
+            if !self.hierarchies.genuine {
+                continue;
+            }
+            if self.is_v2() {
+                // Its own controllers come from the one above, which was handed them before.
+                if step != *path {
+                    hand_on(&directory);
+                }
+            } else if is_cpuset && step != CgroupPath::default() {
+                inherit_cpuset(&directory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what a cgroup that is there may use. Every value is tried.
+    ///
+    /// # Errors
+    /// The kernel refuses a value, or a controller is missing: the first one that failed.
+    pub fn set(&self, path: &CgroupPath, settings: &Settings) -> io::Result<()> {
+        let mut failed = None;
+        let mut again = Vec::new();
+        for write in settings.writes(self.is_v2()) {
+            let Some(point) = self.hierarchies.of(write.controller) else {
+                let text = format!("cannot set {}: no such controller", write.file);
+                failed.get_or_insert(io::Error::other(text));
+                continue;
+            };
+            let file = path.under(point).join(&write.file);
+            match self.write(&file, &write.value) {
+                Ok(()) => {}
+                Err(error) if write.refused == Refused::Again && is(&error, Errno::INVAL) => {
+                    again.push((file, write.value));
+                }
+                Err(error)
+                    if write.refused == Refused::UnlessMissing
+                        && error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    failed.get_or_insert(refusal(error, &file, &write.value));
+                }
+            }
+        }
+        for (file, value) in again {
+            if let Err(error) = self.write(&file, &value) {
+                failed.get_or_insert(refusal(error, &file, &value));
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn write(&self, file: &Path, value: &str) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true);
+        if !self.hierarchies.genuine {
+            options.create(true).truncate(true);
+        }
+        options.open(file)?.write_all(value.as_bytes())
+    }
+
+    /// The names of the cgroups right below one, in any hierarchy.
+    ///
+    /// # Errors
+    /// A directory that is there cannot be read.
+    pub fn children(&self, path: &CgroupPath) -> io::Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for point in self.hierarchies.points() {
+            for directory in directories(&path.under(point))? {
+                let name = directory.file_name().and_then(|name| name.to_str());
+                names.extend(name.map(str::to_owned));
+            }
+        }
+        Ok(names)
+    }
+
+    /// The processes in a cgroup and below it, as far as they can be seen from here.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn processes(&self, path: &CgroupPath) -> io::Result<BTreeSet<u32>> {
+        let mut found = BTreeSet::new();
+        for point in self.hierarchies.points() {
+            for directory in tree(&path.under(point))? {
+                found.extend(processes(&directory)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Kills every process in a cgroup and below it; returns how many there were.
+    ///
+    /// # Errors
+    /// They cannot be listed, or the kernel refuses a signal.
+    pub fn kill(&self, path: &CgroupPath) -> io::Result<usize> {
+        self.own(path)?;
+        let mut killed = 0;
+        for point in self.hierarchies.points() {
+            for directory in tree(&path.under(point))? {
+                for process in processes(&directory)? {
+                    killed += usize::from(kill_in(process, &directory)?);
+                }
+            }
+        }
+        Ok(killed)
+    }
+
+    /// Removes a cgroup and those below it from every hierarchy; one that is not there is removed.
+    ///
+    /// # Errors
+    /// Processes are in it: what is left is tried again by the caller.
+    pub fn remove(&self, path: &CgroupPath) -> io::Result<()> {
+        self.own(path)?;
+        let mut failed = None;
+        for point in self.hierarchies.points() {
+            if let Err(error) = self.remove_in(&path.under(point)) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn remove_in(&self, directory: &Path) -> io::Result<()> {
+        for directory in tree(directory)?.into_iter().rev() {
+            if !self.hierarchies.genuine {
+                for entry in fs::read_dir(&directory)? {
+                    fs::remove_file(entry?.path())?;
+                }
+            }
+            let removed = remove_waiting(&directory);
+            removed.map_err(|error| at(error, "cannot remove", &directory))?;
+        }
+        Ok(())
+    }
+
+    fn own(&self, path: &CgroupPath) -> io::Result<()> {
+        if *path != self.root && path.is_within(&self.root) {
+            return Ok(());
+        }
+        let text = format!("{path} is not below the cgroup root {}", self.root);
+        Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+    }
+}
+
+fn missing_if(path: &CgroupPath, what: &str, missing: &[&str]) -> io::Result<()> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "cgroup {path} has some missing {what}: {}",
+        missing.join(", ")
+    );
+    Err(io::Error::new(io::ErrorKind::NotFound, text))
+}
+
+fn at(error: io::Error, what: &str, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// Why the kernel did not take a value.
+fn refusal(error: io::Error, file: &Path, value: &str) -> io::Error {
+    let busy = is(&error, Errno::BUSY);
+    let usage = busy.then(|| fs::read_to_string(file.with_file_name("memory.usage_in_bytes")));
+    match usage {
+        Some(Ok(usage)) => {
+            let text = format!(
+                "unable to set memory limit to {value} (current usage: {})",
+                usage.trim()
+            );
+            at(io::Error::new(error.kind(), text), "cannot write", file)
+        }
+        _ => at(error, &format!("cannot write {value:?} to"), file),
+    }
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    let made = if directory.is_dir() {
+        Ok(())
+    } else {
+        fs::create_dir(directory)
+    };
+    match made {
+        Err(_) if directory.is_dir() => Ok(()),
+        made => made.map_err(|error| at(error, "cannot create", directory)),
+    }
+}
+
+/// Gives the cgroups below one of version 2 its controllers. One that the kernel refuses is missed by
+/// [`Cgroups::validate`] or [`Cgroups::set`].
+fn hand_on(directory: &Path) {
+    let read = |name| fs::read_to_string(directory.join(name)).unwrap_or_default();
+    let (available, given) = (read(CONTROLLERS), read(SUBTREE_CONTROL));
+    let given: Vec<&str> = given.split_whitespace().collect();
+    for controller in available.split_whitespace() {
+        if !given.contains(&controller) {
+            let _ = fs::write(directory.join(SUBTREE_CONTROL), format!("+{controller}"));
+        }
+    }
+}
+
+/// A cgroup without CPUs or memory nodes of its own gets those of the one above: no process could run in it.
+fn inherit_cpuset(directory: &Path) -> io::Result<()> {
+    let Some(parent) = directory.parent() else {
+        return Ok(());
+    };
+    for name in ["cpuset.cpus", "cpuset.mems"] {
+        let own = directory.join(name);
+        let text = fs::read_to_string(&own).map_err(|error| at(error, "cannot read", &own))?;
+        if text.trim().is_empty() {
+            let above = fs::read_to_string(parent.join(name))?;
+            fs::write(&own, above).map_err(|error| at(error, "cannot write", &own))?;
+        }
+    }
+    Ok(())
+}
+
+/// The directories in one; none if it is not there.
+fn directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        entries => entries.map_err(|error| at(error, "cannot read", directory))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = match entry {
+            Err(error) if is_gone(&error) => break,
+            entry => entry?,
+        };
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// A directory and all below it, from the top; nothing if it is not there.
+fn tree(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    if !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut found = vec![directory.to_path_buf()];
+    let mut next = 0;
+    while let Some(directory) = found.get(next) {
+        let below = directories(directory)?;
+        found.extend(below);
+        next += 1;
+    }
+    Ok(found)
+}
+
+/// The processes in one directory. Those of other namespaces of process ids are shown as 0, and left out.
+fn processes(directory: &Path) -> io::Result<Vec<u32>> {
+    match fs::read_to_string(directory.join(PROCS)) {
+        Ok(text) => {
+            let ids = text.lines().filter_map(|line| line.trim().parse().ok());
+            Ok(ids.filter(|id| *id != 0).collect())
+        }
+        // A threaded cgroup of version 2 does not list processes; the one above it does.
+        Err(error) if is_gone(&error) || is(&error, Errno::OPNOTSUPP) => Ok(Vec::new()),
+        Err(error) => Err(at(error, "cannot read the processes of", directory)),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || is(error, Errno::NODEV)
+}
+
+/// Kills a process that is in a cgroup, and never another one that got its id meanwhile; false if it had gone.
+fn kill_in(process: u32, directory: &Path) -> io::Result<bool> {
+    let itself = process == std::process::id();
+    let Some(id) = i32::try_from(process)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+        .filter(|id| !id.is_init() && !itself)
+    else {
+        return Ok(false);
+    };
+    let handle = match pidfd_open(id, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(false),
+        handle => handle?,
+    };
+    if !processes(directory)?.contains(&process) {
+        return Ok(false);
+    }
+    match pidfd_send_signal(&handle, Signal::KILL) {
+        Ok(()) => Ok(true),
+        Err(Errno::SRCH) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes one directory; processes that are about to end are waited for, on a thread for blocking work.
+#[allow(clippy::disallowed_methods)]
+fn remove_waiting(directory: &Path) -> io::Result<()> {
+    let mut wait = FIRST_WAIT;
+    for _ in 0..TRIES {
+        match fs::remove_dir(directory) {
+            Err(error) if is(&error, Errno::BUSY) => std::thread::sleep(wait),
+            Err(error) if is_gone(&error) => return Ok(()),
+            done => return done,
+        }
+        wait *= 2;
+    }
+    fs::remove_dir(directory)
+}

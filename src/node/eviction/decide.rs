@@ -1,0 +1,312 @@
+//! Which thresholds are passed, what the node says of it, and what is done next. Pure.
+
+use super::thresholds::{Resource, Signal, Threshold};
+use crate::state::node_pressure::NodePressure;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The shortest and the longest time between two measurements.
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(10);
+/// The time between two measurements while a threshold is passed.
+const UNDER_PRESSURE: Duration = Duration::from_secs(1);
+
+/// How much there is of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// What is left.
+    pub available: i64,
+    /// All there is.
+    pub capacity: i64,
+}
+
+/// By signal. What could not be measured is not there, and counts as enough.
+pub type Observations = HashMap<Signal, Observation>;
+
+/// Since when a threshold has been passed.
+#[derive(Clone, Copy, Debug)]
+struct Met {
+    threshold: Threshold,
+    since: Instant,
+}
+
+/// What is remembered between two measurements.
+#[derive(Debug, Default)]
+pub struct EvictionState {
+    met: Vec<Met>,
+    /// When there was pressure last, by condition.
+    memory: Option<Instant>,
+    disk: Option<Instant>,
+    pids: Option<Instant>,
+}
+
+/// What follows from a measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The conditions of the node.
+    pub pressure: NodePressure,
+    /// The thresholds for which something has to be done, the most pressing first.
+    pub act_on: Vec<Threshold>,
+    /// When to measure again.
+    pub again: Duration,
+}
+
+/// Whether less is there than a threshold wants, with its least reclaim where it was passed before.
+pub(super) fn is_met(threshold: &Threshold, observed: &Observations, before: bool) -> bool {
+    let Some(observation) = observed.get(&threshold.signal) else {
+        return false;
+    };
+    let mut wanted = threshold.value.of(observation.capacity);
+    if before {
+        wanted = wanted.saturating_add(threshold.min_reclaim.of(observation.capacity));
+    }
+    observation.available < wanted
+}
+
+impl EvictionState {
+    /// Takes a measurement. Conditions stay for `transition` after the last time that they were true.
+    pub fn observe(
+        &mut self,
+        thresholds: &[Threshold],
+        observed: &Observations,
+        transition: Duration,
+        now: Instant,
+    ) -> Evaluation {
+        let before = std::mem::take(&mut self.met);
+        let since = |threshold: &Threshold| {
+            let met = before.iter().find(|met| met.threshold == *threshold);
+            met.map(|met| met.since)
+        };
+        let met = thresholds.iter().filter_map(|threshold| {
+            let since = since(threshold);
+            is_met(threshold, observed, since.is_some()).then(|| Met {
+                threshold: *threshold,
+                since: since.unwrap_or(now),
+            })
+        });
+        self.met = met.collect();
+        let has = |wanted: &[Resource]| {
+            let mut met = self.met.iter();
+            met.any(|met| wanted.contains(&met.threshold.signal.resource()))
+        };
+        for (last, resources) in [
+            (&mut self.memory, &[Resource::Memory][..]),
+            (&mut self.disk, &[Resource::Disk, Resource::Inodes]),
+            (&mut self.pids, &[Resource::Pids]),
+        ] {
+            if has(resources) {
+                *last = Some(now);
+            }
+            *last = last.filter(|last| now.duration_since(*last) < transition || *last == now);
+        }
+        let mut act_on: Vec<_> = self
+            .met
+            .iter()
+            .filter(|met| is_over_grace(met, now))
+            .collect();
+        act_on.sort_by_key(|met| urgency(met.threshold.signal));
+        Evaluation {
+            pressure: NodePressure {
+                memory: self.memory.is_some(),
+                disk: self.disk.is_some(),
+                pid: self.pids.is_some(),
+            },
+            act_on: act_on.into_iter().map(|met| met.threshold).collect(),
+            again: self.again(thresholds, observed),
+        }
+    }
+
+    /// Whether it was passed at the last measurement.
+    pub fn was_met(&self, threshold: &Threshold) -> bool {
+        self.met.iter().any(|met| met.threshold == *threshold)
+    }
+
+    /// No threshold can be passed long before the next measurement, and a node with much room is rarely measured.
+    fn again(&self, thresholds: &[Threshold], observed: &Observations) -> Duration {
+        if !self.met.is_empty() {
+            return UNDER_PRESSURE;
+        }
+        let margins = thresholds.iter().filter_map(|threshold| {
+            let observation = observed.get(&threshold.signal)?;
+            let wanted = threshold.value.of(observation.capacity);
+            let margin = observation.available.saturating_sub(wanted);
+            let millis = margin.saturating_mul(1000) / threshold.signal.fastest_use();
+            Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
+        });
+        margins.min().unwrap_or(LONGEST).clamp(SHORTEST, LONGEST)
+    }
+}
+
+fn is_over_grace(met: &Met, now: Instant) -> bool {
+    let grace = met.threshold.grace.unwrap_or_default();
+    now.duration_since(met.since) >= grace
+}
+
+/// Memory first, for nothing else ends a node so fast; processes last.
+fn urgency(signal: Signal) -> u8 {
+    match signal.resource() {
+        Resource::Memory => 0,
+        Resource::Disk | Resource::Inodes => 1,
+        Resource::Pids => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::thresholds::Value;
+    use super::*;
+
+    const TRANSITION: Duration = Duration::from_secs(300);
+
+    fn memory(value: i64, grace: Option<u64>, min_reclaim: i64) -> Threshold {
+        Threshold {
+            signal: Signal::MemoryAvailable,
+            value: Value::Absolute(value),
+            grace: grace.map(Duration::from_secs),
+            min_reclaim: Value::Absolute(min_reclaim),
+        }
+    }
+
+    fn seen(available: i64) -> Observations {
+        let capacity = 100 << 30;
+        Observations::from([(
+            Signal::MemoryAvailable,
+            Observation {
+                available,
+                capacity,
+            },
+        )])
+    }
+
+    #[test]
+    fn a_hard_threshold_acts_at_once_and_until_its_least_reclaim_is_there() {
+        let (mut state, now) = (EvictionState::default(), Instant::now());
+        let thresholds = [memory(100, None, 50)];
+        for (available, acts) in [
+            (100, false),
+            (99, true),
+            (149, true),
+            (150, false),
+            (120, false),
+        ] {
+            let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
+            assert_eq!(!found.act_on.is_empty(), acts, "{available}");
+        }
+    }
+
+    #[test]
+    fn a_soft_threshold_acts_after_its_grace_and_begins_again_when_it_was_over() {
+        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let thresholds = [memory(100, Some(30), 0)];
+        for (second, available, acts) in [
+            (0, 99, false),
+            (29, 99, false),
+            (30, 99, true),
+            (31, 100, false),
+            (32, 99, false),
+            (61, 99, false),
+            (62, 99, true),
+        ] {
+            let now = start + Duration::from_secs(second);
+            let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
+            assert_eq!(!found.act_on.is_empty(), acts, "after {second} s");
+            assert!(found.pressure.memory, "also within the grace");
+        }
+    }
+
+    #[test]
+    fn a_condition_stays_for_the_transition_period() {
+        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let thresholds = [memory(100, None, 0)];
+        for (second, available, pressure) in [
+            (0, 100, false),
+            (1, 99, true),
+            (2, 100, true),
+            (300, 100, true),
+            (301, 100, false),
+        ] {
+            let now = start + Duration::from_secs(second);
+            let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
+            assert_eq!(found.pressure.memory, pressure, "after {second} s");
+            assert!(!found.pressure.disk && !found.pressure.pid);
+        }
+    }
+
+    #[test]
+    fn memory_comes_first_and_processes_last() {
+        let threshold = |signal| Threshold {
+            signal,
+            value: Value::Absolute(10),
+            grace: None,
+            min_reclaim: Value::Absolute(0),
+        };
+        let signals = [
+            Signal::PidAvailable,
+            Signal::NodeFsInodesFree,
+            Signal::MemoryAvailable,
+        ];
+        let observed = signals.map(|signal| {
+            (
+                signal,
+                Observation {
+                    available: 0,
+                    capacity: 100,
+                },
+            )
+        });
+        let mut state = EvictionState::default();
+        let found = state.observe(
+            &signals.map(threshold),
+            &observed.into(),
+            TRANSITION,
+            Instant::now(),
+        );
+        let order: Vec<_> = found
+            .act_on
+            .iter()
+            .map(|threshold| threshold.signal)
+            .collect();
+        assert_eq!(
+            order,
+            [
+                Signal::MemoryAvailable,
+                Signal::NodeFsInodesFree,
+                Signal::PidAvailable
+            ]
+        );
+    }
+
+    #[test]
+    fn the_nearer_a_threshold_is_the_sooner_is_the_next_measurement() {
+        let gib = 1_i64 << 30;
+        for (available, millis) in [
+            (80 * gib, 10_000),
+            (5 * gib, 1_000),
+            (gib + 1, 50),
+            (gib, 50),
+            (gib - 1, 1_000),
+        ] {
+            let mut state = EvictionState::default();
+            let found = state.observe(
+                &[memory(gib, None, 0)],
+                &seen(available),
+                TRANSITION,
+                Instant::now(),
+            );
+            assert_eq!(found.again, Duration::from_millis(millis), "{available}");
+        }
+        let mut state = EvictionState::default();
+        let found = state.observe(
+            &[memory(gib, None, 0)],
+            &Observations::new(),
+            TRANSITION,
+            Instant::now(),
+        );
+        assert_eq!(
+            (found.again, found.act_on),
+            (LONGEST, vec![]),
+            "what cannot be measured is enough"
+        );
+    }
+}

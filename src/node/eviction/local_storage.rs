@@ -1,0 +1,195 @@
+//! Which pods use more of the node's disk than they may. Pure.
+
+use super::rank::{Candidate, bytes, local_volumes};
+use super::thresholds::Resource;
+use crate::model::{Pod, PodExt, Quantity};
+use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
+use crate::resources::requests;
+use k8s_openapi::api::core::v1::Volume;
+
+/// Whether a pod has a limit of its own that has to be watched.
+pub fn has_limits(pod: &Pod) -> bool {
+    let in_containers = pod
+        .containers()
+        .iter()
+        .chain(pod.init_containers())
+        .any(|container| limit_of(container.resources.as_ref()).is_some());
+    in_containers
+        || volumes(pod)
+            .iter()
+            .any(|volume| size_limit(volume).is_some())
+}
+
+/// Why a pod has to go, as `status.message` says it; `None` when it is within its limits.
+pub fn excess(candidate: &Candidate) -> Option<String> {
+    let usage = candidate.usage.as_ref()?;
+    empty_dirs(&candidate.pod, usage)
+        .or_else(|| whole(&candidate.pod, usage))
+        .or_else(|| containers(&candidate.pod, usage))
+}
+
+fn volumes(pod: &Pod) -> &[Volume] {
+    pod.spec()
+        .and_then(|spec| spec.volumes.as_deref())
+        .unwrap_or_default()
+}
+
+fn size_limit(volume: &Volume) -> Option<i64> {
+    let dir = volume.empty_dir.as_ref()?;
+    let limit = Quantity::from_api(dir.size_limit.as_ref()?).ok()?;
+    // A medium with a size of its own is limited by it.
+    let is_on_disk = dir.medium.as_deref().unwrap_or("").is_empty();
+    (is_on_disk && limit.is_positive()).then(|| limit.value())
+}
+
+fn empty_dirs(pod: &Pod, usage: &PodStats) -> Option<String> {
+    volumes(pod).iter().find_map(|volume| {
+        let limit = size_limit(volume)?;
+        let stats = usage
+            .volumes
+            .iter()
+            .find(|stats| stats.name == volume.name)?;
+        let used = stats.fs.used_bytes.map(bytes)?;
+        let shown = Resource::Disk.show(limit);
+        (used > limit).then(|| {
+            format!(
+                "Usage of EmptyDir volume {:?} exceeds the limit {shown:?}. ",
+                volume.name
+            )
+        })
+    })
+}
+
+/// The sum of the containers' limits, where there is one.
+fn whole(pod: &Pod, usage: &PodStats) -> Option<String> {
+    let resources = requests::of_pod::<Quantity>(pod).ok()?;
+    let limit = resources.limit(requests::EPHEMERAL_STORAGE)?.value();
+    let of_containers = usage.containers.iter().map(used_by_container);
+    let local = local_volumes(pod);
+    let of_volumes = usage.volumes.iter();
+    let of_volumes = of_volumes.filter(|volume| local.contains(&volume.name.as_str()));
+    let of_volumes = of_volumes.filter_map(|volume| volume.fs.used_bytes);
+    let used = of_containers.chain(of_volumes).fold(0, u64::saturating_add);
+    (limit > 0 && bytes(used) > limit).then(|| {
+        let shown = Resource::Disk.show(limit);
+        format!("Pod ephemeral local storage usage exceeds the total limit of containers {shown}. ")
+    })
+}
+
+fn containers(pod: &Pod, usage: &PodStats) -> Option<String> {
+    usage.containers.iter().find_map(|stats| {
+        let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?;
+        (bytes(used_by_container(stats)) > limit).then(|| {
+            let shown = Resource::Disk.show(limit);
+            format!(
+                "Container {} exceeded its local ephemeral storage limit {shown:?}. ",
+                stats.name
+            )
+        })
+    })
+}
+
+fn limit_of(resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>) -> Option<i64> {
+    let limit = resources?
+        .limits
+        .as_ref()?
+        .get(requests::EPHEMERAL_STORAGE)?;
+    let limit = Quantity::from_api(limit).ok()?;
+    limit.is_positive().then(|| limit.value())
+}
+
+/// The writable layer and the logs.
+fn used_by_container(stats: &ContainerStats) -> u64 {
+    let of = |fs: &Option<FsStats>| fs.as_ref().and_then(|fs| fs.used_bytes).unwrap_or(0);
+    of(&stats.rootfs).saturating_add(of(&stats.logs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::stats::api::VolumeStats;
+    use std::sync::Arc;
+
+    fn used(bytes: u64) -> FsStats {
+        FsStats {
+            used_bytes: Some(bytes),
+            ..FsStats::default()
+        }
+    }
+
+    fn candidate(spec: &str, layer: u64, log: u64, volume: u64) -> Candidate {
+        let spec = serde_json::from_str(spec).unwrap();
+        let pod = Arc::new(Pod {
+            spec: Some(spec),
+            ..Pod::default()
+        });
+        let usage = PodStats {
+            containers: vec![ContainerStats {
+                name: "c".into(),
+                rootfs: Some(used(layer)),
+                logs: Some(used(log)),
+                ..ContainerStats::default()
+            }],
+            volumes: vec![VolumeStats {
+                name: "v".into(),
+                fs: used(volume),
+            }],
+            ..PodStats::default()
+        };
+        let usage = Some(usage);
+        Candidate { pod, usage }
+    }
+
+    #[test]
+    fn a_pod_goes_when_a_volume_a_container_or_all_of_it_is_over_its_limit() {
+        let limited = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}}],"volumes":[{"name":"v","emptyDir":{}}]}"#;
+        let sized = r#"{"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1Ki"}}]}"#;
+        let in_memory = r#"{"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"medium":"Memory","sizeLimit":"1Ki"}}]}"#;
+        let of_two = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}},{"name":"d","resources":{"limits":{"ephemeral-storage":"100"}}}]}"#;
+        for (spec, layer, log, volume, expected) in [
+            (limited, 50, 50, 0, None),
+            (
+                limited,
+                50,
+                51,
+                0,
+                Some(
+                    "Pod ephemeral local storage usage exceeds the total limit of containers 100. ",
+                ),
+            ),
+            (
+                limited,
+                1,
+                0,
+                100,
+                Some(
+                    "Pod ephemeral local storage usage exceeds the total limit of containers 100. ",
+                ),
+            ),
+            (
+                of_two,
+                101,
+                0,
+                0,
+                Some("Container c exceeded its local ephemeral storage limit \"100\". "),
+            ),
+            (sized, 5000, 5000, 1024, None),
+            (
+                sized,
+                0,
+                0,
+                1025,
+                Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". "),
+            ),
+            (in_memory, 0, 0, 5000, None),
+        ] {
+            let candidate = candidate(spec, layer, log, volume);
+            assert_eq!(
+                excess(&candidate).as_deref(),
+                expected,
+                "{spec} {layer} {log} {volume}"
+            );
+            assert_eq!(has_limits(&candidate.pod), spec != in_memory, "{spec}");
+        }
+    }
+}

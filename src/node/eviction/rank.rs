@@ -1,0 +1,216 @@
+//! In which order pods are evicted, and what each of them hears. Pure.
+
+use super::decide::Observation;
+use super::thresholds::{Resource, Signal, Threshold};
+use crate::model::{Pod, PodExt, Quantity};
+use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
+use crate::resources::requests;
+use k8s_openapi::api::core::v1::{Container, Volume};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// A pod and what it uses, if that is known.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Its usage.
+    pub usage: Option<PodStats>,
+}
+
+/// Which of a pod's files count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// Writable layers of containers.
+    pub layers: bool,
+    /// Logs and volumes.
+    pub logs_and_volumes: bool,
+}
+
+impl Files {
+    /// Where images have a file system of their own, only what is on the scarce one counts.
+    pub fn of(signal: Signal, dedicated_image_fs: bool) -> Self {
+        let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+        Self {
+            layers: of_images || !dedicated_image_fs,
+            logs_and_volumes: !of_images || !dedicated_image_fs,
+        }
+    }
+}
+
+fn priority(pod: &Pod) -> i32 {
+    pod.spec().and_then(|spec| spec.priority).unwrap_or(0)
+}
+
+/// Sorts pods so that the first to be evicted comes first: those of which nothing is known, those over their
+/// requests, those of lesser priority, those that use most beyond their requests. Requests for processes do not exist.
+pub fn rank(candidates: &mut [Candidate], signal: Signal, files: Files) {
+    candidates.sort_by_cached_key(|candidate| {
+        let resource = signal.resource();
+        let used = candidate
+            .usage
+            .as_ref()
+            .map(|usage| used(candidate, usage, resource, files));
+        let requested = request(&candidate.pod, resource);
+        let excess = used.map(|used| used.saturating_sub(requested));
+        let is_over = resource != Resource::Pids && excess.is_some_and(|excess| excess > 0);
+        let known = candidate.usage.is_some();
+        (
+            known,
+            !is_over,
+            priority(&candidate.pod),
+            std::cmp::Reverse(excess),
+        )
+    });
+}
+
+fn used(candidate: &Candidate, usage: &PodStats, resource: Resource, files: Files) -> i64 {
+    match resource {
+        Resource::Memory => {
+            let memory = usage
+                .memory
+                .as_ref()
+                .and_then(|memory| memory.working_set_bytes);
+            let of_containers = usage.containers.iter().filter_map(working_set).sum();
+            bytes(memory.unwrap_or(of_containers))
+        }
+        Resource::Disk => on_disk(candidate, usage, files, |fs| fs.used_bytes),
+        Resource::Inodes => on_disk(candidate, usage, files, |fs| fs.inodes_used),
+        Resource::Pids => {
+            let processes = usage
+                .process_stats
+                .as_ref()
+                .and_then(|stats| stats.process_count);
+            bytes(processes.unwrap_or(0))
+        }
+    }
+}
+
+fn working_set(container: &ContainerStats) -> Option<u64> {
+    container.memory.as_ref()?.working_set_bytes
+}
+
+fn on_disk(
+    candidate: &Candidate,
+    usage: &PodStats,
+    files: Files,
+    of: fn(&FsStats) -> Option<u64>,
+) -> i64 {
+    let of = |fs: &Option<FsStats>| fs.as_ref().and_then(of).unwrap_or(0);
+    let mut sum = 0_u64;
+    for container in &usage.containers {
+        if files.layers {
+            sum = sum.saturating_add(of(&container.rootfs));
+        }
+        if files.logs_and_volumes {
+            sum = sum.saturating_add(of(&container.logs));
+        }
+    }
+    if files.logs_and_volumes {
+        let local = local_volumes(&candidate.pod);
+        let volumes = usage.volumes.iter();
+        for volume in volumes.filter(|volume| local.contains(&volume.name.as_str())) {
+            sum = sum.saturating_add(of(&Some(volume.fs.clone())));
+        }
+    }
+    bytes(sum)
+}
+
+/// The volumes of a pod that lie on the node's disk and go with it.
+pub(super) fn local_volumes(pod: &Pod) -> Vec<&str> {
+    let volumes = pod
+        .spec()
+        .and_then(|spec| spec.volumes.as_deref())
+        .unwrap_or_default();
+    let is_on_disk = |volume: &&Volume| {
+        let medium = volume
+            .empty_dir
+            .as_ref()
+            .map(|dir| dir.medium.as_deref().unwrap_or(""));
+        medium == Some("")
+            || volume.config_map.is_some()
+            || volume.downward_api.is_some()
+            || volume.git_repo.is_some()
+    };
+    volumes
+        .iter()
+        .filter(is_on_disk)
+        .map(|volume| volume.name.as_str())
+        .collect()
+}
+
+pub(super) fn bytes(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}
+
+fn request(pod: &Pod, resource: Resource) -> i64 {
+    let of_pod = requests::of_pod_and_overhead::<Quantity>(pod);
+    let request = of_pod.ok().and_then(|all| all.request(resource.as_str()));
+    request.unwrap_or_default().value()
+}
+
+/// `status.message` of an evicted pod; it ends in a space.
+pub fn message(
+    candidate: &Candidate,
+    threshold: &Threshold,
+    observed: Option<Observation>,
+) -> String {
+    let resource = threshold.signal.resource();
+    let mut text = format!("The node was low on resource: {}. ", resource.as_str());
+    if let Some(observed) = observed {
+        let quantity = threshold.value.of(observed.capacity);
+        let _ = write!(
+            text,
+            "Threshold quantity: {}, available: {}. ",
+            resource.show(quantity),
+            resource.show(observed.available)
+        );
+    }
+    let usage = candidate.usage.iter().flat_map(|usage| &usage.containers);
+    for (stats, used, requested) in
+        usage.filter_map(|stats| over_request(candidate, stats, resource))
+    {
+        let _ = write!(
+            text,
+            "Container {} was using {}, request is {}, has larger consumption of {}. ",
+            stats.name,
+            resource.show(used),
+            resource.show(requested),
+            resource.as_str()
+        );
+    }
+    text
+}
+
+fn over_request<'a>(
+    candidate: &Candidate,
+    stats: &'a ContainerStats,
+    resource: Resource,
+) -> Option<(&'a ContainerStats, i64, i64)> {
+    let used = match resource {
+        Resource::Memory => bytes(working_set(stats)?),
+        Resource::Disk => {
+            let of = |fs: &Option<FsStats>| fs.as_ref().and_then(|fs| fs.used_bytes);
+            bytes(
+                of(&stats.rootfs)
+                    .unwrap_or(0)
+                    .saturating_add(of(&stats.logs).unwrap_or(0)),
+            )
+        }
+        Resource::Inodes | Resource::Pids => return None,
+    };
+    let container = candidate.pod.container(&stats.name)?;
+    let requested = container_request(container, resource);
+    (used > requested).then_some((stats, used, requested))
+}
+
+fn container_request(container: &Container, resource: Resource) -> i64 {
+    let resources = requests::of_container::<Quantity>(container);
+    let request = resources
+        .ok()
+        .and_then(|all| all.request(resource.as_str()));
+    request.unwrap_or_default().value()
+}
+
+#[cfg(test)]
+mod tests;

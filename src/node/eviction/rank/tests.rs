@@ -1,0 +1,188 @@
+use super::super::thresholds::Value;
+use super::*;
+use crate::node::stats::api::{MemoryStats, ProcessStats, VolumeStats};
+
+fn pod(name: &str, priority: i32, memory: &str) -> Arc<Pod> {
+    let spec = format!(
+        r#"{{"priority":{priority},"containers":[{{"name":"c","resources":{{"requests":{{"memory":"{memory}","ephemeral-storage":"1Ki"}}}}}}],
+        "volumes":[{{"name":"scratch","emptyDir":{{}}}},{{"name":"host","hostPath":{{"path":"/"}}}}]}}"#
+    );
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(name.into());
+    pod.spec = serde_json::from_str(&spec).unwrap();
+    Arc::new(pod)
+}
+
+fn usage(memory: u64) -> PodStats {
+    let memory = Some(MemoryStats {
+        working_set_bytes: Some(memory),
+        ..MemoryStats::default()
+    });
+    PodStats {
+        containers: vec![ContainerStats {
+            name: "c".into(),
+            memory: memory.clone(),
+            ..ContainerStats::default()
+        }],
+        memory,
+        ..PodStats::default()
+    }
+}
+
+fn names(candidates: &[Candidate]) -> Vec<&str> {
+    candidates
+        .iter()
+        .map(|candidate| candidate.pod.name())
+        .collect()
+}
+
+fn fs(bytes: u64) -> FsStats {
+    FsStats {
+        used_bytes: Some(bytes),
+        ..FsStats::default()
+    }
+}
+
+const ALL: Files = Files {
+    layers: true,
+    logs_and_volumes: true,
+};
+
+#[test]
+fn pods_over_their_requests_go_first_then_those_of_lesser_priority_then_the_greedy() {
+    let mut candidates: Vec<_> = [
+        ("within", 0, "100", Some(100)),
+        ("important", 5, "1", Some(1000)),
+        ("greedy", 0, "100", Some(500)),
+        ("modest", 0, "100", Some(101)),
+        ("unknown", 9, "100", None),
+        ("within and less important", -1, "100", Some(1)),
+    ]
+    .map(|(name, priority, memory, used)| Candidate {
+        pod: pod(name, priority, memory),
+        usage: used.map(usage),
+    })
+    .into();
+    rank(&mut candidates, Signal::MemoryAvailable, ALL);
+    assert_eq!(
+        names(&candidates),
+        [
+            "unknown",
+            "greedy",
+            "modest",
+            "important",
+            "within and less important",
+            "within"
+        ]
+    );
+}
+
+#[test]
+fn only_files_on_the_scarce_disk_count() {
+    let with = |name, layer, log, volume, host| {
+        let usage = PodStats {
+            containers: vec![ContainerStats {
+                name: "c".into(),
+                rootfs: Some(fs(layer)),
+                logs: Some(fs(log)),
+                ..ContainerStats::default()
+            }],
+            volumes: vec![
+                VolumeStats {
+                    name: "scratch".into(),
+                    fs: fs(volume),
+                },
+                VolumeStats {
+                    name: "host".into(),
+                    fs: fs(host),
+                },
+            ],
+            ..PodStats::default()
+        };
+        Candidate {
+            pod: pod(name, 0, "1"),
+            usage: Some(usage),
+        }
+    };
+    let all = [
+        with("layer", 9000, 0, 0, 0),
+        with("log", 0, 5000, 0, 0),
+        with("volume", 0, 0, 6000, 0),
+        with("host", 0, 0, 0, 99_000),
+    ];
+    for (signal, dedicated, expected) in [
+        (
+            Signal::NodeFsAvailable,
+            false,
+            ["layer", "volume", "log", "host"],
+        ),
+        (
+            Signal::NodeFsAvailable,
+            true,
+            ["volume", "log", "layer", "host"],
+        ),
+        (
+            Signal::ImageFsAvailable,
+            true,
+            ["layer", "log", "volume", "host"],
+        ),
+    ] {
+        let mut candidates = all.to_vec();
+        rank(&mut candidates, signal, Files::of(signal, dedicated));
+        assert_eq!(names(&candidates), expected, "{signal:?} {dedicated}");
+    }
+}
+
+#[test]
+fn processes_count_by_number_and_priority_alone() {
+    let with = |name, priority, processes| {
+        let usage = PodStats {
+            process_stats: Some(ProcessStats {
+                process_count: Some(processes),
+            }),
+            ..PodStats::default()
+        };
+        Candidate {
+            pod: pod(name, priority, "1"),
+            usage: Some(usage),
+        }
+    };
+    let mut candidates = [
+        with("few", 0, 2),
+        with("many", 0, 900),
+        with("important", 1, 5000),
+    ];
+    rank(&mut candidates, Signal::PidAvailable, ALL);
+    assert_eq!(names(&candidates), ["many", "few", "important"]);
+}
+
+#[test]
+fn the_message_says_what_was_scarce_and_who_used_it() {
+    let threshold = Threshold {
+        signal: Signal::MemoryAvailable,
+        value: Value::Absolute(100 << 20),
+        grace: None,
+        min_reclaim: Value::Absolute(0),
+    };
+    let observed = Observation {
+        available: 52_428_800,
+        capacity: 8 << 30,
+    };
+    let candidate = Candidate {
+        pod: pod("p", 0, "10Mi"),
+        usage: Some(usage(20 << 20)),
+    };
+    assert_eq!(
+        message(&candidate, &threshold, Some(observed)),
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. \
+         Container c was using 20Mi, request is 10Mi, has larger consumption of memory. "
+    );
+    let modest = Candidate {
+        usage: Some(usage(1)),
+        ..candidate
+    };
+    assert_eq!(
+        message(&modest, &threshold, None),
+        "The node was low on resource: memory. "
+    );
+}

@@ -1,0 +1,237 @@
+//! When the node is short of something. Pure.
+
+use crate::model::{Amount, Quantity};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Signal {
+    /// Memory that processes may still use.
+    MemoryAvailable,
+    /// Bytes of the kubelet's file system.
+    NodeFsAvailable,
+    /// Inodes of the kubelet's file system.
+    NodeFsInodesFree,
+    /// Bytes of the file system of images.
+    ImageFsAvailable,
+    /// Inodes of the file system of images.
+    ImageFsInodesFree,
+    /// Processes that may still be started.
+    PidAvailable,
+}
+
+/// What pods use up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Bytes of memory.
+    Memory,
+    /// Bytes on disk.
+    Disk,
+    /// Files on disk.
+    Inodes,
+    /// Processes.
+    Pids,
+}
+
+impl Signal {
+    const ALL: [Signal; 6] = [
+        Signal::MemoryAvailable,
+        Signal::NodeFsAvailable,
+        Signal::NodeFsInodesFree,
+        Signal::ImageFsAvailable,
+        Signal::ImageFsInodesFree,
+        Signal::PidAvailable,
+    ];
+
+    /// As in the configuration, metrics and annotations.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Signal::MemoryAvailable => "memory.available",
+            Signal::NodeFsAvailable => "nodefs.available",
+            Signal::NodeFsInodesFree => "nodefs.inodesFree",
+            Signal::ImageFsAvailable => "imagefs.available",
+            Signal::ImageFsInodesFree => "imagefs.inodesFree",
+            Signal::PidAvailable => "pid.available",
+        }
+    }
+
+    pub(super) fn resource(self) -> Resource {
+        match self {
+            Signal::MemoryAvailable => Resource::Memory,
+            Signal::NodeFsAvailable | Signal::ImageFsAvailable => Resource::Disk,
+            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => Resource::Inodes,
+            Signal::PidAvailable => Resource::Pids,
+        }
+    }
+
+    /// How much of it a second can use up, at the most: between two measurements no more than the margin goes.
+    pub(super) fn fastest_use(self) -> i64 {
+        match self.resource() {
+            Resource::Memory | Resource::Disk => 4 << 30,
+            Resource::Inodes => 1_000_000,
+            Resource::Pids => 100_000,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|signal| signal.as_str() == text)
+    }
+}
+
+impl Resource {
+    pub(super) fn is_on_disk(self) -> bool {
+        matches!(self, Resource::Disk | Resource::Inodes)
+    }
+
+    /// As events, messages and annotations name it.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Resource::Memory => "memory",
+            Resource::Disk => "ephemeral-storage",
+            Resource::Inodes => "inodes",
+            Resource::Pids => "pids",
+        }
+    }
+
+    /// An amount of it, as messages show it.
+    pub(super) fn show(self, amount: i64) -> String {
+        match self {
+            Resource::Memory | Resource::Disk => Amount::of_bytes(amount).to_api().0,
+            Resource::Inodes | Resource::Pids => amount.to_string(),
+        }
+    }
+}
+
+/// How much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// Bytes, or a number.
+    Absolute(i64),
+    /// Of what there is at all, from 0 to 1.
+    Share(f32),
+}
+
+impl Value {
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_suffix('%') {
+            Some(percent) => Some(Self::Share(percent.parse::<f32>().ok()? / 100.0)),
+            None => Some(Self::Absolute(Quantity::parse(text).ok()?.value())),
+        }
+    }
+
+    /// `0`, `0%` and `100%` turn a threshold off.
+    fn is_off(self) -> bool {
+        match self {
+            Self::Absolute(amount) => amount <= 0,
+            Self::Share(share) => share <= 0.0 || share >= 1.0,
+        }
+    }
+
+    /// The amount, where so much is there at all.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "as upstream computes it"
+    )]
+    pub(super) fn of(self, capacity: i64) -> i64 {
+        match self {
+            Self::Absolute(amount) => amount,
+            Self::Share(share) => (capacity as f64 * f64::from(share)) as i64,
+        }
+    }
+}
+
+/// From here on something is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Threshold {
+    /// What is measured.
+    pub signal: Signal,
+    /// Less than so much is too little.
+    pub value: Value,
+    /// How long it may stay so; `None` for a hard threshold.
+    pub grace: Option<Duration>,
+    /// How much more than the threshold has to be there before it is over.
+    pub min_reclaim: Value,
+}
+
+/// The thresholds of a configuration, which is checked elsewhere: what cannot be read is left out.
+pub fn thresholds(
+    hard: &BTreeMap<String, String>,
+    soft: &BTreeMap<String, String>,
+    soft_grace: &BTreeMap<String, Duration>,
+    min_reclaim: &BTreeMap<String, String>,
+) -> Vec<Threshold> {
+    let one = |name: &str, value: &str, grace| {
+        let value = Value::parse(value).filter(|value| !value.is_off())?;
+        let reclaim = min_reclaim.get(name).and_then(|text| Value::parse(text));
+        Some(Threshold {
+            signal: Signal::parse(name)?,
+            value,
+            grace,
+            min_reclaim: reclaim.unwrap_or(Value::Absolute(0)),
+        })
+    };
+    let hard = hard
+        .iter()
+        .filter_map(|(name, value)| one(name, value, None));
+    let soft = soft.iter().filter_map(|(name, value)| {
+        let grace = soft_grace.get(name).copied().unwrap_or_default();
+        one(name, value, Some(grace))
+    });
+    hard.chain(soft).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let entries = entries.iter();
+        entries
+            .map(|(key, value)| ((*key).into(), (*value).into()))
+            .collect()
+    }
+
+    #[test]
+    fn thresholds_are_amounts_or_shares_and_some_turn_them_off() {
+        let hard = map(&[
+            ("memory.available", "100Mi"),
+            ("nodefs.available", "10%"),
+            ("pid.available", "0"),
+            ("imagefs.available", "100%"),
+            ("containerfs.available", "5%"),
+        ]);
+        let soft = map(&[("memory.available", "1Gi")]);
+        let grace = BTreeMap::from([("memory.available".to_owned(), Duration::from_secs(90))]);
+        let found = thresholds(&hard, &soft, &grace, &map(&[("nodefs.available", "500Mi")]));
+        let expected = [
+            (
+                Signal::MemoryAvailable,
+                Value::Absolute(100 << 20),
+                None,
+                Value::Absolute(0),
+            ),
+            (
+                Signal::NodeFsAvailable,
+                Value::Share(0.1),
+                None,
+                Value::Absolute(500 << 20),
+            ),
+            (
+                Signal::MemoryAvailable,
+                Value::Absolute(1 << 30),
+                Some(Duration::from_secs(90)),
+                Value::Absolute(0),
+            ),
+        ];
+        let expected = expected.map(|(signal, value, grace, min_reclaim)| Threshold {
+            signal,
+            value,
+            grace,
+            min_reclaim,
+        });
+        assert_eq!(found, expected);
+        assert_eq!(Value::Share(0.1).of(1000), 100);
+    }
+}

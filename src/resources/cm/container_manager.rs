@@ -1,0 +1,378 @@
+//! Keeps the tree of cgroups as the node and its pods want it.
+
+use super::{
+    CgroupDriver, CgroupMetrics, CgroupName,
+    cgroup_manager::CgroupManager,
+    wanted::{self, NodeAmounts, PodRules},
+};
+use crate::{
+    base::{chain, with_own_files},
+    host::cgroup::{Cgroups, Settings},
+    model::{Pod, PodExt, PodUid},
+    resources::{QosClass, pod_qos},
+    state::events::{EventRecorder, ObjectRef},
+};
+use anyhow::Context as _;
+use parking_lot::Mutex;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+/// The cgroup of all pods.
+const ALL_PODS: &str = "kubepods";
+const POD_PREFIX: &str = "pod";
+/// How often limits of classes are set again.
+const UPDATE_PERIOD: Duration = Duration::from_secs(60);
+const ENFORCED: &str = "NodeAllocatableEnforced";
+const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
+
+/// The pods that have not ended.
+pub type ActivePods = Box<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
+
+/// A cgroup of other processes of the node that gets limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// For messages: `System Reserved`.
+    pub what: &'static str,
+    /// Its path as the driver spells it.
+    pub cgroup: String,
+    /// What is reserved.
+    pub amounts: NodeAmounts,
+    /// Only its share of CPU time is set.
+    pub only_compressible: bool,
+}
+
+/// What the cgroups of a node are made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeCgroups {
+    /// The node's name, for events.
+    pub node_name: String,
+    /// `cgroupRoot`.
+    pub root: String,
+    /// Who makes cgroups.
+    pub driver: CgroupDriver,
+    /// What all pods together may use.
+    pub pods: NodeAmounts,
+    /// The CPUs of the node, as the kernel lists them.
+    pub cpus: String,
+    /// How each pod is limited.
+    pub rules: PodRules,
+    /// Memory is protected by class (version 2, `MemoryQoS`).
+    pub memory_qos: bool,
+    /// Memory that classes below others may use, and how much of a hundred of requests is kept from them.
+    pub qos_reserved: Option<(i64, i64)>,
+    /// Cgroups of other processes.
+    pub reserved: Vec<Reserved>,
+}
+
+/// A pod's cgroup that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodCgroup {
+    /// For the runtime; empty when it is to choose.
+    pub parent: String,
+    /// The limit that the kernel does not take.
+    pub refused: Option<String>,
+}
+
+/// The cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
+#[derive(Clone, Default)]
+pub struct ContainerManager(Option<Arc<Inner>>);
+
+struct Inner {
+    node: NodeCgroups,
+    manager: CgroupManager,
+    all_pods: CgroupName,
+    active_pods: ActivePods,
+    events: EventRecorder,
+    /// Two updates of the classes at once might end with the older values.
+    updating: Mutex<()>,
+}
+
+impl ContainerManager {
+    /// Leaves cgroups to the runtime.
+    pub fn off() -> Self {
+        Self::default()
+    }
+
+    /// Whether cgroups are left to the runtime.
+    pub fn is_off(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Makes the cgroups of the node in `cgroups`, which are those below its root. Blocking.
+    ///
+    /// # Errors
+    /// The root is not there, a cgroup cannot be made, or one that the configuration names cannot be limited.
+    pub fn start(
+        node: NodeCgroups,
+        cgroups: Cgroups,
+        metrics: CgroupMetrics,
+        events: EventRecorder,
+        active_pods: ActivePods,
+    ) -> anyhow::Result<Self> {
+        let root = CgroupName::of_cgroupfs(&node.root);
+        let path = root.path(CgroupDriver::Cgroupfs)?;
+        cgroups
+            .validate(&path)
+            .context("invalid configuration: cgroupRoot")?;
+        tracing::info!(cgroupRoot = %path, "Container manager verified user specified cgroup-root exists");
+        let inner = Inner {
+            manager: CgroupManager {
+                cgroups,
+                driver: node.driver,
+                metrics,
+            },
+            all_pods: root.child(ALL_PODS),
+            node,
+            active_pods,
+            events,
+            updating: Mutex::new(()),
+        };
+        inner
+            .update_classes()
+            .context("failed to initialize top level QOS containers")?;
+        inner.enforce_reserved()?;
+        Ok(Self(Some(Arc::new(inner))))
+    }
+
+    /// Keeps the limits of the node and of classes right until the shutdown.
+    ///
+    /// # Errors
+    /// None; the type is that of tasks.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let Some(inner) = self.0 else {
+            shutdown.cancelled().await;
+            return Ok(());
+        };
+        let mut enforced = false;
+        loop {
+            let work = inner.clone();
+            let updated = with_own_files(move || {
+                work.update_classes().map_err(anyhow::Error::from)?;
+                let done = enforced || work.enforce_node();
+                anyhow::Ok(done)
+            });
+            match updated.await {
+                Ok(Ok(done)) => enforced = done,
+                Ok(Err(error)) => {
+                    tracing::warn!(err = %chain(error.as_ref()), "Failed to update QoS cgroup configuration");
+                }
+                Err(_) => {}
+            }
+            tokio::select! {
+                () = tokio::time::sleep(UPDATE_PERIOD) => {}
+                () = shutdown.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// The cgroup parent of a pod's sandboxes; empty when the runtime chooses.
+    ///
+    /// # Errors
+    /// The pod's class cannot be told, or its UID cannot name a cgroup.
+    pub fn pod_cgroup_parent(&self, pod: &Pod) -> anyhow::Result<String> {
+        match &self.0 {
+            Some(inner) => Ok(inner.manager.path(&inner.pod_name(pod)?)?.to_string()),
+            None => Ok(String::new()),
+        }
+    }
+
+    /// Makes sure that a pod's cgroup is there, and limits it. To be done before a container of it starts.
+    ///
+    /// # Errors
+    /// The cgroup cannot be made.
+    pub async fn ensure_exists(&self, pod: &Arc<Pod>) -> anyhow::Result<PodCgroup> {
+        let Some(inner) = self.0.clone() else {
+            return Ok(PodCgroup::default());
+        };
+        let pod = pod.clone();
+        with_own_files(move || inner.ensure_exists(&pod)).await?
+    }
+
+    /// Ends what is left in a pod's cgroup, and removes it. Nothing of the pod may be wanted.
+    ///
+    /// # Errors
+    /// It is still there.
+    pub async fn destroy(&self, uid: &PodUid) -> anyhow::Result<()> {
+        let Some(inner) = self.0.clone() else {
+            return Ok(());
+        };
+        let uid = uid.clone();
+        // Processes that are about to end are waited for.
+        tokio::task::spawn_blocking(move || inner.destroy(&uid)).await??;
+        Ok(())
+    }
+
+    /// The UIDs of all pods that have a cgroup.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub async fn pods_with_cgroups(&self) -> anyhow::Result<BTreeSet<PodUid>> {
+        let Some(inner) = self.0.clone() else {
+            return Ok(BTreeSet::new());
+        };
+        Ok(with_own_files(move || inner.pods_with_cgroups()).await??)
+    }
+}
+
+impl Inner {
+    fn class_name(&self, class: QosClass) -> CgroupName {
+        match class {
+            QosClass::Guaranteed => self.all_pods.clone(),
+            QosClass::Burstable => self.all_pods.child("burstable"),
+            QosClass::BestEffort => self.all_pods.child("besteffort"),
+        }
+    }
+
+    /// Of every class: which one a pod was in is not known when only its UID is.
+    fn pod_names(&self, uid: &PodUid) -> [CgroupName; 3] {
+        [
+            QosClass::Guaranteed,
+            QosClass::Burstable,
+            QosClass::BestEffort,
+        ]
+        .map(|class| self.class_name(class).child(&format!("{POD_PREFIX}{uid}")))
+    }
+
+    fn pod_name(&self, pod: &Pod) -> anyhow::Result<CgroupName> {
+        let uid = pod.uid();
+        let taken = self.node.driver == CgroupDriver::Systemd && uid.as_str().contains('_');
+        anyhow::ensure!(
+            !taken,
+            "the UID {uid} has an underscore, which stands for a dash in slices"
+        );
+        let class = self.class_name(pod_qos(pod)?);
+        Ok(class.child(&format!("{POD_PREFIX}{uid}")))
+    }
+
+    /// What the cgroup of all pods may use.
+    fn node_settings(&self) -> Settings {
+        Settings {
+            cpus: Some(self.node.cpus.clone()),
+            ..self.node.pods.settings(false)
+        }
+    }
+
+    /// Makes the cgroups of all pods and of classes where they are missing, and sets the limits of classes.
+    fn update_classes(&self) -> std::io::Result<()> {
+        let _updating = self.updating.lock();
+        if !self.manager.exists(&self.all_pods) {
+            self.manager.create(&self.all_pods)?;
+            if let Err(error) = self.manager.update(&self.all_pods, &self.node_settings()) {
+                tracing::error!(err = %error, "cgroup manager.Set failed");
+            }
+        }
+        let pods = (self.active_pods)();
+        let node = &self.node;
+        let settings = wanted::of_classes(
+            pods.iter().map(|pod| &**pod),
+            &node.rules,
+            node.memory_qos,
+            node.qos_reserved,
+        );
+        for (class, settings) in [
+            (QosClass::Guaranteed, settings.guaranteed),
+            (QosClass::Burstable, settings.burstable),
+            (QosClass::BestEffort, settings.best_effort),
+        ] {
+            let name = self.class_name(class);
+            if !self.manager.exists(&name) {
+                self.manager.create(&name)?;
+            }
+            self.manager.update(&name, &settings)?;
+        }
+        Ok(())
+    }
+
+    /// Limits all pods together. What runs may use more than that: then it is tried again, as upstream does.
+    fn enforce_node(&self) -> bool {
+        let node = ObjectRef::node(&self.node.node_name);
+        match self.manager.update(&self.all_pods, &self.node_settings()) {
+            Ok(()) => {
+                let text = "Updated Node Allocatable limit across pods";
+                self.events.normal(&node, ENFORCED, text);
+                true
+            }
+            Err(error) => {
+                let text = format!(
+                    "Failed to update Node Allocatable Limits {:?}: {error}",
+                    self.all_pods.parts()
+                );
+                self.events.warning(&node, NOT_ENFORCED, text);
+                false
+            }
+        }
+    }
+
+    /// Limits the cgroups that the configuration names; they have to be there.
+    fn enforce_reserved(&self) -> anyhow::Result<()> {
+        let node = ObjectRef::node(&self.node.node_name);
+        for reserved in &self.node.reserved {
+            let Reserved { what, cgroup, .. } = reserved;
+            let mut settings = reserved.amounts.settings(reserved.only_compressible);
+            if let Some(bytes) = settings.memory.filter(|_| self.node.memory_qos) {
+                settings.unified.insert("memory.min", bytes.to_string());
+            }
+            let name = CgroupName::of(self.node.driver, cgroup);
+            let path = self.manager.path(&name)?;
+            let limited = self.manager.cgroups.validate(&path);
+            if let Err(error) = limited.and_then(|()| self.manager.update(&name, &settings)) {
+                let text = format!("Failed to enforce {what} Cgroup Limits on {cgroup:?}: {error}");
+                self.events.warning(&node, NOT_ENFORCED, text.as_str());
+                anyhow::bail!(text);
+            }
+            let what = if what.starts_with("System") {
+                "system"
+            } else {
+                "kube"
+            };
+            let text = format!("Updated limits on {what} reserved cgroup {cgroup}");
+            self.events.normal(&node, ENFORCED, text);
+        }
+        Ok(())
+    }
+
+    fn ensure_exists(&self, pod: &Pod) -> anyhow::Result<PodCgroup> {
+        if let Err(error) = self.update_classes() {
+            tracing::info!(
+                pod = %pod.full_name(),
+                err = %error,
+                "Failed to update QoS cgroups while syncing pod"
+            );
+        }
+        let name = self.pod_name(pod)?;
+        let path = self.manager.path(&name)?;
+        if !self.manager.exists(&name) {
+            self.manager
+                .create(&name)
+                .with_context(|| format!("failed to create container for {path}"))?;
+        }
+        let settings = wanted::of_pod(pod, &self.node.rules)?;
+        let set = self.manager.update(&name, &settings);
+        Ok(PodCgroup {
+            parent: path.to_string(),
+            refused: set.err().map(|error| error.to_string()),
+        })
+    }
+
+    fn destroy(&self, uid: &PodUid) -> std::io::Result<()> {
+        for name in self.pod_names(uid) {
+            self.manager.destroy(&name)?;
+        }
+        Ok(())
+    }
+
+    fn pods_with_cgroups(&self) -> std::io::Result<BTreeSet<PodUid>> {
+        let mut found = BTreeSet::new();
+        for class in [
+            QosClass::Guaranteed,
+            QosClass::Burstable,
+            QosClass::BestEffort,
+        ] {
+            for name in self.manager.children(&self.class_name(class))? {
+                let uid = name.base().strip_prefix(POD_PREFIX);
+                found.extend(uid.filter(|uid| !uid.is_empty()).map(PodUid::from));
+            }
+        }
+        Ok(found)
+    }
+}

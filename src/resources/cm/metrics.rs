@@ -1,0 +1,39 @@
+//! How long operations on cgroups take.
+
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, histogram::Histogram},
+};
+use std::time::Instant;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Operation {
+    operation_type: &'static str,
+}
+
+/// Handle to the family.
+#[derive(Clone)]
+pub struct CgroupMetrics(Family<Operation, Histogram>);
+
+impl CgroupMetrics {
+    /// Registers the family.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self(metrics.register(
+            "kubelet_cgroup_manager_duration_seconds",
+            "Duration in seconds for cgroup manager operations. Broken down by method.",
+            Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
+        ))
+    }
+
+    /// Does `work` and counts how long it took.
+    pub(super) fn timed<T>(&self, operation_type: &'static str, work: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = work();
+        let took = begun.elapsed().as_secs_f64();
+        self.0
+            .get_or_create(&Operation { operation_type })
+            .observe(took);
+        done
+    }
+}

@@ -1,0 +1,275 @@
+//! The tree of a node in plain directories.
+
+use super::{
+    CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups, Reserved,
+    wanted::{NodeAmounts, PodRules},
+};
+use crate::{
+    base::metrics::Metrics, host::cgroup::Cgroups, model::Pod, state::events::EventRecorder,
+};
+use parking_lot::Mutex;
+use serde_json::json;
+use std::{fs, sync::Arc};
+
+fn pod(uid: &str, cpu: &str) -> Arc<Pod> {
+    let requests = match cpu {
+        "" => json!({}),
+        cpu => json!({"cpu": cpu}),
+    };
+    let container = json!({"name": "c", "image": "i", "resources": {"requests": requests}});
+    let pod = json!({"metadata": {"name": uid, "uid": uid}, "spec": {"containers": [container]}});
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+struct Tree {
+    dir: tempfile::TempDir,
+    pods: Arc<Mutex<Vec<Arc<Pod>>>>,
+    events: EventRecorder,
+    node: NodeCgroups,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd",
+        ] {
+            fs::create_dir_all(dir.path().join(name).join("r")).unwrap();
+        }
+        Self {
+            dir,
+            pods: Arc::default(),
+            events: EventRecorder::new(),
+            node: NodeCgroups {
+                node_name: "node1".into(),
+                root: "/r".into(),
+                pods: NodeAmounts {
+                    milli_cpu: Some(2000),
+                    memory: Some(1 << 30),
+                    pids: None,
+                },
+                cpus: "0-1".into(),
+                rules: PodRules::default(),
+                ..NodeCgroups::default()
+            },
+        }
+    }
+
+    fn start(&self) -> anyhow::Result<ContainerManager> {
+        let root = CgroupName::of_cgroupfs(&self.node.root);
+        let root = root.path(self.node.driver).unwrap();
+        let pods = self.pods.clone();
+        ContainerManager::start(
+            self.node.clone(),
+            Cgroups::in_directory(self.dir.path(), root, false),
+            CgroupMetrics::new(&Metrics::new()),
+            self.events.clone(),
+            Box::new(move || pods.lock().clone()),
+        )
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.dir.path().join(file)).unwrap_or_default()
+    }
+
+    fn is_there(&self, path: &str) -> bool {
+        self.dir.path().join(path).is_dir()
+    }
+
+    fn events(&self) -> String {
+        let recent = self.events.recent().into_iter();
+        let texts = recent.map(|event| format!("{event:?}"));
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[tokio::test]
+async fn the_node_and_its_classes_are_there_before_the_first_pod() {
+    let tree = Tree::new();
+    tree.start().unwrap();
+    for (file, value) in [
+        ("cpu/r/kubepods/cpu.shares", "2048"),
+        ("cpuset/r/kubepods/cpuset.cpus", "0-1"),
+        ("memory/r/kubepods/memory.limit_in_bytes", "1073741824"),
+        ("cpu/r/kubepods/burstable/cpu.shares", "2"),
+        ("cpu/r/kubepods/besteffort/cpu.shares", "2"),
+    ] {
+        assert_eq!(tree.read(file), value, "{file}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_has_its_cgroup_until_it_is_destroyed() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    let (small, idle) = (pod("small", "100m"), pod("idle", ""));
+    *tree.pods.lock() = vec![small.clone(), idle.clone()];
+    for (pod, parent) in [
+        (&small, "/r/kubepods/burstable/podsmall"),
+        (&idle, "/r/kubepods/besteffort/podidle"),
+    ] {
+        for _ in 0..2 {
+            let made = manager.ensure_exists(pod).await.unwrap();
+            assert_eq!((made.parent.as_str(), made.refused), (parent, None));
+        }
+        assert_eq!(manager.pod_cgroup_parent(pod).unwrap(), parent);
+        assert!(tree.is_there(&format!("memory{parent}")));
+    }
+    assert_eq!(tree.read("cpu/r/kubepods/burstable/cpu.shares"), "102");
+    assert_eq!(
+        tree.read("cpu/r/kubepods/burstable/podsmall/cpu.shares"),
+        "102"
+    );
+    let found = manager.pods_with_cgroups().await.unwrap();
+    assert_eq!(found, ["idle", "small"].map(Into::into).into());
+    for _ in 0..2 {
+        manager.destroy(&"small".into()).await.unwrap();
+    }
+    assert!(!tree.is_there("memory/r/kubepods/burstable/podsmall"));
+    assert!(tree.is_there("memory/r/kubepods/besteffort/podidle"));
+    let found = manager.pods_with_cgroups().await.unwrap();
+    assert_eq!(found, ["idle"].map(Into::into).into());
+}
+
+#[tokio::test]
+async fn what_somebody_removed_is_made_again() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    for name in ["cpu", "memory"] {
+        fs::remove_dir_all(tree.dir.path().join(name).join("r/kubepods")).unwrap();
+    }
+    manager.ensure_exists(&pod("small", "100m")).await.unwrap();
+    assert_eq!(
+        tree.read("memory/r/kubepods/memory.limit_in_bytes"),
+        "1073741824"
+    );
+    assert!(tree.is_there("memory/r/kubepods/burstable/podsmall"));
+}
+
+#[tokio::test]
+async fn a_pod_whose_cgroup_cannot_be_made_fails_alone() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    let blocked = tree.dir.path().join("memory/r/kubepods/burstable/podsmall");
+    fs::write(&blocked, "").unwrap();
+    let failed = manager.ensure_exists(&pod("small", "100m")).await;
+    let failed = format!("{:#}", failed.unwrap_err());
+    assert!(
+        failed.contains("failed to create container for /r/kubepods/burstable/podsmall"),
+        "{failed}"
+    );
+    manager.ensure_exists(&pod("other", "100m")).await.unwrap();
+    fs::remove_file(&blocked).unwrap();
+    manager.ensure_exists(&pod("small", "100m")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_limit_that_is_refused_is_told_and_does_not_stop_the_pod() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    let pod = pod("small", "100m");
+    manager.ensure_exists(&pod).await.unwrap();
+    let file = tree
+        .dir
+        .path()
+        .join("cpu/r/kubepods/burstable/podsmall/cpu.shares");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let made = manager.ensure_exists(&pod).await.unwrap();
+    let refused = made.refused.unwrap();
+    assert!(refused.contains("cpu.shares"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_root_that_is_not_there_is_an_error() {
+    let mut tree = Tree::new();
+    tree.node.root = "/elsewhere".into();
+    let error = format!("{:#}", tree.start().err().unwrap());
+    assert!(
+        error.contains("cgroup /elsewhere has some missing paths"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn reserved_cgroups_are_limited_or_the_kubelet_does_not_start() {
+    let mut tree = Tree::new();
+    tree.node.reserved = vec![Reserved {
+        what: "System Reserved",
+        cgroup: "/system".into(),
+        amounts: NodeAmounts {
+            milli_cpu: Some(500),
+            memory: Some(1 << 20),
+            pids: None,
+        },
+        only_compressible: false,
+    }];
+    let error = format!("{:#}", tree.start().err().unwrap());
+    assert!(
+        error.starts_with("Failed to enforce System Reserved Cgroup Limits on \"/system\""),
+        "{error}"
+    );
+    assert!(tree.events().contains("FailedNodeAllocatableEnforcement"));
+    for entry in fs::read_dir(tree.dir.path()).unwrap() {
+        fs::create_dir(entry.unwrap().path().join("system")).unwrap();
+    }
+    tree.start().unwrap();
+    assert_eq!(tree.read("cpu/system/cpu.shares"), "512");
+    assert_eq!(tree.read("memory/system/memory.limit_in_bytes"), "1048576");
+    assert!(
+        tree.events()
+            .contains("Updated limits on system reserved cgroup /system")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    let file = tree
+        .dir
+        .path()
+        .join("memory/r/kubepods/memory.limit_in_bytes");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let shutdown = tokio_util::sync::CancellationToken::new();
+    let running = tokio::spawn(manager.run(shutdown.clone()));
+    let says = async |text: &str| {
+        while !tree.events().contains(text) {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+    };
+    says("Failed to update Node Allocatable Limits").await;
+    fs::remove_dir(&file).unwrap();
+    says("Updated Node Allocatable limit across pods").await;
+    assert_eq!(
+        tree.read("memory/r/kubepods/memory.limit_in_bytes"),
+        "1073741824"
+    );
+    shutdown.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[test]
+fn slices_cannot_tell_an_underscore_from_a_dash() {
+    let mut tree = Tree::new();
+    for entry in fs::read_dir(tree.dir.path()).unwrap() {
+        fs::create_dir(entry.unwrap().path().join("r.slice")).unwrap();
+    }
+    tree.node.driver = CgroupDriver::Systemd;
+    let manager = tree.start().unwrap();
+    let parent = |uid| manager.pod_cgroup_parent(&pod(uid, ""));
+    let path =
+        "/r.slice/r-kubepods.slice/r-kubepods-besteffort.slice/r-kubepods-besteffort-poda_b.slice";
+    assert_eq!(parent("a-b").unwrap(), path);
+    assert!(parent("a_b").is_err());
+}
+
+#[tokio::test]
+async fn without_cgroups_nothing_is_made() {
+    let manager = ContainerManager::off();
+    let made = manager.ensure_exists(&pod("u", "1")).await.unwrap();
+    assert_eq!((made.parent.as_str(), made.refused), ("", None));
+    assert!(manager.pods_with_cgroups().await.unwrap().is_empty());
+    manager.destroy(&"u".into()).await.unwrap();
+}

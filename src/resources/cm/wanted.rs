@@ -1,0 +1,221 @@
+//! What each cgroup of a node may use (upstream's `ResourceConfigForPod`, `getCgroupConfig` and
+//! `setCPUCgroupConfig`). Pure.
+
+use crate::{
+    host::cgroup::Settings,
+    model::{Pod, PodExt, Quantity},
+    resources::{
+        CpuEnforcement, QosClass, linux, milli_cpu_to_quota, milli_cpu_to_shares, pod_qos,
+        requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources},
+    },
+};
+use k8s_openapi::api::core::v1::Container;
+use std::collections::BTreeMap;
+
+/// As good as no limit for huge pages.
+const UNBOUNDED: u64 = 1 << 62;
+/// The shares of what asked for none.
+const MIN_SHARES: u64 = 2;
+
+/// How pods are limited on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodRules {
+    /// How CPU limits are enforced.
+    pub cpu: CpuEnforcement,
+    /// Most processes of a pod, if there is a limit.
+    pub pids: Option<i64>,
+    /// Page sizes whose use the kernel limits, bytes.
+    pub page_sizes: Vec<u64>,
+    /// Memory requests are kept from reclaim (version 2, `MemoryQoS` with tiered reservation).
+    pub protect_memory: bool,
+}
+
+/// What a pod may use as a whole.
+///
+/// # Errors
+/// An amount in its spec cannot be read.
+pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<Settings, BadAmount> {
+    let total: Resources = requests::of_pod_and_overhead(pod)?;
+    let qos = pod_qos(pod)?;
+    let milli = |amount: Option<Quantity>| amount.unwrap_or_default().milli_value();
+    let shares = milli_cpu_to_shares(milli(total.request(CPU)));
+    let quota = if rules.cpu.cfs_quota {
+        milli_cpu_to_quota(milli(total.limit(CPU)), rules.cpu.period_microseconds)
+    } else {
+        -1
+    };
+    let memory = total.limit(MEMORY).unwrap_or_default().value();
+    let limited = |resource| Ok(qos == QosClass::Guaranteed || is_limited(pod, resource)?);
+    let mut settings = Settings {
+        cpu_shares: Some(u64::try_from(shares).unwrap_or(MIN_SHARES)),
+        huge_pages: huge_pages(&total.requests, &rules.page_sizes),
+        pids: rules.pids,
+        ..Settings::default()
+    };
+    if qos == QosClass::BestEffort {
+        settings.cpu_shares = Some(MIN_SHARES);
+        return Ok(settings);
+    }
+    if limited(CPU)? {
+        settings.cpu_quota = Some(quota);
+        settings.cpu_period = u64::try_from(rules.cpu.period_microseconds).ok();
+    }
+    if limited(MEMORY)? {
+        settings.memory = Some(memory);
+    }
+    let request = total.request(MEMORY).unwrap_or_default().value();
+    if rules.protect_memory && request > 0 {
+        let file = if qos == QosClass::Guaranteed {
+            "memory.min"
+        } else {
+            "memory.low"
+        };
+        settings.unified.insert(file, request.to_string());
+    }
+    Ok(settings)
+}
+
+/// Whether every container has a limit for a resource, or the pod has one of its own.
+fn is_limited(pod: &Pod, resource: &str) -> Result<bool, BadAmount> {
+    let given = |limit: Option<Quantity>| limit.is_some_and(|limit| !limit.is_zero());
+    if given(requests::of_pod_level::<Quantity>(pod)?.limit(resource)) {
+        return Ok(true);
+    }
+    for container in containers(pod) {
+        if !given(requests::of_container::<Quantity>(container)?.limit(resource)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.containers().iter().chain(pod.init_containers())
+}
+
+/// Every page size with the amount asked for; nothing of those that were not asked for.
+fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
+    let mut limits: BTreeMap<String, u64> = sizes
+        .iter()
+        .map(|size| (linux::page_size_name(*size), 0))
+        .collect();
+    for (name, amount) in amounts {
+        let size = name.strip_prefix(HUGEPAGES_PREFIX);
+        let size = size.and_then(|size| Quantity::parse(size).ok());
+        let size = size.and_then(|size| u64::try_from(size.value()).ok());
+        if let Some(size) = size.filter(|_| !sizes.is_empty()) {
+            let limit = limits.entry(linux::page_size_name(size)).or_default();
+            *limit = limit.saturating_add(u64::try_from(amount.value()).unwrap_or_default());
+        }
+    }
+    limits
+}
+
+/// What the cgroups of all pods, of burstable and of best-effort ones may use, of which `pods` are there. The
+/// first adds to what the node keeps for pods. A pod whose amounts cannot be read counts for nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QosSettings {
+    /// All pods.
+    pub guaranteed: Settings,
+    /// Burstable pods.
+    pub burstable: Settings,
+    /// Best-effort pods.
+    pub best_effort: Settings,
+}
+
+/// See [`QosSettings`]. `unreserved_memory` is what pods may have if memory requests are reserved at the level of
+/// classes (`qosReserved`), and how much of a hundred is.
+pub fn of_classes<'p>(
+    pods: impl Iterator<Item = &'p Pod>,
+    rules: &PodRules,
+    memory_qos: bool,
+    unreserved_memory: Option<(i64, i64)>,
+) -> QosSettings {
+    let (mut milli_cpu, mut burstable, mut guaranteed) = (0_i64, 0_i64, 0_i64);
+    for pod in pods {
+        let Ok(total) = requests::of_pod_and_overhead::<Quantity>(pod) else {
+            continue;
+        };
+        let memory = total.request(MEMORY).unwrap_or_default().value();
+        match pod_qos(pod) {
+            Ok(QosClass::Burstable) => {
+                let own = total.request(CPU).unwrap_or_default().milli_value();
+                milli_cpu = milli_cpu.saturating_add(own);
+                burstable = burstable.saturating_add(memory);
+            }
+            Ok(QosClass::Guaranteed) => guaranteed = guaranteed.saturating_add(memory),
+            Ok(QosClass::BestEffort) | Err(_) => {}
+        }
+    }
+    let limitless: BTreeMap<String, u64> = rules
+        .page_sizes
+        .iter()
+        .map(|size| (linux::page_size_name(*size), UNBOUNDED))
+        .collect();
+    let with_shares = |cpu_shares| Settings {
+        cpu_shares,
+        huge_pages: limitless.clone(),
+        ..Settings::default()
+    };
+    let shares = u64::try_from(milli_cpu_to_shares(milli_cpu)).unwrap_or(MIN_SHARES);
+    let mut settings = QosSettings {
+        guaranteed: with_shares(None),
+        burstable: with_shares(Some(shares)),
+        best_effort: with_shares(Some(MIN_SHARES)),
+    };
+    if memory_qos {
+        let (all, low) = if rules.protect_memory {
+            (guaranteed.saturating_add(burstable), burstable)
+        } else {
+            (0, 0)
+        };
+        settings.guaranteed.unified = [("memory.min", all.to_string())].into();
+        settings.burstable.unified = [("memory.low", low.to_string())].into();
+    }
+    if let Some((allocatable, percent)) = unreserved_memory.filter(|(memory, _)| *memory != 0) {
+        let reserved = |requests: i64| requests.saturating_mul(percent) / 100;
+        let limit = allocatable.saturating_sub(reserved(guaranteed));
+        settings.burstable.memory = Some(limit);
+        settings.best_effort.memory = Some(limit.saturating_sub(reserved(burstable)));
+    }
+    settings
+}
+
+/// Amounts of a node, or of a part of it; what is `None` is not limited.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAmounts {
+    /// Thousandths of a CPU.
+    pub milli_cpu: Option<i64>,
+    /// Bytes.
+    pub memory: Option<i64>,
+    /// Processes and threads.
+    pub pids: Option<i64>,
+}
+
+impl NodeAmounts {
+    /// What is left of these without others; nothing less than nothing.
+    #[must_use]
+    pub fn without(&self, others: &[&Self]) -> Self {
+        let left = |all: Option<i64>, of: fn(&Self) -> Option<i64>| {
+            let others = others.iter().filter_map(|other| of(other));
+            all.map(|all| others.fold(all, i64::saturating_sub).max(0))
+        };
+        Self {
+            milli_cpu: left(self.milli_cpu, |amounts| amounts.milli_cpu),
+            memory: left(self.memory, |amounts| amounts.memory),
+            pids: left(self.pids, |amounts| amounts.pids),
+        }
+    }
+
+    /// The settings of a cgroup that may use so much, or only of its share of CPU time.
+    pub fn settings(&self, only_compressible: bool) -> Settings {
+        let shares = self.milli_cpu.map(milli_cpu_to_shares);
+        let all = (!only_compressible).then_some(self);
+        Settings {
+            cpu_shares: shares.and_then(|shares| u64::try_from(shares).ok()),
+            memory: all.and_then(|all| all.memory),
+            pids: all.and_then(|all| all.pids),
+            ..Settings::default()
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The cgroup that a pod's sandbox and containers are made in.
+//!
+//! The parent is a property of the sandbox: one that was made elsewhere, by a kubelet with other settings, stays
+//! where it is, and its containers with it.
+
+use crate::{
+    base::chain,
+    cri::RuntimeClient,
+    model::{Pod, PodExt as _, PodUid, SandboxId, reasons::event},
+    resources::cm::ContainerManager,
+    state::events::{EventRecorder, ObjectRef},
+};
+use anyhow::Context as _;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use std::{collections::HashMap, sync::Arc};
+
+/// Finds and makes the cgroups of pods.
+pub(in crate::runtime::kuberuntime) struct PodCgroups {
+    cgroups: ContainerManager,
+    runtime: RuntimeClient,
+    events: EventRecorder,
+    /// Of the newest sandbox of each pod.
+    parents: Mutex<HashMap<PodUid, (SandboxId, String)>>,
+}
+
+impl PodCgroups {
+    pub(in crate::runtime::kuberuntime) fn new(
+        cgroups: ContainerManager,
+        runtime: RuntimeClient,
+        events: EventRecorder,
+    ) -> Self {
+        Self {
+            cgroups,
+            runtime,
+            events,
+            parents: Mutex::default(),
+        }
+    }
+
+    /// The parent for a new sandbox, with its cgroup made.
+    pub(super) async fn of_new_sandbox(&self, pod: &Arc<Pod>) -> anyhow::Result<String> {
+        let object = ObjectRef::pod(pod);
+        let ensured = self.cgroups.ensure_exists(pod).await;
+        let cgroup = ensured.map_err(|error| {
+            let text = format!(
+                "unable to ensure pod container exists: {}",
+                chain(error.as_ref())
+            );
+            self.events
+                .warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
+            error.context(format!(
+                "failed to ensure that the pod: {} cgroups exist and are correctly applied",
+                pod.uid()
+            ))
+        })?;
+        if let Some(refused) = cgroup.refused {
+            let text = format!("unable to limit the pod's cgroup: {refused}");
+            tracing::error!(pod = %pod.full_name(), err = refused, "cgroup manager.Set failed");
+            self.events
+                .warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
+        }
+        Ok(cgroup.parent)
+    }
+
+    /// The parent of the containers in a sandbox, with its cgroup made if it is the pod's own.
+    pub(super) async fn of_sandbox(
+        &self,
+        pod: &Arc<Pod>,
+        id: &SandboxId,
+    ) -> anyhow::Result<String> {
+        if self.cgroups.is_off() {
+            return Ok(String::new());
+        }
+        let own = self.cgroups.pod_cgroup_parent(pod)?;
+        let known = self.parents.lock().get(&pod.uid()).cloned();
+        let parent = match known.filter(|(known, _)| known == id) {
+            Some((_, parent)) => parent,
+            None => self.read(id, &own).await?,
+        };
+        self.made(pod.uid(), id, &parent);
+        if parent == own {
+            return self.of_new_sandbox(pod).await;
+        }
+        Ok(parent)
+    }
+
+    /// A sandbox was made with this parent, or found with it.
+    pub(super) fn made(&self, uid: PodUid, id: &SandboxId, parent: &str) {
+        if !self.cgroups.is_off() {
+            let made = (id.clone(), parent.to_owned());
+            self.parents.lock().insert(uid, made);
+        }
+    }
+
+    pub(in crate::runtime::kuberuntime) fn forget(&self, uid: &PodUid) {
+        self.parents.lock().remove(uid);
+    }
+
+    /// Reads a sandbox's parent from the runtime; `own` where the runtime does not show it.
+    async fn read(&self, id: &SandboxId, own: &str) -> anyhow::Result<String> {
+        let reply = self.runtime.pod_sandbox_status(id.as_str(), true).await;
+        let info = reply.context("cannot read the cgroup of the sandbox")?.info;
+        let Some(parent) = info.values().find_map(|text| parent_of(text)) else {
+            return Ok(own.to_owned());
+        };
+        // Of a slice only the name may be shown.
+        let base = |path: &str| path.rsplit('/').next().map(str::to_owned);
+        let same = parent.ends_with(".slice") && base(&parent) == base(own);
+        Ok(if same { own.to_owned() } else { parent })
+    }
+}
+
+#[derive(Deserialize)]
+struct Info {
+    config: Option<Config>,
+    #[serde(rename = "runtimeSpec")]
+    runtime_spec: Option<RuntimeSpec>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    linux: Option<LinuxConfig>,
+}
+
+#[derive(Deserialize)]
+struct LinuxConfig {
+    #[serde(default)]
+    cgroup_parent: String,
+}
+
+#[derive(Deserialize)]
+struct RuntimeSpec {
+    linux: Option<LinuxSpec>,
+}
+
+#[derive(Deserialize)]
+struct LinuxSpec {
+    #[serde(rename = "cgroupsPath", default)]
+    cgroups_path: String,
+}
+
+/// The cgroup parent that a sandbox was made with, from what runtimes show about it: containerd its configuration,
+/// all of them the path of its own cgroup.
+fn parent_of(info: &str) -> Option<String> {
+    let info: Info = serde_json::from_str(info).ok()?;
+    if let Some(linux) = info.config.and_then(|config| config.linux) {
+        return Some(linux.cgroup_parent);
+    }
+    let path = info.runtime_spec?.linux?.cgroups_path;
+    // `SLICE:PREFIX:NAME` for systemd.
+    if let Some((slice, _)) = path.split_once(':') {
+        return Some(slice.to_owned());
+    }
+    let (parent, _) = path.rsplit_once('/')?;
+    Some(parent.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_is_found_in_what_runtimes_show() {
+        for (info, parent) in [
+            (
+                r#"{"pid":7,"config":{"linux":{"cgroup_parent":"/kubepods/podu","sysctls":{}}}}"#,
+                Some("/kubepods/podu"),
+            ),
+            (
+                r#"{"config":{"linux":{}},"runtimeSpec":{"linux":{"cgroupsPath":"/k8s.io/id"}}}"#,
+                Some(""),
+            ),
+            (
+                r#"{"runtimeSpec":{"linux":{"cgroupsPath":"/kubepods/podu/crio-1"}}}"#,
+                Some("/kubepods/podu"),
+            ),
+            (
+                r#"{"runtimeSpec":{"linux":{"cgroupsPath":"kubepods-podu.slice:crio:1"}}}"#,
+                Some("kubepods-podu.slice"),
+            ),
+            (r#"{"runtimeSpec":{"linux":{}}}"#, None),
+            (r#"{"config":{}}"#, None),
+            ("nonsense", None),
+        ] {
+            assert_eq!(parent_of(info).as_deref(), parent, "{info}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Cgroups of pods, made as plain directories: who makes them, when, and what becomes of a pod without.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::node::{Node, WAIT_LIMIT};
+use crate::pods::simple;
+use crate::support::fake_runtime::Rpc;
+use crate::support::wait::{holds, wait_for};
+
+const HIERARCHIES: [&str; 7] = [
+    "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd",
+];
+
+/// A node with cgroups below `/r`; they are those of version 1 where this machine has that.
+async fn node() -> Node {
+    let mut node = Node::new().await;
+    node.configure("cgroupRoot: /r");
+    for hierarchy in HIERARCHIES {
+        std::fs::create_dir_all(node.path("cgroup").join(hierarchy).join("r")).unwrap();
+    }
+    std::fs::create_dir_all(node.path("cgroup/r")).unwrap();
+    node.start().await;
+    node
+}
+
+fn directory(node: &Node, path: &str) -> PathBuf {
+    let v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let hierarchy = if v2 { "" } else { "memory" };
+    node.path("cgroup")
+        .join(hierarchy)
+        .join("r/kubepods")
+        .join(path)
+}
+
+async fn wait_removed(node: &Node, path: &str) {
+    let directory = directory(node, path);
+    wait_for("its cgroup is removed", WAIT_LIMIT, || async {
+        holds(!directory.exists(), directory.display().to_string())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_is_made_in_its_cgroup_which_goes_with_it() {
+    let node = node().await;
+    let mut pod = simple("web");
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}});
+    node.put(&pod);
+    node.wait_runs("web").await;
+    let made = node.fake.pod("web-node1").unwrap();
+    let path = format!("burstable/pod{}", made.uid);
+    let parent = made.config.linux.unwrap().cgroup_parent;
+    assert_eq!(parent, format!("/r/kubepods/{path}"));
+    assert!(directory(&node, &path).is_dir());
+    node.remove("web");
+    node.wait_removed("web").await;
+    wait_removed(&node, &path).await;
+    assert!(directory(&node, "burstable").is_dir());
+}
+
+#[tokio::test]
+async fn a_pod_whose_cgroup_cannot_be_made_says_so_and_leaves_others_alone() {
+    let node = node().await;
+    node.put(&simple("first"));
+    node.wait_runs("first").await;
+    let classes = directory(&node, "besteffort");
+    let mut bounded = simple("bounded");
+    bounded["metadata"]["uid"] = json!("0b9d3f1c-0000-4000-8000-000000000001");
+    let blocked = classes.join("pod0b9d3f1c-0000-4000-8000-000000000001");
+    std::fs::write(&blocked, "").unwrap();
+    node.put(&bounded);
+    wait_for("the pod says what it waits for", WAIT_LIMIT, || async {
+        let events = node.events().await;
+        let says = events.contains("FailedCreatePodContainer")
+            && events.contains("unable to ensure pod container exists");
+        holds(says, events)
+    })
+    .await;
+    assert!(node.fake.pod("bounded-node1").is_none());
+    node.put(&simple("second"));
+    node.wait_runs("second").await;
+    std::fs::remove_file(&blocked).unwrap();
+    node.wait_runs("bounded").await;
+}
+
+#[tokio::test]
+async fn a_cgroup_of_a_pod_that_is_gone_is_removed_and_no_other() {
+    let mut node = node().await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+    let own = format!("besteffort/pod{}", node.fake.pod("web-node1").unwrap().uid);
+    node.stop().await;
+    let (lost, strange) = ("burstable/pod1234-lost", "burstable/mine");
+    for path in [lost, strange] {
+        std::fs::create_dir_all(directory(&node, path)).unwrap();
+    }
+    node.start().await;
+    wait_removed(&node, lost).await;
+    assert!(directory(&node, strange).is_dir());
+    assert!(directory(&node, &own).is_dir());
+    assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}

@@ -12,6 +12,7 @@ pub mod otel;
 pub mod atomic_file;
 pub mod backoff;
 mod chain;
+mod connections;
 mod dirty;
 mod early_release;
 mod own_files;
@@ -31,6 +32,7 @@ pub mod x509;
 mod work_queue;
 
 pub use chain::chain;
+pub use connections::connections;
 pub use dirty::DirtySet;
 pub use early_release::{EarlyRelease, Permit};
 pub use go_duration::{GoDuration, ParseDurationError};

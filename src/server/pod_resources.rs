@@ -6,7 +6,7 @@
 //! * Answers to upstream's `pkg/kubelet/apis/podresources`. CPUs and memory are nobody's own without their managers.
 
 use crate::{
-    base::{Rate, metrics::Metrics},
+    base::{Rate, connections, metrics::Metrics},
     host::unix_socket::{LocalPath, listen_at},
     model::{Pod, PodExt as _, is_sidecar},
     resources::devices::{DeviceManager, allocation::NO_NUMA_NODE},
@@ -26,7 +26,6 @@ use std::{
     time::Duration,
 };
 use tokio::{net::UnixListener, time::Instant};
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
@@ -129,7 +128,7 @@ pub async fn serve(
             return Ok(());
         }
     };
-    let incoming = UnixListenerStream::new(UnixListener::from_std(listener)?);
+    let incoming = connections("podresources", UnixListener::from_std(listener)?);
     let service = PodResourcesListerServer::new(pods);
     tokio::select! {
         served = Server::builder().serve_with_incoming(service, incoming) => {

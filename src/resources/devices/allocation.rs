@@ -1,6 +1,9 @@
 //! What containers were given. Pure.
 
-use super::{checkpoint::DevicesPerNuma, proto::ContainerAllocateResponse};
+use super::{
+    checkpoint::{Bytes, DevicesPerNuma},
+    proto::ContainerAllocateResponse,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -16,6 +19,8 @@ pub struct Allocation {
     pub devices: DevicesPerNuma,
     /// How the container gets them; `None` until the plugin has responded.
     pub response: Option<Arc<ContainerAllocateResponse>>,
+    /// The response to an earlier kubelet, if it cannot be decoded; replaced by the next response.
+    pub undecodable: Option<Bytes>,
     /// Tells this allocation from later ones of the same container; zero for one of an earlier kubelet.
     pub ticket: u64,
 }

@@ -1,12 +1,16 @@
 //! Where the checkpoint is on disk.
 
-use super::checkpoint::{self, CheckpointError, Data};
-use crate::base::{atomic_file, with_own_files};
+use super::{
+    checkpoint::{self, CheckpointError, Data},
+    state::DeviceState,
+};
+use crate::base::atomic_file;
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, task::spawn_blocking};
 
 /// Name of the checkpoint, as upstream's.
 pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
@@ -18,7 +22,7 @@ const DAMAGED: &str = "kubelet_internal_checkpoint.damaged";
 pub(super) struct CheckpointFile {
     directory: PathBuf,
     /// What was written last.
-    written: Mutex<Vec<u8>>,
+    written: Arc<Mutex<Vec<u8>>>,
 }
 
 /// What there was at the start.
@@ -40,7 +44,7 @@ enum ReadError {
 
 impl CheckpointFile {
     pub(super) fn new(directory: PathBuf) -> Self {
-        let written = Mutex::default();
+        let written = Arc::default();
         Self { directory, written }
     }
 
@@ -69,30 +73,41 @@ impl CheckpointFile {
         }
     }
 
-    /// Writes a snapshot, unless that is what the file says already. Snapshots are taken in the order in which they
-    /// are written. `true` beside it says that some devices are not known.
-    pub(super) async fn save(&self, snapshot: impl Fn() -> (Data, bool)) -> Result<(), String> {
-        let mut written = self.written.lock().await;
-        let (data, incomplete) = snapshot();
-        let bytes = checkpoint::encode(data).map_err(|error| error.to_string())?;
+    /// Writes a snapshot of the state, unless that is what the file says already, and then says which. Snapshots are
+    /// taken in the order in which they are written.
+    pub(super) async fn save<V: Send + 'static>(
+        &self,
+        snapshot: impl FnOnce() -> (DeviceState, V) + Send + 'static,
+        saved: impl FnOnce(V) + Send + 'static,
+    ) -> Result<(), String> {
+        let mut written = self.written.clone().lock_owned().await;
         let directory = self.directory.clone();
-        let content = (*written != bytes).then(|| bytes.clone());
-        let saved = with_own_files(move || {
-            if let Some(content) = content {
-                atomic_file::write(&directory.join(CHECKPOINT), &content)?;
+        let work = move || {
+            let (state, version) = snapshot();
+            let bytes = checkpoint::encode(state.to_checkpoint());
+            let bytes = bytes.map_err(|error| error.to_string())?;
+            if *written != bytes {
+                // What the file says is not known if this fails.
+                written.clear();
+                let path = directory.join(CHECKPOINT);
+                atomic_file::write(&path, &bytes).map_err(|error| error.to_string())?;
+                *written = bytes;
             }
-            if incomplete {
-                return Ok(());
+            if !state.is_damaged() {
+                remove_damaged(&directory).map_err(|error| error.to_string())?;
             }
-            match fs::remove_file(directory.join(DAMAGED)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
-        });
-        let saved = saved.await.map_err(|error| error.to_string())?;
-        saved.map_err(|error| error.to_string())?;
-        *written = bytes;
-        Ok(())
+            saved(version);
+            Ok(())
+        };
+        let done = spawn_blocking(work).await;
+        done.map_err(|error| error.to_string())?
+    }
+}
+
+fn remove_damaged(directory: &Path) -> io::Result<()> {
+    match fs::remove_file(directory.join(DAMAGED)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

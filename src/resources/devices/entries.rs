@@ -15,9 +15,11 @@ pub(super) fn from_checkpoint(entries: &[Entry]) -> HashMap<PodUid, PodAllocatio
     for entry in entries {
         let encoded = entry.alloc_resp.as_ref().map_or(&[][..], |bytes| &bytes.0);
         let response = ContainerAllocateResponse::decode(encoded).ok();
+        let undecodable = entry.alloc_resp.clone().filter(|_| response.is_none());
         let allocation = Allocation {
             devices: entry.device_ids.clone().unwrap_or_default(),
             response: response.map(Arc::new),
+            undecodable,
             ticket: 0,
         };
         let pod = pods.entry(PodUid::from(entry.pod_uid.clone())).or_default();
@@ -33,15 +35,17 @@ pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<Entry
     for (uid, containers) in pods {
         for (container, resources) in containers {
             for (resource, allocation) in resources {
-                let Some(response) = &allocation.response else {
-                    continue;
+                let response = match (&allocation.response, &allocation.undecodable) {
+                    (Some(response), _) => Bytes(response.encode_to_vec()),
+                    (None, Some(bytes)) => bytes.clone(),
+                    (None, None) => continue,
                 };
                 entries.push(Entry {
                     pod_uid: uid.to_string(),
                     container_name: container.clone(),
                     resource_name: resource.clone(),
                     device_ids: Some(allocation.devices.clone()),
-                    alloc_resp: Some(Bytes(response.encode_to_vec())),
+                    alloc_resp: Some(response),
                 });
             }
         }

@@ -20,7 +20,7 @@ use crate::{
     state::device_capacity::{DeviceCapacity, DeviceCapacityWriter},
 };
 use k8s_openapi::api::core::v1::Container;
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::{Path, PathBuf},
@@ -42,8 +42,7 @@ pub struct DeviceManager(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
     pub(super) directory: PathBuf,
-    pub(super) state: Mutex<DeviceState>,
-    pub(super) clients: Mutex<HashMap<PluginId, Connection>>,
+    pub(super) plugins: Mutex<Plugins>,
     pub(super) metrics: DeviceMetrics,
     pub(super) stop: CancellationToken,
     pending: Mutex<HashMap<PodUid, Pending>>,
@@ -53,6 +52,22 @@ pub(super) struct Shared {
     fresh: bool,
     file: CheckpointFile,
     save_wanted: Notify,
+}
+
+/// What changes together.
+pub(super) struct Plugins {
+    pub(super) state: DeviceState,
+    pub(super) clients: HashMap<PluginId, Connection>,
+    /// How many times allocations changed, and how many of these changes the checkpoint has.
+    changes: u64,
+    saved: u64,
+}
+
+impl Plugins {
+    /// The checkpoint lacks something that pods have or had.
+    fn is_unsaved(&self) -> bool {
+        self.saved < self.changes
+    }
 }
 
 /// A registered plugin.
@@ -104,8 +119,12 @@ impl DeviceManager {
         capacity.set(state.capacities());
         Self(Arc::new(Shared {
             directory,
-            state: Mutex::new(state),
-            clients: Mutex::default(),
+            plugins: Mutex::new(Plugins {
+                state,
+                clients: HashMap::new(),
+                changes: 0,
+                saved: 0,
+            }),
             metrics: DeviceMetrics::new(metrics),
             stop: CancellationToken::new(),
             pending: Mutex::default(),
@@ -115,6 +134,10 @@ impl DeviceManager {
             file,
             save_wanted: Notify::new(),
         }))
+    }
+
+    pub(super) fn state(&self) -> MappedMutexGuard<'_, DeviceState> {
+        MutexGuard::map(self.0.plugins.lock(), |plugins| &mut plugins.state)
     }
 
     /// Whether no kubelet of this node has had plugins (upstream's `ShouldResetExtendedResourceCapacity`).
@@ -153,9 +176,14 @@ impl DeviceManager {
             }
             None => {}
         }
-        let step = self.0.state.lock().next(&request, None, None);
-        if step.map_err(Unallocated::Failed)? == Step::Done {
-            return Ok(());
+        {
+            let mut plugins = self.0.plugins.lock();
+            let step = plugins.state.next(&request, None, None);
+            let has_all = step.map_err(Unallocated::Failed)? == Step::Done;
+            let unsaved = plugins.is_unsaved() && plugins.state.of_pod(&request.uid).is_some();
+            if has_all && !unsaved {
+                return Ok(());
+            }
         }
         let (manager, uid) = (self.clone(), request.uid.clone());
         let task = tokio::spawn(async move {
@@ -176,7 +204,7 @@ impl DeviceManager {
             return;
         }
         if let Err(error) = done {
-            self.0.state.lock().abandon(uid);
+            self.state().abandon(uid);
             pending.insert(uid.clone(), Pending::Failed(error));
         }
         self.0.changed.mark(Some(uid.clone()));
@@ -186,7 +214,13 @@ impl DeviceManager {
     pub fn release(&self, uid: &PodUid) {
         let pending = self.0.pending.lock().remove(uid);
         drop(pending);
-        if self.0.state.lock().release(uid) {
+        let released = {
+            let mut plugins = self.0.plugins.lock();
+            let released = plugins.state.release(uid);
+            plugins.changes += u64::from(released);
+            released
+        };
+        if released {
             self.0.save_wanted.notify_one();
             self.0.changed.mark(None);
         }
@@ -194,7 +228,7 @@ impl DeviceManager {
 
     /// Releases what pods had that are gone. All pods of the node are known, and all that runs on it.
     pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
-        let pods = self.0.state.lock().pods();
+        let pods = self.state().pods();
         for uid in pods.iter().filter(|uid| !is_here(uid)) {
             tracing::info!("podUID" = %uid, "Releasing devices of a pod that is gone");
             self.release(uid);
@@ -203,18 +237,18 @@ impl DeviceManager {
 
     /// Pods that have devices of a resource.
     pub fn holders(&self, resource: &str) -> Vec<PodUid> {
-        self.0.state.lock().holders(resource)
+        self.state().holders(resource)
     }
 
     /// How many devices of each resource are allocated, if some are to this pod.
     pub fn allocated_beside(&self, uid: &PodUid) -> Option<BTreeMap<String, i64>> {
-        let state = self.0.state.lock();
+        let state = self.state();
         state.of_pod(uid).map(|_| state.allocated())
     }
 
     /// A pod that was found running; see [`Self::survey`].
     pub fn found_running(&self, pod: &Pod) {
-        let mut state = self.0.state.lock();
+        let mut state = self.state();
         if state.is_damaged() {
             state.found_running(&PodRequest::of(pod));
         }
@@ -223,7 +257,7 @@ impl DeviceManager {
     /// All that runs on the node has been found. After a damaged checkpoint, devices may be allocated again of which
     /// no running container can have one.
     pub fn survey(&self) {
-        let mut state = self.0.state.lock();
+        let mut state = self.state();
         if state.is_damaged() && state.surveyed() {
             drop(state);
             tracing::info!("All running containers' devices are known again");
@@ -250,25 +284,30 @@ impl DeviceManager {
         let Some(own) = own else {
             return Ok(RunOptions::default());
         };
-        let missing = {
-            let mut state = self.0.state.lock();
+        let (missing, unsaved) = {
+            let mut plugins = self.0.plugins.lock();
+            let unsaved = plugins.is_unsaved();
+            let state = &mut plugins.state;
             state.starting(&request.uid, name);
-            own.amounts.keys().any(|resource| {
+            let missing = own.amounts.keys().any(|resource| {
                 let known = state.allocation(&request.uid, name, resource);
                 let has = known.is_some_and(|known| known.response.is_some());
                 !has && (known.is_some()
                     || state.is_damaged()
                     || state.is_device_resource(resource))
-            })
+            });
+            (missing, unsaved && state.of_pod(&request.uid).is_some())
         };
         if missing {
             self.carry_out(&request, Some(name)).await?;
+        } else if unsaved {
+            self.save().await.map_err(AllocationError::Checkpoint)?;
         }
         for resource in own.amounts.keys() {
             self.pre_start(&request.uid, name, resource).await?;
         }
         let (options, conflicts) = {
-            let state = self.0.state.lock();
+            let state = self.state();
             let all = state.of_pod(&request.uid).and_then(|all| all.get(name));
             all.map(run_options).unwrap_or_default()
         };
@@ -290,7 +329,7 @@ impl DeviceManager {
         resource: &str,
     ) -> Result<(), AllocationError> {
         let (plugin, devices) = {
-            let state = self.0.state.lock();
+            let state = self.state();
             let own = state.allocation(uid, container, resource);
             let Some((id, options)) = state.plugin(resource) else {
                 // A resource that no plugin has served is not of this node.
@@ -309,9 +348,14 @@ impl DeviceManager {
         client.pre_start(devices).await
     }
 
+    #[cfg(test)]
+    pub(super) fn clients(&self) -> usize {
+        self.0.plugins.lock().clients.len()
+    }
+
     /// What a container has, by resource.
     pub fn of_container(&self, uid: &PodUid, container: &str) -> ContainerAllocations {
-        let state = self.0.state.lock();
+        let state = self.state();
         let own = state.of_pod(uid).and_then(|all| all.get(container));
         own.cloned().unwrap_or_default()
     }
@@ -322,7 +366,7 @@ impl DeviceManager {
         uid: &PodUid,
         container: &str,
     ) -> BTreeMap<String, BTreeMap<String, bool>> {
-        let state = self.0.state.lock();
+        let state = self.state();
         let own = state.of_pod(uid).and_then(|all| all.get(container));
         let of_resource = |(name, own): (&String, &Allocation)| {
             let ids = own.ids().into_iter();
@@ -334,7 +378,7 @@ impl DeviceManager {
 
     /// Healthy devices of each resource.
     pub fn allocatable(&self) -> BTreeMap<String, DeviceMap> {
-        self.0.state.lock().allocatable()
+        self.state().allocatable()
     }
 
     // -- effects -------------------------------------------------------------------------------------------------
@@ -347,11 +391,7 @@ impl DeviceManager {
     ) -> Result<(), AllocationError> {
         let mut preferred = None;
         loop {
-            let step = self
-                .0
-                .state
-                .lock()
-                .next(request, only, preferred.as_deref())?;
+            let step = self.state().next(request, only, preferred.as_deref())?;
             preferred = None;
             match step {
                 Step::Done => break,
@@ -375,29 +415,33 @@ impl DeviceManager {
         self.0
             .metrics
             .allocated(&reservation.resource, began.elapsed());
-        let mut state = self.0.state.lock();
+        let mut plugins = self.0.plugins.lock();
         match response {
             Ok(response) => {
-                let is_kept = state.allocate(reservation, response);
+                let is_kept = plugins.state.allocate(reservation, response);
+                plugins.changes += u64::from(is_kept);
                 is_kept.then_some(()).ok_or(AllocationError::Released)
             }
             Err(error) => {
-                state.refuse(reservation);
+                plugins.state.refuse(reservation);
                 Err(error)
             }
         }
     }
 
     fn client(&self, id: PluginId) -> Option<PluginClient> {
-        let clients = self.0.clients.lock();
-        clients.get(&id).map(|connection| connection.client.clone())
+        let plugins = self.0.plugins.lock();
+        plugins
+            .clients
+            .get(&id)
+            .map(|connection| connection.client.clone())
     }
 
     /// The devices of plugins changed.
     pub(super) async fn publish(&self, pods: impl IntoIterator<Item = PodUid>) {
         {
             // Under the lock: an older value must not replace a newer one.
-            let state = self.0.state.lock();
+            let state = self.state();
             self.0.capacity.set(state.capacities());
         }
         let pods = pods.into_iter().map(Some);
@@ -406,11 +450,16 @@ impl DeviceManager {
     }
 
     async fn save(&self) -> Result<(), String> {
-        let snapshot = || {
-            let state = self.0.state.lock();
-            (state.to_checkpoint(), state.is_damaged())
+        let (before, after) = (self.0.clone(), self.0.clone());
+        let snapshot = move || {
+            let plugins = before.plugins.lock();
+            (plugins.state.clone(), plugins.changes)
         };
-        self.0.file.save(snapshot).await
+        let saved = move |changes| {
+            let mut plugins = after.plugins.lock();
+            plugins.saved = plugins.saved.max(changes);
+        };
+        self.0.file.save(snapshot, saved).await
     }
 
     async fn save_or_report(&self) {
@@ -426,7 +475,7 @@ impl DeviceManager {
     /// Saves what was released, and forgets resources whose plugins do not come back.
     pub(super) async fn keep(&self) {
         loop {
-            let expiry = self.0.state.lock().next_expiry();
+            let expiry = self.state().next_expiry();
             let over = async {
                 match expiry {
                     Some(at) => sleep_until(at).await,
@@ -436,7 +485,7 @@ impl DeviceManager {
             tokio::select! {
                 () = self.0.save_wanted.notified() => self.save_or_report().await,
                 () = over => {
-                    if self.0.state.lock().expire(Instant::now()) {
+                    if self.state().expire(Instant::now()) {
                         self.publish([]).await;
                     }
                 }

@@ -1,11 +1,16 @@
 //! The metric families of device plugins, named as upstream names them.
 
+use super::state::MAX_RESOURCES;
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
 };
-use std::time::Duration;
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+/// The longest name of a resource: a subdomain, a slash and a name.
+const MAX_NAME: usize = 253 + 1 + 63;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResourceName {
@@ -16,6 +21,8 @@ struct ResourceName {
 #[derive(Clone)]
 pub(super) struct DeviceMetrics {
     registrations: Family<ResourceName, Counter>,
+    /// Names that are counted: a plugin may send any.
+    names: Arc<Mutex<HashSet<String>>>,
     allocations: Family<ResourceName, Histogram>,
 }
 
@@ -27,6 +34,7 @@ impl DeviceMetrics {
                 "Cumulative number of device plugin registrations. Broken down by resource name.",
                 Family::default(),
             ),
+            names: Arc::default(),
             allocations: metrics.register(
                 "kubelet_device_plugin_alloc_duration_seconds",
                 "Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
@@ -36,6 +44,14 @@ impl DeviceMetrics {
     }
 
     pub(super) fn registered(&self, resource: &str) {
+        {
+            let mut names = self.names.lock();
+            let is_full = names.len() >= MAX_RESOURCES && !names.contains(resource);
+            if is_full || resource.len() > MAX_NAME {
+                return;
+            }
+            names.insert(resource.into());
+        }
         let label = ResourceName {
             resource_name: resource.into(),
         };

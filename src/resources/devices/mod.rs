@@ -21,6 +21,8 @@ mod registration;
 mod request;
 mod run_options;
 pub mod state;
+#[cfg(test)]
+mod tests;
 
 pub use error::AllocationError;
 pub use manager::{Change, DeviceManager, Unallocated};

@@ -29,6 +29,8 @@ use tonic::transport::Channel;
 
 /// The type of device plugins.
 const DEVICE_PLUGIN: &str = "DevicePlugin";
+/// Types that upstream serves and this kubelet does not yet.
+const NOT_SERVED: [&str; 2] = ["CSIPlugin", "DRAPlugin"];
 /// How long a plugin may take to say what it is, and to take the result.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -124,12 +126,20 @@ fn scan(
             continue;
         }
         // It may be gone again.
-        let Ok(meta) = entry.path().symlink_metadata() else {
+        let Ok(kind) = entry.file_type() else {
             continue;
         };
-        if meta.is_dir() && depth > 0 {
-            let _ = scan(&entry.path(), depth - 1, watches, found);
-        } else if meta.file_type().is_socket() {
+        if kind.is_dir() {
+            if depth > 0 {
+                let _ = scan(&entry.path(), depth - 1, watches, found);
+            }
+            continue;
+        }
+        // Of a link, what it leads to.
+        let Ok(meta) = entry.path().metadata() else {
+            continue;
+        };
+        if meta.file_type().is_socket() {
             let identity = (meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec());
             found.insert(entry.path(), identity);
         }
@@ -171,7 +181,7 @@ async fn serve(manager: DeviceManager, socket: PathBuf, gone: CancellationToken)
         let mut delay = FIRST_DELAY;
         loop {
             match register(&manager, &socket).await {
-                Ok(registered) => return registered,
+                Ok(outcome) => return outcome,
                 Err(error) => {
                     tracing::error!(path = %socket.display(), err = error, "RegisterPlugin failed");
                     sleep(delay).await;
@@ -180,16 +190,26 @@ async fn serve(manager: DeviceManager, socket: PathBuf, gone: CancellationToken)
             }
         }
     };
-    let Some((resource, id)) = gone.run_until_cancelled(registering).await else {
+    let Some(outcome) = gone.run_until_cancelled(registering).await else {
         return;
     };
     gone.cancelled().await;
+    let Outcome::Registered(resource, id) = outcome else {
+        return;
+    };
     tracing::info!(plugin = resource, path = %socket.display(), "Deregistering plugin");
     manager.disconnect(&resource, id).await;
 }
 
-/// Registers a plugin and tells it how that went; texts as upstream's.
-async fn register(manager: &DeviceManager, socket: &Path) -> Result<(String, PluginId), String> {
+/// What became of a plugin.
+enum Outcome {
+    Registered(String, PluginId),
+    /// It waits: a registration that fails makes some plugins end and start again without end.
+    Unanswered,
+}
+
+/// Registers a plugin and sends it the result; texts as upstream's.
+async fn register(manager: &DeviceManager, socket: &Path) -> Result<Outcome, String> {
     let shown = socket.display();
     let channel = dial(socket).await.map_err(|error| {
         format!("RegisterPlugin error -- dial failed at socket {shown}, err: {error}")
@@ -199,6 +219,10 @@ async fn register(manager: &DeviceManager, socket: &Path) -> Result<(String, Plu
     let info = info.map_err(|error| {
         format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {shown}, err: {error}")
     })?;
+    if NOT_SERVED.contains(&info.r#type.as_str()) {
+        tracing::warn!(path = %shown, plugin = info.name, r#type = info.r#type, "Plugins of this type are not served yet");
+        return Ok(Outcome::Unanswered);
+    }
     let registered = accept(manager, socket, &info).await;
     let error = registered.as_ref().err().cloned().unwrap_or_default();
     let notified = notify(&mut client, error).await;
@@ -209,7 +233,7 @@ async fn register(manager: &DeviceManager, socket: &Path) -> Result<(String, Plu
             "RegisterPlugin error -- failed to send registration status at socket {shown}, err: {error}"
         ));
     }
-    Ok((info.name, id))
+    Ok(Outcome::Registered(info.name, id))
 }
 
 async fn accept(

@@ -20,10 +20,11 @@ use tokio::time::{Instant, sleep};
 const VERSION: &str = "v1beta1";
 /// Health of a device that containers may have.
 const HEALTHY: &str = "Healthy";
-/// The least time between two lists of one plugin that are taken.
+/// The least and the longest time between two lists of one plugin that are taken.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// After a list that took long, so many times as long.
-const REST: u32 = 10;
+const MAX_INTERVAL: Duration = Duration::from_secs(2);
+/// A plugin's lists take at most one part in so many of a thread's time.
+const SHARE: u32 = 10;
 
 /// Checks what a plugin says of itself in its request; texts as upstream's.
 pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String> {
@@ -72,25 +73,27 @@ impl DeviceManager {
     /// Connects to a plugin and follows its devices. A registration of the same resource before it does not count any
     /// more.
     pub(super) async fn connect(&self, resource: &str, socket: &Path) -> Result<PluginId, String> {
+        let id = self.state().begin();
         let (client, options) = PluginClient::connect(socket).await?;
-        let id = {
-            let mut state = self.0.state.lock();
-            if !state.has_room_for(resource) {
-                return Err("too many resources have been registered".into());
-            }
-            state.connected(resource, options)
-        };
         {
             // The task must not be done before its connection is known.
-            let mut clients = self.0.clients.lock();
-            clients.retain(|_, known| known.resource != resource);
+            let mut plugins = self.0.plugins.lock();
+            if !plugins.state.has_room_for(resource) {
+                return Err("too many resources have been registered".into());
+            }
+            if !plugins.state.connected(resource, id, options) {
+                return Err("another plugin has registered the resource since".into());
+            }
+            plugins
+                .clients
+                .retain(|_, known| known.resource != resource);
             let watch = tokio::spawn(self.clone().watch(resource.to_owned(), id, client.clone()));
             let connection = Connection {
                 resource: resource.into(),
                 client,
                 _watch: AbortOnDrop(watch.abort_handle()),
             };
-            clients.insert(id, connection);
+            plugins.clients.insert(id, connection);
         }
         tracing::info!(resourceName = resource, "Device plugin connected");
         self.publish([]).await;
@@ -127,9 +130,17 @@ impl DeviceManager {
             let total = list.devices.len();
             let devices = device_map(list);
             let healthy = devices.values().filter(|device| device.healthy).count();
-            let changed = self.0.state.lock().listed(resource, id, devices);
-            let Some(pods) = changed else {
-                return "the plugin has registered again".into();
+            let mut took = began.elapsed();
+            let listed = {
+                let mut state = self.state();
+                let began = Instant::now();
+                let listed = state.listed(resource, id, devices);
+                took += began.elapsed();
+                listed
+            };
+            let pods = match listed {
+                Ok(pods) => pods,
+                Err(error) => return error.to_string(),
             };
             tracing::debug!(
                 resourceName = resource,
@@ -139,25 +150,29 @@ impl DeviceManager {
             );
             self.publish(pods).await;
             // A plugin that floods its stream waits.
-            sleep(MIN_INTERVAL.max(began.elapsed() * REST)).await;
+            sleep(pause_after(took)).await;
         }
     }
 
     /// A plugin is gone.
     pub(super) async fn disconnect(&self, resource: &str, id: PluginId) {
-        if self
-            .0
-            .state
-            .lock()
-            .disconnected(resource, id, Instant::now())
-        {
+        let (counted, connection) = {
+            let mut plugins = self.0.plugins.lock();
+            let counted = plugins.state.disconnected(resource, id, Instant::now());
+            (counted, plugins.clients.remove(&id))
+        };
+        if counted {
             tracing::info!(resourceName = resource, "Endpoint became unhealthy");
             self.publish([]).await;
         }
         // Ends this task, if it is that of the plugin.
-        let connection = self.0.clients.lock().remove(&id);
         drop(connection);
     }
+}
+
+/// How long the next list of a plugin waits after one that took this long.
+fn pause_after(took: Duration) -> Duration {
+    took.saturating_mul(SHARE).clamp(MIN_INTERVAL, MAX_INTERVAL)
 }
 
 fn device_map(list: proto::ListAndWatchResponse) -> DeviceMap {
@@ -195,6 +210,20 @@ mod tests {
         ] {
             let found = socket_of(directory, endpoint).ok();
             assert_eq!(found.as_deref(), expected.map(Path::new), "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_floods_waits_in_proportion_but_never_long() {
+        for (took, pause) in [
+            (0, 100),
+            (5, 100),
+            (50, 500),
+            (1000, 2000),
+            (u64::MAX, 2000),
+        ] {
+            let found = pause_after(Duration::from_millis(took));
+            assert_eq!(found, Duration::from_millis(pause), "{took}");
         }
     }
 

@@ -8,11 +8,13 @@ use super::{
         registration_server::{Registration, RegistrationServer},
     },
 };
-use crate::host::unix_socket::{LocalPath, listen_at};
+use crate::{
+    base::connections,
+    host::unix_socket::{LocalPath, listen_at},
+};
 use anyhow::Context as _;
 use std::{fs, io, os::unix::fs::FileTypeExt as _, path::Path, sync::Arc};
 use tokio::{net::UnixListener, sync::Semaphore};
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 
@@ -31,7 +33,7 @@ impl DeviceManager {
         let socket = match bound {
             Ok((listener, place)) => {
                 let listener = UnixListener::from_std(listener)?;
-                Some((UnixListenerStream::new(listener), place))
+                Some((connections("device plugin registry", listener), place))
             }
             Err(error) => {
                 tracing::error!(err = %format!("{error:#}"), "Failed to listen to socket while starting device plugin registry");
@@ -73,9 +75,17 @@ fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, L
 
 fn remove_sockets(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_socket()
-            && let Err(error) = fs::remove_file(entry.path())
+        let path = entry?.path();
+        // Of a link, what it leads to.
+        let is_socket = match fs::metadata(&path) {
+            Ok(meta) => meta.file_type().is_socket(),
+            Err(error) => {
+                tracing::error!(path = %path.display(), err = %error, "Failed to stat file");
+                false
+            }
+        };
+        if is_socket
+            && let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
             return Err(error);
@@ -92,14 +102,14 @@ struct Service {
 impl Service {
     async fn accept(&self, request: &RegisterRequest) -> Result<(), String> {
         let resource = &request.resource_name;
+        self.manager.0.metrics.registered(resource);
         check_request(&request.version, resource)?;
         let socket = socket_of(&self.manager.0.directory, &request.endpoint)?;
         let place = self.places.try_acquire();
         let _place = place.map_err(|_| "too many registrations are in progress".to_owned())?;
-        if !self.manager.0.state.lock().has_room_for(resource) {
+        if !self.manager.state().has_room_for(resource) {
             return Err("too many resources have been registered".into());
         }
-        self.manager.0.metrics.registered(resource);
         self.manager.connect(resource, &socket).await?;
         Ok(())
     }

@@ -147,6 +147,7 @@ mod tests {
         Allocation {
             devices: BTreeMap::new(),
             response: response.map(Arc::new),
+            undecodable: None,
             ticket: 0,
         }
     }

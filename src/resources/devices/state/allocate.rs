@@ -244,6 +244,7 @@ impl DeviceState {
         let allocation = Allocation {
             devices: per_numa,
             response: None,
+            undecodable: None,
             ticket,
         };
         let pod = self.pods.entry(request.uid.clone()).or_default();

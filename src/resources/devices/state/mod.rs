@@ -32,6 +32,8 @@ use tokio::time::Instant;
 const GRACE: Duration = Duration::from_secs(5 * 60);
 /// Most resources at once: a plugin may register under any name.
 pub(super) const MAX_RESOURCES: usize = 256;
+/// Most devices of all resources together.
+pub(super) const MAX_DEVICES: usize = 100_000;
 
 /// One registration of a plugin.
 pub type PluginId = u64;
@@ -45,6 +47,20 @@ pub struct Device {
     pub numa_nodes: Vec<i64>,
 }
 
+/// Why a plugin's list of devices is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// Another registration has replaced this one.
+    #[error("the plugin has registered again")]
+    Replaced,
+    /// A plugin must not use up the kubelet's memory.
+    #[error("all plugins together would have {total} devices, more than {MAX_DEVICES}")]
+    TooMany {
+        /// How many there would be.
+        total: usize,
+    },
+}
+
 /// Devices of one resource, by id.
 pub type DeviceMap = BTreeMap<String, Device>;
 
@@ -56,6 +72,8 @@ enum Plugin {
         options: DevicePluginOptions,
         /// It has sent its devices.
         listed: bool,
+        /// It replaced one that had sent them; they count until it sends its own.
+        inherited: bool,
     },
     /// It is gone, or registered with an earlier kubelet only.
     Stopped {
@@ -66,19 +84,27 @@ enum Plugin {
 
 #[derive(Clone, Debug)]
 struct Resource {
-    devices: DeviceMap,
+    devices: Arc<DeviceMap>,
     plugin: Plugin,
 }
 
 impl Resource {
     /// Those that containers may be given now.
     fn healthy(&self) -> BTreeSet<&String> {
-        let listed = matches!(self.plugin, Plugin::Connected { listed: true, .. });
-        let healthy = self
-            .devices
-            .iter()
-            .filter(|(_, device)| listed && device.healthy);
-        healthy.map(|(id, _)| id).collect()
+        let devices = self.advertised().filter(|_| !self.is_away());
+        devices.map(|(id, _)| id).collect()
+    }
+
+    /// Those that the node has for containers.
+    fn advertised(&self) -> impl Iterator<Item = (&String, &Device)> {
+        let counts = match self.plugin {
+            Plugin::Connected {
+                listed, inherited, ..
+            } => listed || inherited,
+            Plugin::Stopped { .. } => false,
+        };
+        let devices = self.devices.iter();
+        devices.filter(move |(_, device)| counts && device.healthy)
     }
 
     fn is_away(&self) -> bool {
@@ -113,7 +139,7 @@ impl DeviceState {
             state.resources.insert(
                 name.clone(),
                 Resource {
-                    devices: DeviceMap::new(),
+                    devices: Arc::default(),
                     plugin: Plugin::Stopped {
                         since: now,
                         options: DevicePluginOptions::default(),
@@ -139,7 +165,7 @@ impl DeviceState {
     /// What the checkpoint says.
     pub fn to_checkpoint(&self) -> Data {
         let healthy = self.resources.iter().map(|(name, resource)| {
-            let ids = resource.healthy().into_iter().cloned().collect();
+            let ids = resource.advertised().map(|(id, _)| id.clone()).collect();
             (name.clone(), Some(ids))
         });
         Data {
@@ -155,44 +181,71 @@ impl DeviceState {
         self.resources.len() < MAX_RESOURCES || self.resources.contains_key(resource)
     }
 
-    /// A plugin has registered; the id of this registration. One before it does not count any more.
-    pub fn connected(&mut self, resource: &str, options: DevicePluginOptions) -> PluginId {
+    /// A plugin begins to register; the id of this registration.
+    pub fn begin(&mut self) -> PluginId {
         self.last_id += 1;
-        let id = self.last_id;
+        self.last_id
+    }
+
+    /// The plugin has registered and replaces one that began before it. False if one that began later is there.
+    pub fn connected(
+        &mut self,
+        resource: &str,
+        id: PluginId,
+        options: DevicePluginOptions,
+    ) -> bool {
+        let before = self.resources.get(resource).map(|known| &known.plugin);
+        let inherited = match before {
+            Some(Plugin::Connected { id: other, .. }) if *other > id => return false,
+            Some(Plugin::Connected {
+                listed, inherited, ..
+            }) => *listed || *inherited,
+            Some(Plugin::Stopped { .. }) | None => false,
+        };
         let plugin = Plugin::Connected {
             id,
             options,
             listed: false,
+            inherited,
         };
         self.gone.remove(resource);
         match self.resources.get_mut(resource) {
             Some(known) => known.plugin = plugin,
             None => {
-                let devices = DeviceMap::new();
+                let devices = Arc::default();
                 self.resources
                     .insert(resource.into(), Resource { devices, plugin });
             }
         }
-        id
+        true
     }
 
-    /// A plugin has sent its devices. Returns the pods whose statuses change with that; `None` if another
-    /// registration has replaced this one.
+    /// A plugin has sent its devices. Returns the pods whose statuses change with that.
+    ///
+    /// # Errors
+    /// The list does not count.
     pub fn listed(
         &mut self,
         resource: &str,
         from: PluginId,
         devices: DeviceMap,
-    ) -> Option<BTreeSet<PodUid>> {
-        let known = self.resources.get_mut(resource)?;
+    ) -> Result<BTreeSet<PodUid>, ListError> {
+        let others = self.resources.iter().filter(|(name, _)| *name != resource);
+        let others = others.map(|(_, other)| other.devices.len());
+        let total = others.sum::<usize>() + devices.len();
+        let known = self.resources.get_mut(resource);
+        let known = known.ok_or(ListError::Replaced)?;
         let Plugin::Connected { id, listed, .. } = &mut known.plugin else {
-            return None;
+            return Err(ListError::Replaced);
         };
         if *id != from {
-            return None;
+            return Err(ListError::Replaced);
+        }
+        if total > MAX_DEVICES {
+            return Err(ListError::TooMany { total });
         }
         *listed = true;
-        let before = std::mem::replace(&mut known.devices, devices);
+        let before = std::mem::replace(&mut known.devices, Arc::new(devices));
         let devices = &known.devices;
         let is_changed = |id: &String| {
             let health = |devices: &DeviceMap| devices.get(id).map(|device| device.healthy);
@@ -205,7 +258,7 @@ impl DeviceState {
                 .into_iter()
                 .any(|all| all.ids().into_iter().any(is_changed))
         });
-        Some(changed.map(|(uid, _)| uid.clone()).collect())
+        Ok(changed.map(|(uid, _)| uid.clone()).collect())
     }
 
     /// A plugin is gone; false if another registration has replaced this one.
@@ -264,7 +317,7 @@ impl DeviceState {
         let known = self.resources.iter().map(|(name, resource)| {
             let capacity = Capacity {
                 capacity: resource.devices.len(),
-                allocatable: resource.healthy().len(),
+                allocatable: resource.advertised().count(),
             };
             (name.clone(), capacity)
         });
@@ -274,9 +327,8 @@ impl DeviceState {
     /// Healthy devices by resource.
     pub fn allocatable(&self) -> BTreeMap<String, DeviceMap> {
         let healthy = self.resources.iter().map(|(name, resource)| {
-            let devices = resource.healthy().into_iter();
-            let devices =
-                devices.filter_map(|id| Some((id.clone(), resource.devices.get(id)?.clone())));
+            let devices = resource.advertised();
+            let devices = devices.map(|(id, device)| (id.clone(), device.clone()));
             (name.clone(), devices.collect())
         });
         healthy.collect()
@@ -335,6 +387,7 @@ impl DeviceState {
         match all.and_then(|all| all.get_mut(&of.resource)) {
             Some(own) if own.ticket == of.ticket => {
                 own.response = Some(Arc::new(response));
+                own.undecodable = None;
                 true
             }
             _ => false,

@@ -93,11 +93,11 @@ proptest! {
             let before: Vec<_> = prepared(&state);
             let mut released = None;
             match event {
-                Event::Connect { preferred } => plugin = state.connected(GPU, options(false, preferred)),
+                Event::Connect { preferred } => plugin = connect(&mut state, GPU, options(false, preferred)),
                 Event::List(list) => {
                     let names: Vec<_> = list.iter().map(|(n, healthy)| (format!("d{n}"), *healthy)).collect();
                     let names: Vec<_> = names.iter().map(|(n, healthy)| (n.as_str(), *healthy)).collect();
-                    state.listed(GPU, plugin, devices(&names));
+                    let _ = state.listed(GPU, plugin, devices(&names));
                 }
                 Event::Disconnect => { state.disconnected(GPU, plugin, now); }
                 Event::Advance { pod, prefers, prepares } => {

@@ -45,11 +45,17 @@ fn options(pre_start: bool, preferred: bool) -> DevicePluginOptions {
     }
 }
 
+fn connect(state: &mut DeviceState, resource: &str, options: DevicePluginOptions) -> PluginId {
+    let id = state.begin();
+    assert!(state.connected(resource, id, options));
+    id
+}
+
 /// A plugin with these devices has registered.
 fn with(list: &[(&str, bool)]) -> (DeviceState, PluginId) {
     let mut state = DeviceState::default();
-    let id = state.connected(GPU, options(false, false));
-    state.listed(GPU, id, devices(list));
+    let id = connect(&mut state, GPU, options(false, false));
+    state.listed(GPU, id, devices(list)).unwrap();
     (state, id)
 }
 
@@ -115,7 +121,9 @@ fn what_a_container_has_is_checked_again_and_stays() {
         error.to_string(),
         r#"pod "u" container "main" changed request for resource "example.com/gpu" from 1 to 2"#
     );
-    state.listed(GPU, id, devices(&[("a", false), ("b", true)]));
+    state
+        .listed(GPU, id, devices(&[("a", false), ("b", true)]))
+        .unwrap();
     assert_eq!(
         state
             .next(&one("u", 1), None, None)
@@ -140,15 +148,15 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
         Ok(Step::Done),
         "nobody's resource"
     );
-    let id = state.connected(GPU, options(false, false));
+    let id = connect(&mut state, GPU, options(false, false));
     assert_eq!(
         refused(&mut state),
         (no_healthy.into(), true),
         "not listed yet"
     );
-    state.listed(GPU, id, devices(&[("a", false)]));
+    state.listed(GPU, id, devices(&[("a", false)])).unwrap();
     assert_eq!(refused(&mut state), (no_healthy.into(), false));
-    state.listed(GPU, id, devices(&[("a", true)]));
+    state.listed(GPU, id, devices(&[("a", true)])).unwrap();
     allocate(&mut state, &one("u", 1)).unwrap();
     let now = Instant::now();
     assert!(state.disconnected(GPU, id, now));
@@ -229,9 +237,9 @@ fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs()
 #[test]
 fn a_plugin_may_prefer_devices_and_nothing_else() {
     let mut state = DeviceState::default();
-    let id = state.connected(GPU, options(false, true));
+    let id = connect(&mut state, GPU, options(false, true));
     let list = ["a", "b", "c", "d"].map(|name| (name, true));
-    state.listed(GPU, id, devices(&list));
+    state.listed(GPU, id, devices(&list)).unwrap();
     let wanted = one("u", 2);
     let Ok(Step::Prefer(preference)) = state.next(&wanted, None, None) else {
         panic!("the plugin is not called");
@@ -315,22 +323,24 @@ fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
     let (mut state, first) = with(&[("a", true), ("b", false)]);
     assert_eq!(amounts(&state), [(GPU.to_owned(), 2, 1)]);
     let now = Instant::now();
-    let second = state.connected(GPU, options(false, false));
+    let second = connect(&mut state, GPU, options(false, false));
     assert_eq!(
         amounts(&state),
-        [(GPU.to_owned(), 2, 0)],
-        "nothing listed yet"
+        [(GPU.to_owned(), 2, 1)],
+        "what the plugin before reported, until there is a list"
     );
+    let waits = state.next(&one("u", 1), None, None).unwrap_err();
+    assert!(waits.may_pass(), "no device is allocated before that");
     assert!(
         !state.disconnected(GPU, first, now),
         "the one before does not count"
     );
-    assert_eq!(state.listed(GPU, first, devices(&[("x", true)])), None);
-    state.listed(
-        GPU,
-        second,
-        devices(&[("a", true), ("b", true), ("c", true)]),
+    assert_eq!(
+        state.listed(GPU, first, devices(&[("x", true)])),
+        Err(ListError::Replaced)
     );
+    let list = devices(&[("a", true), ("b", true), ("c", true)]);
+    state.listed(GPU, second, list).unwrap();
     assert_eq!(amounts(&state), [(GPU.to_owned(), 3, 3)]);
     assert_eq!(state.next_expiry(), None);
     assert!(state.disconnected(GPU, second, now));
@@ -340,8 +350,8 @@ fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
     assert!(state.expire(expiry));
     assert_eq!(amounts(&state), [(GPU.to_owned(), 0, 0)]);
     assert_eq!(state.next_expiry(), None);
-    let third = state.connected(GPU, options(false, false));
-    state.listed(GPU, third, devices(&[("a", true)]));
+    let third = connect(&mut state, GPU, options(false, false));
+    state.listed(GPU, third, devices(&[("a", true)])).unwrap();
     assert_eq!(amounts(&state), [(GPU.to_owned(), 1, 1)]);
     assert_eq!(state.allocatable()[GPU].len(), 1);
 }
@@ -362,7 +372,7 @@ fn pods_are_checked_when_the_health_of_their_devices_changes() {
         assert_eq!(!pods.is_empty(), changed, "{list:?}");
     }
     assert!(state.is_healthy(GPU, "a") && state.is_healthy(GPU, "unknown"));
-    state.listed(GPU, id, devices(&[("a", false)]));
+    state.listed(GPU, id, devices(&[("a", false)])).unwrap();
     assert!(!state.is_healthy(GPU, "a"));
 }
 
@@ -382,8 +392,10 @@ fn a_later_kubelet_knows_what_containers_have_and_waits_for_the_plugin() {
             .unwrap_err()
             .may_pass()
     );
-    let id = later.connected(GPU, options(false, false));
-    later.listed(GPU, id, devices(&[("a", true), ("b", true)]));
+    let id = connect(&mut later, GPU, options(false, false));
+    later
+        .listed(GPU, id, devices(&[("a", true), ("b", true)]))
+        .unwrap();
     allocate(&mut later, &one("u2", 1)).unwrap();
     assert_eq!(of(&later, "u2", "main"), "b");
     assert_eq!(later.next(&one("u", 1), None, None), Ok(Step::Done));
@@ -398,25 +410,33 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
         entry.alloc_resp = Some(crate::resources::devices::checkpoint::Bytes(vec![0xff; 3]));
     }
     let mut later = DeviceState::restore(&data, Instant::now());
-    let id = later.connected(GPU, options(false, false));
-    later.listed(GPU, id, devices(&[("b", true), ("a", true)]));
+    let id = connect(&mut later, GPU, options(false, false));
+    later
+        .listed(GPU, id, devices(&[("b", true), ("a", true)]))
+        .unwrap();
     let Ok(Step::Allocate(again)) = later.next(&one("u", 1), None, None) else {
         panic!("nothing is requested");
     };
     assert_eq!(again.devices, ["a"]);
+    let later = DeviceState::restore(&data, Instant::now());
+    assert_eq!(
+        later.to_checkpoint().pod_device_entries,
+        data.pod_device_entries,
+        "it stays in the checkpoint until the plugin has responded"
+    );
 }
 
 #[test]
 fn devices_are_kept_by_the_numa_nodes_that_they_are_near_to() {
     let mut state = DeviceState::default();
-    let id = state.connected(GPU, options(false, false));
+    let id = connect(&mut state, GPU, options(false, false));
     let near = |nodes: &[i64]| Device {
         healthy: true,
         numa_nodes: nodes.to_vec(),
     };
     let list = [("a", &[0][..]), ("b", &[0, 1]), ("c", &[])];
     let list = list.map(|(name, nodes)| (name.to_owned(), near(nodes)));
-    state.listed(GPU, id, list.into());
+    state.listed(GPU, id, list.into()).unwrap();
     allocate(&mut state, &one("u", 3)).unwrap();
     let own = state.allocation(&"u".into(), "main", GPU).unwrap();
     let shown: Vec<_> = own
@@ -470,7 +490,11 @@ fn there_is_a_limit_to_resources() {
     let mut state = DeviceState::default();
     for n in 0..MAX_RESOURCES {
         assert!(state.has_room_for(GPU));
-        state.connected(&format!("example.com/r{n}"), options(false, false));
+        connect(
+            &mut state,
+            &format!("example.com/r{n}"),
+            options(false, false),
+        );
     }
     assert!(!state.has_room_for(GPU));
     assert!(state.has_room_for("example.com/r0"));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::state::device_capacity::DeviceCapacityWriter;
+use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
 use crate::state::node_pressure::NodePressureWriter;
 use crate::{
     apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
@@ -446,4 +446,23 @@ async fn what_the_node_is_short_of_is_reported_at_once() {
         world.reasons().last(),
         Some(&"NodeHasInsufficientMemory".into())
     );
+}
+
+#[tokio::test]
+async fn devices_of_plugins_are_reported_at_once() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    let amount = Capacity {
+        capacity: 3,
+        allocatable: 2,
+    };
+    world
+        .devices
+        .set([("example.com/gpu".to_owned(), amount)].into());
+    world.until(|world| world.writes().len() == 2).await;
+    let sent = world.server.received();
+    let patch = sent.iter().find(|request| request.method == "PATCH");
+    let status = &patch.unwrap().body["status"];
+    assert_eq!(status["capacity"]["example.com/gpu"], "3");
+    assert_eq!(status["allocatable"]["example.com/gpu"], "2");
 }

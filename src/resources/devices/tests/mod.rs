@@ -7,7 +7,7 @@ use super::{AllocationError, DeviceManager, Unallocated, checkpoint, proto};
 use crate::{base::metrics::Metrics, model::Pod, state::device_capacity::Capacity};
 use plugin::{FakePlugin, VERSION};
 use serde_json::json;
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -93,7 +93,11 @@ async fn until(what: &str, fact: impl Fn() -> bool) {
 }
 
 fn pod(uid: &str, amount: u64) -> Pod {
-    let limits = json!({"limits": {GPU: amount.to_string()}});
+    requesting(uid, GPU, amount)
+}
+
+fn requesting(uid: &str, resource: &str, amount: u64) -> Pod {
+    let limits = json!({"limits": {resource: amount.to_string()}});
     serde_json::from_value(json!({
         "metadata": {"name": uid, "uid": uid},
         "spec": {"containers": [{"name": "main", "resources": limits}]},
@@ -210,6 +214,31 @@ async fn a_plugin_with_too_many_devices_is_not_used_and_harms_no_other() {
         Some(Capacity::default())
     );
     world.allocate(&pod("u", 1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_chooses_and_one_that_never_responds_holds_up_its_own_pods_only() {
+    let world = World::start().await;
+    let (good, stuck) = (world.plugin("good.sock"), world.plugin("stuck.sock"));
+    good.options(proto::DevicePluginOptions {
+        get_preferred_allocation_available: true,
+        ..proto::DevicePluginOptions::default()
+    });
+    good.send(&["a", "b", "c"]);
+    stuck.send(&["x"]);
+    stuck.allocates(Arc::new(|_| None));
+    good.register(GPU, VERSION).await.unwrap();
+    stuck.register("example.com/stuck", VERSION).await.unwrap();
+    world.until_amount(GPU, 3, 3).await;
+    world.until_amount("example.com/stuck", 1, 1).await;
+    let waits = requesting("waits", "example.com/stuck", 1);
+    let in_progress = Err(Unallocated::InProgress);
+    assert_eq!(world.manager.allocate(&waits), in_progress);
+    until("the plugin is called", || stuck.calls().len() == 1).await;
+    world.allocate(&pod("u", 1)).await.unwrap();
+    assert_eq!(good.calls(), [["c"]], "what it prefers");
+    assert_eq!(world.manager.allocate(&waits), in_progress);
+    assert_eq!(stuck.calls().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,7 +34,7 @@ use crate::{
     pods::sync_loop::{
         Admission, Audits, Heartbeat, LoopMetrics, SyncLoop, admission::sysctls::Allowlist,
     },
-    resources::{CpuEnforcement, NodeFacts, cm::ContainerManager, devices::DeviceManager},
+    resources::{NodeFacts, cm::ContainerManager, devices::DeviceManager},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
         self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics, UserNamespaces,
@@ -250,7 +250,13 @@ pub(super) async fn start(
         node: stores.node_object.reader(),
     };
     let status_features = features.clone();
-    let cgroups = cgroups::start(config, &stores, cpu_enforcement(config, &stores), tasks).await?;
+    let cgroups = cgroups::start(
+        config,
+        &stores,
+        cgroups::cpu_enforcement(config, &stores.machine),
+        tasks,
+    )
+    .await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let shared = Shared {
@@ -346,8 +352,8 @@ pub(super) async fn start(
     let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
     let desired = stores.manager.reader();
-    let pods = devices::pod_resources(&desired, &workers, &devices, &stores.metrics);
-    devices::start(config, &devices, pods, tasks);
+    let of_pods = (&desired, &workers, &devices);
+    devices::start(config, of_pods, &stores.metrics, tasks);
     let loop_metrics = LoopMetrics::new(&stores.metrics, &desired, &workers);
     let wanted = desired.clone();
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);
@@ -439,17 +445,6 @@ struct Shared {
     runtime_classes: RuntimeClasses,
 }
 
-fn cpu_enforcement(config: &KubeletConfig, stores: &Stores) -> CpuEnforcement {
-    let period = config.containers.cpu_cfs_quota_period.as_micros();
-    CpuEnforcement {
-        cfs_quota: config.containers.cpu_cfs_quota,
-        period_microseconds: i64::try_from(period).unwrap_or(100_000),
-        oom_group: stores.machine.cgroup_v2
-            && config.effective.single_process_oom_kill != Some(true),
-        no_swap: stores.machine.limits_swap && !config.limited_swap(),
-    }
-}
-
 fn runtime_manager(
     config: &KubeletConfig,
     stores: &Stores,
@@ -494,7 +489,7 @@ fn runtime_manager(
             cluster_dns: config.dns.cluster_dns.clone(),
             cluster_domain: config.dns.cluster_domain.clone(),
             seccomp_default: containers.seccomp_default,
-            cpu: cpu_enforcement(config, stores),
+            cpu: cgroups::cpu_enforcement(config, &stores.machine),
             node: shared.node,
             host_ips: shared.host_ips,
         },

@@ -166,3 +166,14 @@ fn node_cgroups(
         reserved: cgroups.reserved.clone(),
     }
 }
+
+/// How CPU time of containers is limited.
+pub(super) fn cpu_enforcement(config: &KubeletConfig, machine: &Machine) -> CpuEnforcement {
+    let period = config.containers.cpu_cfs_quota_period.as_micros();
+    CpuEnforcement {
+        cfs_quota: config.containers.cpu_cfs_quota,
+        period_microseconds: i64::try_from(period).unwrap_or(100_000),
+        oom_group: machine.cgroup_v2 && config.effective.single_process_oom_kill != Some(true),
+        no_swap: machine.limits_swap && !config.limited_swap(),
+    }
+}

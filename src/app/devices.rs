@@ -5,8 +5,10 @@ use crate::{
     config::KubeletConfig,
     model::PodExt as _,
     pods::pod_workers::PodWorkers,
-    resources::devices::{DeviceManager, plugin_watcher},
-    server::pod_resources::{self, PodResources},
+    resources::{
+        devices::{DeviceManager, plugin_watcher},
+        pod_resources::{self, PodResources},
+    },
     state::pod_manager::PodManager,
 };
 use std::sync::Arc;
@@ -24,8 +26,8 @@ pub(super) async fn open(
 /// Starts the tasks.
 pub(super) fn start(
     config: &KubeletConfig,
-    devices: &DeviceManager,
-    pods: PodResources,
+    (pods, workers, devices): (&PodManager, &PodWorkers, &DeviceManager),
+    metrics: &Metrics,
     tasks: &mut Tasks,
 ) {
     let shutdown = tasks.shutdown();
@@ -34,6 +36,7 @@ pub(super) fn start(
     tasks.spawn("device_plugins", devices.clone().run(shutdown.clone()));
     tasks.spawn("plugin_watcher", watching);
     let socket = config.root_dir.join("pod-resources").join("kubelet.sock");
+    let pods = pod_resources(pods, workers, devices, metrics);
     tasks.spawn(
         "pod_resources",
         pod_resources::serve(pods, socket, shutdown),
@@ -41,7 +44,7 @@ pub(super) fn start(
 }
 
 /// What agents on the node may read.
-pub(super) fn pod_resources(
+fn pod_resources(
     pods: &PodManager,
     workers: &PodWorkers,
     devices: &DeviceManager,

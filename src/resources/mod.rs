@@ -11,6 +11,7 @@ pub mod cm;
 mod field_ref;
 mod linux;
 mod node;
+pub mod pod_resources;
 mod qos;
 pub mod requests;
 

@@ -37,7 +37,6 @@ mod page;
 mod pods;
 mod posted;
 pub mod pprof;
-pub mod pod_resources;
 mod process;
 mod profile;
 mod response;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use kubelet::resources::devices::proto::{
     self, CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount,
 };
-use kubelet::server::pod_resources::v1::{
+use kubelet::resources::pod_resources::v1::{
     AllocatableResourcesRequest, GetPodResourcesRequest, ListPodResourcesRequest,
     pod_resources_lister_client::PodResourcesListerClient,
 };

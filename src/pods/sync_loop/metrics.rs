@@ -1,5 +1,6 @@
 //! The metric families about desired pods and orphans, named as upstream names them.
 
+use super::admission::Rejection;
 use crate::{
     base::metrics::{AtScrape, Metrics, Sample},
     model::{Pod, PodExt},
@@ -106,8 +107,8 @@ impl LoopMetrics {
     }
 
     /// The node rejected a pod.
-    pub(super) fn rejected(&self, reason: &Cow<'static, str>) {
-        let reason = match reason {
+    pub(super) fn rejected(&self, rejection: &Rejection) {
+        let reason = match &rejection.reason {
             Cow::Borrowed(reason) => reason,
             Cow::Owned(reason) => of_resource(reason),
         };

@@ -46,7 +46,7 @@ impl SyncLoop {
             }
         };
         if let Some(rejection) = rejection {
-            self.metrics.rejected(&rejection.reason);
+            self.metrics.rejected(&rejection);
             self.devices().release(&pod.uid());
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);

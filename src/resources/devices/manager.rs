@@ -51,7 +51,8 @@ pub(super) struct Shared {
     /// There was no checkpoint.
     fresh: bool,
     file: CheckpointFile,
-    save_wanted: Notify,
+    /// Something is to be saved, or a plugin is gone whose time runs out.
+    pub(super) keep_wanted: Notify,
 }
 
 /// What changes together.
@@ -132,7 +133,7 @@ impl DeviceManager {
             capacity,
             fresh,
             file,
-            save_wanted: Notify::new(),
+            keep_wanted: Notify::new(),
         }))
     }
 
@@ -221,7 +222,7 @@ impl DeviceManager {
             released
         };
         if released {
-            self.0.save_wanted.notify_one();
+            self.0.keep_wanted.notify_one();
             self.0.changed.mark(None);
         }
     }
@@ -261,7 +262,7 @@ impl DeviceManager {
         if state.is_damaged() && state.surveyed() {
             drop(state);
             tracing::info!("All running containers' devices are known again");
-            self.0.save_wanted.notify_one();
+            self.0.keep_wanted.notify_one();
             self.0.changed.mark(None);
         }
     }
@@ -483,7 +484,7 @@ impl DeviceManager {
                 }
             };
             tokio::select! {
-                () = self.0.save_wanted.notified() => self.save_or_report().await,
+                () = self.0.keep_wanted.notified() => self.save_or_report().await,
                 () = over => {
                     if self.state().expire(Instant::now()) {
                         self.publish([]).await;

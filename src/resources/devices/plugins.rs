@@ -163,6 +163,7 @@ impl DeviceManager {
         };
         if counted {
             tracing::info!(resourceName = resource, "Endpoint became unhealthy");
+            self.0.keep_wanted.notify_one();
             self.publish([]).await;
         }
         // Ends this task, if it is that of the plugin.

@@ -127,9 +127,11 @@ impl DeviceState {
     /// The state of a kubelet that starts: what containers have, and resources without devices until their plugins
     /// register again.
     pub fn restore(data: &Data, now: Instant) -> Self {
-        let mut state = Self::default();
-        state.pods =
-            entries::from_checkpoint(data.pod_device_entries.as_deref().unwrap_or_default());
+        let entries = data.pod_device_entries.as_deref().unwrap_or_default();
+        let mut state = Self {
+            pods: entries::from_checkpoint(entries),
+            ..Self::default()
+        };
         for name in data
             .registered_devices
             .iter()

@@ -145,6 +145,22 @@ async fn the_end_of_a_replaced_plugins_stream_changes_nothing() {
     world.until_amount(GPU, 2, 0).await;
 }
 
+#[tokio::test]
+async fn what_a_plugin_had_is_no_capacity_once_it_has_been_gone_for_long() {
+    let world = World::start().await;
+    let plugin = world.plugin("gpu.sock");
+    plugin.send(&["a", "b"]);
+    plugin.register(GPU, VERSION).await.unwrap();
+    world.until_amount(GPU, 2, 2).await;
+    plugin.end_streams();
+    world.until_amount(GPU, 2, 0).await;
+    sleep(Duration::from_millis(300)).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(301)).await;
+    tokio::time::resume();
+    world.until_amount(GPU, 0, 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_order_many_registrations_end_in_one_of_them_serves() {
     let world = World::start().await;

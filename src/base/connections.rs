@@ -1,11 +1,9 @@
 //! The connections of a listener.
 
+use super::path_authority::PathAuthority;
 use futures::stream::{self, Stream};
 use std::{io, sync::Arc, time::Duration};
-use tokio::{
-    net::{UnixListener, UnixStream},
-    time::sleep,
-};
+use tokio::{net::UnixListener, time::sleep};
 
 /// Pause after a failed accept (mostly out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -14,11 +12,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 pub fn connections(
     name: &'static str,
     listener: UnixListener,
-) -> impl Stream<Item = io::Result<UnixStream>> {
+) -> impl Stream<Item = io::Result<PathAuthority>> {
     let listener = Arc::new(listener);
     accepted(name, move || {
         let listener = listener.clone();
-        async move { listener.accept().await.map(|(stream, _)| stream) }
+        async move {
+            let (stream, _) = listener.accept().await?;
+            Ok(PathAuthority::new(stream))
+        }
     })
 }
 

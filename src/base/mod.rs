@@ -16,6 +16,7 @@ mod connections;
 mod dirty;
 mod early_release;
 mod own_files;
+mod path_authority;
 mod percent;
 mod go_duration;
 mod go_quote;

@@ -7,13 +7,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let protos = [
         "proto/cri/v1/api.proto",
         "proto/containerd/events.proto",
+        "proto/deviceplugin/v1beta1/api.proto",
         "proto/health/health.proto",
         "proto/otlp/trace.proto",
+        "proto/pluginregistration/v1/api.proto",
+        "proto/podresources/v1/api.proto",
     ];
     let descriptors = protox::compile(protos, ["proto"])?;
     tonic_prost_build::configure()
         .build_client(true)
         .build_server(true)
+        // The same response is encoded the same way each time.
+        .btree_map(".v1beta1")
         // They hold secrets; `cri::secrets` says what of them may be shown.
         .skip_debug([".runtime.v1.AuthConfig", ".runtime.v1.KeyValue"])
         .codec_path("crate::cri::SmallBuffers")

@@ -1,8 +1,8 @@
 //! The graph of parts, from the boards up to the loop.
 
 use super::{
-    Periods, cgroups, cluster_node, cluster_pods, eviction, images, introspect::Live, logs, memory,
-    node, probes, resource_managers, shutdown, sources, user_ids,
+    Periods, cgroups, cluster_node, cluster_pods, devices, eviction, images, introspect::Live,
+    logs, memory, node, probes, resource_managers, shutdown, sources, user_ids,
 };
 use crate::{
     apiserver::{
@@ -221,6 +221,7 @@ pub(super) async fn start(
     let collector = images::collector(config, &stores);
     let node = Arc::new(node::facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
+    let devices = devices::open(config, &stores.metrics).await?;
     let user_namespaces = user_ids::namespaces(config, &stores.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
     let tokens = Tokens::new(stores.api.clone(), objects.changes());
@@ -272,6 +273,7 @@ pub(super) async fn start(
         ),
         volumes: volumes.clone(),
         user_namespaces,
+        devices: devices.clone(),
         cgroups: cgroups.clone(),
         features,
         resources,
@@ -357,6 +359,7 @@ pub(super) async fn start(
         runtime: stores.runtime.clone(),
         images: stores.images.clone(),
         state: state.clone(),
+        devices: devices.clone(),
         pressure: stores.pressure.subscribe(),
         shutting_down: stores.shutting_down.subscribe(),
         machine: stores.machine.clone(),
@@ -371,6 +374,8 @@ pub(super) async fn start(
     let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
     let desired = stores.manager.reader();
+    let of_pods = (&desired, &workers, &devices);
+    devices::start(config, of_pods, &stores.metrics, tasks);
     let loop_metrics = LoopMetrics::new(&stores.metrics, &desired, &workers);
     let wanted = desired.clone();
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);

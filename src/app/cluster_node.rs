@@ -17,7 +17,7 @@ use crate::{
         runtime_facts::RuntimeFactsReader,
     },
     pods::pleg::RuntimeStateReader,
-    resources::NodeFacts,
+    resources::{NodeFacts, devices::DeviceManager},
     state::{
         events::{EventRecorder, ObjectRef},
         node_object::NodeObjectWriter,
@@ -27,15 +27,8 @@ use crate::{
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
-use serde::{Deserialize, de::IgnoredAny};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
-/// The device manager's record of what was advertised and given.
-const DEVICE_CHECKPOINT: &str = "device-plugins/kubelet_internal_checkpoint";
 /// Volumes that need nothing attached, by the names of their directories.
 const OWN_VOLUMES: [&str; 6] = [
     "configmap",
@@ -54,6 +47,7 @@ pub(super) struct Parts {
     pub(super) runtime: RuntimeClient,
     pub(super) images: ImageClient,
     pub(super) state: RuntimeStateReader,
+    pub(super) devices: DeviceManager,
     pub(super) pressure: NodePressureReader,
     pub(super) shutting_down: NodeShutdownReader,
     pub(super) machine: host::Machine,
@@ -89,8 +83,8 @@ pub(super) async fn start(
     tasks.spawn("node.lease", lease.run(shutdown.clone()));
     let root = config.root_dir.clone();
     let (facts, storage) = (parts.machine, config.node.local_storage_isolation);
-    let read = move || (machine(&facts, &root, storage), devices(&root));
-    let (machine, devices) = tokio::task::spawn_blocking(read).await?;
+    let read = move || machine(&facts, &root, storage);
+    let machine = tokio::task::spawn_blocking(read).await??;
     let root = config.root_dir.clone();
     let manager = NodeManager::new(node_manager::Deps {
         api: api.unlimited(),
@@ -104,11 +98,9 @@ pub(super) async fn start(
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
         }),
-        reset_devices: devices.is_none(),
-        machine: Machine {
-            devices: devices.unwrap_or_default(),
-            ..machine?
-        },
+        devices: parts.devices.capacity(),
+        reset_devices: parts.devices.is_fresh(),
+        machine,
         status: status(config),
         registration: registration(config),
         update_period: config.node.update_period,
@@ -154,7 +146,6 @@ fn machine(facts: &host::Machine, root: &Path, storage: bool) -> anyhow::Result<
             .map(|(size, all)| (bytes(size), bytes(all)))
             .collect(),
         swap: bytes(proc::parse_meminfo(&meminfo).swap_total),
-        devices: BTreeSet::new(),
         info: NodeSystemInfo {
             architecture: go_architecture().to_owned(),
             boot_id: facts.boot_id.clone(),
@@ -167,45 +158,6 @@ fn machine(facts: &host::Machine, root: &Path, storage: bool) -> anyhow::Result<
             ..NodeSystemInfo::default()
         },
     })
-}
-
-/// The resources that device plugins advertised to an earlier kubelet; `None` if that is not known. Blocking.
-fn devices(root: &Path) -> Option<BTreeSet<String>> {
-    let path = root.join(DEVICE_CHECKPOINT);
-    let text = std::fs::read(&path).ok()?;
-    let checkpoint = serde_json::from_slice::<DeviceCheckpoint>(&text);
-    let checkpoint = checkpoint.inspect_err(|error| {
-        tracing::warn!(path = %path.display(), err = %error, "Failed to read data from checkpoint");
-    });
-    let data = checkpoint.ok()?.data;
-    let given = data.given.into_iter().flatten();
-    let advertised = data.advertised.into_iter().flatten();
-    Some(
-        given
-            .map(|entry| entry.resource)
-            .chain(advertised.map(|(resource, _)| resource))
-            .collect(),
-    )
-}
-
-#[derive(Deserialize)]
-struct DeviceCheckpoint {
-    #[serde(rename = "Data")]
-    data: DeviceData,
-}
-
-#[derive(Deserialize)]
-struct DeviceData {
-    #[serde(rename = "PodDeviceEntries")]
-    given: Option<Vec<DeviceEntry>>,
-    #[serde(rename = "RegisteredDevices")]
-    advertised: Option<BTreeMap<String, IgnoredAny>>,
-}
-
-#[derive(Deserialize)]
-struct DeviceEntry {
-    #[serde(rename = "ResourceName")]
-    resource: String,
 }
 
 /// Whether something is mounted where volume plugins mount for the whole node, or for a pod.
@@ -257,33 +209,6 @@ fn registration(config: &KubeletConfig) -> RegistrationSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn devices_of_a_checkpoint_are_those_that_were_advertised_or_given() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(devices(root.path()), None, "no checkpoint");
-        let path = root.path().join(DEVICE_CHECKPOINT);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let entry = r#"{"PodUID":"u","ContainerName":"c","ResourceName":"a.example/nic","DeviceIDs":{"-1":["0"]},"AllocResp":""}"#;
-        let advertised = r#"{"b.example/gpu":["0","1"],"c.example/gone":null}"#;
-        let given = format!(
-            r#"{{"Data":{{"PodDeviceEntries":[{entry}],"RegisteredDevices":{advertised}}},"Checksum":7}}"#
-        );
-        let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":7}"#;
-        for (text, expected) in [
-            (
-                given.as_str(),
-                Some("a.example/nic b.example/gpu c.example/gone"),
-            ),
-            (empty, Some("")),
-            ("", None),
-        ] {
-            std::fs::write(&path, text).unwrap();
-            let found = devices(root.path());
-            let found = found.map(|names| Vec::from_iter(names).join(" "));
-            assert_eq!(found.as_deref(), expected, "{text}");
-        }
-    }
 
     #[test]
     fn only_mounts_of_volume_plugins_keep_volumes_in_use() {

@@ -137,7 +137,7 @@ fn probe_report(
 fn event_report(event: &Event) -> EventReport {
     EventReport {
         kind: event.kind.as_str().into(),
-        reason: event.reason.into(),
+        reason: event.reason.clone().into(),
         container: event.object.container_name().into(),
         message: event.message.clone(),
         count: event.count,

@@ -14,6 +14,7 @@ mod certificates;
 mod cgroups;
 mod cluster_node;
 mod cluster_pods;
+mod devices;
 mod eviction;
 mod store_metrics;
 mod images;

@@ -182,7 +182,8 @@ impl CriError {
 }
 
 /// The name Go's gRPC prints for a code.
-fn go_code(code: Code) -> &'static str {
+/// The name of a code as Go's library writes it.
+pub fn go_code(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "Canceled",

@@ -34,7 +34,7 @@ mod tests;
 pub use codec::SmallBuffers;
 pub use connection::CriConnection;
 pub use endpoint::{Endpoint, EndpointError};
-pub use error::CriError;
+pub use error::{CriError, go_code};
 pub use features::{FeaturesReader, FeaturesWriter, RuntimeFeatures, features_store};
 pub use image::ImageClient;
 pub use metrics::CriMetrics;

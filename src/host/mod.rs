@@ -28,6 +28,7 @@ mod system_bus;
 mod systemd;
 pub mod terminal;
 mod topology;
+pub mod unix_socket;
 
 pub use address::own_address;
 pub use confined::{Shown, open_confined};

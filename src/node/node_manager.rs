@@ -12,6 +12,7 @@ use crate::{
     node::node_status::{self, Facts, Generated, Machine, Refused, RuntimeFacts, StatusSettings},
     node::registration::{self, RegistrationSettings},
     pods::pleg::RuntimeStateReader,
+    state::device_capacity::DeviceCapacity,
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObjectWriter,
     state::node_pressure::NodePressureReader,
@@ -21,12 +22,18 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::Value;
 use std::{net::IpAddr, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The delay before the next try doubles from the first to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(7);
+
+/// The least time between two syncs for changes of devices.
+const DEVICES_REST: Duration = Duration::from_secs(1);
 
 /// What the manager works with.
 pub struct Deps {
@@ -40,6 +47,8 @@ pub struct Deps {
     pub runtime: watch::Receiver<RuntimeFacts>,
     /// Whether it can be relied on.
     pub state: RuntimeStateReader,
+    /// Devices of plugins.
+    pub devices: DeviceCapacity,
     /// What the node is short of.
     pub pressure: NodePressureReader,
     /// Whether the machine is going down.
@@ -71,6 +80,8 @@ pub struct NodeManager {
     reconciled: Option<String>,
     /// The conditions of which events have told.
     announced: Option<Vec<NodeCondition>>,
+    /// Until then, changes of devices wait: a plugin may change them all the time.
+    devices_rest: Instant,
     unschedulable: bool,
     rebooted: bool,
     report_due: Instant,
@@ -93,6 +104,7 @@ impl NodeManager {
             listed: false,
             reconciled: None,
             announced: None,
+            devices_rest: Instant::now(),
             unschedulable: false,
             rebooted: false,
             report_due: Instant::now(),
@@ -119,12 +131,18 @@ impl NodeManager {
         });
         loop {
             self.step().await;
+            let devices_rest = self.devices_rest;
+            let rests = Instant::now() < devices_rest;
             tokio::select! {
                 event = watch.next() => self.take(event),
                 Ok(()) = self.deps.state.changed() => {}
                 Ok(()) = self.deps.runtime.changed() => {}
+                Ok(()) = self.deps.devices.changed(), if !rests => {
+                    self.devices_rest = Instant::now() + DEVICES_REST;
+                }
                 Ok(()) = self.deps.pressure.changed() => {}
                 Ok(()) = self.deps.shutting_down.changed() => {}
+                () = sleep_until(devices_rest), if rests => {}
                 () = self.recovery.wait(&mut self.next_try) => {}
             }
         }
@@ -317,6 +335,7 @@ impl NodeManager {
 
     fn generate(&mut self, known: &Node, volumes_mounted: bool) -> Generated {
         let runtime = self.deps.runtime.borrow_and_update().clone();
+        let devices = self.deps.devices.borrow_and_update().clone();
         let mut problems = problems(&mut self.deps.state);
         if *self.deps.shutting_down.borrow_and_update() {
             problems.push("node is shutting down".to_owned());
@@ -327,6 +346,7 @@ impl NodeManager {
                 machine: &self.deps.machine,
                 settings: &self.deps.status,
                 runtime: &runtime,
+                devices: &devices,
                 own_ip: (self.deps.own_ip)(),
                 volumes_mounted,
                 problems: &problems,

@@ -1,6 +1,6 @@
 //! The Node object of a node that is new to the cluster, and how one that is there is brought in line. Pure.
 
-use crate::node::node_status::{Generated, resources};
+use crate::{node::node_status::Generated, resources::devices::is_extended_resource};
 use k8s_openapi::{
     api::core::v1::{Node, NodeSpec, Taint},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -160,7 +160,7 @@ fn zeroed(existing: &Node) -> Map<String, Value> {
     let status = existing.status.as_ref();
     let capacity = status.and_then(|status| status.capacity.as_ref());
     let names = capacity.into_iter().flatten();
-    let devices = names.filter(|(name, amount)| resources::is_extended(name) && amount.0 != "0");
+    let devices = names.filter(|(name, amount)| is_extended_resource(name) && amount.0 != "0");
     devices
         .map(|(name, _)| (name.clone(), json!("0")))
         .collect()

@@ -9,6 +9,7 @@
 
 mod assignments;
 mod checksum;
+pub mod devices;
 pub mod cm;
 pub mod cpu;
 mod field_ref;
@@ -17,6 +18,7 @@ mod memory_controls;
 pub mod managers;
 pub mod memory;
 mod node;
+pub mod pod_resources;
 mod qos;
 pub mod requests;
 pub mod topology;

@@ -97,7 +97,7 @@ fn api(event: &Event, node: &str) -> ApiEvent {
             ..ObjectReference::default()
         },
         type_: Some(event.kind.as_str().into()),
-        reason: Some(event.reason.into()),
+        reason: Some(event.reason.clone().into()),
         message: Some(event.message.clone()),
         count: Some(i32::try_from(event.count).unwrap_or(i32::MAX)),
         first_timestamp: Some(Time(event.first_seen)),
@@ -121,7 +121,7 @@ fn identity(event: &Event) -> u64 {
         object.uid.as_str(),
         &object.field_path,
         event.kind.as_str(),
-        event.reason,
+        &event.reason,
         &event.message,
     ];
     fnv64a(parts.into_iter().flat_map(|part| part.bytes().chain([0])))

@@ -7,14 +7,16 @@ use super::{
     observed::Observed,
     response::{LongRunning, until_sent},
     tls::Tls,
-    unix_socket::{self, LocalPath},
 };
 use crate::{
     base::{
         chain,
         panics::{self, contain},
     },
-    host::shares_namespaces,
+    host::{
+        shares_namespaces,
+        unix_socket::{self, LocalPath},
+    },
 };
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;

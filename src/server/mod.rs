@@ -29,7 +29,6 @@ mod health;
 mod html;
 mod list;
 mod listener;
-mod unix_socket;
 mod metrics;
 mod node_log_query;
 mod node_logs;

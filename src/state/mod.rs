@@ -2,6 +2,7 @@
 //!
 //! Each store has one writer and cheap readers, and lies below every area that reads it.
 
+pub mod device_capacity;
 pub mod events;
 pub mod node_object;
 pub mod node_pressure;

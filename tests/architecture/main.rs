@@ -29,7 +29,7 @@ const AREAS: Areas = &[
     ("host", &[]),
     ("cri", &[]),
     ("apiserver", &[]),
-    ("state", &["events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
+    ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
     ("resources", &[]),
     ("images", &[]),
     ("volumes", &[]),

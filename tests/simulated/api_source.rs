@@ -11,12 +11,12 @@ use crate::pods::{IMAGE, simple};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, PodView, Rpc};
 use crate::support::wait::{holds, wait_for};
 
-fn path(name: &str) -> String {
+pub(crate) fn path(name: &str) -> String {
     format!("/api/v1/namespaces/default/pods/{name}")
 }
 
 /// A pod as the API server has it.
-fn bound(name: &str) -> Value {
+pub(crate) fn bound(name: &str) -> Value {
     let mut pod = simple(name);
     pod["metadata"]["uid"] = json!(format!("uid-of-{name}"));
     pod["metadata"]["namespace"] = json!("default");
@@ -27,11 +27,11 @@ fn bound(name: &str) -> Value {
     pod
 }
 
-async fn joined() -> (Node, FakeApiServer) {
+pub(crate) async fn joined() -> (Node, FakeApiServer) {
     let api = FakeApiServer::start().await;
     api.put(
         "/api/v1/nodes/node1",
-        json!({"metadata": {"name": "node1"}}),
+        json!({"metadata": {"name": "node1", "uid": "uid-of-node1"}}),
     );
     let mut node = Node::new().await;
     node.periods().audit = Duration::from_millis(200);
@@ -49,14 +49,14 @@ fn runs(fake: &FakeRuntime, name: &str) -> Option<PodView> {
     running.then_some(pod)
 }
 
-async fn wait_runs(node: &Node, name: &str) -> PodView {
+pub(crate) async fn wait_runs(node: &Node, name: &str) -> PodView {
     let what = format!("{name} runs");
     let fact = |fake: &FakeRuntime| runs(fake, name).is_some();
     node.fake.wait_until(&what, WAIT_LIMIT, fact).await;
     runs(&node.fake, name).expect("it runs")
 }
 
-fn ids(fake: &FakeRuntime, name: &str) -> Vec<String> {
+pub(crate) fn ids(fake: &FakeRuntime, name: &str) -> Vec<String> {
     let pod = fake.pod(name).expect("the pod");
     pod.containers
         .iter()

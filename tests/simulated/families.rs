@@ -70,6 +70,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_graceful_shutdown_",
         "shutdownGracePeriod; tests of node::shutdown",
     ),
+    (
+        "kubelet_device_plugin_",
+        "a device plugin; tests of devices",
+    ),
+    (
+        "kubelet_pod_resources_endpoint_",
+        "an agent on the node; tests of devices",
+    ),
     ("kubelet_mirror_pods", "an API server"),
     (
         "kubelet_image_garbage_collected_total",

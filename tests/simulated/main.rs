@@ -32,6 +32,7 @@ mod checkpoint;
 mod collected;
 mod container_logs;
 mod deep_volumes;
+mod devices;
 mod edited;
 mod exclusive;
 mod fake_runtime;

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -110,7 +111,12 @@ impl World {
         let events = self.recorder.recent();
         events
             .into_iter()
-            .map(|event| (event.kind, event.reason, event.message.clone()))
+            .map(|event| {
+                let Cow::Borrowed(reason) = event.reason else {
+                    panic!("{event:?}");
+                };
+                (event.kind, reason, event.message.clone())
+            })
             .collect()
     }
 }

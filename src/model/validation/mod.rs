@@ -28,6 +28,11 @@ pub use validate::{
     unsupported_fields, unsupported_warnings, validate_pod,
 };
 
+/// Whether a text is a name with an optional DNS subdomain before it, such as the key of a label.
+pub fn is_qualified_name(text: &str) -> bool {
+    names::qualified(text).is_none()
+}
+
 #[cfg(test)]
 mod corpus_tests;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::{
     state::events::{EventType, ObjectRef, Occurrence},
 };
 use jiff::{SignedDuration, Timestamp};
-use std::{collections::HashSet, time::Duration};
+use std::{borrow::Cow, collections::HashSet, time::Duration};
 use tokio::time::Instant;
 
 /// Most objects, and most events, that are remembered.
@@ -29,7 +29,7 @@ const COMBINED: &str = "(combined from similar events): ";
 pub(super) struct EventKey {
     object: ObjectRef,
     kind: EventType,
-    reason: &'static str,
+    reason: Cow<'static, str>,
     message: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct EventKey {
 pub(super) struct Record {
     pub(super) object: ObjectRef,
     pub(super) kind: EventType,
-    pub(super) reason: &'static str,
+    pub(super) reason: Cow<'static, str>,
     pub(super) message: String,
     pub(super) count: i32,
     pub(super) first: Timestamp,
@@ -90,7 +90,7 @@ impl Correlator {
             record: Record {
                 object: object.clone(),
                 kind: occurrence.kind,
-                reason: occurrence.reason,
+                reason: occurrence.reason.clone(),
                 message: String::new(),
                 count: 0,
                 first: at,
@@ -118,7 +118,7 @@ impl Correlator {
         let key = EventKey {
             object: occurrence.object.clone(),
             kind: occurrence.kind,
-            reason: occurrence.reason,
+            reason: occurrence.reason.clone(),
             message: Some(occurrence.message.clone()),
         };
         let mut similar = EventKey {
@@ -165,7 +165,7 @@ mod tests {
         Occurrence {
             object: ObjectRef::node(object),
             kind: EventType::Normal,
-            reason,
+            reason: reason.into(),
             message: message.to_owned(),
             at: Timestamp::from_second(second).unwrap(),
         }

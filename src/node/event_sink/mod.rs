@@ -157,7 +157,7 @@ impl EventSink {
             }
             Err(error) => {
                 let (object, reason) = (event.record.object.name, event.record.reason);
-                tracing::warn!(object, reason, err = %chain(&error), "Server rejected event (will not retry!)");
+                tracing::warn!(object, reason = %reason, err = %chain(&error), "Server rejected event (will not retry!)");
                 count(&self.dropped, "rejected");
             }
         }
@@ -178,14 +178,14 @@ impl EventSink {
     }
 
     fn retry(&mut self, key: EventKey, event: PendingEvent, error: &ApiError) {
-        let (object, reason) = (&event.record.object.name, event.record.reason);
+        let (object, reason) = (&event.record.object.name, &event.record.reason);
         let Some(delay) = delay_after(event.tries) else {
-            tracing::error!(object, reason, err = %chain(error), "Unable to write event (retry limit exceeded!)");
+            tracing::error!(object, reason = %reason, err = %chain(error), "Unable to write event (retry limit exceeded!)");
             count(&self.dropped, "retries");
             return;
         };
         if event.tries == 1 {
-            tracing::error!(object, reason, err = %chain(error), "Unable to write event (may retry after sleeping)");
+            tracing::error!(object, reason = %reason, err = %chain(error), "Unable to write event (may retry after sleeping)");
         }
         self.pending.put_back(key, event, Instant::now() + delay);
     }
@@ -257,7 +257,7 @@ fn event(record: &Record, node_name: &str) -> Event {
             field_path: some(&object.field_path),
             resource_version: None,
         },
-        reason: Some(record.reason.to_owned()),
+        reason: Some(record.reason.clone().into_owned()),
         message: Some(record.message.clone()),
         type_: Some(record.kind.as_str().to_owned()),
         count: Some(record.count),

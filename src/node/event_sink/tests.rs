@@ -255,7 +255,7 @@ fn what_waits_is_bounded_and_the_oldest_goes() {
         let occurrence = crate::state::events::Occurrence {
             object: ObjectRef::node("n"),
             kind: crate::state::events::EventType::Normal,
-            reason: "A",
+            reason: "A".into(),
             message: message.to_owned(),
             at: jiff::Timestamp::UNIX_EPOCH,
         };

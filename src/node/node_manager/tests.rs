@@ -1,4 +1,5 @@
 use super::*;
+use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
 use crate::state::node_pressure::NodePressureWriter;
 use crate::{
     apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
@@ -103,6 +104,7 @@ struct World {
     events: EventRecorder,
     node: NodeObject,
     state: watch::Sender<RuntimeState>,
+    devices: DeviceCapacityWriter,
     pressure: NodePressureWriter,
     shutting_down: watch::Sender<bool>,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
@@ -131,6 +133,7 @@ impl World {
             ..RuntimeState::default()
         });
         let (_, runtime) = watch::channel(RuntimeFacts::default());
+        let devices = DeviceCapacityWriter::default();
         let pressure = NodePressureWriter::default();
         let shutting_down = watch::Sender::new(false);
         let manager = NodeManager::new(Deps {
@@ -141,6 +144,7 @@ impl World {
             events: events.clone(),
             runtime,
             state: reader,
+            devices: devices.reader(),
             own_ip: || None,
             volumes_mounted: Arc::new(|| false),
             machine: Machine::default(),
@@ -158,6 +162,7 @@ impl World {
             events,
             node,
             state,
+            devices,
             pressure,
             shutting_down,
             task,
@@ -170,8 +175,12 @@ impl World {
         writes.map(|request| request.line()).collect()
     }
 
-    fn reasons(&self) -> Vec<&'static str> {
-        self.events.recent().iter().map(|e| e.reason).collect()
+    fn reasons(&self) -> Vec<String> {
+        self.events
+            .recent()
+            .iter()
+            .map(|e| e.reason.to_string())
+            .collect()
     }
 
     async fn until(&self, what: impl Fn(&Self) -> bool) {
@@ -232,8 +241,8 @@ async fn a_node_that_is_not_there_is_created_with_its_status_and_then_the_kubele
     let node = world.node.borrow().clone().unwrap();
     let conditions = node.status.as_ref().unwrap().conditions.as_ref().unwrap();
     assert_eq!(conditions.last().unwrap().status, "True");
-    let told = world.reasons();
-    assert!(told.contains(&"NodeReady"), "{told:?}");
+    let reasons = world.reasons();
+    assert!(reasons.contains(&"NodeReady".into()), "{reasons:?}");
 }
 
 #[tokio::test]
@@ -361,9 +370,9 @@ async fn a_runtime_that_is_not_ready_makes_the_node_unready_at_once_and_back() {
     let message = "container runtime network not ready: NetworkReady=false ";
     assert_eq!(ready(0).1, message);
     assert_eq!(ready(1).0, "True");
-    let told = world.reasons();
-    assert!(told.contains(&"NodeNotReady"), "{told:?}");
-    assert_eq!(told.last(), Some(&"NodeReady"));
+    let reasons = world.reasons();
+    assert!(reasons.contains(&"NodeNotReady".into()), "{reasons:?}");
+    assert_eq!(reasons.last(), Some(&"NodeReady".into()));
 }
 
 #[tokio::test]
@@ -458,7 +467,29 @@ async fn what_the_node_is_short_of_is_reported_at_once() {
     let mut all = conditions.as_array().unwrap().iter();
     let memory = all.find(|condition| condition["type"] == "MemoryPressure");
     assert_eq!(memory.unwrap()["reason"], "KubeletHasInsufficientMemory");
-    assert_eq!(world.reasons().last(), Some(&"NodeHasInsufficientMemory"));
+    assert_eq!(
+        world.reasons().last(),
+        Some(&"NodeHasInsufficientMemory".into())
+    );
+}
+
+#[tokio::test]
+async fn devices_of_plugins_are_reported_at_once() {
+    let world = World::start(Api::default(), true).await;
+    world.until(World::is_known).await;
+    let amount = Capacity {
+        capacity: 3,
+        allocatable: 2,
+    };
+    world
+        .devices
+        .set([("example.com/gpu".to_owned(), amount)].into());
+    world.until(|world| world.writes().len() == 2).await;
+    let sent = world.server.received();
+    let patch = sent.iter().find(|request| request.method == "PATCH");
+    let status = &patch.unwrap().body["status"];
+    assert_eq!(status["capacity"]["example.com/gpu"], "3");
+    assert_eq!(status["allocatable"]["example.com/gpu"], "2");
 }
 
 #[tokio::test]
@@ -476,5 +507,6 @@ async fn a_node_that_goes_down_is_not_ready() {
         (&ready["status"], &ready["message"]),
         (&json!("False"), &json!("node is shutting down"))
     );
-    assert_eq!(world.reasons().last(), Some(&"NodeNotReady"));
+    let reasons = world.reasons();
+    assert_eq!(reasons.last().map(|reason| &**reason), Some("NodeNotReady"));
 }

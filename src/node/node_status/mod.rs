@@ -15,6 +15,7 @@ pub use conditions::{READY, Transition, transitions};
 pub use patch::difference;
 pub use refused::Refused;
 
+use crate::state::device_capacity::Capacities;
 use crate::state::node_pressure::NodePressure;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -22,10 +23,7 @@ use k8s_openapi::api::core::v1::{
     NodeRuntimeHandler, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use resources::{PodLimits, Reservation};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// Tells an external cloud provider which of the machine's addresses the administrator chose.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
@@ -48,8 +46,6 @@ pub struct Machine {
     pub huge_pages: Vec<(i64, i64)>,
     /// Bytes of swap.
     pub swap: i64,
-    /// Extended resources of device plugins, which no device manager advertises here.
-    pub devices: BTreeSet<String>,
     /// Identifiers and versions, without the runtime's.
     pub info: NodeSystemInfo,
 }
@@ -95,6 +91,8 @@ pub struct Facts<'a> {
     pub settings: &'a StatusSettings,
     /// What the runtime says.
     pub runtime: &'a RuntimeFacts,
+    /// Devices of plugins.
+    pub devices: &'a Capacities,
     /// The address of the default route.
     pub own_ip: Option<IpAddr>,
     /// An attachable volume may be mounted here, by an earlier kubelet: its device must not be detached.
@@ -124,6 +122,7 @@ pub fn generate(known: &Node, facts: &Facts<'_>) -> Generated {
         facts.machine,
         facts.settings.pods,
         &facts.settings.reservation,
+        facts.devices,
         &known_resources,
     );
     let conditions = before.conditions.as_deref().unwrap_or_default();

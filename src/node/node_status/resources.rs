@@ -4,6 +4,7 @@ use super::Machine;
 use crate::{
     host::parse_cpu_list,
     model::{Amount, Quantity},
+    state::device_capacity::Capacities,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
@@ -109,11 +110,12 @@ impl Allocatable {
 }
 
 /// Capacity and allocatable. Resources of others that the node has (`known`) stay, such as those that administrators
-/// have added; devices are zero. Huge pages of sizes that the kernel does not offer any more go.
+/// have added. Huge pages of sizes that the kernel does not offer any more go.
 pub(super) fn resources(
     machine: &Machine,
     pods: PodLimits,
     reservation: &Reservation,
+    devices: &Capacities,
     known: &ResourceList,
 ) -> (ResourceList, ResourceList) {
     let milli_cpu = i64::from(machine.cpus).saturating_mul(1000);
@@ -127,11 +129,6 @@ pub(super) fn resources(
     capacity.retain(|name, _| !name.starts_with(HUGE_PAGES));
     if machine.ephemeral_storage.is_none() {
         capacity.remove(EPHEMERAL_STORAGE);
-    }
-    for (name, amount) in &mut capacity {
-        if machine.devices.contains(name) {
-            "0".clone_into(&mut amount.0);
-        }
     }
     let mut own = vec![
         (CPU.to_owned(), Amount::of_milli(milli_cpu)),
@@ -158,17 +155,16 @@ pub(super) fn resources(
         let amount = Amount::of_bytes(left.ephemeral_storage);
         allocatable.insert(EPHEMERAL_STORAGE.into(), amount.to_api());
     }
+    for (name, amount) in devices {
+        let number = |amount: usize| ApiQuantity(amount.to_string());
+        capacity.insert(name.clone(), number(amount.capacity));
+        allocatable.insert(name.clone(), number(amount.allocatable));
+    }
     (capacity, allocatable)
 }
 
 fn count(number: u32) -> Amount {
     Amount::of_milli(i64::from(number).saturating_mul(1000))
-}
-
-/// Whether a resource is none of Kubernetes' own: such are advertised by device plugins or administrators.
-pub fn is_extended(name: &str) -> bool {
-    let native = !name.contains('/') || name.contains("kubernetes.io/");
-    !native && !name.starts_with("requests.")
 }
 
 /// The amount of a resource in a configuration's map; nothing unless it can be read.

@@ -1,5 +1,8 @@
-use super::resources::{ResourceList, Threshold, is_extended, threshold};
+use super::resources::{ResourceList, Threshold, threshold};
 use super::*;
+use crate::{
+    resources::devices::is_extended_resource as is_extended, state::device_capacity::Capacity,
+};
 use k8s_openapi::{
     api::core::v1::NodeCondition,
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
@@ -19,7 +22,6 @@ fn machine() -> Machine {
         ephemeral_storage: Some(264_212_084 * 1024),
         huge_pages: vec![(2 << 20, 0), (GIB, 0)],
         swap: 0,
-        devices: BTreeSet::new(),
         info: NodeSystemInfo {
             boot_id: "boot".into(),
             kubelet_version: "v1.36.0".into(),
@@ -55,6 +57,7 @@ struct Example {
     runtime: RuntimeFacts,
     own_ip: Option<IpAddr>,
     volumes_mounted: bool,
+    devices: Capacities,
     problems: Vec<String>,
     pressure: NodePressure,
 }
@@ -70,6 +73,7 @@ impl Example {
             },
             own_ip: Some("10.0.0.7".parse().unwrap()),
             volumes_mounted: false,
+            devices: Capacities::new(),
             problems: Vec::new(),
             pressure: NodePressure::default(),
         }
@@ -87,6 +91,7 @@ impl Example {
             runtime: &self.runtime,
             own_ip: self.own_ip,
             volumes_mounted: self.volumes_mounted,
+            devices: &self.devices,
             problems: &self.problems,
             now,
         }
@@ -514,21 +519,34 @@ fn devices_of_an_earlier_kubelets_plugins_are_zero_and_resources_of_administrato
         ..NodeStatus::default()
     });
     let mut example = Example::new();
-    example.machine.devices = ["vendor.example/gpu", "vendor.example/never-advertised"]
-        .map(str::to_owned)
+    example.devices = ["vendor.example/gpu", "vendor.example/not-shown-yet"]
+        .map(|name| (name.to_owned(), Capacity::default()))
         .into();
     let generated = example.at(&known, 1);
     let status = generated.status.clone();
     for list in [status.capacity.unwrap(), status.allocatable.unwrap()] {
         assert_eq!(list["vendor.example/gpu"], amount("0"));
         assert_eq!(list["example.com/licence"], amount("8"));
-        assert!(!list.contains_key("vendor.example/never-advertised"));
+        assert_eq!(list["vendor.example/not-shown-yet"], amount("0"));
     }
     let patch = difference(&known, &generated, false).unwrap();
     for list in ["capacity", "allocatable"] {
         assert_eq!(patch["status"][list]["vendor.example/gpu"], "0");
         assert_eq!(patch["status"][list].get("example.com/licence"), None);
     }
+}
+
+#[test]
+fn devices_of_plugins_are_capacity_and_the_healthy_ones_allocatable() {
+    let mut example = Example::new();
+    let some = Capacity {
+        capacity: 4,
+        allocatable: 3,
+    };
+    example.devices = [("vendor.example/gpu".to_owned(), some)].into();
+    let status = example.at(&Node::default(), 1).status;
+    assert_eq!(status.capacity.unwrap()["vendor.example/gpu"].0, "4");
+    assert_eq!(status.allocatable.unwrap()["vendor.example/gpu"].0, "3");
 }
 
 #[test]

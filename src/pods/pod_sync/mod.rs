@@ -36,7 +36,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use statuses::Stage;
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -304,13 +304,14 @@ impl PodSync {
 
     /// Fails a pod that the node rejects, before anything of it is set up; its worker then ends it. After a
     /// restart the pod is admitted again.
-    pub fn reject(&self, pod: &Arc<Pod>, reason: &'static str, message: &str) {
-        tracing::info!(pod = %pod.full_name(), reason, event_message = message, "Pod was rejected");
-        self.events.warning(&ObjectRef::pod(pod), reason, message);
+    pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
+        tracing::info!(pod = %pod.full_name(), reason = &*reason, event_message = message, "Pod was rejected");
+        self.events
+            .warning(&ObjectRef::pod(pod), reason.clone(), message);
         let refused = format!("the node rejects the pod: {reason}: {message}");
         self.decide(pod, Action::Fail, refused);
         let because = FailedBecause {
-            reason: reason.into(),
+            reason: reason.into_owned(),
             message: format!("Pod was rejected: {message}"),
             disruption: false,
         };
@@ -407,6 +408,7 @@ impl PodSync {
         let removed = self.cgroups.destroy(&uid).await;
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;
+        self.runtime.devices().release(&uid);
         self.statuses.finish(&pod);
         if let Some(status) = self.statuses.statuses().get(&uid)
             && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))

@@ -269,6 +269,7 @@ impl StatusPublisher {
                 .back_off_message(pod, name, runtime_status, now)
         };
         let probe_results = |id: &_| self.results.get(id);
+        let devices = |name: &str| self.runtime.devices().health_of(&pod.uid(), name);
         let live = notes.stage == Stage::Live;
         let host_ips = self.remote.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
@@ -286,6 +287,7 @@ impl StatusPublisher {
             restart_all: outlook.restart_all,
             pod_is_terminal: notes.stage == Stage::Ended,
             failed_because: notes.failed_because.as_ref(),
+            devices: &devices,
             recursive_read_only_mounts: self.features.borrow().recursive_read_only_mounts,
             ..Inputs::new(pod, runtime_status, now)
         };

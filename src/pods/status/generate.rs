@@ -6,6 +6,7 @@
 
 mod conditions;
 mod container_states;
+mod devices;
 mod mounts;
 mod phase;
 mod resources;
@@ -32,7 +33,7 @@ use k8s_openapi::{
     api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// Bytes that the termination messages of all containers of a pod share.
 const POD_MESSAGE_BYTES: usize = 12 * 1024;
@@ -47,6 +48,9 @@ pub struct FailedBecause {
     /// It has the condition `DisruptionTarget`: what replaces the pod does not count its end as a failure.
     pub disruption: bool,
 }
+
+/// Devices by resource, and whether each is healthy.
+pub type DeviceHealth = BTreeMap<String, BTreeMap<String, bool>>;
 
 /// Everything a pod's status is made from.
 #[derive(Clone, Copy)]
@@ -81,6 +85,8 @@ pub struct Inputs<'a> {
     pub host_ips: &'a [String],
     /// Set when something else than a container failed the pod.
     pub failed_because: Option<&'a FailedBecause>,
+    /// Devices of a container by resource, and whether each is healthy.
+    pub devices: &'a dyn Fn(&str) -> DeviceHealth,
     /// The runtime can mount a whole tree read-only.
     pub recursive_read_only_mounts: bool,
     /// Wall clock.
@@ -106,6 +112,7 @@ impl<'a> Inputs<'a> {
             pod_is_terminal: false,
             host_ips: &[],
             failed_because: None,
+            devices: &|_| DeviceHealth::new(),
             recursive_read_only_mounts: false,
             now,
         }

@@ -14,7 +14,7 @@ use crate::{
     state::node_pressure::NodePressure,
 };
 use k8s_openapi::api::core::v1::Node;
-use std::sync::Arc;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// The node as admission sees it.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,10 @@ pub struct NodeView<'a> {
     pub object: Option<&'a Node>,
     /// The other pods that were admitted and have not ended.
     pub others: &'a Others,
+    /// Why the pod does not have its devices, if that is so.
+    pub devices: Option<&'a Refusal>,
+    /// How many devices of each resource pods have, if this pod has some: its own are its own, whatever the node has.
+    pub allocated: &'a BTreeMap<String, i64>,
 }
 
 /// The pods that use up the node.
@@ -57,6 +61,8 @@ pub enum Refusal {
         why: String,
         /// What follows when it stays so; without it, the pod is admitted then.
         rejection: Option<Rejection>,
+        /// It is usually over before anybody has to know.
+        brief: bool,
     },
 }
 
@@ -70,15 +76,15 @@ impl From<Rejection> for Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// `status.reason`, and the reason of the event.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// Text for people.
     pub message: String,
 }
 
 impl Rejection {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
-            reason,
+            reason: reason.into(),
             message: message.into(),
         }
     }
@@ -86,9 +92,10 @@ impl Rejection {
 
 /// The first rule that a pod breaks, if there is one.
 pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
-    unsupported(pod)?;
-    pressure::admit(pod, node)?;
-    sysctls(pod, node.sysctls)?;
+    may_have_devices(pod, node)?;
+    if let Some(refusal) = node.devices {
+        return Err(refusal.clone());
+    }
     operating_system(pod)?;
     supplemental_groups(pod, node.features)?;
     let fits = fits(pod, node);
@@ -101,6 +108,13 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
         return Err(Rejection::new("NodeShutdown", message).into());
     }
     fits
+}
+
+/// The rules that come before devices are allocated.
+pub(super) fn may_have_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
+    unsupported(pod)?;
+    pressure::admit(pod, node)?;
+    sysctls(pod, node.sysctls)
 }
 
 /// Rejects a pod with a kernel parameter that it may not set.
@@ -128,13 +142,17 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
         None => Err(Refusal::NotYet {
             why: "the Node object is not known yet".into(),
             rejection: None,
+            brief: true,
         }),
         Some(object) => {
-            predicates::admit(pod, object, staying)?;
+            predicates::admit(pod, object, staying, node.allocated)?;
             let all: Vec<_> = staying.iter().chain(ending).cloned().collect();
-            predicates::admit(pod, object, &all).map_err(|rejection| Refusal::NotYet {
-                why: format!("waiting for pods that are ending: {}", rejection.message),
-                rejection: Some(rejection),
+            predicates::admit(pod, object, &all, node.allocated).map_err(|rejection| {
+                Refusal::NotYet {
+                    why: format!("waiting for pods that are ending: {}", rejection.message),
+                    rejection: Some(rejection),
+                    brief: false,
+                }
             })
         }
     }

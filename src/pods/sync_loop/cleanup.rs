@@ -197,6 +197,9 @@ impl SyncLoop {
         claimed.extend(self.cleaning.iter().cloned());
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
+        if all_delivered {
+            self.check_devices(&claimed);
+        }
         let (pod_sync, orphaned_logs) = (self.pod_sync.clone(), self.orphaned_logs.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.audits.start(async move {

@@ -1,5 +1,6 @@
 //! The metric families about desired pods and orphans, named as upstream names them.
 
+use super::admission::Rejection;
 use crate::{
     base::metrics::{AtScrape, Metrics, Sample},
     model::{Pod, PodExt},
@@ -15,7 +16,7 @@ use prometheus_client::{
         histogram::{Histogram, exponential_buckets},
     },
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Static {
@@ -106,7 +107,11 @@ impl LoopMetrics {
     }
 
     /// The node rejected a pod.
-    pub(super) fn rejected(&self, reason: &'static str) {
+    pub(super) fn rejected(&self, rejection: &Rejection) {
+        let reason = match &rejection.reason {
+            Cow::Borrowed(reason) => reason,
+            Cow::Owned(reason) => of_resource(reason),
+        };
         self.rejections
             .get_or_create_owned(&RejectionLabels { reason })
             .inc();
@@ -145,6 +150,22 @@ impl LoopMetrics {
 
 fn yes_no(yes: bool) -> &'static str {
     if yes { "true" } else { "" }
+}
+
+/// One label for all resources of others, as upstream does.
+fn of_resource(reason: &str) -> &'static str {
+    let own = ["cpu", "memory", "ephemeral-storage", "pods"];
+    let own = own
+        .iter()
+        .position(|name| reason.strip_prefix("OutOf") == Some(name));
+    let labels = [
+        "OutOfcpu",
+        "OutOfmemory",
+        "OutOfephemeral-storage",
+        "OutOfpods",
+    ];
+    let label = own.and_then(|at| labels.get(at));
+    label.copied().unwrap_or("OutOfExtendedResources")
 }
 
 /// Both are always shown, as upstream does.

@@ -11,6 +11,7 @@
 pub mod admission;
 mod audit;
 mod cleanup;
+mod devices;
 pub mod dispatch;
 mod metrics;
 pub mod occupant;
@@ -29,6 +30,7 @@ use crate::{
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::UpdateKind},
     pods::pod_workers::{PodWorkers, UpdateOptions},
+    resources::devices::Change,
     resources::managers::ResourceManagers,
     state::node_pressure::NodePressureReader,
     state::node_shutdown::NodeShutdownReader,
@@ -191,6 +193,7 @@ impl SyncLoop {
                 }
                 uids = self.results.changed() => self.on_probe_results(uids),
                 uids = self.pod_sync.volumes.changed() => self.on_probe_results(uids),
+                changes = self.pod_sync.runtime.devices().changed() => self.on_devices(changes),
                 uids = self.workers.finished() => self.on_finished(uids),
                 uids = self.cleaned.take() => if self.on_cleaned(uids) { self.audits.soon() } else { self.audits.again() },
                 uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
@@ -328,6 +331,12 @@ impl SyncLoop {
                 self.sync(pod);
             }
         }
+    }
+
+    /// Statuses show the health of devices, and pods may wait for some.
+    fn on_devices(&mut self, changes: HashSet<Change>) {
+        self.on_probe_results(changes.into_iter().flatten().collect());
+        self.retry_waiting();
     }
 
     fn sync(&self, pod: Arc<Pod>) {

@@ -2,13 +2,13 @@
 
 use super::{
     SyncLoop,
-    admission::{NodeView, Others, Refusal, Rejection, admit},
+    admission::{NodeView, Others, Refusal, Rejection, admit, may_have_devices},
 };
 use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
     state::events::ObjectRef,
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// How long a pod waits for what may be different in a moment.
@@ -31,13 +31,12 @@ impl SyncLoop {
         let rejection = match self.check_admission(pod, runs) {
             Ok(()) => None,
             Err(Refusal::Rejected(rejection)) => Some(rejection),
-            Err(Refusal::NotYet { why, rejection }) => {
-                // The Node object is often known a moment later.
-                let quiet = if rejection.is_some() {
-                    Duration::ZERO
-                } else {
-                    INTERVAL
-                };
+            Err(Refusal::NotYet {
+                why,
+                rejection,
+                brief,
+            }) => {
+                let quiet = if brief { INTERVAL } else { Duration::ZERO };
                 if !self.has_waited(pod, &why, quiet) {
                     return false;
                 }
@@ -46,7 +45,8 @@ impl SyncLoop {
         };
         let rejection = rejection.or_else(|| self.allocate(pod, runs).err());
         if let Some(rejection) = rejection {
-            self.metrics.rejected(rejection.reason);
+            self.metrics.rejected(&rejection);
+            self.devices().release(&pod.uid());
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
         }
@@ -69,7 +69,7 @@ impl SyncLoop {
             return Ok(());
         }
         Err(Rejection {
-            reason: error.reason,
+            reason: error.reason.into(),
             message: error.message,
         })
     }
@@ -94,7 +94,7 @@ impl SyncLoop {
         } else {
             Others::default()
         };
-        let node = NodeView {
+        let before = NodeView {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
             features: *admission.features.borrow(),
@@ -103,6 +103,19 @@ impl SyncLoop {
             in_place: runs,
             object: object.as_deref(),
             others: &others,
+            devices: None,
+            allocated: &BTreeMap::new(),
+        };
+        let devices = if runs || may_have_devices(pod, &before).is_ok() {
+            self.allocate_devices(pod, runs).err()
+        } else {
+            None
+        };
+        let allocated = self.devices().allocated_beside(&pod.uid());
+        let node = NodeView {
+            devices: devices.as_ref(),
+            allocated: &allocated.unwrap_or_default(),
+            ..before
         };
         admit(pod, &node)
     }
@@ -146,20 +159,25 @@ impl SyncLoop {
         }
     }
 
+    /// Whether the pod gives back what it has of the node by itself.
+    pub(super) fn is_ending(&self, pod: &Pod) -> bool {
+        let uid = pod.uid();
+        self.has_ended(&uid)
+            || pod.is_being_deleted()
+            || self.workers.is_pod_termination_requested(&uid)
+    }
+
     /// Desired pods that use up the node: all that have a worker and of which something may run.
     fn admitted_but(&self, uid: &PodUid) -> Others {
         let mut others = Others::default();
         for pod in self.manager.reader().pods() {
             let other = pod.uid();
-            let ended = self.has_ended(&other);
-            let in_use = || !ended || self.workers.could_have_running_containers(&other);
+            let in_use =
+                || !self.has_ended(&other) || self.workers.could_have_running_containers(&other);
             if other == *uid || !self.workers.knows(&other) || !in_use() {
                 continue;
             }
-            let is_ending = ended
-                || pod.is_being_deleted()
-                || self.workers.is_pod_termination_requested(&other);
-            if is_ending {
+            if self.is_ending(&pod) {
                 others.ending.push(pod);
             } else {
                 others.staying.push(pod);

@@ -34,7 +34,7 @@ use crate::{
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
-    resources::{cm::ContainerManager, managers::ResourceManagers},
+    resources::{cm::ContainerManager, devices::DeviceManager, managers::ResourceManagers},
     runtime::handlers::Hooks,
     state::events::EventRecorder,
     state::pod_cache::{Complete, Owner, PodCache},
@@ -86,6 +86,8 @@ pub struct Deps {
     pub volumes: VolumeManager,
     /// Who has which ids.
     pub user_namespaces: UserNamespaces,
+    /// Devices of plugins.
+    pub devices: DeviceManager,
     /// The cgroups of pods.
     pub cgroups: ContainerManager,
     /// The managers of exclusive resources.
@@ -135,6 +137,7 @@ pub struct KubeGenericRuntimeManager {
     state_store: PodStateStore,
     results: ProbeResults,
     metrics: StartMetrics,
+    devices: DeviceManager,
     exits: ExitRecords,
     killer: PodKiller,
     builder: Arc<ConfigBuilder>,
@@ -176,6 +179,7 @@ impl KubeGenericRuntimeManager {
             deps.user_namespaces,
             deps.features,
             (deps.services, deps.runtime_classes),
+            deps.devices.clone(),
         ));
         let cgroups = PodCgroups::new(deps.cgroups, deps.runtime.clone(), deps.events.clone());
         let sandboxes = SandboxCreator {
@@ -211,6 +215,7 @@ impl KubeGenericRuntimeManager {
             state_store: deps.state_store,
             results: deps.results,
             metrics: deps.metrics,
+            devices: deps.devices,
             exits,
             killer,
             builder,
@@ -223,6 +228,11 @@ impl KubeGenericRuntimeManager {
             starting: EarlyRelease::new(sync::STARTING, sync::PERMIT_HOLD),
             replaced: Replaced::default(),
         }
+    }
+
+    /// Which containers have which devices.
+    pub fn devices(&self) -> &DeviceManager {
+        &self.devices
     }
 
     /// Whether a container has ended only to be started again: a running sync stopped it for that.

@@ -12,6 +12,7 @@ use crate::model::{Pod, PodExt, PodUid};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     hash::{BuildHasher as _, RandomState},
     sync::{Arc, OnceLock},
@@ -107,7 +108,7 @@ pub struct Event {
     /// Normal or Warning.
     pub kind: EventType,
     /// CamelCase reason.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// Text for people.
     pub message: String,
     /// How often it happened.
@@ -126,7 +127,7 @@ pub struct Occurrence {
     /// Normal or Warning.
     pub kind: EventType,
     /// CamelCase reason.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// Text for people.
     pub message: String,
     /// When.
@@ -171,11 +172,11 @@ impl RecentEvents {
         &mut self,
         object: &ObjectRef,
         kind: EventType,
-        reason: &'static str,
+        reason: Cow<'static, str>,
         message: String,
         now: Timestamp,
     ) {
-        let key = self.keys.hash_one((object, kind, reason, &message));
+        let key = self.keys.hash_one((object, kind, &reason, &message));
         let same = |e: &Event| {
             e.reason == reason && e.kind == kind && e.object == *object && e.message == message
         };
@@ -209,7 +210,7 @@ impl RecentEvents {
         let Some((place, event)) = self.events.pop_first() else {
             return;
         };
-        let key = (&event.object, event.kind, event.reason, &event.message);
+        let key = (&event.object, event.kind, &event.reason, &event.message);
         let key = self.keys.hash_one(key);
         if self.places.get(&key) == Some(&place) {
             self.places.remove(&key);
@@ -228,17 +229,17 @@ impl EventRecorder {
         &self,
         object: &ObjectRef,
         kind: EventType,
-        reason: &'static str,
+        reason: impl Into<Cow<'static, str>>,
         message: impl Into<String>,
     ) {
-        let message = message.into();
+        let (reason, message) = (reason.into(), message.into());
         tracing::info!(
             object = %display_name(object),
             "fieldPath" = %object.field_path,
             kind = object.kind,
             "apiVersion" = "v1",
             "type" = kind.as_str(),
-            reason,
+            reason = &*reason,
             event_message = %message,
             "Event occurred"
         );
@@ -247,7 +248,7 @@ impl EventRecorder {
             let occurrence = Occurrence {
                 object: object.clone(),
                 kind,
-                reason,
+                reason: reason.clone(),
                 message: message.clone(),
                 at: now,
             };
@@ -267,12 +268,22 @@ impl EventRecorder {
     }
 
     /// A Normal event about a pod or container.
-    pub fn normal(&self, object: &ObjectRef, reason: &'static str, message: impl Into<String>) {
+    pub fn normal(
+        &self,
+        object: &ObjectRef,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
         self.record(object, EventType::Normal, reason, message);
     }
 
     /// A Warning event about a pod or container.
-    pub fn warning(&self, object: &ObjectRef, reason: &'static str, message: impl Into<String>) {
+    pub fn warning(
+        &self,
+        object: &ObjectRef,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
         self.record(object, EventType::Warning, reason, message);
     }
 
@@ -306,7 +317,7 @@ mod tests {
         assert_eq!(
             events
                 .iter()
-                .map(|e| (e.reason, e.count))
+                .map(|e| (e.reason.as_ref(), e.count))
                 .collect::<Vec<_>>(),
             [("B", 1), ("A", 2)]
         );

@@ -9,11 +9,6 @@ use std::collections::BTreeMap;
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const HUGE_PAGES: &str = "hugepages-";
 
-/// Whether a resource is provided by a device plugin rather than by the node itself.
-pub(super) fn is_extended(name: &str) -> bool {
-    !STANDARD.contains(&name) && !is_huge_pages(name)
-}
-
 fn is_huge_pages(name: &str) -> bool {
     name.starts_with(HUGE_PAGES)
 }

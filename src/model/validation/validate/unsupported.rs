@@ -2,7 +2,6 @@
 //! silence: a pod that starts without its limits, its user namespace or its volume is worse than
 //! one that does not start. A row is removed when the kubelet supports it.
 
-use super::resources::is_extended;
 use super::volumes::volume_sources;
 use super::{Errors, Path, text};
 use crate::model::validation::FieldError;
@@ -55,6 +54,14 @@ fn fields(
             volume_fields(volume, &list.index(index), kinds, &mut errors);
         }
     }
+    let status = pod.status.as_ref();
+    let claimed = status.is_some_and(|status| status.extended_resource_claim_status.is_some());
+    let path = Path::root("status");
+    refuse(
+        claimed,
+        &path.child("extendedResourceClaimStatus"),
+        &mut errors,
+    );
     errors.into_vec()
 }
 
@@ -194,17 +201,8 @@ fn container_fields(container: &Container, path: &Path<'_>, errors: &mut Errors)
     let devices = some(container.volume_devices.as_ref());
     refuse(devices, &path.child("volumeDevices"), errors);
     if let Some(wanted) = &container.resources {
-        resource_fields(wanted, &path.child("resources"), errors);
-    }
-}
-
-fn resource_fields(wanted: &ResourceRequirements, path: &Path<'_>, errors: &mut Errors) {
-    refuse(some(wanted.claims.as_ref()), &path.child("claims"), errors);
-    for (field, map) in [("limits", &wanted.limits), ("requests", &wanted.requests)] {
-        let at = path.child(field);
-        for name in map.iter().flatten().map(|(name, _)| name) {
-            refuse(is_extended(name), &at.key(name), errors);
-        }
+        let claims = some(wanted.claims.as_ref());
+        refuse(claims, &path.child("resources").child("claims"), errors);
     }
 }
 

@@ -23,9 +23,14 @@ const UNKNOWN_AMOUNT: &str = "UnexpectedAdmissionError";
 ///
 /// # Errors
 /// The first rule that it breaks.
-pub(super) fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+pub(super) fn admit(
+    pod: &Pod,
+    node: &Node,
+    others: &[Arc<Pod>],
+    allocated: &BTreeMap<String, i64>,
+) -> Result<(), Rejection> {
     if !is_critical(pod) {
-        resources(pod, node, others)?;
+        resources(pod, node, others, allocated)?;
     }
     if !matches_node(pod, node) {
         return Err(failed(
@@ -63,7 +68,12 @@ fn failed(predicate: &'static str, why: &str) -> Rejection {
 
 // -- resources ---------------------------------------------------------------------------------------------------
 
-fn resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+fn resources(
+    pod: &Pod,
+    node: &Node,
+    others: &[Arc<Pod>],
+    allocated: &BTreeMap<String, i64>,
+) -> Result<(), Rejection> {
     let allocatable = node
         .status
         .as_ref()
@@ -98,7 +108,8 @@ fn resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejectio
         .iter()
         .filter(|(name, _)| !first.contains(&name.as_str()));
     for (resource, wanted) in named.chain(rest) {
-        let most = match capacity(resource) {
+        let devices = allocated.get(resource).copied();
+        let most = match capacity(resource).max(devices) {
             Some(most) => most,
             // A resource of the cluster and not of the node is nobody's here to count.
             None if resource.contains('/') => continue,
@@ -137,17 +148,7 @@ fn insufficient(resource: &str, requested: i64, used: i64, capacity: i64) -> Rej
     let message = format!(
         "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
     );
-    let reason = match resource {
-        CPU => "OutOfcpu",
-        "memory" => "OutOfmemory",
-        "ephemeral-storage" => "OutOfephemeral-storage",
-        "pods" => "OutOfpods",
-        "hugepages-2Mi" => "OutOfhugepages-2Mi",
-        "hugepages-1Gi" => "OutOfhugepages-1Gi",
-        // Upstream appends any name.
-        _ => "OutOfExtendedResource",
-    };
-    Rejection::new(reason, message)
+    Rejection::new(format!("OutOf{resource}"), message)
 }
 
 // -- node selector and affinity ----------------------------------------------------------------------------------

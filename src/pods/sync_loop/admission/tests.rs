@@ -6,7 +6,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
-fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'static str, String)> {
+fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (String, String)> {
     let node = NodeView {
         pressure: NodePressure::default(),
         shutting_down: false,
@@ -19,10 +19,12 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (&'st
         in_place: true,
         object: None,
         others: &Others::default(),
+        devices: None,
+        allocated: &BTreeMap::new(),
     };
     admit(pod, &node).map_err(|refusal| match refusal {
-        Refusal::Rejected(rejection) => (rejection.reason, rejection.message),
-        Refusal::NotYet { why, .. } => ("NotYet", why),
+        Refusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
+        Refusal::NotYet { why, .. } => ("NotYet".into(), why),
     })
 }
 
@@ -88,12 +90,14 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
             in_place,
             object,
             others: &others,
+            devices: None,
+            allocated: &BTreeMap::new(),
         };
         let shown = match admit(&pod, &view) {
             Ok(()) => "admitted".to_owned(),
-            Err(Refusal::Rejected(rejection)) => rejection.reason.to_owned(),
+            Err(Refusal::Rejected(rejection)) => rejection.reason.into_owned(),
             Err(Refusal::NotYet { rejection, .. }) => {
-                let then = rejection.map_or("admitted", |rejection| rejection.reason);
+                let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
         };
@@ -107,8 +111,8 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
     }
 }
 
-fn refused(reason: &'static str, message: &str) -> Result<(), (&'static str, String)> {
-    Err((reason, message.to_string()))
+fn refused(reason: &'static str, message: &str) -> Result<(), (String, String)> {
+    Err((reason.into(), message.to_string()))
 }
 
 #[test]
@@ -243,13 +247,19 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             in_place: false,
             object: None,
             others: &Others::default(),
+            devices: None,
+            allocated: &BTreeMap::new(),
         };
         let found = pressure::admit(&pod(spec, is_static), &node);
         let message = found
             .err()
             .map(|rejection| (rejection.reason, rejection.message));
-        let expected =
-            conditions.map(|list| ("Evicted", format!("The node had condition: [{list}]. ")));
+        let expected = conditions.map(|list| {
+            (
+                "Evicted".into(),
+                format!("The node had condition: [{list}]. "),
+            )
+        });
         assert_eq!(message, expected, "{spec} {is_static}");
         node.in_place = true;
         assert_eq!(
@@ -268,6 +278,7 @@ fn a_node_that_goes_down_takes_no_pod() {
     );
     for priority in [0, 2_000_001_000] {
         let (sysctls, others) = (Allowlist::new("6.1.0", &[]).unwrap(), Others::default());
+        let allocated = BTreeMap::new();
         let view = |shutting_down| NodeView {
             sysctls: &sysctls,
             app_armor: true,
@@ -277,6 +288,8 @@ fn a_node_that_goes_down_takes_no_pod() {
             in_place: false,
             object: None,
             others: &others,
+            devices: None,
+            allocated: &allocated,
         };
         let metadata = json!({"annotations": {"kubernetes.io/config.source": "file"}});
         let spec = json!({"containers": [{"name": "c"}], "priority": priority});

@@ -28,6 +28,7 @@ use crate::{
         v1::{ContainerConfig, PodSandboxConfig},
     },
     model::{Pod, PodExt as _, PodUid},
+    resources::devices::DeviceManager,
     state::pod_cache::Owner,
     volumes::{VolumeManager, VolumePaths, pod_dirs::TerminationLog},
 };
@@ -45,6 +46,7 @@ pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     features: FeaturesReader,
     services: Services,
     runtime_classes: RuntimeClasses,
+    devices: DeviceManager,
 }
 
 /// One container to configure.
@@ -80,6 +82,7 @@ impl ConfigBuilder {
         user_namespaces: UserNamespaces,
         features: FeaturesReader,
         (services, runtime_classes): (Services, RuntimeClasses),
+        devices: DeviceManager,
     ) -> Self {
         Self {
             settings,
@@ -89,6 +92,7 @@ impl ConfigBuilder {
             features,
             services,
             runtime_classes,
+            devices,
         }
     }
 
@@ -177,6 +181,9 @@ impl ConfigBuilder {
             request.pod_ips
         };
         let cancel = request.cancel;
+        let devices = self.devices.run_options(pod, container);
+        let devices = cancel.run_until_cancelled(devices).await;
+        let devices = devices.context("the sync was cancelled")??;
         let objects = wanted_objects(pod, container);
         let services = self.services.of(pod).await;
         let services = services.ok_or_else(|| ConfigError::from(EnvError::ServicesUnread))?;
@@ -218,6 +225,7 @@ impl ConfigBuilder {
             },
             user_namespace: self.user_namespace(pod).await?,
             features: *self.features.borrow(),
+            devices: &devices,
         };
         Ok(generate_container_config(
             pod,

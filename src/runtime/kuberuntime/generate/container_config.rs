@@ -9,9 +9,13 @@ use super::user_namespaces::ranges::IdRange;
 use super::{config_error::ConfigError, settings::SpecSettings};
 use crate::cri::{RuntimeFeatures, v1};
 use crate::model::Pod;
-use crate::resources;
+use crate::resources::{self, devices::RunOptions};
 use crate::runtime::kuberuntime::{labels, log_paths};
 use k8s_openapi::api::core::v1::Container;
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 /// What a container's configuration depends on besides the pod and the node.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +34,8 @@ pub struct ContainerInputs<'a> {
     pub user_namespace: Option<IdRange>,
     /// What the runtime can do.
     pub features: RuntimeFeatures,
+    /// What device plugins add.
+    pub devices: &'a RunOptions,
 }
 
 /// Everything CreateContainer needs (upstream's `generateContainerConfig`). An error is what users
@@ -50,13 +56,15 @@ pub fn generate_container_config(
     )?;
     let node = &settings.node;
     let resources = resources::container_resources(pod, container, node, &settings.cpu)?;
-    let environment = inputs.environment;
-    let mut mounts = mounts::container_mounts(
+    let devices = inputs.devices;
+    let environment = &with_devices(devices, inputs.environment);
+    let mut mounts = devices.mounts.clone();
+    mounts.extend(mounts::container_mounts(
         container,
         &inputs.sources,
-        environment,
+        inputs.environment,
         inputs.features.recursive_read_only_mounts,
-    )?;
+    )?);
     // Files keep their owners, as the pod's ids call them.
     let mappings = security_context::id_mappings(inputs.user_namespace);
     for mount in &mut mounts {
@@ -79,8 +87,10 @@ pub fn generate_container_config(
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: environment.iter().map(key_value).collect(),
         mounts,
+        devices: devices.devices.clone(),
+        cdi_devices: devices.cdi_devices.clone(),
         labels: labels::container_labels(pod, container),
-        annotations: labels::container_annotations(pod, container, inputs.restart_count),
+        annotations: annotations(pod, container, inputs),
         log_path: log_paths::container_log_path(&container.name, inputs.restart_count)?,
         stdin: container.stdin == Some(true),
         stdin_once: container.stdin_once == Some(true),
@@ -92,6 +102,28 @@ pub fn generate_container_config(
         }),
         ..Default::default()
     })
+}
+
+/// Those of device plugins first, so that those of the pod win.
+fn with_devices<'e>(devices: &RunOptions, environment: &'e Environment) -> Cow<'e, Environment> {
+    if devices.envs.is_empty() {
+        return Cow::Borrowed(environment);
+    }
+    let own: HashSet<&String> = environment.iter().map(|(name, _)| name).collect();
+    let added = devices.envs.iter().filter(|(name, _)| !own.contains(name));
+    let added = added.map(|(name, value)| (name.clone(), value.clone()));
+    Cow::Owned(added.chain(environment.iter().cloned()).collect())
+}
+
+/// Those of the kubelet replace those of device plugins.
+fn annotations(
+    pod: &Pod,
+    container: &Container,
+    inputs: &ContainerInputs<'_>,
+) -> HashMap<String, String> {
+    let own = labels::container_annotations(pod, container, inputs.restart_count);
+    let of_devices = inputs.devices.annotations.clone();
+    of_devices.into_iter().chain(own).collect()
 }
 
 fn key_value((name, value): &(String, String)) -> v1::KeyValue {

@@ -152,8 +152,19 @@ fn what_is_not_built_yet_is_refused_by_name() {
         );
     }
     let extended = container(&json!({"resources": {"limits": {"example.com/gpu": "1"}}}));
-    let refused = lines(&unsupported_fields(&pod(&extended)));
-    assert_eq!(refused.len(), 2, "limit and defaulted request: {refused:?}");
+    let mut extended = pod(&extended);
+    assert_eq!(
+        lines(&unsupported_fields(&extended)),
+        [""; 0],
+        "device plugins have it"
+    );
+    let claimed =
+        json!({"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": []}});
+    extended.status = Some(serde_json::from_value(claimed).unwrap());
+    assert_eq!(
+        lines(&unsupported_api_fields(&extended)),
+        [format!("status.extendedResourceClaimStatus: {not_yet}")]
+    );
     let plain = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "hostUsers": true,
         "os": {"name": "linux"}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}, {"name": "w"}]});
     assert_eq!(lines(&unsupported_fields(&pod(&plain))), [""; 0]);

@@ -32,7 +32,7 @@ fn of_size(cpu: &str, memory: &str) -> Value {
 }
 
 fn rejected(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Option<(String, String)> {
-    let rejection = admit(pod, node, others).err()?;
+    let rejection = admit(pod, node, others, &BTreeMap::new()).err()?;
     Some((rejection.reason.to_string(), rejection.message))
 }
 
@@ -106,7 +106,14 @@ fn only_so_many_pods_fit_and_resources_of_the_cluster_are_not_counted() {
     let reason = rejected(&extended("example.com/gpu"), &with, &[])
         .unwrap()
         .0;
-    assert_eq!(reason, "OutOfExtendedResource");
+    assert_eq!(reason, "OutOfexample.com/gpu");
+    let allocated = [("example.com/gpu".to_owned(), 1)].into();
+    let gpu = extended("example.com/gpu");
+    assert_eq!(
+        admit(&gpu, &with, &[], &allocated),
+        Ok(()),
+        "it has its device"
+    );
     let reason = rejected(&extended("hugepages-2Mi"), &node(json!({})), &[])
         .unwrap()
         .0;

@@ -7,6 +7,7 @@ mod user_namespaces;
 use crate::cri::RuntimeFeatures;
 use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
 use crate::model::{Pod, PodExt};
+use crate::resources::devices::RunOptions;
 use crate::runtime::kuberuntime::fixtures::{pod, settings};
 use crate::runtime::kuberuntime::generate::config_error::ConfigError;
 use crate::runtime::kuberuntime::generate::container_config::{
@@ -64,6 +65,15 @@ fn container_with_ids(
     user: ImageUser,
     user_namespace: Option<IdRange>,
 ) -> Result<v1::ContainerConfig, ConfigError> {
+    container_with_devices(pod, user, user_namespace, &RunOptions::default())
+}
+
+fn container_with_devices(
+    pod: &Pod,
+    user: ImageUser,
+    user_namespace: Option<IdRange>,
+    devices: &RunOptions,
+) -> Result<v1::ContainerConfig, ConfigError> {
     let dir = tempfile::tempdir().unwrap();
     let mut settings = settings(dir.path());
     Arc::make_mut(&mut settings.node).selinux = true;
@@ -92,6 +102,7 @@ fn container_with_ids(
         },
         user_namespace,
         features: RuntimeFeatures::default(),
+        devices,
     };
     generate_container_config(pod, container, &settings, &inputs)
 }

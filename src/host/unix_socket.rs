@@ -15,14 +15,15 @@ const BACKLOG: i32 = 64;
 
 /// The path of a bound socket, which is unlinked with this value.
 #[derive(Debug)]
-pub(super) struct LocalPath {
+pub struct LocalPath {
     path: PathBuf,
     /// Device and inode: another kubelet may have replaced it since.
     identity: (u64, u64),
 }
 
 impl LocalPath {
-    pub(super) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -38,7 +39,7 @@ impl Drop for LocalPath {
 
 /// Binds a socket of mode 0600. A socket with that path is replaced: it belongs to a kubelet that was killed or
 /// is ending. Any other file stays and is an error.
-pub(super) fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
+pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
         Ok(_) => {

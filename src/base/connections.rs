@@ -1,0 +1,71 @@
+//! The connections of a listener.
+
+use super::path_authority::PathAuthority;
+use futures::stream::{self, Stream};
+use std::{io, sync::Arc, time::Duration};
+use tokio::{net::UnixListener, time::sleep};
+
+/// Pause after a failed accept (mostly out of file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Accepts connections. An error is logged and does not end them.
+pub fn connections(
+    name: &'static str,
+    listener: UnixListener,
+) -> impl Stream<Item = io::Result<PathAuthority>> {
+    let listener = Arc::new(listener);
+    accepted(name, move || {
+        let listener = listener.clone();
+        async move {
+            let (stream, _) = listener.accept().await?;
+            Ok(PathAuthority::new(stream))
+        }
+    })
+}
+
+fn accepted<T, F: Future<Output = io::Result<T>>>(
+    name: &'static str,
+    accept: impl Fn() -> F,
+) -> impl Stream<Item = io::Result<T>> {
+    stream::unfold(accept, move |accept| async move {
+        loop {
+            match accept().await {
+                Ok(stream) => return Some((Ok(stream), accept)),
+                Err(error) => {
+                    tracing::warn!(name, err = %error, "Accepting a connection failed");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt as _;
+    use std::{cell::Cell, pin::pin};
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_error_there_is_a_pause_and_then_the_next_connection() {
+        let calls = Cell::new(0);
+        let accept = || {
+            calls.set(calls.get() + 1);
+            let failed = calls.get() % 4 != 0;
+            async move {
+                if failed {
+                    Err(io::Error::other("too many open files"))
+                } else {
+                    Ok(())
+                }
+            }
+        };
+        let began = Instant::now();
+        let mut all = pin!(accepted("test", accept));
+        assert!(matches!(all.next().await, Some(Ok(()))));
+        assert_eq!(began.elapsed(), ACCEPT_PAUSE * 3);
+        assert!(matches!(all.next().await, Some(Ok(()))));
+        assert_eq!((began.elapsed(), calls.get()), (ACCEPT_PAUSE * 6, 8));
+    }
+}

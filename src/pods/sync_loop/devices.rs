@@ -1,0 +1,77 @@
+//! Devices of plugins, as admission and the audit see them.
+
+use super::{
+    SyncLoop,
+    admission::{Refusal, Rejection},
+};
+use crate::{
+    model::{Pod, PodUid},
+    resources::devices::{AllocationError, DeviceManager, Unallocated},
+};
+use std::collections::HashSet;
+
+impl SyncLoop {
+    pub(super) fn devices(&self) -> &DeviceManager {
+        self.pod_sync.runtime.devices()
+    }
+
+    /// Has devices allocated for a pod, unless it runs: what it has then, it keeps.
+    pub(super) fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
+        if runs {
+            self.devices().found_running(pod);
+            return Ok(());
+        }
+        match self.devices().allocate(pod) {
+            Ok(()) => Ok(()),
+            Err(Unallocated::InProgress) => Err(Refusal::NotYet {
+                why: "device plugins are preparing its devices".into(),
+                rejection: Some(rejection("the device plugins did not respond in time")),
+                brief: true,
+            }),
+            Err(Unallocated::Failed(error)) => Err(self.refusal(&error)),
+        }
+    }
+
+    fn refusal(&self, error: &AllocationError) -> Refusal {
+        let text = error.to_string();
+        let waits = error.may_pass()
+            || error.short_of().is_some_and(|resource| {
+                let holders = self.devices().holders(resource);
+                holders.iter().any(|uid| self.gives_back(uid))
+            });
+        if waits {
+            Refusal::NotYet {
+                why: format!("waiting for devices: {text}"),
+                rejection: Some(rejection(&text)),
+                brief: false,
+            }
+        } else {
+            Refusal::Rejected(rejection(&text))
+        }
+    }
+
+    /// Whether a pod that has devices is ending, or gone.
+    fn gives_back(&self, uid: &PodUid) -> bool {
+        let wanted = self.manager.reader().get(uid);
+        wanted.is_none_or(|pod| self.is_ending(&pod))
+    }
+
+    /// All that runs on the node is known, and so are the pods that should.
+    pub(super) fn check_devices(&self, claimed: &HashSet<PodUid>) {
+        let runs = |uid: &PodUid| self.cache.latest(uid).is_active();
+        self.devices()
+            .retain(|uid| claimed.contains(uid) || runs(uid));
+        let pods = self.cache.pods();
+        let mut orphans = pods.iter().filter(|pod| !claimed.contains(&pod.uid));
+        if !orphans.any(|pod| pod.is_active()) {
+            self.devices().survey();
+        }
+    }
+}
+
+fn rejection(error: &str) -> Rejection {
+    Rejection::new(
+        "UnexpectedAdmissionError",
+        format!("Allocate failed due to {error}, which is unexpected"),
+    )
+}

@@ -1,0 +1,256 @@
+//! Plugins that have registered: their devices, until they are gone.
+//!
+//! A plugin whose stream ends is gone, and nothing is tried again: it registers anew, as upstream expects it to.
+
+use super::{
+    client::{PluginClient, text},
+    manager::{AbortOnDrop, Connection, DeviceManager},
+    proto,
+    request::is_extended_resource,
+    state::{Device, DeviceMap, PluginId},
+};
+use crate::base::panics::{Place, contain};
+use std::{
+    path::{Component, Path, PathBuf},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+/// The version of the plugins' interface.
+const VERSION: &str = "v1beta1";
+/// Health of a device that containers may have.
+const HEALTHY: &str = "Healthy";
+/// The least and the longest time between two lists of one plugin that are taken.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_INTERVAL: Duration = Duration::from_secs(2);
+/// A plugin's lists take at most one part in so many of a thread's time.
+const SHARE: u32 = 10;
+
+/// Checks what a plugin says of itself in its request; texts as upstream's.
+pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String> {
+    if version != VERSION {
+        return Err(format!(
+            "requested API version {version:?} is not supported by kubelet. Supported version is [\"{VERSION}\"]"
+        ));
+    }
+    check_name(resource)
+}
+
+/// The same of a plugin that was found by its socket.
+pub(super) fn check_found(versions: &[String], resource: &str) -> Result<(), String> {
+    if !versions.iter().any(|version| version == VERSION) {
+        return Err(format!(
+            "manager version, {VERSION}, is not among plugin supported versions [{}]",
+            versions.join(" ")
+        ));
+    }
+    check_name(resource).map_err(|error| format!("invalid name of device plugin socket: {error}"))
+}
+
+fn check_name(resource: &str) -> Result<(), String> {
+    if is_extended_resource(resource) {
+        Ok(())
+    } else {
+        Err(format!("the ResourceName {resource:?} is invalid"))
+    }
+}
+
+/// Where a plugin listens that registered with this endpoint: somewhere below the directory.
+pub(super) fn socket_of(directory: &Path, endpoint: &str) -> Result<PathBuf, String> {
+    let relative = endpoint.trim_start_matches('/');
+    let mut parts = Path::new(relative).components();
+    if relative.is_empty()
+        || parts.any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
+    {
+        return Err(format!(
+            "the endpoint {endpoint:?} is not in the directory of device plugins"
+        ));
+    }
+    Ok(directory.join(relative))
+}
+
+impl DeviceManager {
+    /// Connects to a plugin and follows its devices. A registration of the same resource before it does not count any
+    /// more.
+    pub(super) async fn connect(&self, resource: &str, socket: &Path) -> Result<PluginId, String> {
+        let id = self.state().begin();
+        let (client, options) = PluginClient::connect(socket).await?;
+        {
+            // The task must not be done before its connection is known.
+            let mut plugins = self.0.plugins.lock();
+            if !plugins.state.has_room_for(resource) {
+                return Err("too many resources have been registered".into());
+            }
+            if !plugins.state.connected(resource, id, options) {
+                return Err("another plugin has registered the resource since".into());
+            }
+            plugins
+                .clients
+                .retain(|_, known| known.resource != resource);
+            let watch = tokio::spawn(self.clone().watch(resource.to_owned(), id, client.clone()));
+            let connection = Connection {
+                resource: resource.into(),
+                client,
+                _watch: AbortOnDrop(watch.abort_handle()),
+            };
+            plugins.clients.insert(id, connection);
+        }
+        tracing::info!(resourceName = resource, "Device plugin connected");
+        self.publish([]).await;
+        Ok(id)
+    }
+
+    async fn watch(self, resource: String, id: PluginId, client: PluginClient) {
+        let reading = contain(Place::Connection, self.follow(&resource, id, client));
+        let ended = tokio::select! {
+            ended = reading => ended.unwrap_or_else(|error| error.to_string()),
+            () = self.0.stop.cancelled() => return,
+        };
+        tracing::error!(
+            resource,
+            err = ended,
+            "ListAndWatch ended unexpectedly for device plugin"
+        );
+        self.disconnect(&resource, id).await;
+    }
+
+    /// Takes every list; why there is none any more.
+    async fn follow(&self, resource: &str, id: PluginId, client: PluginClient) -> String {
+        let mut stream = match client.list_and_watch().await {
+            Ok(stream) => stream,
+            Err(status) => return text(&status),
+        };
+        loop {
+            let list = match stream.message().await {
+                Ok(Some(list)) => list,
+                Ok(None) => return "EOF".into(),
+                Err(status) => return text(&status),
+            };
+            let began = Instant::now();
+            let total = list.devices.len();
+            let devices = device_map(list);
+            let healthy = devices.values().filter(|device| device.healthy).count();
+            let mut took = began.elapsed();
+            let listed = {
+                let mut state = self.state();
+                let began = Instant::now();
+                let listed = state.listed(resource, id, devices);
+                took += began.elapsed();
+                listed
+            };
+            let pods = match listed {
+                Ok(pods) => pods,
+                Err(error) => return error.to_string(),
+            };
+            tracing::debug!(
+                resourceName = resource,
+                totalCount = total,
+                healthyCount = healthy,
+                "Processed device updates for resource"
+            );
+            self.publish(pods).await;
+            // A plugin that floods its stream waits.
+            sleep(pause_after(took)).await;
+        }
+    }
+
+    /// A plugin is gone.
+    pub(super) async fn disconnect(&self, resource: &str, id: PluginId) {
+        let (counted, connection) = {
+            let mut plugins = self.0.plugins.lock();
+            let counted = plugins.state.disconnected(resource, id, Instant::now());
+            (counted, plugins.clients.remove(&id))
+        };
+        if counted {
+            tracing::info!(resourceName = resource, "Endpoint became unhealthy");
+            self.0.keep_wanted.notify_one();
+            self.publish([]).await;
+        }
+        // Ends this task, if it is that of the plugin.
+        drop(connection);
+    }
+}
+
+/// How long the next list of a plugin waits after one that took this long.
+fn pause_after(took: Duration) -> Duration {
+    took.saturating_mul(SHARE).clamp(MIN_INTERVAL, MAX_INTERVAL)
+}
+
+fn device_map(list: proto::ListAndWatchResponse) -> DeviceMap {
+    let device = |device: proto::Device| {
+        let nodes = device.topology.unwrap_or_default().nodes;
+        let numa_nodes = nodes.into_iter().map(|node| node.id).collect();
+        let healthy = device.health == HEALTHY;
+        (
+            device.id,
+            Device {
+                healthy,
+                numa_nodes,
+            },
+        )
+    };
+    list.devices.into_iter().map(device).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_below_the_directory() {
+        let directory = Path::new("/d");
+        for (endpoint, expected) in [
+            ("a.sock", Some("/d/a.sock")),
+            ("/a.sock", Some("/d/a.sock")),
+            ("sub/a.sock", Some("/d/sub/a.sock")),
+            ("./a.sock", Some("/d/./a.sock")),
+            ("../a.sock", None),
+            ("sub/../../a.sock", None),
+            ("", None),
+            ("/", None),
+        ] {
+            let found = socket_of(directory, endpoint).ok();
+            assert_eq!(found.as_deref(), expected.map(Path::new), "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_floods_waits_in_proportion_but_never_long() {
+        for (took, pause) in [
+            (0, 100),
+            (5, 100),
+            (50, 500),
+            (1000, 2000),
+            (u64::MAX, 2000),
+        ] {
+            let found = pause_after(Duration::from_millis(took));
+            assert_eq!(found, Duration::from_millis(pause), "{took}");
+        }
+    }
+
+    #[test]
+    fn what_a_plugin_says_of_itself_is_checked_with_upstreams_texts() {
+        assert_eq!(check_request("v1beta1", "example.com/gpu"), Ok(()));
+        assert_eq!(
+            check_request("v1alpha1", "example.com/gpu").unwrap_err(),
+            r#"requested API version "v1alpha1" is not supported by kubelet. Supported version is ["v1beta1"]"#
+        );
+        assert_eq!(
+            check_request("v1beta1", "gpu").unwrap_err(),
+            r#"the ResourceName "gpu" is invalid"#
+        );
+        let versions = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            check_found(&versions(&["v1", "v1beta1"]), "example.com/gpu"),
+            Ok(())
+        );
+        assert_eq!(
+            check_found(&versions(&["v1", "v2"]), "example.com/gpu").unwrap_err(),
+            "manager version, v1beta1, is not among plugin supported versions [v1 v2]"
+        );
+        assert_eq!(
+            check_found(&versions(&["v1beta1"]), "gpu").unwrap_err(),
+            r#"invalid name of device plugin socket: the ResourceName "gpu" is invalid"#
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! The server that device plugins register with.
+
+use super::{
+    manager::DeviceManager,
+    plugins::{check_request, socket_of},
+    proto::{
+        Empty, RegisterRequest,
+        registration_server::{Registration, RegistrationServer},
+    },
+};
+use crate::{
+    base::connections,
+    host::unix_socket::{LocalPath, listen_at},
+};
+use anyhow::Context as _;
+use std::{fs, io, os::unix::fs::FileTypeExt as _, path::Path, sync::Arc};
+use tokio::{net::UnixListener, sync::Semaphore};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Server};
+
+/// Name of the socket, as upstream's.
+const SOCKET: &str = "kubelet.sock";
+/// Most registrations in progress at once.
+const MAX_CONCURRENT: usize = 16;
+
+impl DeviceManager {
+    /// Serves registrations until shutdown. Where the socket cannot be made, no plugin can register, and everything
+    /// else works.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let _stop = self.0.stop.clone().drop_guard();
+        let directory = self.0.directory.clone();
+        let bound = tokio::task::spawn_blocking(move || bind(&directory)).await?;
+        let socket = match bound {
+            Ok((listener, place)) => {
+                let listener = UnixListener::from_std(listener)?;
+                Some((connections("device plugin registry", listener), place))
+            }
+            Err(error) => {
+                tracing::error!(err = %format!("{error:#}"), "Failed to listen to socket while starting device plugin registry");
+                None
+            }
+        };
+        let serving = async {
+            let Some((incoming, _place)) = socket else {
+                return std::future::pending().await;
+            };
+            let service = Service {
+                manager: self.clone(),
+                places: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            };
+            let service = RegistrationServer::new(service);
+            Server::builder()
+                .serve_with_incoming(service, incoming)
+                .await
+        };
+        tokio::select! {
+            served = serving => served.context("device plugin registration server"),
+            () = self.keep() => Ok(()),
+            () = shutdown.cancelled() => Ok(()),
+        }
+    }
+}
+
+/// Makes the socket. Those of plugins are removed: that is how plugins learn that they have to register again.
+fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, LocalPath)> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o750).create(directory);
+    made.with_context(|| format!("cannot create {}", directory.display()))?;
+    remove_sockets(directory)
+        .with_context(|| format!("cannot clean up {}", directory.display()))?;
+    let path = directory.join(SOCKET);
+    listen_at(&path).with_context(|| format!("cannot listen at {}", path.display()))
+}
+
+fn remove_sockets(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        // Of a link, what it leads to.
+        let is_socket = match fs::metadata(&path) {
+            Ok(meta) => meta.file_type().is_socket(),
+            Err(error) => {
+                tracing::error!(path = %path.display(), err = %error, "Failed to stat file");
+                false
+            }
+        };
+        if is_socket
+            && let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+struct Service {
+    manager: DeviceManager,
+    places: Arc<Semaphore>,
+}
+
+impl Service {
+    async fn accept(&self, request: &RegisterRequest) -> Result<(), String> {
+        let resource = &request.resource_name;
+        self.manager.0.metrics.registered(resource);
+        check_request(&request.version, resource)?;
+        let socket = socket_of(&self.manager.0.directory, &request.endpoint)?;
+        let place = self.places.try_acquire();
+        let _place = place.map_err(|_| "too many registrations are in progress".to_owned())?;
+        if !self.manager.state().has_room_for(resource) {
+            return Err("too many resources have been registered".into());
+        }
+        self.manager.connect(resource, &socket).await?;
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Service {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
+        tracing::info!(
+            resourceName = request.resource_name,
+            "Got registration request from device plugin with resource"
+        );
+        match self.accept(&request).await {
+            Ok(()) => Ok(Response::new(Empty {})),
+            Err(error) => {
+                tracing::error!(
+                    resourceName = request.resource_name,
+                    err = error,
+                    "Bad registration request from device plugin with resource"
+                );
+                Err(Status::unknown(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What containers request of device plugins. Pure.
+
+use crate::{
+    model::{Pod, PodExt, PodUid, Quantity, is_sidecar, validation::is_qualified_name},
+    resources::requests,
+};
+use k8s_openapi::api::core::v1::Container;
+use std::collections::BTreeMap;
+
+/// Whether a resource is none of Kubernetes' own: such are advertised by device plugins or administrators
+/// (upstream's `IsExtendedResourceName`).
+pub fn is_extended_resource(name: &str) -> bool {
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    !native && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}"))
+}
+
+/// How the devices of a container may be used after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// It ends before other containers start, so they may have its devices.
+    Init,
+    /// It keeps its devices: a sidecar, or a container of the pod itself.
+    Lasting,
+}
+
+/// What one container requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerRequest {
+    /// The container's name.
+    pub name: String,
+    /// Who may have its devices after it.
+    pub kind: ContainerKind,
+    /// Amounts by extended resource, none of them zero.
+    pub amounts: BTreeMap<String, u64>,
+}
+
+/// What the containers of a pod request, in the order in which they get devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRequest {
+    /// The pod.
+    pub uid: PodUid,
+    /// Init containers first.
+    pub containers: Vec<ContainerRequest>,
+}
+
+impl PodRequest {
+    /// What a pod requests by its limits: extended resources are not overcommitted, so requests are the same.
+    pub fn of(pod: &Pod) -> Self {
+        let init = pod.init_containers().iter().map(|container| {
+            let lasting = is_sidecar(container);
+            let kind = if lasting {
+                ContainerKind::Lasting
+            } else {
+                ContainerKind::Init
+            };
+            (container, kind)
+        });
+        let regular = pod.containers().iter();
+        let regular = regular.map(|container| (container, ContainerKind::Lasting));
+        let containers = init
+            .chain(regular)
+            .map(|(container, kind)| ContainerRequest {
+                name: container.name.clone(),
+                kind,
+                amounts: amounts(pod, container),
+            });
+        Self {
+            uid: pod.uid(),
+            containers: containers.collect(),
+        }
+    }
+
+    /// Whether no container requests an extended resource.
+    pub fn is_empty(&self) -> bool {
+        self.containers.iter().all(|c| c.amounts.is_empty())
+    }
+}
+
+/// Amounts that cannot be read are none: such a pod is refused for another reason.
+fn amounts(pod: &Pod, container: &Container) -> BTreeMap<String, u64> {
+    let resources = requests::of_container::<Quantity>(container).unwrap_or_default();
+    let limits = resources.limits.iter();
+    let extended = limits
+        .filter(|(name, _)| is_extended_resource(name) && !is_claimed(pod, &container.name, name));
+    extended
+        .filter_map(|(name, quantity)| Some((name.clone(), u64::try_from(quantity.value()).ok()?)))
+        .filter(|(_, amount)| *amount > 0)
+        .collect()
+}
+
+/// Whether a claim of the pod provides the resource.
+fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
+    let status = pod.status.as_ref();
+    let claim = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+    let mut mappings = claim.into_iter().flat_map(|claim| &claim.request_mappings);
+    mappings.any(|mapping| mapping.container_name == container && mapping.resource_name == resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_of_extended_resources_are_upstreams() {
+        for (name, expected) in [
+            ("example.com/gpu", true),
+            ("a.b-c/D_e.f", true),
+            ("cpu", false),
+            ("kubernetes.io/gpu", false),
+            ("sub.kubernetes.io/gpu", false),
+            ("requests.example.com/gpu", false),
+            ("example.com/", false),
+            ("/gpu", false),
+            ("example.com/a/b", false),
+            ("Example.com/gpu", false),
+            ("example.com/../x", false),
+            ("", false),
+        ] {
+            assert_eq!(is_extended_resource(name), expected, "{name}");
+        }
+        assert!(!is_extended_resource(&format!(
+            "example.com/{}",
+            "x".repeat(64)
+        )));
+    }
+
+    #[test]
+    fn a_request_is_the_limits_of_extended_resources_init_containers_first() {
+        let limits = |amount: &str| json!({"limits": {"example.com/gpu": amount, "cpu": "1"}});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "uid": "u"},
+            "spec": {
+                "containers": [
+                    {"name": "main", "resources": limits("2")},
+                    {"name": "none", "resources": limits("0")},
+                    {"name": "claimed", "resources": limits("1")},
+                ],
+                "initContainers": [
+                    {"name": "first", "resources": limits("1")},
+                    {"name": "side", "restartPolicy": "Always", "resources": limits("3k")},
+                ],
+            },
+            "status": {"extendedResourceClaimStatus": {
+                "resourceClaimName": "c",
+                "requestMappings": [
+                    {"containerName": "claimed", "resourceName": "example.com/gpu", "requestName": "r"},
+                ],
+            }},
+        }))
+        .unwrap();
+        let request = PodRequest::of(&pod);
+        let shown: Vec<_> = request
+            .containers
+            .iter()
+            .map(|c| {
+                (
+                    c.name.as_str(),
+                    c.kind,
+                    c.amounts.get("example.com/gpu").copied(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("first", ContainerKind::Init, Some(1)),
+                ("side", ContainerKind::Lasting, Some(3000)),
+                ("main", ContainerKind::Lasting, Some(2)),
+                ("none", ContainerKind::Lasting, None),
+                ("claimed", ContainerKind::Lasting, None),
+            ]
+        );
+        assert!(!request.is_empty());
+        assert!(PodRequest::of(&Pod::default()).is_empty());
+    }
+}

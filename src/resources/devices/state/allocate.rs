@@ -1,0 +1,267 @@
+//! Which devices a container gets. Pure.
+
+use super::{DeviceState, Plugin, PluginId};
+use crate::{
+    model::PodUid,
+    resources::devices::{
+        allocation::{Allocation, NO_NUMA_NODE},
+        checkpoint::DevicesPerNuma,
+        error::AllocationError,
+        request::{ContainerKind, ContainerRequest, PodRequest},
+    },
+};
+use std::collections::BTreeSet;
+
+/// What comes next for a pod that requests devices.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Nothing: it has all of them.
+    Done,
+    /// The plugin says which devices it prefers.
+    Prefer(Preference),
+    /// The plugin prepares these devices, which nobody else gets meanwhile.
+    Allocate(Reservation),
+}
+
+/// Devices to choose from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preference {
+    /// The plugin.
+    pub plugin: PluginId,
+    /// All that may be chosen.
+    pub available: Vec<String>,
+    /// Those of them that the container gets in any case.
+    pub must_include: Vec<String>,
+    /// How many it gets.
+    pub size: u64,
+}
+
+/// Devices that were taken for a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The plugin.
+    pub plugin: PluginId,
+    /// The pod.
+    pub pod: PodUid,
+    /// The container.
+    pub container: String,
+    /// The resource.
+    pub resource: String,
+    /// The devices.
+    pub devices: Vec<String>,
+    /// See [`Allocation::ticket`].
+    pub ticket: u64,
+}
+
+impl DeviceState {
+    /// What comes next for a pod, or for one container of it: devices that it does not have yet are reserved.
+    /// `preferred` answers the [`Step::Prefer`] before.
+    ///
+    /// # Errors
+    /// A container cannot have its devices.
+    pub fn next(
+        &mut self,
+        request: &PodRequest,
+        only: Option<&str>,
+        preferred: Option<&[String]>,
+    ) -> Result<Step, AllocationError> {
+        for container in &request.containers {
+            if only.is_some_and(|only| only != container.name) {
+                continue;
+            }
+            for (resource, amount) in &container.amounts {
+                let step = self.next_of(request, container, resource, *amount, preferred)?;
+                if step != Step::Done {
+                    return Ok(step);
+                }
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    fn next_of(
+        &mut self,
+        request: &PodRequest,
+        container: &ContainerRequest,
+        resource: &str,
+        amount: u64,
+        preferred: Option<&[String]>,
+    ) -> Result<Step, AllocationError> {
+        let own = self.allocation(&request.uid, &container.name, resource);
+        let has = own.map(|own| own.ids().into_iter().cloned().collect::<BTreeSet<_>>());
+        let responded = own.is_some_and(|own| own.response.is_some());
+        if has.is_none() {
+            self.check_lost(resource)?;
+            if !self.is_device_resource(resource) {
+                return Ok(Step::Done);
+            }
+        }
+        if let Some(has) = &has
+            && u64::try_from(has.len()) != Ok(amount)
+        {
+            return Err(AllocationError::Changed {
+                pod: request.uid.to_string(),
+                container: container.name.clone(),
+                resource: resource.into(),
+                from: has.len(),
+                to: amount,
+            });
+        }
+        let plugin = self.usable_plugin(resource, has.as_ref())?;
+        if has.is_some() && responded {
+            return Ok(Step::Done);
+        }
+        let devices = match has {
+            // The response was lost; it is requested again for the same devices.
+            Some(has) => has.into_iter().collect(),
+            None => match self.choose(request, container, resource, amount, preferred)? {
+                Choice::Devices(devices) => devices,
+                Choice::Ask(preference) => return Ok(Step::Prefer(preference)),
+            },
+        };
+        Ok(Step::Allocate(
+            self.reserve(plugin, request, container, resource, devices),
+        ))
+    }
+
+    /// The plugin that serves a resource, all of `has` being healthy.
+    fn usable_plugin(
+        &self,
+        resource: &str,
+        has: Option<&BTreeSet<String>>,
+    ) -> Result<PluginId, AllocationError> {
+        let name = || resource.to_owned();
+        let Some(known) = self.resources.get(resource) else {
+            return Err(AllocationError::Unregistered(name()));
+        };
+        let healthy = known.healthy();
+        let (Plugin::Connected { id, .. }, false) = (&known.plugin, healthy.is_empty()) else {
+            return Err(AllocationError::NoHealthy {
+                resource: name(),
+                away: known.is_away(),
+            });
+        };
+        if has.into_iter().flatten().any(|id| !healthy.contains(id)) {
+            return Err(AllocationError::NoLongerHealthy(name()));
+        }
+        Ok(*id)
+    }
+
+    fn choose(
+        &self,
+        request: &PodRequest,
+        container: &ContainerRequest,
+        resource: &str,
+        amount: u64,
+        preferred: Option<&[String]>,
+    ) -> Result<Choice, AllocationError> {
+        let Some(known) = self.resources.get(resource) else {
+            return Err(AllocationError::Unregistered(resource.into()));
+        };
+        let (healthy, taken) = (known.healthy(), self.taken(resource));
+        let wanted = usize::try_from(amount).unwrap_or(usize::MAX);
+        let reusable = self.reusable(request, container, resource);
+        let reusable = reusable.into_iter().filter(|id| healthy.contains(id));
+        let mut chosen: Vec<String> = reusable.take(wanted).cloned().collect();
+        let available: Vec<&String> = healthy.difference(&taken).copied().collect();
+        let needed = wanted.saturating_sub(chosen.len());
+        if available.len() < needed {
+            return Err(AllocationError::Unavailable {
+                resource: resource.into(),
+                requested: needed,
+                available: available.len(),
+            });
+        }
+        if let Plugin::Connected { id, options, .. } = &known.plugin
+            && options.get_preferred_allocation_available
+            && needed > 0
+            && preferred.is_none()
+        {
+            return Ok(Choice::Ask(Preference {
+                plugin: *id,
+                available: available.into_iter().chain(&chosen).cloned().collect(),
+                must_include: chosen.clone(),
+                size: amount,
+            }));
+        }
+        let preferred: BTreeSet<&String> = preferred.unwrap_or_default().iter().collect();
+        let (first, rest): (Vec<_>, Vec<_>) =
+            available.into_iter().partition(|id| preferred.contains(id));
+        chosen.extend(first.into_iter().chain(rest).take(needed).cloned());
+        Ok(Choice::Devices(chosen))
+    }
+
+    /// Devices of the pod's init containers before this one that no container keeps.
+    fn reusable(
+        &self,
+        request: &PodRequest,
+        container: &ContainerRequest,
+        resource: &str,
+    ) -> BTreeSet<&String> {
+        let ids = |name: &str| {
+            let own = self.allocation(&request.uid, name, resource);
+            own.map(Allocation::ids).unwrap_or_default()
+        };
+        let before = request
+            .containers
+            .iter()
+            .take_while(|other| other.name != container.name);
+        let ended = before.filter(|other| other.kind == ContainerKind::Init);
+        let ended: BTreeSet<&String> = ended.flat_map(|other| ids(&other.name)).collect();
+        let kept = request
+            .containers
+            .iter()
+            .filter(|other| other.kind == ContainerKind::Lasting);
+        let kept: BTreeSet<&String> = kept.flat_map(|other| ids(&other.name)).collect();
+        ended.difference(&kept).copied().collect()
+    }
+
+    fn reserve(
+        &mut self,
+        plugin: PluginId,
+        request: &PodRequest,
+        container: &ContainerRequest,
+        resource: &str,
+        devices: Vec<String>,
+    ) -> Reservation {
+        self.last_id += 1;
+        let ticket = self.last_id;
+        let known = self.resources.get(resource);
+        let mut per_numa = DevicesPerNuma::new();
+        for id in &devices {
+            let device = known.and_then(|known| known.devices.get(id));
+            let nodes = device.map_or(&[][..], |device| device.numa_nodes.as_slice());
+            let nodes = if nodes.is_empty() {
+                &[NO_NUMA_NODE]
+            } else {
+                nodes
+            };
+            for node in nodes {
+                let list = per_numa.entry(*node).or_default();
+                list.get_or_insert_default().push(id.clone());
+            }
+        }
+        let allocation = Allocation {
+            devices: per_numa,
+            response: None,
+            undecodable: None,
+            ticket,
+        };
+        let pod = self.pods.entry(request.uid.clone()).or_default();
+        let all = pod.entry(container.name.clone()).or_default();
+        all.insert(resource.into(), allocation);
+        Reservation {
+            plugin,
+            pod: request.uid.clone(),
+            container: container.name.clone(),
+            resource: resource.into(),
+            devices,
+            ticket,
+        }
+    }
+}
+
+enum Choice {
+    Devices(Vec<String>),
+    Ask(Preference),
+}

@@ -1,0 +1,451 @@
+//! Which devices there are, and which containers have them. Pure.
+//!
+//! A device belongs to at most one pod, and there to at most one container that lasts; containers that follow an
+//! init container of the same pod may have its devices.
+
+mod allocate;
+mod lost;
+#[cfg(test)]
+mod tests;
+
+pub use allocate::{Preference, Reservation, Step};
+
+use super::{
+    allocation::{Allocation, PodAllocations},
+    checkpoint::Data,
+    entries,
+    proto::{ContainerAllocateResponse, DevicePluginOptions},
+};
+use crate::{
+    model::PodUid,
+    state::device_capacity::{Capacities, Capacity},
+};
+use lost::Lost;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// For so long the devices of a plugin that is gone count as capacity (upstream's `endpointStopGracePeriod`).
+const GRACE: Duration = Duration::from_secs(5 * 60);
+/// Most resources at once: a plugin may register under any name.
+pub(super) const MAX_RESOURCES: usize = 256;
+/// Most devices of all resources together.
+pub(super) const MAX_DEVICES: usize = 100_000;
+
+/// One registration of a plugin.
+pub type PluginId = u64;
+
+/// A device as its plugin reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Containers may have it.
+    pub healthy: bool,
+    /// The NUMA nodes that it is near to.
+    pub numa_nodes: Vec<i64>,
+}
+
+/// Why a plugin's list of devices is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// Another registration has replaced this one.
+    #[error("the plugin has registered again")]
+    Replaced,
+    /// A plugin must not use up the kubelet's memory.
+    #[error("all plugins together would have {total} devices, more than {MAX_DEVICES}")]
+    TooMany {
+        /// How many there would be.
+        total: usize,
+    },
+}
+
+/// Devices of one resource, by id.
+pub type DeviceMap = BTreeMap<String, Device>;
+
+/// Who serves a resource.
+#[derive(Clone, Debug)]
+enum Plugin {
+    Connected {
+        id: PluginId,
+        options: DevicePluginOptions,
+        /// It has sent its devices.
+        listed: bool,
+        /// It replaced one that had sent them; they count until it sends its own.
+        inherited: bool,
+    },
+    /// It is gone, or registered with an earlier kubelet only.
+    Stopped {
+        since: Instant,
+        options: DevicePluginOptions,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Resource {
+    devices: Arc<DeviceMap>,
+    plugin: Plugin,
+}
+
+impl Resource {
+    /// Those that containers may be given now.
+    fn healthy(&self) -> BTreeSet<&String> {
+        let devices = self.advertised().filter(|_| !self.is_away());
+        devices.map(|(id, _)| id).collect()
+    }
+
+    /// Those that the node has for containers.
+    fn advertised(&self) -> impl Iterator<Item = (&String, &Device)> {
+        let counts = match self.plugin {
+            Plugin::Connected {
+                listed, inherited, ..
+            } => listed || inherited,
+            Plugin::Stopped { .. } => false,
+        };
+        let devices = self.devices.iter();
+        devices.filter(move |(_, device)| counts && device.healthy)
+    }
+
+    fn is_away(&self) -> bool {
+        !matches!(self.plugin, Plugin::Connected { listed: true, .. })
+    }
+}
+
+/// The state of the device manager.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceState {
+    resources: BTreeMap<String, Resource>,
+    pods: HashMap<PodUid, PodAllocations>,
+    /// Resources whose plugin is gone for good. The node goes on to say that it has none of them.
+    gone: BTreeSet<String>,
+    lost: Option<Lost>,
+    last_id: u64,
+}
+
+impl DeviceState {
+    /// The state of a kubelet that starts: what containers have, and resources without devices until their plugins
+    /// register again.
+    pub fn restore(data: &Data, now: Instant) -> Self {
+        let entries = data.pod_device_entries.as_deref().unwrap_or_default();
+        let mut state = Self {
+            pods: entries::from_checkpoint(entries),
+            ..Self::default()
+        };
+        for name in data
+            .registered_devices
+            .iter()
+            .flatten()
+            .map(|(name, _)| name)
+        {
+            state.resources.insert(
+                name.clone(),
+                Resource {
+                    devices: Arc::default(),
+                    plugin: Plugin::Stopped {
+                        since: now,
+                        options: DevicePluginOptions::default(),
+                    },
+                },
+            );
+        }
+        let allocated = state
+            .pods
+            .values()
+            .flat_map(BTreeMap::values)
+            .flat_map(BTreeMap::keys);
+        let unserved = allocated.filter(|name| !state.resources.contains_key(*name));
+        state.gone = unserved.cloned().collect();
+        state
+    }
+
+    /// A checkpoint could not be read: containers may have devices that are not known.
+    pub fn mark_damaged(&mut self) {
+        self.lost = Some(Lost::default());
+    }
+
+    /// What the checkpoint says.
+    pub fn to_checkpoint(&self) -> Data {
+        let healthy = self.resources.iter().map(|(name, resource)| {
+            let ids = resource.advertised().map(|(id, _)| id.clone()).collect();
+            (name.clone(), Some(ids))
+        });
+        Data {
+            pod_device_entries: Some(entries::to_checkpoint(&self.pods)).filter(|e| !e.is_empty()),
+            registered_devices: Some(healthy.collect()),
+        }
+    }
+
+    // -- plugins -----------------------------------------------------------------------------------------------
+
+    /// Whether one more resource may register.
+    pub fn has_room_for(&self, resource: &str) -> bool {
+        self.resources.len() < MAX_RESOURCES || self.resources.contains_key(resource)
+    }
+
+    /// A plugin begins to register; the id of this registration.
+    pub fn begin(&mut self) -> PluginId {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// The plugin has registered and replaces one that began before it. False if one that began later is there.
+    pub fn connected(
+        &mut self,
+        resource: &str,
+        id: PluginId,
+        options: DevicePluginOptions,
+    ) -> bool {
+        let before = self.resources.get(resource).map(|known| &known.plugin);
+        let inherited = match before {
+            Some(Plugin::Connected { id: other, .. }) if *other > id => return false,
+            Some(Plugin::Connected {
+                listed, inherited, ..
+            }) => *listed || *inherited,
+            Some(Plugin::Stopped { .. }) | None => false,
+        };
+        let plugin = Plugin::Connected {
+            id,
+            options,
+            listed: false,
+            inherited,
+        };
+        self.gone.remove(resource);
+        match self.resources.get_mut(resource) {
+            Some(known) => known.plugin = plugin,
+            None => {
+                let devices = Arc::default();
+                self.resources
+                    .insert(resource.into(), Resource { devices, plugin });
+            }
+        }
+        true
+    }
+
+    /// A plugin has sent its devices. Returns the pods whose statuses change with that.
+    ///
+    /// # Errors
+    /// The list does not count.
+    pub fn listed(
+        &mut self,
+        resource: &str,
+        from: PluginId,
+        devices: DeviceMap,
+    ) -> Result<BTreeSet<PodUid>, ListError> {
+        let others = self.resources.iter().filter(|(name, _)| *name != resource);
+        let others = others.map(|(_, other)| other.devices.len());
+        let total = others.sum::<usize>() + devices.len();
+        let known = self.resources.get_mut(resource);
+        let known = known.ok_or(ListError::Replaced)?;
+        let Plugin::Connected { id, listed, .. } = &mut known.plugin else {
+            return Err(ListError::Replaced);
+        };
+        if *id != from {
+            return Err(ListError::Replaced);
+        }
+        if total > MAX_DEVICES {
+            return Err(ListError::TooMany { total });
+        }
+        *listed = true;
+        let before = std::mem::replace(&mut known.devices, Arc::new(devices));
+        let devices = &known.devices;
+        let is_changed = |id: &String| {
+            let health = |devices: &DeviceMap| devices.get(id).map(|device| device.healthy);
+            let now = health(devices);
+            now.is_some() && health(&before) != now
+        };
+        let changed = self.pods.iter().filter(|(_, containers)| {
+            let allocations = containers.values().filter_map(|all| all.get(resource));
+            allocations
+                .into_iter()
+                .any(|all| all.ids().into_iter().any(is_changed))
+        });
+        Ok(changed.map(|(uid, _)| uid.clone()).collect())
+    }
+
+    /// A plugin is gone; false if another registration has replaced this one.
+    pub fn disconnected(&mut self, resource: &str, from: PluginId, now: Instant) -> bool {
+        let Some(known) = self.resources.get_mut(resource) else {
+            return false;
+        };
+        match &known.plugin {
+            Plugin::Connected { id, options, .. } if *id == from => {
+                let options = *options;
+                known.plugin = Plugin::Stopped {
+                    since: now,
+                    options,
+                };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets resources whose plugins have been gone for longer than the grace; whether there was one.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        let over = self
+            .resources
+            .iter()
+            .filter(|(_, resource)| match resource.plugin {
+                Plugin::Stopped { since, .. } => now.saturating_duration_since(since) > GRACE,
+                Plugin::Connected { .. } => false,
+            });
+        let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
+        for name in &over {
+            self.resources.remove(name);
+            self.gone.insert(name.clone());
+        }
+        !over.is_empty()
+    }
+
+    /// When a resource is forgotten next.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        let stopped = self
+            .resources
+            .values()
+            .filter_map(|resource| match resource.plugin {
+                Plugin::Stopped { since, .. } => Some(since + GRACE + Duration::from_millis(1)),
+                Plugin::Connected { .. } => None,
+            });
+        stopped.min()
+    }
+
+    /// What the node has of each resource.
+    pub fn capacities(&self) -> Capacities {
+        let gone = self
+            .gone
+            .iter()
+            .map(|name| (name.clone(), Capacity::default()));
+        let known = self.resources.iter().map(|(name, resource)| {
+            let capacity = Capacity {
+                capacity: resource.devices.len(),
+                allocatable: resource.advertised().count(),
+            };
+            (name.clone(), capacity)
+        });
+        gone.chain(known).collect()
+    }
+
+    /// Healthy devices by resource.
+    pub fn allocatable(&self) -> BTreeMap<String, DeviceMap> {
+        let healthy = self.resources.iter().map(|(name, resource)| {
+            let devices = resource.advertised();
+            let devices = devices.map(|(id, device)| (id.clone(), device.clone()));
+            (name.clone(), devices.collect())
+        });
+        healthy.collect()
+    }
+
+    /// Whether a device is healthy, by its plugin's last report. One that was never reported is.
+    pub fn is_healthy(&self, resource: &str, device: &str) -> bool {
+        let known = self.resources.get(resource);
+        known
+            .and_then(|known| known.devices.get(device))
+            .is_none_or(|device| device.healthy)
+    }
+
+    // -- allocations -------------------------------------------------------------------------------------------
+
+    /// Whether devices of a resource are allocated here: a plugin serves it, or has.
+    pub fn is_device_resource(&self, resource: &str) -> bool {
+        let mut all = self.pods.values().flat_map(BTreeMap::values);
+        self.resources.contains_key(resource) || all.any(|all| all.contains_key(resource))
+    }
+
+    /// What a pod has.
+    pub fn of_pod(&self, uid: &PodUid) -> Option<&PodAllocations> {
+        self.pods.get(uid)
+    }
+
+    /// How many devices of each resource pods have.
+    pub fn allocated(&self) -> BTreeMap<String, i64> {
+        let all = self.pods.values().flat_map(BTreeMap::values);
+        let names: BTreeSet<_> = all.flat_map(BTreeMap::keys).collect();
+        let count = |name: &String| i64::try_from(self.taken(name).len()).unwrap_or(i64::MAX);
+        names
+            .into_iter()
+            .map(|name| (name.clone(), count(name)))
+            .collect()
+    }
+
+    /// Pods that have devices of a resource.
+    pub fn holders(&self, resource: &str) -> Vec<PodUid> {
+        let holders = self.pods.iter();
+        let holders = holders.filter(|(_, all)| all.values().any(|all| all.contains_key(resource)));
+        holders.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    fn taken(&self, resource: &str) -> BTreeSet<&String> {
+        let all = self.pods.values().flat_map(BTreeMap::values);
+        all.filter_map(|all| all.get(resource))
+            .flat_map(Allocation::ids)
+            .collect()
+    }
+
+    /// The plugin has prepared the devices; false if the pod does not have them any more.
+    pub fn allocate(&mut self, of: &Reservation, response: ContainerAllocateResponse) -> bool {
+        let containers = self.pods.get_mut(&of.pod);
+        let all = containers.and_then(|containers| containers.get_mut(&of.container));
+        match all.and_then(|all| all.get_mut(&of.resource)) {
+            Some(own) if own.ticket == of.ticket => {
+                own.response = Some(Arc::new(response));
+                own.undecodable = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The plugin has not: the devices are free again.
+    pub fn refuse(&mut self, of: &Reservation) {
+        let is_it = self
+            .allocation(&of.pod, &of.container, &of.resource)
+            .is_some_and(|own| own.ticket == of.ticket);
+        let Some(containers) = self.pods.get_mut(&of.pod).filter(|_| is_it) else {
+            return;
+        };
+        if let Some(all) = containers.get_mut(&of.container) {
+            all.remove(&of.resource);
+        }
+        self.abandon(&of.pod);
+    }
+
+    /// A pod's allocation has failed: what its plugins have not prepared is free again.
+    pub fn abandon(&mut self, uid: &PodUid) {
+        let Some(containers) = self.pods.get_mut(uid) else {
+            return;
+        };
+        for all in containers.values_mut() {
+            all.retain(|_, own| own.response.is_some() || own.ticket == 0);
+        }
+        containers.retain(|_, all| !all.is_empty());
+        if containers.is_empty() {
+            self.pods.remove(uid);
+        }
+    }
+
+    /// Nothing of a pod runs any more; whether it had devices.
+    pub fn release(&mut self, uid: &PodUid) -> bool {
+        let had = self.pods.remove(uid).is_some();
+        let lost = self.lost.as_mut().is_some_and(|lost| lost.release(uid));
+        had || lost
+    }
+
+    /// Pods that have devices.
+    pub fn pods(&self) -> Vec<PodUid> {
+        self.pods.keys().cloned().collect()
+    }
+
+    /// What a container has of one resource.
+    pub fn allocation(&self, uid: &PodUid, container: &str, resource: &str) -> Option<&Allocation> {
+        self.pods.get(uid)?.get(container)?.get(resource)
+    }
+
+    /// The plugin of a resource and its options: `None` if it serves none, an id of `None` if it is gone.
+    pub fn plugin(&self, resource: &str) -> Option<(Option<PluginId>, DevicePluginOptions)> {
+        Some(match &self.resources.get(resource)?.plugin {
+            Plugin::Connected { id, options, .. } => (Some(*id), *options),
+            Plugin::Stopped { options, .. } => (None, *options),
+        })
+    }
+}

@@ -1,0 +1,276 @@
+//! Which containers have which devices, for agents on the node.
+//!
+//! * Owns: the socket `pod-resources/kubelet.sock`.
+//! * Woken by: requests, a hundred a second at most.
+//! * Must never list a pod that has ended: others may have its devices.
+//! * Answers to upstream's `pkg/kubelet/apis/podresources`. CPUs and memory are nobody's own without their managers.
+
+use crate::{
+    base::{Rate, connections, metrics::Metrics},
+    host::unix_socket::{LocalPath, listen_at},
+    model::{Pod, PodExt as _, is_sidecar},
+    resources::devices::{DeviceManager, allocation::NO_NUMA_NODE},
+};
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Container;
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+};
+use std::{
+    fs,
+    os::unix::{fs::DirBuilderExt as _, net::UnixListener as StdListener},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{net::UnixListener, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Server};
+use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+
+/// The generated messages, clients and servers.
+#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
+pub mod v1 {
+    tonic::include_proto!("v1");
+}
+
+/// Requests a second, and at once (upstream's values).
+const QPS: f64 = 100.0;
+const BURST: u32 = 10;
+
+/// Pods that have not ended.
+pub type ActivePods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
+/// A pod by namespace and name.
+pub type PodByName = Arc<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Version {
+    server_api_version: &'static str,
+}
+
+/// What is counted, by the version of the interface.
+type Count = Family<Version, Counter>;
+
+struct RequestMetrics {
+    total: Count,
+    list: Count,
+    allocatable: Count,
+    get: Count,
+    get_errors: Count,
+}
+
+impl RequestMetrics {
+    fn new(metrics: &Metrics) -> Self {
+        let count = |name, help| metrics.register(name, help, Count::default());
+        count(
+            "kubelet_pod_resources_endpoint_errors_list",
+            "Number of requests to the PodResource List endpoint which returned error. Broken down by server api version.",
+        );
+        count(
+            "kubelet_pod_resources_endpoint_errors_get_allocatable",
+            "Number of requests to the PodResource GetAllocatableResources endpoint which returned error. Broken down by server api version.",
+        );
+        Self {
+            total: count(
+                "kubelet_pod_resources_endpoint_requests_total",
+                "Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
+            ),
+            list: count(
+                "kubelet_pod_resources_endpoint_requests_list",
+                "Number of requests to the PodResource List endpoint. Broken down by server api version.",
+            ),
+            allocatable: count(
+                "kubelet_pod_resources_endpoint_requests_get_allocatable",
+                "Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.",
+            ),
+            get: count(
+                "kubelet_pod_resources_endpoint_requests_get",
+                "Number of requests to the PodResource Get endpoint. Broken down by server api version.",
+            ),
+            get_errors: count(
+                "kubelet_pod_resources_endpoint_errors_get",
+                "Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.",
+            ),
+        }
+    }
+}
+
+fn add(count: &Count) {
+    let version = Version {
+        server_api_version: "v1",
+    };
+    count.get_or_create_owned(&version).inc();
+}
+
+/// The service.
+pub struct PodResources {
+    active: ActivePods,
+    named: PodByName,
+    devices: DeviceManager,
+    metrics: RequestMetrics,
+    rate: Mutex<Rate>,
+}
+
+/// Serves until shutdown. Where the socket cannot be made, everything else works.
+pub async fn serve(
+    pods: PodResources,
+    socket: PathBuf,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let bound = tokio::task::spawn_blocking(move || bind(&socket)).await?;
+    let (listener, _place) = match bound {
+        Ok(bound) => bound,
+        Err(error) => {
+            tracing::error!(err = %format!("{error:#}"), "Failed to create listener for podResources endpoint");
+            shutdown.cancelled().await;
+            return Ok(());
+        }
+    };
+    let incoming = connections("podresources", UnixListener::from_std(listener)?);
+    let service = PodResourcesListerServer::new(pods);
+    tokio::select! {
+        served = Server::builder().serve_with_incoming(service, incoming) => {
+            served.context("the podresources API")
+        }
+        () = shutdown.cancelled() => Ok(()),
+    }
+}
+
+fn bind(socket: &Path) -> anyhow::Result<(StdListener, LocalPath)> {
+    if let Some(directory) = socket.parent() {
+        let mut builder = fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o750).create(directory);
+        made.with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    listen_at(socket).with_context(|| format!("cannot listen at {}", socket.display()))
+}
+
+impl PodResources {
+    /// The service of a node.
+    pub fn new(
+        active: ActivePods,
+        named: PodByName,
+        devices: DeviceManager,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            active,
+            named,
+            devices,
+            metrics: RequestMetrics::new(metrics),
+            rate: Mutex::new(Rate::new(QPS, BURST)),
+        }
+    }
+
+    fn admit(&self) -> Result<(), Status> {
+        let taken = self.rate.lock().take(Instant::now(), Duration::ZERO);
+        taken
+            .map(|_| ())
+            .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
+    }
+
+    /// Containers that keep what they have.
+    fn of_pod(&self, pod: &Pod) -> v1::PodResources {
+        let sidecars = pod.init_containers().iter().filter(|init| is_sidecar(init));
+        let containers = sidecars.chain(pod.containers());
+        v1::PodResources {
+            name: pod.name().into(),
+            namespace: pod.namespace().into(),
+            containers: containers
+                .map(|container| self.of_container(pod, container))
+                .collect(),
+        }
+    }
+
+    fn of_container(&self, pod: &Pod, container: &Container) -> v1::ContainerResources {
+        let all = self.devices.of_container(&pod.uid(), &container.name);
+        let devices = all.iter().flat_map(|(resource, own)| {
+            let lists = own.devices.iter();
+            lists.flat_map(move |(node, ids)| {
+                let ids = ids.iter().flatten();
+                ids.map(move |id| container_devices(resource, id, Some(*node)))
+            })
+        });
+        v1::ContainerResources {
+            name: container.name.clone(),
+            devices: devices.collect(),
+            ..v1::ContainerResources::default()
+        }
+    }
+}
+
+/// One device at one NUMA node, as upstream lists them.
+fn container_devices(resource: &str, device: &str, node: Option<i64>) -> v1::ContainerDevices {
+    let node = node.filter(|node| *node != NO_NUMA_NODE);
+    v1::ContainerDevices {
+        resource_name: resource.into(),
+        device_ids: vec![device.into()],
+        topology: node.map(|id| v1::TopologyInfo {
+            nodes: vec![v1::NumaNode { id }],
+        }),
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for PodResources {
+    async fn list(
+        &self,
+        _: Request<v1::ListPodResourcesRequest>,
+    ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
+        self.admit()?;
+        add(&self.metrics.total);
+        add(&self.metrics.list);
+        let pods = (self.active)();
+        let pod_resources = pods.iter().map(|pod| self.of_pod(pod)).collect();
+        Ok(Response::new(v1::ListPodResourcesResponse {
+            pod_resources,
+        }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<v1::AllocatableResourcesRequest>,
+    ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
+        self.admit()?;
+        add(&self.metrics.total);
+        add(&self.metrics.allocatable);
+        let all = self.devices.allocatable();
+        let mut devices = Vec::new();
+        for (resource, list) in &all {
+            for (id, device) in list {
+                let nodes = device.numa_nodes.iter();
+                let near = nodes.map(|node| container_devices(resource, id, Some(*node)));
+                devices.extend(near);
+                if device.numa_nodes.is_empty() {
+                    devices.push(container_devices(resource, id, None));
+                }
+            }
+        }
+        Ok(Response::new(v1::AllocatableResourcesResponse {
+            devices,
+            ..v1::AllocatableResourcesResponse::default()
+        }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<v1::GetPodResourcesRequest>,
+    ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
+        self.admit()?;
+        add(&self.metrics.total);
+        add(&self.metrics.get);
+        let v1::GetPodResourcesRequest {
+            pod_name,
+            pod_namespace,
+        } = request.into_inner();
+        let Some(pod) = (self.named)(&pod_namespace, &pod_name) else {
+            add(&self.metrics.get_errors);
+            let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
+            return Err(Status::unknown(text));
+        };
+        let pod_resources = Some(self.of_pod(&pod));
+        Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))
+    }
+}

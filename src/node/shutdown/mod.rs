@@ -33,7 +33,7 @@ use jiff::Timestamp;
 use plan::Phase;
 use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
-use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -299,13 +299,8 @@ impl ShutdownManager {
 }
 
 /// Waits until something is true of all pods.
-fn all<'a>(
-    pods: &'a [Arc<Pod>],
-    fact: impl Fn(&Pod) -> bool + 'a,
-) -> impl Future<Output = ()> + 'a {
-    async move {
-        while !pods.iter().all(|pod| fact(pod)) {
-            sleep(STOP_CHECK).await;
-        }
+async fn all(pods: &[Arc<Pod>], fact: impl Fn(&Pod) -> bool) {
+    while !pods.iter().all(|pod| fact(pod)) {
+        sleep(STOP_CHECK).await;
     }
 }

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance install dist test test-long test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo conformance install dist test test-long test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -61,6 +61,17 @@ test-long:
 	@hack/build-kubernetes.sh --control-plane --kubeadm
 	CLUSTER_LONG=1 CLUSTER_ABSENCE_SECONDS=120 SCENARIO_SECONDS=1800 cargo test --test cluster -- a_token_is_renewed \
 		a_control_plane_that_stops
+
+# What needs systemd, logind or cgroup v2, in a virtual machine: a node that is shut down, and the cgroups of pods
+# beside those of the Go kubelet, with both drivers. Software emulation: a quarter of an hour.
+test-machine:
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	@hack/build-kubernetes.sh --kubelet
+	cargo build
+	hack/shutdown-test.sh
+	hack/cgroup-golden.py --vm --driver systemd
+	hack/cgroup-golden.py --vm
 
 # Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,
 # directory, process, cgroup or memory. Prints what it counts.

@@ -211,7 +211,8 @@ def in_machine(arguments):
     """Runs this script in a virtual machine, with the programs and images that it needs."""
     stage = pathlib.Path(tempfile.mkdtemp(prefix="cgroup-golden."))
     try:
-        for name in ["hack", "target/images", "target/tools/crictl"]:
+        images = (REPO / "target/images").glob("*.tar")
+        for name in ["hack", "target/tools/crictl", *(image.relative_to(REPO) for image in images)]:
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).symlink_to(REPO / name)
         for name, program in [("kubelet", arguments.kubelet), ("go-kubelet", arguments.go_kubelet)]:

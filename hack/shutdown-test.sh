@@ -10,9 +10,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 kubelet=$(realpath "${1:-$target_dir/debug/kubelet}")
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-mkdir -p "$stage/target/tools" "$stage/manifests" "$stage/result"
+mkdir -p "$stage/target/tools" "$stage/target/images" "$stage/manifests" "$stage/result"
 ln -s "$repo_root/hack" "$stage/hack"
-ln -s "$images_dir" "$stage/target/images"
+ln -s "$images_dir"/*.tar "$stage/target/images/"
 ln -s "$(find_crictl)" "$stage/target/tools/crictl"
 ln -s "$kubelet" "$stage/kubelet"
 

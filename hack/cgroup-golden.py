@@ -40,20 +40,20 @@ CONTAINER = """
     command: [{command}]
     resources: {resources}
 """
+# All of them together fit on two CPUs.
 PODS = {
     "guaranteed": ['{requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 100m, memory: 32Mi}}'],
-    "guaranteed-two": ['{limits: {cpu: 900m, memory: 32Mi}}', '{limits: {cpu: 5m, memory: 16Mi}}'],
+    "guaranteed-two": ['{limits: {cpu: 500m, memory: 32Mi}}', '{limits: {cpu: 5m, memory: 16Mi}}'],
     "burstable": ['{requests: {cpu: 50m}, limits: {cpu: 200m, memory: 64Mi}}'],
     "burstable-open": ['{requests: {cpu: 250m, memory: 16Mi}, limits: {memory: 64Mi}}', '{}'],
     "burstable-memory": ['{limits: {memory: 48Mi}}', '{requests: {cpu: 1m}, limits: {cpu: 100m, memory: 16Mi}}'],
     "best-effort": ['{}'],
-    "whole-cpus": ['{limits: {cpu: "1", memory: 16Mi}}'],
     "no-request": ['{requests: {cpu: "0"}}'],
     "burstable-least": ['{requests: {cpu: 1m, memory: 1Mi}}'],
 }
 # Before the others: one that ends, and one that goes on.
 INIT = {
-    "with-init": ('{limits: {cpu: 400m, memory: 96Mi}}', False, ['{requests: {cpu: 20m}, limits: {memory: 32Mi}}']),
+    "with-init": ('{limits: {cpu: 200m, memory: 96Mi}}', False, ['{requests: {cpu: 20m}, limits: {memory: 32Mi}}']),
     "with-sidecar": ('{requests: {cpu: 30m}, limits: {cpu: 60m, memory: 24Mi}}', True, ['{limits: {cpu: 50m, memory: 8Mi}}']),
 }
 CONFIG = """

@@ -111,10 +111,7 @@ fn checksum(data: &Data) -> u64 {
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = dump(data, &mut text);
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    hash.into()
+    crate::resources::checksum::of(&text)
 }
 
 fn dump(data: &Data, out: &mut String) -> fmt::Result {

@@ -152,10 +152,11 @@ pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
     parse_meminfo(meminfo, "MemTotal")
 }
 
-/// A field of `/proc/meminfo`, bytes.
+/// A field of `/proc/meminfo`, or of the file of a NUMA node, whose lines name the node first; bytes.
 fn parse_meminfo(meminfo: &str, field: &str) -> Option<u64> {
     let mut pairs = meminfo.lines().filter_map(|line| line.split_once(':'));
-    let (_, amount) = pairs.find(|(name, _)| *name == field)?;
+    let is_wanted = |name: &str| name.split_whitespace().next_back() == Some(field);
+    let (_, amount) = pairs.find(|(name, _)| is_wanted(name))?;
     let kib: u64 = amount.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

@@ -2,7 +2,7 @@
 //!
 //! Core IDs of the kernel repeat in every socket; here a core is named by its lowest CPU.
 
-use super::parse_cpu_list;
+use super::machine::{parse_cpu_list, parse_hugepage_name, parse_mem_total};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -162,21 +162,13 @@ fn memory(path: &Path) -> io::Result<u64> {
     let Some(text) = read_text(path)? else {
         return Ok(0);
     };
-    let total = |text: &str| {
-        let line = text.lines().find(|line| line.contains("MemTotal:"))?;
-        let (_, amount) = line.split_once("MemTotal:")?;
-        let kib: u64 = amount.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        kib.checked_mul(1024)
-    };
-    parse(path, &text, total)
+    parse(path, &text, parse_mem_total)
 }
 
 fn huge_pages(dir: &Path) -> io::Result<Vec<(u64, u64)>> {
     let mut found = Vec::new();
     for name in names(dir)? {
-        let size = name.strip_prefix("hugepages-");
-        let size = size.and_then(|size| size.strip_suffix("kB")?.parse::<u64>().ok());
-        let Some(size) = size.and_then(|kib| kib.checked_mul(1024)) else {
+        let Some(size) = parse_hugepage_name(&name) else {
             continue;
         };
         let path = dir.join(&name).join("nr_hugepages");

@@ -28,7 +28,10 @@ pub use field_path::pod_field;
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
-pub use pod::{Pod, PodExt, RESTART_PERIODS, as_container, is_sidecar, parse_restart_period};
+pub use pod::{
+    Pod, PodExt, RESTART_PERIODS, SYSTEM_CRITICAL_PRIORITY, as_container, is_sidecar,
+    parse_restart_period,
+};
 pub use probe::{ProbeKind, ProbeResult};
 pub use quantity::{Quantity, QuantityError};
 pub use restart::{RestartAction, RestartPolicy, may_restart_all, restart_action, runs_again};

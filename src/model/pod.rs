@@ -20,7 +20,7 @@ pub fn parse_restart_period(text: &str) -> Option<Duration> {
 }
 
 /// From this priority on pods are the system's.
-const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// Whether an init container is a sidecar (`restartPolicy: Always`).
 pub fn is_sidecar(init_container: &Container) -> bool {

@@ -2,7 +2,7 @@
 
 use super::Resources;
 use super::requests::{self, Amounts, BadAmount, CPU, MEMORY};
-use crate::model::{Pod, PodExt, Quantity, is_sidecar};
+use crate::model::{Pod, PodExt, Quantity, SYSTEM_CRITICAL_PRIORITY, is_sidecar};
 use k8s_openapi::api::core::v1::Container;
 
 /// Quality of service class of a pod.
@@ -33,8 +33,6 @@ const GUARANTEED_OOM_SCORE_ADJ: i64 = -997;
 const BEST_EFFORT_OOM_SCORE_ADJ: i64 = 1000;
 /// Priority class whose static pods are killed last.
 const NODE_CRITICAL: &str = "system-node-critical";
-/// Pods of at least this priority are critical.
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// The class of a pod, from its spec (upstream's `ComputePodQOS`). Resources at pod level decide
 /// alone when there are any; init containers count like the others.
@@ -154,6 +152,6 @@ fn is_node_critical(pod: &Pod) -> bool {
     let Some(spec) = pod.spec() else {
         return false;
     };
-    let critical = pod.is_static() || spec.priority.is_some_and(|p| p >= CRITICAL_PRIORITY);
+    let critical = pod.is_static() || spec.priority.is_some_and(|p| p >= SYSTEM_CRITICAL_PRIORITY);
     critical && spec.priority_class_name.as_deref() == Some(NODE_CRITICAL)
 }

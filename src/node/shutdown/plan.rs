@@ -1,12 +1,10 @@
 //! Which pods stop when, and how long they have. Pure.
 
-use crate::model::{Pod, PodExt};
+use crate::model::{Pod, PodExt, SYSTEM_CRITICAL_PRIORITY};
 use std::{sync::Arc, time::Duration};
 
 /// The priority of pods without one.
 const DEFAULT_PRIORITY: i32 = 0;
-/// From this priority on pods are the system's.
-const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 /// The priority of pods that a manifest made.
 const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
 

@@ -5,7 +5,7 @@
 
 use super::Rejection;
 use crate::{
-    model::{Pod, PodExt, Quantity, node_selector},
+    model::{Pod, PodExt, Quantity, SYSTEM_CRITICAL_PRIORITY, node_selector},
     resources::requests,
 };
 use k8s_openapi::api::core::v1::{Container, Node, Taint, Toleration};
@@ -15,8 +15,6 @@ use std::{
 };
 
 const CPU: &str = "cpu";
-/// The least priority of `system-cluster-critical` and `system-node-critical`.
-const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 const UNKNOWN_AMOUNT: &str = "UnexpectedAdmissionError";
 
 /// Checks a pod against the node and the other pods that were admitted.

@@ -15,7 +15,7 @@ pub mod observe;
 use crate::{
     base::{chain, metrics::Metrics},
     model::{Pod, PodExt, PodUid, reasons::event},
-    node::active_pods::active_pods,
+    node::active_pods::{active_pods, until_finished},
     node::reclaim::Reclaim,
     node::stats::{Stats, api::PodStats},
     pods::pod_config::SourcesReadyReader,
@@ -43,8 +43,6 @@ const HARD_GRACE: i64 = 1;
 const MEASURE: Duration = Duration::from_secs(5);
 /// How much longer than its grace a pod may take to be gone.
 const STOP: Duration = Duration::from_secs(30);
-/// How often a pod that is being stopped is checked.
-const STOP_CHECK: Duration = Duration::from_millis(20);
 /// After so long a disk is freed although a source has not delivered.
 const SOURCES: Duration = Duration::from_secs(300);
 /// How often pods with limits on the disk are measured.
@@ -314,19 +312,14 @@ impl EvictionManager {
 
     /// Waits until the volumes of a pod are gone as well, for its grace and some time more: what is measured before
     /// shows nothing of its end.
-    async fn wait_until_gone(&self, pod: &Pod, grace: i64) {
-        let uid = pod.uid();
+    async fn wait_until_gone(&self, pod: &Arc<Pod>, grace: i64) {
         let seconds = u64::try_from(grace).unwrap_or(0);
-        let ended = async {
-            while !self.deps.workers.should_pod_be_finished(&uid) {
-                sleep(STOP_CHECK).await;
-            }
-        };
+        let ended = until_finished(&self.deps.workers, std::slice::from_ref(pod));
         if timeout(Duration::from_secs(seconds) + STOP, ended)
             .await
             .is_err()
         {
-            tracing::warn!(pod = %pod.full_name(), podUID = %uid, "Eviction manager: the pod takes long to stop");
+            tracing::warn!(pod = %pod.full_name(), podUID = %pod.uid(), "Eviction manager: the pod takes long to stop");
         }
     }
 }

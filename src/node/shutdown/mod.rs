@@ -16,7 +16,7 @@ use crate::{
     base::{chain, metrics::Metrics},
     host::{InhibitLock, Logind, write_inhibit_delay},
     model::{Pod, PodExt},
-    node::active_pods::active_pods,
+    node::active_pods::{active_pods, until_all, until_finished},
     pods::{
         pod_sync::syncer::TerminationReason,
         pod_workers::{PodWorkers, UpdateOptions},
@@ -41,8 +41,6 @@ const REASON: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// logind waits so much longer than pods have: their last statuses are sent in this time.
 const RESERVE: Duration = Duration::from_secs(3);
-/// How often a pod that is being stopped is checked.
-const STOP_CHECK: Duration = Duration::from_millis(20);
 /// The delays before logind is tried again.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(60);
@@ -240,7 +238,7 @@ impl ShutdownManager {
             self.stop_phase(phase, &pods).await;
         }
         if self.deps.reports {
-            let reported = all(&pods, |pod| self.is_reported(pod));
+            let reported = until_all(&pods, |pod| self.is_reported(pod));
             if timeout_at(Instant::now() + RESERVE, reported)
                 .await
                 .is_err()
@@ -276,9 +274,7 @@ impl ShutdownManager {
             let kill = UpdateOptions::kill(pod.clone(), reason).within(grace);
             self.deps.workers.update_pod(kill);
         }
-        let finished = all(pods, |pod| {
-            self.deps.workers.should_pod_be_finished(&pod.uid())
-        });
+        let finished = until_finished(&self.deps.workers, pods);
         let what = if timeout_at(end, finished).await.is_ok() {
             "Done waiting for all pods in group to terminate"
         } else {
@@ -295,12 +291,5 @@ impl ShutdownManager {
     fn is_reported(&self, pod: &Pod) -> bool {
         let known = self.deps.pods.get(&pod.uid());
         pod.is_static() || known.is_none_or(|pod| pod.is_terminal())
-    }
-}
-
-/// Waits until something is true of all pods.
-async fn all(pods: &[Arc<Pod>], fact: impl Fn(&Pod) -> bool) {
-    while !pods.iter().all(|pod| fact(pod)) {
-        sleep(STOP_CHECK).await;
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::node::active_pods::STOP_CHECK;
 use crate::{
     base::metrics::Metrics,
     host::systemd_fake::FakeSystemd,

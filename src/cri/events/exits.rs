@@ -1,33 +1,37 @@
-//! Exits that containerd reports before its CRI plugin knows them: on real nodes it takes that 10 to 40 ms
-//! more. A hint sent at once would make its reader see a running container, so each is held back
-//! until the CRI shows the exit too.
+//! Exits that containerd reports before its CRI plugin knows them. On an idle node that takes it 10 to
+//! 40 ms more, on one with a busy disk seconds: the plugin writes the container's status to disk first. A
+//! hint sent at once would make its reader see a running container, so each is held back until the CRI
+//! shows the exit too.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::time::sleep;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
 
 use crate::cri::error::CriError;
 use crate::cri::runtime::RuntimeClient;
 use crate::cri::v1::ContainerState;
 
-/// How many containers are watched at once; the others queue.
+/// How many calls are under way at once.
 const MAX_CONCURRENT: usize = 16;
 /// More than this are not awaited.
 const MAX: usize = 10_000;
 const FIRST_LOOK: Duration = Duration::from_millis(12);
-/// How often one container is looked at (about one second in all), before it is hinted at anyway.
-const LOOKS: u32 = 9;
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How long a container is looked at before it is hinted at anyway; then relists find its end.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// What is no container is a sandbox; its state follows within this time.
 const SANDBOX_SETTLES: Duration = Duration::from_millis(50);
 
 pub(super) struct Exits {
     runtime: RuntimeClient,
     known: HashSet<String>,
-    waiting: VecDeque<String>,
     watched: FuturesUnordered<BoxFuture<'static, String>>,
+    calls: Arc<Semaphore>,
 }
 
 impl Exits {
@@ -35,8 +39,8 @@ impl Exits {
         Exits {
             runtime,
             known: HashSet::new(),
-            waiting: VecDeque::new(),
             watched: FuturesUnordered::new(),
+            calls: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         }
     }
 
@@ -46,9 +50,9 @@ impl Exits {
             return Some(id);
         }
         if self.known.insert(id.clone()) {
-            self.waiting.push_back(id);
+            let look = look_until_ended(self.runtime.clone(), self.calls.clone(), id);
+            self.watched.push(Box::pin(look));
         }
-        self.fill();
         None
     }
 
@@ -57,37 +61,32 @@ impl Exits {
         match self.watched.next().await {
             Some(id) => {
                 self.known.remove(&id);
-                self.fill();
                 id
             }
             None => std::future::pending().await,
         }
     }
-
-    fn fill(&mut self) {
-        while self.watched.len() < MAX_CONCURRENT
-            && let Some(id) = self.waiting.pop_front()
-        {
-            self.watched
-                .push(Box::pin(look_until_ended(self.runtime.clone(), id)));
-        }
-    }
 }
 
-async fn look_until_ended(runtime: RuntimeClient, id: String) -> String {
+async fn look_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: String) -> String {
+    let begin = Instant::now();
     let mut wait = FIRST_LOOK;
-    for _ in 0..LOOKS {
+    while begin.elapsed() < GIVEN_UP_AFTER {
         sleep(wait).await;
-        match runtime.container_status(&id).await {
-            Ok(status) if status.state() == ContainerState::ContainerRunning => {}
+        let permit = calls.acquire().await;
+        let status = runtime.container_status(&id).await;
+        drop(permit);
+        match status.map(|status| status.state()) {
+            Ok(ContainerState::ContainerRunning | ContainerState::ContainerCreated) => {}
             Ok(_) => break,
             Err(CriError::NotFound { .. }) => {
                 sleep(SANDBOX_SETTLES).await;
                 break;
             }
-            Err(_) => break,
+            // Not now: it is asked again.
+            Err(_) => {}
         }
-        wait = wait * 3 / 2;
+        wait = (wait * 3 / 2).min(LONGEST_WAIT);
     }
     id
 }

@@ -160,7 +160,8 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     let looks = std::sync::atomic::AtomicUsize::new(0);
     runtime.script.on("ContainerStatus", move |_| {
         match looks.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
-            0..3 => status(ContainerState::ContainerRunning),
+            // A busy disk: for about two seconds.
+            0..11 => status(ContainerState::ContainerRunning),
             _ => status(ContainerState::ContainerExited),
         }
     });
@@ -168,7 +169,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     stream.send(task_delete("c1")).await.unwrap();
     stream.send(task_delete("c1")).await.unwrap();
     assert_eq!(hinted(&reader, "c1").await, None);
-    assert_eq!(runtime.script.calls("ContainerStatus"), 4);
+    assert_eq!(runtime.script.calls("ContainerStatus"), 12);
 
     // What is no container is a sandbox.
     runtime.script.on("ContainerStatus", |_| {

@@ -17,7 +17,15 @@ use crate::{
 };
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The cgroup of all pods.
@@ -55,7 +63,7 @@ pub struct NodeCgroups {
     pub slices: Option<Slices>,
     /// What all pods together may use.
     pub pods: NodeAmounts,
-    /// The CPUs of the node, as the kernel lists them.
+    /// The CPUs of all pods, as the kernel lists them; empty where the CPU manager gives them out.
     pub cpus: String,
     /// How each pod is limited.
     pub rules: PodRules,
@@ -90,6 +98,9 @@ struct Inner {
     managers: ResourceManagers,
     /// Two updates of the classes at once might end with the older values.
     updating: Mutex<()>,
+    /// The classes are those of an earlier kubelet, and not all pods are known yet: with the shares of a few,
+    /// the others would slow down.
+    keeps_limits: AtomicBool,
 }
 
 impl ContainerManager {
@@ -127,9 +138,11 @@ impl ContainerManager {
             .validate(&path)
             .context("invalid configuration: cgroupRoot")?;
         tracing::info!(cgroupRoot = %path, "Container manager verified user specified cgroup-root exists");
+        let all_pods = root.child(ALL_PODS);
         let inner = Inner {
+            keeps_limits: AtomicBool::new(manager.exists(&all_pods)),
             manager,
-            all_pods: root.child(ALL_PODS),
+            all_pods,
             node,
             active_pods,
             events,
@@ -143,35 +156,35 @@ impl ContainerManager {
         Ok(Self(Some(Arc::new(inner))))
     }
 
-    /// Keeps the limits of the node and of classes right until the shutdown.
+    /// Keeps the limits of the node and of classes right until the shutdown. Those of classes that an earlier
+    /// kubelet made follow the pods once all sources have `delivered`, or after a minute.
     ///
     /// # Errors
     /// None; the type is that of tasks.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+    pub async fn run(
+        self,
+        mut delivered: watch::Receiver<bool>,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<()> {
         let Some(inner) = self.0 else {
             shutdown.cancelled().await;
             return Ok(());
         };
-        let mut enforced = false;
-        loop {
-            let work = inner.clone();
-            let updated = with_own_files(move || {
-                work.update_classes().map_err(anyhow::Error::from)?;
-                let done = enforced || work.enforce_node();
-                anyhow::Ok(done)
-            });
-            match updated.await {
-                Ok(Ok(done)) => enforced = done,
-                Ok(Err(error)) => {
-                    tracing::warn!(err = %chain(error.as_ref()), "Failed to update QoS cgroup configuration");
-                }
-                Err(_) => {}
+        let work = async {
+            let mut enforced = inner.update(false).await;
+            if inner.keeps_limits.load(Ordering::Relaxed) {
+                let all = delivered.wait_for(|delivered| *delivered);
+                let _ = tokio::time::timeout(UPDATE_PERIOD, all).await.map(drop);
+                inner.keeps_limits.store(false, Ordering::Relaxed);
+                enforced = inner.update(enforced).await;
             }
-            tokio::select! {
-                () = tokio::time::sleep(UPDATE_PERIOD) => {}
-                () = shutdown.cancelled() => return Ok(()),
+            loop {
+                tokio::time::sleep(UPDATE_PERIOD).await;
+                enforced = inner.update(enforced).await;
             }
-        }
+        };
+        shutdown.run_until_cancelled(work).await;
+        Ok(())
     }
 
     /// The cgroup parent of a pod's sandboxes; empty when the runtime chooses.
@@ -195,6 +208,19 @@ impl ContainerManager {
         };
         let pod = pod.clone();
         with_own_files(move || inner.ensure_exists(&pod)).await?
+    }
+
+    /// Limits a pod that runs to what it may use now, or, while its containers change, to the higher of that and of
+    /// what it might use `before`.
+    ///
+    /// # Errors
+    /// The kernel refuses a limit.
+    pub async fn limit(&self, pod: &Arc<Pod>, before: Option<&Arc<Pod>>) -> anyhow::Result<()> {
+        let Some(inner) = self.0.clone() else {
+            return Ok(());
+        };
+        let (pod, before) = (pod.clone(), before.cloned());
+        with_own_files(move || inner.limit(&pod, before.as_deref())).await?
     }
 
     /// Ends what is left in a pod's cgroup, and removes it. Nothing of the pod may be wanted.
@@ -224,6 +250,22 @@ impl ContainerManager {
 }
 
 impl Inner {
+    /// Whether the limit of the node is in force.
+    async fn update(self: &Arc<Self>, enforced: bool) -> bool {
+        let work = self.clone();
+        let updated = with_own_files(move || {
+            let updated = work.update_classes();
+            (updated, enforced || work.enforce_node())
+        });
+        let Ok((updated, enforced)) = updated.await else {
+            return enforced;
+        };
+        if let Err(error) = updated {
+            tracing::warn!(err = %chain(&error), "Failed to update QoS cgroup configuration");
+        }
+        enforced
+    }
+
     fn class_name(&self, class: QosClass) -> CgroupName {
         match class {
             QosClass::Guaranteed => self.all_pods.clone(),
@@ -256,7 +298,7 @@ impl Inner {
     /// What the cgroup of all pods may use.
     fn node_settings(&self) -> Settings {
         Settings {
-            cpus: Some(self.node.cpus.clone()),
+            cpus: Some(self.node.cpus.clone()).filter(|cpus| !cpus.is_empty()),
             ..self.node.pods.settings(false)
         }
     }
@@ -284,10 +326,13 @@ impl Inner {
             (QosClass::BestEffort, settings.best_effort),
         ] {
             let name = self.class_name(class);
-            if !self.manager.exists(&name) {
+            let is_new = !self.manager.exists(&name);
+            if is_new {
                 self.manager.create(&name)?;
             }
-            self.manager.update(&name, &settings)?;
+            if is_new || !self.keeps_limits.load(Ordering::Relaxed) {
+                self.manager.update(&name, &settings)?;
+            }
         }
         Ok(())
     }
@@ -355,14 +400,29 @@ impl Inner {
                 .create(&name)
                 .with_context(|| format!("failed to create container for {path}"))?;
         }
-        let mut rules = self.node.rules.clone();
-        rules.cpu.cfs_quota &= !self.managers.is_without_quota(&pod.uid());
-        let settings = wanted::of_pod(pod, &rules)?;
-        let set = self.manager.update(&name, &settings);
+        let set = self.manager.update(&name, &self.pod_settings(pod)?);
         Ok(PodCgroup {
             parent: path.to_string(),
             refused: set.err().map(|error| error.to_string()),
         })
+    }
+
+    fn pod_settings(&self, pod: &Pod) -> anyhow::Result<Settings> {
+        let mut rules = self.node.rules.clone();
+        rules.cpu.cfs_quota &= !self.managers.is_without_quota(&pod.uid());
+        Ok(wanted::of_pod(pod, &rules)?)
+    }
+
+    fn limit(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<()> {
+        self.update_classes()
+            .context("failed to update the cgroups of classes")?;
+        let mut settings = self.pod_settings(pod)?;
+        if let Some(before) = before {
+            settings = wanted::at_least(settings, &self.pod_settings(before)?);
+        }
+        let name = self.pod_name(pod)?;
+        let limited = self.manager.update(&name, &settings);
+        limited.with_context(|| format!("failed to set cgroup config for {:?}", name.parts()))
     }
 
     fn destroy(&self, uid: &PodUid) -> std::io::Result<()> {

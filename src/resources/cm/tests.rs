@@ -13,7 +13,9 @@ use crate::{
 };
 use parking_lot::Mutex;
 use serde_json::json;
-use std::{fs, sync::Arc};
+use std::{fs, sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 fn pod(uid: &str, cpu: &str) -> Arc<Pod> {
     let requests = match cpu {
@@ -241,11 +243,12 @@ async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
         .join("memory/r/kubepods/memory.limit_in_bytes");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    let shutdown = tokio_util::sync::CancellationToken::new();
-    let running = tokio::spawn(manager.run(shutdown.clone()));
+    let shutdown = CancellationToken::new();
+    let (_delivered, delivered) = watch::channel(true);
+    let running = tokio::spawn(manager.run(delivered, shutdown.clone()));
     let says = async |text: &str| {
         while !tree.events().contains(text) {
-            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
     says("Failed to update Node Allocatable Limits").await;
@@ -255,6 +258,33 @@ async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
         tree.read("memory/r/kubepods/memory.limit_in_bytes"),
         "1073741824"
     );
+    shutdown.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
+    let tree = Tree::new();
+    let (one, other) = (pod("one", "100m"), pod("other", "400m"));
+    *tree.pods.lock() = vec![one.clone(), other.clone()];
+    tree.start().unwrap().ensure_exists(&one).await.unwrap();
+    let shares = || tree.read("cpu/r/kubepods/burstable/cpu.shares");
+    assert_eq!(shares(), "512");
+
+    *tree.pods.lock() = Vec::new();
+    let manager = tree.start().unwrap();
+    let (all_delivered, delivered) = watch::channel(false);
+    let shutdown = CancellationToken::new();
+    let running = tokio::spawn(manager.clone().run(delivered, shutdown.clone()));
+    *tree.pods.lock() = vec![one.clone()];
+    manager.ensure_exists(&one).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(shares(), "512");
+
+    all_delivered.send_replace(true);
+    while shares() != "102" {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     shutdown.cancel();
     running.await.unwrap().unwrap();
 }

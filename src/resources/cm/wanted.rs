@@ -75,6 +75,21 @@ pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<Settings, BadAmount> {
     Ok(settings)
 }
 
+/// The settings with the limits of CPU and memory that both allow. No limit is the highest, and is not set.
+pub fn at_least(settings: Settings, other: &Settings) -> Settings {
+    let is_limit = |value: &i64| *value > 0;
+    let higher = |one: Option<i64>, other: Option<i64>| {
+        let both = one.filter(is_limit).zip(other.filter(is_limit));
+        both.map(|(one, other)| one.max(other))
+    };
+    Settings {
+        cpu_shares: settings.cpu_shares.max(other.cpu_shares),
+        cpu_quota: higher(settings.cpu_quota, other.cpu_quota),
+        memory: higher(settings.memory, other.memory),
+        ..settings
+    }
+}
+
 /// Whether every container has a limit for a resource, or the pod has one of its own.
 fn is_limited(pod: &Pod, resource: &str) -> Result<bool, BadAmount> {
     let given = |limit: Option<Quantity>| limit.is_some_and(|limit| !limit.is_zero());

@@ -1,6 +1,6 @@
 //! Amounts, with numbers from upstream's formulas.
 
-use super::wanted::{NodeAmounts, PodRules, of_classes, of_pod};
+use super::wanted::{NodeAmounts, PodRules, at_least, of_classes, of_pod};
 use crate::{host::cgroup::Settings, model::Pod, resources::CpuEnforcement};
 use serde_json::{Value, json};
 
@@ -225,4 +225,34 @@ fn the_node_gets_what_is_not_reserved() {
         ..Settings::default()
     };
     assert_eq!(system.settings(true), share);
+}
+
+#[test]
+fn between_two_limits_the_higher_one_is_set_and_none_where_one_is_missing() {
+    let settings = |cpu_shares, cpu_quota, memory| Settings {
+        cpu_shares: Some(cpu_shares),
+        cpu_quota,
+        memory,
+        ..Settings::default()
+    };
+    for (one, other, wanted) in [
+        (
+            settings(2, Some(1000), Some(10)),
+            settings(3, Some(500), Some(20)),
+            settings(3, Some(1000), Some(20)),
+        ),
+        (
+            settings(5, Some(1000), Some(10)),
+            settings(3, Some(-1), None),
+            settings(5, None, None),
+        ),
+        (
+            settings(2, None, Some(10)),
+            settings(2, Some(500), Some(0)),
+            settings(2, None, None),
+        ),
+    ] {
+        assert_eq!(at_least(one.clone(), &other), wanted, "{one:?} {other:?}");
+        assert_eq!(at_least(other.clone(), &one), wanted, "{other:?} {one:?}");
+    }
 }

@@ -114,10 +114,7 @@ impl NodeLease {
 
     /// Renews until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = self.work() => {}
-        }
+        shutdown.run_until_cancelled(self.work()).await;
         Ok(())
     }
 

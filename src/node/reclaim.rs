@@ -57,10 +57,8 @@ impl Reclaim {
                 failed_before = failed.is_err();
             }
         };
-        tokio::select! {
-            () = shutdown.cancelled() => Ok(()),
-            () = work => Ok(()),
-        }
+        shutdown.run_until_cancelled(work).await;
+        Ok(())
     }
 
     /// An image that a pod wants of which nothing runs is known only from that pod. A source that does

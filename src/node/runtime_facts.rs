@@ -58,10 +58,7 @@ impl RuntimeFactsReader {
                 sleep(PERIOD).await;
             }
         };
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = work => {}
-        }
+        shutdown.run_until_cancelled(work).await;
         Ok(())
     }
 

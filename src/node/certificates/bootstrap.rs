@@ -50,10 +50,7 @@ impl Bootstrap {
     /// # Errors
     /// None; a failure is logged and tried again.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        tokio::select! {
-            () = self.bootstrap_forever() => {}
-            () = shutdown.cancelled() => {}
-        }
+        shutdown.run_until_cancelled(self.bootstrap_forever()).await;
         Ok(())
     }
 

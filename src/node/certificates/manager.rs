@@ -87,10 +87,7 @@ impl CertificateManager {
     /// # Errors
     /// None; a failure is logged, counted, and tried again.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        tokio::select! {
-            () = self.renew_forever() => {}
-            () = shutdown.cancelled() => {}
-        }
+        shutdown.run_until_cancelled(self.renew_forever()).await;
         Ok(())
     }
 

@@ -110,10 +110,7 @@ impl EventSink {
 
     /// Sends until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = self.work() => {}
-        }
+        shutdown.run_until_cancelled(self.work()).await;
         Ok(())
     }
 

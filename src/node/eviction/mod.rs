@@ -135,10 +135,8 @@ impl EvictionManager {
                 sleep(again).await;
             }
         };
-        tokio::select! {
-            () = shutdown.cancelled() => Ok(()),
-            () = work => Ok(()),
-        }
+        shutdown.run_until_cancelled(work).await;
+        Ok(())
     }
 
     /// Measures, and evicts one pod at the most; when to do it again.

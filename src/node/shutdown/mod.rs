@@ -103,10 +103,7 @@ impl ShutdownManager {
     /// # Errors
     /// None; the type is that of tasks.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = self.work() => {}
-        }
+        shutdown.run_until_cancelled(self.work()).await;
         Ok(())
     }
 

@@ -69,6 +69,11 @@ impl ApiError {
         self.status() == Some(StatusCode::NOT_FOUND) && self.has_reason("NotFound")
     }
 
+    /// A list of all objects is not there: the API server does not know their kind.
+    pub(super) fn is_not_served(&self) -> bool {
+        self.status() == Some(StatusCode::NOT_FOUND)
+    }
+
     /// The object was changed or replaced meanwhile.
     pub fn is_conflict(&self) -> bool {
         self.status() == Some(StatusCode::CONFLICT) && !self.is_already_exists()

@@ -22,6 +22,7 @@ pub mod service;
 mod subscriptions;
 pub mod token;
 mod transport;
+pub mod trust_bundle;
 mod watch;
 #[cfg(test)]
 pub(crate) mod tests;

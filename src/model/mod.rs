@@ -13,6 +13,7 @@ mod grace;
 mod hash;
 mod ids;
 pub mod keys;
+mod measurable_volume;
 pub mod node_selector;
 mod pod;
 mod probe;
@@ -28,6 +29,7 @@ pub use field_path::pod_field;
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
+pub use measurable_volume::MeasurableVolume;
 pub use pod::{
     Pod, PodExt, RESTART_PERIODS, SYSTEM_CRITICAL_PRIORITY, as_container, is_sidecar,
     parse_restart_period,

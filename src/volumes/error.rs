@@ -4,6 +4,7 @@ use super::{UnsafeName, content::payload::PathError};
 use crate::apiserver::claim::{ClaimError, ClaimKey};
 use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
 use crate::apiserver::token::TokenError;
+use crate::apiserver::trust_bundle::TrustBundleError;
 use crate::model::QuantityError;
 use crate::resources::{BadAmount, FieldRefError};
 use std::{
@@ -174,6 +175,12 @@ pub enum ContentError {
     /// A token was not looked up.
     #[error("the token was not looked up")]
     TokenNotLookedUp,
+    /// There are no trust anchors.
+    #[error(transparent)]
+    Bundle(#[from] TrustBundleError),
+    /// The bundles were not looked up.
+    #[error("the ClusterTrustBundles were not looked up")]
+    BundlesNotLookedUp,
     /// A source that this kubelet does not have.
     #[error("a {0} source of a projected volume is not supported by this kubelet")]
     UnknownSource(&'static str),

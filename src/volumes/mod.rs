@@ -33,11 +33,12 @@ pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::{
-    claim::Claims,
+    claim::{ClaimKey, Claims},
     configmap_secret::{Found, ObjectKey, Objects},
-    token::Tokens,
+    token::{TokenKey, Tokens},
+    trust_bundle::TrustBundles,
 };
-use crate::model::{Pod, PodExt, PodUid};
+use crate::model::{MeasurableVolume, Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use content::{Digest, Inputs};
 use detached::{DetachedWork, NotDone, Permit};
@@ -67,17 +68,6 @@ pub struct VolumePath {
     pub read_only: bool,
 }
 
-/// A volume whose size can be told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeasurableVolume {
-    /// Its name in the pod.
-    pub name: String,
-    /// Where it is on the node.
-    pub path: PathBuf,
-    /// It is a file system of its own, in memory.
-    pub in_memory: bool,
-}
-
 /// Where a pod's volumes are, by volume name.
 pub type VolumePaths = BTreeMap<String, VolumePath>;
 
@@ -101,6 +91,8 @@ struct VolumeManagerInner {
 pub struct Cluster {
     /// Tokens of service accounts.
     pub tokens: Tokens,
+    /// ClusterTrustBundles.
+    pub bundles: TrustBundles,
     /// Volumes of claims.
     pub claims: Claims,
     /// The Node object, whose labels say which volumes the node can have.
@@ -112,8 +104,70 @@ impl Default for Cluster {
     fn default() -> Self {
         Self {
             tokens: Tokens::default(),
+            bundles: TrustBundles::default(),
             claims: Claims::default(),
             node: watch::Sender::new(None).subscribe(),
+        }
+    }
+}
+
+/// What the volumes of one pod need of the cluster besides objects.
+struct ClusterKeys {
+    tokens: BTreeSet<TokenKey>,
+    claims: BTreeSet<ClaimKey>,
+    has_bundles: bool,
+}
+
+impl ClusterKeys {
+    /// Whether volumes that are there may have to be written again.
+    fn may_change(&self) -> bool {
+        !self.tokens.is_empty() || self.has_bundles
+    }
+}
+
+impl Cluster {
+    /// What a pod uses from now on.
+    fn register(&self, uid: &PodUid, plan: &[PlannedVolume]) -> ClusterKeys {
+        let keys = ClusterKeys {
+            tokens: plan::token_keys(plan),
+            claims: plan::claim_keys(plan),
+            has_bundles: plan::has_bundles(plan),
+        };
+        self.tokens.register(uid, keys.tokens.clone());
+        self.claims.register(uid, keys.claims.clone());
+        self.bundles.register(uid, keys.has_bundles);
+        keys
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        self.tokens.forget(uid);
+        self.claims.forget(uid);
+        self.bundles.forget(uid);
+    }
+
+    /// All that is looked up for the volumes of a pod, at once.
+    async fn inputs(
+        &self,
+        uid: &PodUid,
+        keys: ClusterKeys,
+        objects: impl Future<Output = Found>,
+    ) -> Inputs {
+        let bundles = async {
+            if keys.has_bundles {
+                Some(self.bundles.get().await)
+            } else {
+                None
+            }
+        };
+        let tokens = self.tokens.get(keys.tokens);
+        let claims = self.claims.get(uid, keys.claims);
+        let (objects, tokens, claims, bundles) = tokio::join!(objects, tokens, claims, bundles);
+        Inputs {
+            objects,
+            tokens,
+            claims,
+            bundles,
+            node: self.node.borrow().clone(),
         }
     }
 }
@@ -218,16 +272,13 @@ impl VolumeManager {
         self.shared.objects.register(pod);
         let plan = plan::plan(pod, &self.shared.node)?;
         let uid = pod.uid();
-        let tokens = plan::token_keys(&plan);
-        self.shared.cluster.tokens.register(&uid, tokens.clone());
-        let claims = plan::claim_keys(&plan);
-        self.shared.cluster.claims.register(&uid, claims.clone());
+        let in_cluster = self.shared.cluster.register(&uid, &plan);
         let known = self.shared.prepared.lock().get(&uid).cloned();
         let known = known.filter(|known| *known.plan == plan);
         let mut keys = plan::object_keys(&plan);
         if let Some(known) = &known {
             keys.retain(|key| !known.fixed.contains_key(key));
-            if keys.is_empty() && tokens.is_empty() {
+            if keys.is_empty() && !in_cluster.may_change() {
                 return Ok(Prepared {
                     paths: known.paths.clone(),
                     stale: Vec::new(),
@@ -247,16 +298,8 @@ impl VolumeManager {
         let shared = self.shared.clone();
         let (of, objects) = (uid.clone(), self.shared.objects.of(pod));
         let work = |permit| async move {
-            let cluster = &shared.cluster;
-            let tokens = cluster.tokens.get(tokens);
-            let claims = cluster.claims.get(&of, claims);
-            let (objects, tokens, claims) = tokio::join!(objects.get(keys), tokens, claims);
-            let inputs = Inputs {
-                objects,
-                tokens,
-                claims,
-                node: cluster.node.borrow().clone(),
-            };
+            let objects = objects.get(keys);
+            let inputs = shared.cluster.inputs(&of, in_cluster, objects).await;
             shared.make(of, plan, known, inputs, permit).await
         };
         self.detached(&uid, work, cancel).await?
@@ -333,8 +376,7 @@ impl VolumeManager {
     /// that makes something.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.shared.objects.forget(uid);
-        self.shared.cluster.tokens.forget(uid);
-        self.shared.cluster.claims.forget(uid);
+        self.shared.cluster.forget(uid);
         self.shared.detached.idle(uid).await;
         let shared = self.shared.clone();
         let uid = uid.clone();

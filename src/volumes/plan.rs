@@ -174,6 +174,12 @@ pub(super) fn token_keys(plan: &[PlannedVolume]) -> BTreeSet<TokenKey> {
         .collect()
 }
 
+/// Whether trust bundles are in volumes.
+pub(super) fn has_bundles(plan: &[PlannedVolume]) -> bool {
+    let mut contents = plan.iter().filter_map(PlannedVolume::content);
+    contents.any(|volume| content::has_bundles(&volume.sources))
+}
+
 /// The claims that are mounted.
 pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<ClaimKey> {
     let key = |volume: &PlannedVolume| match &volume.kind {

@@ -102,8 +102,9 @@ impl VolumeManagerInner {
                 continue;
             };
             let mut keys = content::object_keys(&content.sources).into_iter();
-            let has_tokens = !content::token_keys(&content.sources).is_empty();
-            if !has_tokens && keys.all(|key| known.fixed.contains_key(&key)) {
+            if !content::may_change(&content.sources)
+                && keys.all(|key| known.fixed.contains_key(&key))
+            {
                 continue;
             }
             let before = shown.get(&volume.name).copied();

@@ -51,7 +51,7 @@ pub(super) struct Disks<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PodPlaces {
     /// Its volumes.
-    pub(super) volumes: Vec<crate::volumes::MeasurableVolume>,
+    pub(super) volumes: Vec<crate::model::MeasurableVolume>,
     /// The logs of its containers, by name.
     pub(super) logs: HashMap<String, std::path::PathBuf>,
 }
@@ -433,7 +433,7 @@ fn rootfs(disks: Disks<'_>, said: &v1::ContainerStats) -> Option<FsStats> {
 
 /// Measured volumes, and whether each is on the node's disk.
 fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
-    let stats = |volume: &crate::volumes::MeasurableVolume| {
+    let stats = |volume: &crate::model::MeasurableVolume| {
         let measured = disks.facts.get(&volume.path)?;
         let fs = match &measured.filesystem {
             Some(fs) => whole_fs(Time(measured.at), fs),

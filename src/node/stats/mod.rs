@@ -42,10 +42,9 @@ use crate::{
         proc,
     },
     images::sandbox_image,
-    model::PodUid,
+    model::{MeasurableVolume, PodUid},
     runtime::kuberuntime::log_paths,
     state::pod_cache::{Owner, PodCache},
-    volumes::MeasurableVolume,
 };
 use api::{FsStats, Summary, Time};
 use cadvisor::MachineFacts;

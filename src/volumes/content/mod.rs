@@ -12,12 +12,14 @@ mod sources;
 pub use atomic_writer::{Written, write as write_files};
 pub use owner::Group;
 pub use payload::{Content, PathError, Payload};
-pub use plan::{ContentVolume, Item, ObjectSource, Source, TokenSource};
+pub use plan::{BundleSource, ContentVolume, Item, ObjectSource, Source, TokenSource};
 
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
-pub(super) use sources::{Inputs, is_fixed, object_keys, payload, token_keys};
+pub(super) use sources::{
+    Inputs, has_bundles, is_fixed, may_change, object_keys, payload, token_keys,
+};
 
 use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::make_dir};
 use crate::host::files;

@@ -3,17 +3,19 @@
 use super::{Payload, owner::Group};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
 use crate::apiserver::token::TokenKey;
+use crate::apiserver::trust_bundle::BundleChoice;
 use crate::model::{Pod, PodExt, pod_field};
 use crate::resources::{NodeFacts, field_ref_value};
 use crate::volumes::{error::ContentError, paths::Plugin};
 use k8s_openapi::api::core::v1::{
-    ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource,
-    SecretProjection, ServiceAccountTokenProjection, Volume, VolumeProjection,
+    ClusterTrustBundleProjection, ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath,
+    ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume,
+    VolumeProjection,
 };
 
 /// The API's default for files.
 const DEFAULT_MODE: i32 = 0o644;
-/// Tokens that have an owner.
+/// Tokens and trust anchors that have an owner.
 const OWNERS_ONLY: u32 = 0o600;
 
 /// A volume whose files the kubelet writes.
@@ -40,6 +42,23 @@ pub enum Source {
     Object(ObjectSource),
     /// A token of the pod's service account.
     Token(TokenSource),
+    /// Trust anchors of ClusterTrustBundles.
+    Bundle(BundleSource),
+}
+
+/// Trust anchors as a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleSource {
+    /// Which bundles.
+    pub choice: BundleChoice,
+    /// It is fine when there is none.
+    pub optional: bool,
+    /// The file.
+    pub path: String,
+    /// Its permission bits.
+    pub mode: u32,
+    /// Its owner, when all containers run as one user.
+    pub owner: Option<u32>,
 }
 
 /// A token as a file.
@@ -137,6 +156,11 @@ fn projected(
             }
         } else if let Some(source) = &projection.service_account_token {
             sources.push(Source::Token(token(pod, source, wanted.default_mode)));
+        } else if let Some(source) = &projection.cluster_trust_bundle {
+            match bundle(pod, source, wanted.default_mode) {
+                Ok(source) => sources.push(Source::Bundle(source)),
+                Err(error) => errors.push(error),
+            }
         } else if *projection != VolumeProjection::default() {
             errors.push(ContentError::UnknownSource(unknown_source(projection)));
         }
@@ -149,9 +173,7 @@ fn projected(
 }
 
 fn unknown_source(projection: &VolumeProjection) -> &'static str {
-    if projection.cluster_trust_bundle.is_some() {
-        "clusterTrustBundle"
-    } else if projection.pod_certificate.is_some() {
+    if projection.pod_certificate.is_some() {
         "podCertificate"
     } else {
         "unknown"
@@ -164,15 +186,7 @@ fn token(
     default_mode: Option<i32>,
 ) -> TokenSource {
     let spec = pod.spec();
-    let context = spec.and_then(|spec| spec.security_context.as_ref());
-    let group = context.and_then(|context| context.fs_group);
-    let owner = common_user(pod);
-    // The group gets its right to read with the volume.
-    let mode = if owner.is_some() || group.is_some() {
-        OWNERS_ONLY
-    } else {
-        bits(default_mode.unwrap_or(DEFAULT_MODE))
-    };
+    let (mode, owner) = mode_and_owner(pod, default_mode);
     let audience = source.audience.clone();
     let account = spec.and_then(|spec| spec.service_account_name.clone());
     TokenSource {
@@ -188,6 +202,34 @@ fn token(
         mode,
         owner,
     }
+}
+
+fn bundle(
+    pod: &Pod,
+    source: &ClusterTrustBundleProjection,
+    default_mode: Option<i32>,
+) -> Result<BundleSource, ContentError> {
+    let (mode, owner) = mode_and_owner(pod, default_mode);
+    Ok(BundleSource {
+        choice: BundleChoice::of(source)?,
+        optional: source.optional == Some(true),
+        path: source.path.clone(),
+        mode,
+        owner,
+    })
+}
+
+fn mode_and_owner(pod: &Pod, default_mode: Option<i32>) -> (u32, Option<u32>) {
+    let context = pod.spec().and_then(|spec| spec.security_context.as_ref());
+    let group = context.and_then(|context| context.fs_group);
+    let owner = common_user(pod);
+    // The group gets its right to read with the volume.
+    let mode = if owner.is_some() || group.is_some() {
+        OWNERS_ONLY
+    } else {
+        bits(default_mode.unwrap_or(DEFAULT_MODE))
+    };
+    (mode, owner)
 }
 
 /// The user that all containers are to run as; `None` if there is no such user (upstream's `FsUserFrom`).

@@ -1,10 +1,11 @@
 //! From sources to files. Pure.
 
 use super::Payload;
-use super::plan::{ObjectSource, Source, TokenSource};
+use super::plan::{BundleSource, ObjectSource, Source, TokenSource};
 use crate::apiserver::claim::FoundClaims;
 use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
 use crate::apiserver::token::{FoundTokens, TokenKey};
+use crate::apiserver::trust_bundle::FoundBundles;
 use crate::volumes::error::{ContentError, ContentErrors};
 use k8s_openapi::api::core::v1::Node;
 use std::{collections::BTreeSet, sync::Arc};
@@ -15,6 +16,8 @@ pub(in crate::volumes) struct Inputs {
     pub(in crate::volumes) objects: Found,
     pub(in crate::volumes) tokens: FoundTokens,
     pub(in crate::volumes) claims: FoundClaims,
+    /// `None` when no volume has one.
+    pub(in crate::volumes) bundles: Option<FoundBundles>,
     /// The node as the API server has it.
     pub(in crate::volumes) node: Option<Arc<Node>>,
 }
@@ -23,7 +26,7 @@ pub(in crate::volumes) struct Inputs {
 pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey> {
     let key = |source: &Source| match source {
         Source::Object(object) => Some(object.key.clone()),
-        Source::Pod(_) | Source::Token(_) => None,
+        Source::Pod(_) | Source::Token(_) | Source::Bundle(_) => None,
     };
     sources.iter().filter_map(key).collect()
 }
@@ -32,16 +35,27 @@ pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey>
 pub(in crate::volumes) fn token_keys(sources: &[Source]) -> BTreeSet<TokenKey> {
     let key = |source: &Source| match source {
         Source::Token(token) => Some(token.key.clone()),
-        Source::Pod(_) | Source::Object(_) => None,
+        Source::Pod(_) | Source::Object(_) | Source::Bundle(_) => None,
     };
     sources.iter().filter_map(key).collect()
+}
+
+/// Whether sources need bundles.
+pub(in crate::volumes) fn has_bundles(sources: &[Source]) -> bool {
+    let is_bundle = |source: &Source| matches!(source, Source::Bundle(_));
+    sources.iter().any(is_bundle)
+}
+
+/// Whether the files follow something besides objects.
+pub(in crate::volumes) fn may_change(sources: &[Source]) -> bool {
+    !token_keys(sources).is_empty() || has_bundles(sources)
 }
 
 /// Whether the files are made from objects that are all there and all immutable.
 pub(in crate::volumes) fn is_fixed(sources: &[Source], found: &Found) -> bool {
     let keys = object_keys(sources);
     let fixed = |key| matches!(found.get(key), Some(Ok(object)) if object.is_immutable());
-    !keys.is_empty() && keys.iter().all(fixed) && token_keys(sources).is_empty()
+    !keys.is_empty() && keys.iter().all(fixed) && !may_change(sources)
 }
 
 /// All files of the volume.
@@ -65,6 +79,10 @@ pub(in crate::volumes) fn payload(
                 let added = add_token(source, &inputs.tokens, &mut payload);
                 errors.extend(added.err());
             }
+            Source::Bundle(source) => {
+                let added = add_bundle(source, inputs.bundles.as_ref(), &mut payload);
+                errors.extend(added.err());
+            }
         }
     }
     if errors.is_empty() {
@@ -85,6 +103,17 @@ fn add_token(
     let token = tokens.get(&source.key);
     let token = token.ok_or(ContentError::TokenNotLookedUp)?.clone()?;
     payload.insert_owned(&source.path, token.0, source.mode, source.owner)?;
+    Ok(())
+}
+
+fn add_bundle(
+    source: &BundleSource,
+    bundles: Option<&FoundBundles>,
+    payload: &mut Payload,
+) -> Result<(), ContentError> {
+    let bundles = bundles.ok_or(ContentError::BundlesNotLookedUp)?.clone()?;
+    let anchors = bundles.trust_anchors(&source.choice, source.optional)?;
+    payload.insert_owned(&source.path, anchors, source.mode, source.owner)?;
     Ok(())
 }
 

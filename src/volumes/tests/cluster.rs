@@ -5,6 +5,7 @@ use crate::apiserver::{
     claim::Claims,
     tests::stored::{Mode, Stored},
     token::Tokens,
+    trust_bundle::TrustBundles,
 };
 use std::{
     collections::HashSet,
@@ -43,6 +44,7 @@ async fn cluster(lifetime: i64) -> Cluster {
     let object = tokio::sync::watch::Sender::new(Some(Arc::new(labelled)));
     let cluster = super::super::Cluster {
         tokens: Tokens::new(api.clone(), objects.changes()),
+        bundles: TrustBundles::new(api.clone(), objects.changes()),
         claims: Claims::new(api, objects.changes()),
         node: object.subscribe(),
     };
@@ -138,11 +140,7 @@ async fn the_volume_of_the_api_servers_access_has_token_authority_and_namespace(
     for pod in [&pod, &other] {
         cluster.manager.teardown(&pod.uid()).await.unwrap();
     }
-    let begun = Instant::now();
-    while cluster.server.watches() > 0 {
-        assert!(begun.elapsed() < PATIENCE);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    cluster.no_watches().await;
 }
 
 fn mode_of(path: &Path) -> u32 {
@@ -236,23 +234,12 @@ async fn a_pod_whose_token_is_refused_has_no_volume_and_is_marked_when_it_is_iss
 #[tokio::test]
 async fn sources_that_are_not_served_are_named() {
     let cluster = cluster(3607).await;
-    for (source, name) in [
-        (
-            json!({"clusterTrustBundle": {"name": "x", "path": "p"}}),
-            "clusterTrustBundle",
-        ),
-        (
-            json!({"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}}),
-            "podCertificate",
-        ),
-    ] {
-        let mut pod = pod(json!([{"name": "v", "projected": {"sources": [source]}}]));
-        pod.metadata.annotations = None;
-        let error = chain(&cluster.prepare(&pod).await.unwrap_err());
-        let expected =
-            format!("a {name} source of a projected volume is not supported by this kubelet");
-        assert!(error.ends_with(&expected), "{error}");
-    }
+    let source = json!({"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}});
+    let mut pod = pod(json!([{"name": "v", "projected": {"sources": [source]}}]));
+    pod.metadata.annotations = None;
+    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    let expected = "a podCertificate source of a projected volume is not supported by this kubelet";
+    assert!(error.ends_with(expected), "{error}");
 }
 
 /// A pod that mounts the claim `data`.
@@ -339,4 +326,97 @@ async fn a_claim_may_be_read_only_and_one_that_the_node_cannot_serve_says_why() 
         error.contains("/nowhere/at/all is not a directory"),
         "{error}"
     );
+}
+
+const ONE: &str = "-----BEGIN CERTIFICATE-----\nAQEB\n-----END CERTIFICATE-----\n";
+const TWO: &str = "-----BEGIN CERTIFICATE-----\nAgIC\n-----END CERTIFICATE-----\n";
+
+impl Cluster {
+    fn bundle(&self, name: &str, text: &str) {
+        let bundle = json!({
+            "metadata": {"labels": {"env": "live"}},
+            "spec": {"signerName": "x", "trustBundle": text},
+        });
+        self.server.put("clustertrustbundles", "", name, bundle);
+    }
+
+    async fn no_watches(&self) {
+        let begun = Instant::now();
+        while self.server.watches() > 0 {
+            assert!(begun.elapsed() < PATIENCE);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn pod_with_bundle(uid: &str, mut source: serde_json::Value) -> Pod {
+    source["path"] = "roots.pem".into();
+    let sources = json!([{"clusterTrustBundle": source}]);
+    let mut pod = pod(json!([{"name": "kube-api-access", "projected": {
+        "defaultMode": 0o444, "sources": sources,
+    }}]));
+    pod.metadata.annotations =
+        serde_json::from_value(json!({"kubernetes.io/config.source": "api"})).unwrap();
+    pod.metadata.uid = Some(uid.into());
+    pod
+}
+
+#[tokio::test]
+async fn trust_bundles_are_watched_for_as_long_as_a_pod_mounts_one() {
+    let cluster = cluster(3607).await;
+    cluster.bundle("x:one", ONE);
+    let named = pod_with_bundle("a", json!({"name": "x:one"}));
+    let labels = json!({"matchLabels": {"env": "live"}});
+    let signed = pod_with_bundle("b", json!({"signerName": "x", "labelSelector": labels}));
+    for pod in [&named, &signed] {
+        let prepared = cluster.prepare(pod).await.unwrap();
+        assert_eq!(read(&prepared, "roots.pem"), ONE);
+        assert_eq!(mode_of(&file(&prepared, "roots.pem")), 0o444);
+    }
+    assert_eq!(cluster.server.lists(), 1);
+    cluster.bundle("x:two", TWO);
+    assert!(cluster.changed().await.contains(&signed.uid()));
+    let prepared = cluster.prepare(&signed).await.unwrap();
+    assert_eq!(read(&prepared, "roots.pem"), format!("{ONE}{TWO}"));
+    let prepared = cluster.prepare(&named).await.unwrap();
+    assert_eq!(read(&prepared, "roots.pem"), ONE);
+    // One that is gone takes nothing from the pod that shows it.
+    cluster.server.delete("clustertrustbundles", "", "x:one");
+    cluster.changed().await;
+    let prepared = cluster.prepare(&named).await.unwrap();
+    assert!(chain(&prepared.stale[0]).ends_with(r#""x:one" not found"#));
+    assert_eq!(read(&prepared, "roots.pem"), ONE);
+    let prepared = cluster.prepare(&signed).await.unwrap();
+    assert_eq!(read(&prepared, "roots.pem"), TWO);
+    for pod in [&named, &signed] {
+        cluster.manager.teardown(&pod.uid()).await.unwrap();
+    }
+    cluster.no_watches().await;
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_its_trust_bundle_and_an_optional_one_is_empty_without() {
+    let cluster = cluster(3607).await;
+    cluster.server.set(Mode::Refusing(404));
+    let optional = pod_with_bundle("o", json!({"name": "x:one", "optional": true}));
+    let error = chain(&cluster.prepare(&optional).await.unwrap_err());
+    assert_eq!(
+        error,
+        "MountVolume.SetUp failed for volume \"kube-api-access\" : ClusterTrustBundle informer has not yet synced: \
+         the API server does not serve clustertrustbundles of certificates.k8s.io/v1beta1"
+    );
+    cluster.server.set(Mode::Serving);
+    assert!(cluster.changed().await.contains(&optional.uid()));
+    let prepared = cluster.prepare(&optional).await.unwrap();
+    assert_eq!(read(&prepared, "roots.pem"), "");
+    let needed = pod_with_bundle("n", json!({"name": "x:one"}));
+    let error = chain(&cluster.prepare(&needed).await.unwrap_err());
+    assert!(error.ends_with(r#""x:one" not found"#), "{error}");
+    cluster.bundle("x:one", ONE);
+    let changed = cluster.changed().await;
+    assert_eq!(changed, HashSet::from([optional.uid(), needed.uid()]));
+    for pod in [&optional, &needed] {
+        let prepared = cluster.prepare(pod).await.unwrap();
+        assert_eq!(read(&prepared, "roots.pem"), ONE);
+    }
 }

@@ -4,7 +4,7 @@ use crate::{
         DiskUsage,
         cgroup::{CpuUsage, Limits, MemoryUsage, Pressures, TaskCount, Usage},
     },
-    volumes::MeasurableVolume,
+    model::MeasurableVolume,
 };
 use serde_json::{Value, json};
 use std::{path::PathBuf, sync::Arc};

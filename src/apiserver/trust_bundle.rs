@@ -1,0 +1,287 @@
+//! ClusterTrustBundles for volumes of pods.
+//!
+//! * Owns: one watch of all bundles, for as long as a pod on the node mounts one.
+//! * Woken by its callers and by the watch.
+//! * Publishes: the pods that mount bundles, when bundles change.
+//! * Must never take a failure for a missing bundle.
+//! * Answers to upstream's `pkg/kubelet/clustertrustbundle`.
+
+use super::{
+    ApiError, ApiServer, Item, Selection, WatchEvent,
+    subscriptions::{NoValue, Publisher, Subscriptions},
+};
+use crate::{
+    base::{DirtySet, chain},
+    model::PodUid,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use k8s_openapi::{
+    api::{certificates::v1beta1::ClusterTrustBundle, core::v1::ClusterTrustBundleProjection},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+use kube::core::{Selector, SelectorExt as _};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Base64 characters in a line of PEM.
+const PEM_LINE: usize = 64;
+
+/// Why there are no trust anchors; upstream's texts where it has one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrustBundleError {
+    /// There is no API server.
+    #[error("ClusterTrustBundle projection is not supported in static kubelet mode")]
+    Standalone,
+    /// The bundles are not known yet.
+    #[error("ClusterTrustBundle informer has not yet synced: {0}")]
+    Unsynced(String),
+    /// There is no bundle of this name.
+    #[error(
+        "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {0:?} not found"
+    )]
+    NotFound(String),
+    /// No bundle of the signer has the labels.
+    #[error("combination of signerName and labelSelector matched zero ClusterTrustBundles")]
+    NoMatch,
+    /// The labels cannot be compared.
+    #[error("while parsing label selector: {0}")]
+    Selector(String),
+    /// Neither a name nor a signer is given.
+    #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
+    NoSource,
+}
+
+/// Which bundles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BundleChoice {
+    /// The one of this name.
+    Name(String),
+    /// All of one signer that have the labels.
+    Signer {
+        /// The signer.
+        signer: String,
+        /// The labels; `None` matches no bundle.
+        selector: Option<Selector>,
+    },
+}
+
+impl BundleChoice {
+    /// The choice of a projected volume.
+    ///
+    /// # Errors
+    /// It chooses nothing, or has an operator for labels that does not exist.
+    pub fn of(source: &ClusterTrustBundleProjection) -> Result<Self, TrustBundleError> {
+        if let Some(name) = &source.name {
+            return Ok(Self::Name(name.clone()));
+        }
+        let signer = source.signer_name.clone();
+        let signer = signer.ok_or(TrustBundleError::NoSource)?;
+        let parse = |selector: LabelSelector| {
+            Selector::try_from(selector)
+                .map_err(|error| TrustBundleError::Selector(error.to_string()))
+        };
+        let selector = source.label_selector.clone().map(parse).transpose()?;
+        Ok(Self::Signer { signer, selector })
+    }
+}
+
+/// A bundle, reduced to what volumes need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bundle {
+    signer: String,
+    labels: BTreeMap<String, String>,
+    certificates: BTreeSet<Bytes>,
+}
+
+impl From<ClusterTrustBundle> for Bundle {
+    fn from(bundle: ClusterTrustBundle) -> Self {
+        let blocks = CertificateDer::pem_slice_iter(bundle.spec.trust_bundle.as_bytes());
+        // Malformed blocks are skipped, as upstream does.
+        let certificates = blocks.flatten().map(|der| Bytes::copy_from_slice(&der));
+        Self {
+            signer: bundle.spec.signer_name.unwrap_or_default(),
+            labels: bundle.metadata.labels.unwrap_or_default(),
+            certificates: certificates.collect(),
+        }
+    }
+}
+
+/// All bundles of the cluster, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundles(BTreeMap<String, Arc<Bundle>>);
+
+impl Bundles {
+    /// The trust anchors of a choice as PEM: every certificate once, in the order of their bytes. Empty when nothing is
+    /// found and that is fine.
+    ///
+    /// # Errors
+    /// No bundle is found.
+    pub fn trust_anchors(
+        &self,
+        choice: &BundleChoice,
+        optional: bool,
+    ) -> Result<Bytes, TrustBundleError> {
+        let (chosen, missing): (Vec<&Bundle>, _) = match choice {
+            BundleChoice::Name(name) => {
+                let found = self.0.get(name).map(AsRef::as_ref);
+                let missing = TrustBundleError::NotFound(name.clone());
+                (found.into_iter().collect(), missing)
+            }
+            BundleChoice::Signer { signer, selector } => {
+                let is_chosen = |bundle: &&Bundle| {
+                    let selector = selector.as_ref();
+                    bundle.signer == *signer
+                        && selector.is_some_and(|it| it.matches(&bundle.labels))
+                };
+                let all = self.0.values().map(AsRef::as_ref);
+                (all.filter(is_chosen).collect(), TrustBundleError::NoMatch)
+            }
+        };
+        if chosen.is_empty() && !optional {
+            return Err(missing);
+        }
+        let certificates = chosen.into_iter().flat_map(|bundle| &bundle.certificates);
+        let certificates: BTreeSet<&Bytes> = certificates.collect();
+        let mut text = String::new();
+        for certificate in certificates {
+            add_pem(certificate, &mut text);
+        }
+        Ok(text.into())
+    }
+
+    fn apply(&mut self, event: WatchEvent<ClusterTrustBundle>) {
+        match event {
+            WatchEvent::Listed(items) => {
+                let names: BTreeSet<String> = items.iter().map(name).collect();
+                self.0.retain(|name, _| names.contains(name));
+                for item in items {
+                    self.put(item);
+                }
+            }
+            WatchEvent::Applied(item) => self.put(item),
+            WatchEvent::Deleted(item) => drop(self.0.remove(&name(&item))),
+            WatchEvent::Failed(_) => {}
+        }
+    }
+
+    /// One that cannot be decoded keeps its last state: it is not gone.
+    fn put(&mut self, item: Item<ClusterTrustBundle>) {
+        let name = name(&item);
+        if let Ok(bundle) = item {
+            self.0.insert(name, Arc::new((*bundle).into()));
+        }
+    }
+}
+
+fn name(item: &Item<ClusterTrustBundle>) -> String {
+    let metadata = match item {
+        Ok(bundle) => &bundle.metadata,
+        Err(unreadable) => &unreadable.metadata,
+    };
+    metadata.name.clone().unwrap_or_default()
+}
+
+fn add_pem(der: &[u8], text: &mut String) {
+    text.push_str("-----BEGIN CERTIFICATE-----\n");
+    for (at, character) in STANDARD.encode(der).chars().enumerate() {
+        if at > 0 && at % PEM_LINE == 0 {
+            text.push('\n');
+        }
+        text.push(character);
+    }
+    text.push_str("\n-----END CERTIFICATE-----\n");
+}
+
+/// The bundles as they are known now, or why they are not.
+pub type FoundBundles = Result<Arc<Bundles>, TrustBundleError>;
+
+/// The bundles that pods mount. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct TrustBundles(Option<ApiBundles>);
+
+#[derive(Clone)]
+struct ApiBundles {
+    api: ApiServer,
+    /// One value: all bundles.
+    bundles: Subscriptions<(), Arc<Bundles>>,
+}
+
+impl TrustBundles {
+    /// Bundles of this API server, or none. Pods that mount one are marked in the set when bundles change.
+    pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
+        Self(api.map(|api| ApiBundles {
+            api,
+            bundles: Subscriptions::new(changed),
+        }))
+    }
+
+    /// Whether a pod mounts bundles from now on.
+    pub fn register(&self, uid: &PodUid, mounts: bool) {
+        let Some(ApiBundles { api, bundles }) = &self.0 else {
+            return;
+        };
+        let api = api.clone();
+        let keys = mounts.then_some(()).into_iter().collect();
+        bundles.register(uid, keys, move |(), publisher| {
+            let api = api.clone();
+            async move { follow(&api, &publisher).await }
+        });
+    }
+
+    /// A pod mounts none any more.
+    pub fn forget(&self, uid: &PodUid) {
+        if let Some(of) = &self.0 {
+            of.bundles.forget(uid);
+        }
+    }
+
+    /// The bundles, within a bounded time. Pods that mount some have to be registered.
+    pub async fn get(&self) -> FoundBundles {
+        let Some(of) = &self.0 else {
+            return Err(TrustBundleError::Standalone);
+        };
+        let found = of.bundles.get(BTreeSet::from([()])).await.remove(&());
+        match found.unwrap_or(Err(NoValue::NotRegistered)) {
+            Ok(bundles) => Ok(bundles),
+            Err(NoValue::Unsynced(why)) => Err(TrustBundleError::Unsynced(why)),
+            Err(NoValue::NotRegistered) => Err(TrustBundleError::Unsynced(
+                "the pod is not registered".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Publishes all bundles and their changes, for ever.
+async fn follow(api: &ApiServer, publisher: &Publisher<Arc<Bundles>>) {
+    let mut watch = api.list_watch::<ClusterTrustBundle>(Selection::default());
+    let mut bundles = Bundles::default();
+    loop {
+        match watch.next().await {
+            WatchEvent::Failed(error) => {
+                let why = reason(&error);
+                if publisher.failed(why.clone()) {
+                    tracing::warn!(err = why, "Failed to watch ClusterTrustBundles");
+                }
+            }
+            event => {
+                bundles.apply(event);
+                publisher.publish(Arc::new(bundles.clone()));
+            }
+        }
+    }
+}
+
+fn reason(error: &ApiError) -> String {
+    if error.is_not_served() {
+        "the API server does not serve clustertrustbundles of certificates.k8s.io/v1beta1".into()
+    } else {
+        chain(error)
+    }
+}
+
+#[cfg(test)]
+mod tests;

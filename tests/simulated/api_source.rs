@@ -100,7 +100,7 @@ async fn the_api_server_has_the_status_and_a_deleted_pod_goes_when_its_container
     })
     .await;
     assert!(runs(&node.fake, "web").is_none(), "nothing runs any more");
-    let deletions = |seen: &&Seen| seen.method == "DELETE";
+    let deletions = |seen: &&Seen| seen.method == "DELETE" && seen.path.contains("/pods/");
     let seen = api.seen();
     let deletions: Vec<_> = seen.iter().filter(deletions).collect();
     assert_eq!(deletions.len(), 1, "{deletions:?}");

@@ -149,6 +149,7 @@ impl StatusWriter {
                 }
             })
             .or_insert_with(|| Exchange::new(&object));
+        exchange.watched(&object);
         let request = match exchange.next(&entry, &object, may_run, now) {
             Next::Patch(said, status) => StatusRequest::Patch(said, status),
             Next::Delete => StatusRequest::Delete,
@@ -259,8 +260,9 @@ async fn send(
             let body = json!({"metadata": {"uid": uid.as_str()}, "status": status});
             let patched = api.patch(at, Some("status"), &Patch::Strategic(body)).await;
             patched.map(|mut pod: Pod| {
-                // The largest part of many pods, and nobody reads it here.
+                // The largest parts of many pods, and nobody reads them here.
                 pod.metadata.managed_fields = None;
+                pod.spec = None;
                 Some(pod)
             })
         }

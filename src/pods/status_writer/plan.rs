@@ -86,6 +86,15 @@ impl Exchange {
         self.object == object.uid()
     }
 
+    /// The watch has caught up with what was sent: the object that all share takes the place of the response.
+    pub(super) fn watched(&mut self, object: &Arc<Pod>) {
+        if let Some(sent) = &mut self.sent
+            && version_of(&sent.response) == version_of(object)
+        {
+            sent.response = object.clone();
+        }
+    }
+
     /// What to send next. `watched` is the object as the watch delivered it.
     pub(super) fn next(
         &self,

@@ -2,8 +2,10 @@
 
 use crate::{
     apiserver::{Item, Unreadable},
-    model::{Completeness, Pod, PodExt, PodUid},
+    model::{Completeness, Pod, PodExt, PodUid, keys},
 };
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -18,6 +20,19 @@ pub(super) struct Refused {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) why: String,
+}
+
+impl Refused {
+    /// A pod, without a reason.
+    fn of(metadata: &ObjectMeta) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Self {
+            namespace: text(&metadata.namespace),
+            name: text(&metadata.name),
+            uid: text(&metadata.uid),
+            why: String::new(),
+        }
+    }
 }
 
 /// The pods of this node.
@@ -35,10 +50,14 @@ pub(super) struct ApiPods {
 
 impl ApiPods {
     /// `adopted`: pods that an earlier kubelet knew and that run.
-    pub(super) fn new(node_name: String, adopted: Vec<Arc<Pod>>) -> Self {
+    pub(super) fn new(node_name: String, adopted: Vec<Pod>, now: Timestamp) -> Self {
+        let adopted = adopted.into_iter().map(|mut pod| {
+            note_first_seen(&mut pod, None, now);
+            (pod.uid(), Arc::new(pod))
+        });
         Self {
             node_name,
-            pods: adopted.into_iter().map(|pod| (pod.uid(), pod)).collect(),
+            pods: adopted.collect(),
             in_doubt: BTreeSet::new(),
             unread: BTreeSet::new(),
             listed: false,
@@ -78,11 +97,11 @@ impl ApiPods {
     }
 
     /// Takes in a whole list; returns what in it is refused.
-    pub(super) fn listed(&mut self, items: Vec<Item<Pod>>) -> Vec<Refused> {
+    pub(super) fn listed(&mut self, items: Vec<Item<Pod>>, now: Timestamp) -> Vec<Refused> {
         self.listed = true;
         self.unread.clear();
         self.in_doubt = self.pods.keys().cloned().collect();
-        let taken = items.into_iter().map(|item| self.applied(item));
+        let taken = items.into_iter().map(|item| self.applied(item, now));
         taken.filter_map(Result::err).collect()
     }
 
@@ -90,26 +109,20 @@ impl ApiPods {
     ///
     /// # Errors
     /// It cannot be used. An earlier version of it stays.
-    pub(super) fn applied(&mut self, item: Item<Pod>) -> Result<(), Refused> {
-        let refused = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta, why| {
-            let text = |text: &Option<String>| text.clone().unwrap_or_default();
-            Refused {
-                namespace: text(&meta.namespace),
-                name: text(&meta.name),
-                uid: text(&meta.uid),
-                why,
-            }
-        };
+    pub(super) fn applied(&mut self, item: Item<Pod>, now: Timestamp) -> Result<(), Refused> {
         let read = match item {
             Ok(pod) => {
-                let metadata = pod.metadata.clone();
-                accept(*pod, &self.node_name).map_err(|why| refused(&metadata, why))
+                let refused = Refused::of(&pod.metadata);
+                accept(*pod, &self.node_name).map_err(|why| Refused { why, ..refused })
             }
-            Err(Unreadable { metadata, why }) => Err(refused(&metadata, why)),
+            Err(Unreadable { metadata, why }) => Err(Refused {
+                why,
+                ..Refused::of(&metadata)
+            }),
         };
         match read {
             Ok(pod) => {
-                self.take(Arc::new(pod));
+                self.take(pod, now);
                 Ok(())
             }
             Err(refused) => {
@@ -123,15 +136,16 @@ impl ApiPods {
         }
     }
 
-    fn take(&mut self, pod: Arc<Pod>) {
+    fn take(&mut self, mut pod: Pod, now: Timestamp) {
         let uid = pod.uid();
+        note_first_seen(&mut pod, self.pods.get(&uid).map(Arc::as_ref), now);
         self.in_doubt.remove(&uid);
         self.unread.remove(uid.as_str());
         // The name can belong to another pod only when that one is gone.
         let name = pod.full_name();
         self.pods
             .retain(|other, old| *other == uid || old.full_name() != name);
-        self.pods.insert(uid, pod);
+        self.pods.insert(uid, Arc::new(pod));
         let pods = &self.pods;
         self.in_doubt.retain(|uid| pods.contains_key(uid));
     }
@@ -144,11 +158,21 @@ impl ApiPods {
     }
 }
 
+/// Notes when a pod was first seen: here, so that all share this one copy of it. `before` is its earlier version.
+fn note_first_seen(pod: &mut Pod, before: Option<&Pod>, now: Timestamp) {
+    let seen = before.and_then(|before| before.annotation(keys::CONFIG_SEEN));
+    let seen = seen.or_else(|| pod.annotation(keys::CONFIG_SEEN));
+    let seen = seen.map_or_else(|| now.to_string(), str::to_owned);
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_SEEN.into(), seen);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use serde_json::json;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     fn pod(uid: &str, name: &str) -> Box<Pod> {
         let pod = json!({
@@ -171,7 +195,7 @@ mod tests {
     }
 
     fn none() -> ApiPods {
-        ApiPods::new("node1".into(), Vec::new())
+        ApiPods::new("node1".into(), Vec::new(), NOW)
     }
 
     fn uids(pods: &ApiPods) -> Vec<String> {
@@ -180,20 +204,31 @@ mod tests {
 
     #[test]
     fn before_the_first_list_nothing_is_complete() {
-        let adopted = vec![Arc::new(*pod("a", "one"))];
-        let mut pods = ApiPods::new("node1".into(), adopted);
+        let mut pods = ApiPods::new("node1".into(), vec![*pod("a", "one")], NOW);
         assert_eq!(pods.completeness(), Completeness::Partial);
         assert_eq!(uids(&pods), ["a"]);
-        assert_eq!(pods.listed(vec![Ok(pod("a", "one"))]), []);
+        assert_eq!(pods.listed(vec![Ok(pod("a", "one"))], NOW), []);
         assert_eq!(pods.completeness(), Completeness::Complete);
         assert!(pods.in_doubt(None).is_none());
     }
 
     #[test]
+    fn a_pod_was_first_seen_when_its_first_version_came() {
+        let later = NOW + jiff::SignedDuration::from_secs(5);
+        let mut pods = none();
+        pods.applied(Ok(pod("a", "one")), NOW).unwrap();
+        pods.applied(Ok(pod("a", "one")), later).unwrap();
+        pods.applied(Ok(pod("b", "two")), later).unwrap();
+        let seen = |pod: &Arc<Pod>| pod.annotation(keys::CONFIG_SEEN).map(str::to_owned);
+        let seen: Vec<_> = pods.pods().iter().map(seen).collect();
+        assert_eq!(seen, [Some(NOW.to_string()), Some(later.to_string())]);
+    }
+
+    #[test]
     fn a_pod_that_a_list_lacks_stays_in_doubt_until_it_is_known_to_be_gone() {
         let mut pods = none();
-        pods.listed(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]);
-        pods.listed(vec![]);
+        pods.listed(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))], NOW);
+        pods.listed(vec![], NOW);
         assert_eq!(uids(&pods), ["a", "b"]);
         let asked = |last: Option<&str>| {
             let last = last.map(PodUid::from);
@@ -204,7 +239,7 @@ mod tests {
             ["a", "b", "a"]
         );
         pods.deleted(&"a".into());
-        pods.applied(Ok(pod("b", "two"))).unwrap();
+        pods.applied(Ok(pod("b", "two")), NOW).unwrap();
         assert_eq!(uids(&pods), ["b"]);
         assert!(pods.in_doubt(None).is_none());
     }
@@ -212,19 +247,19 @@ mod tests {
     #[test]
     fn a_new_pod_of_a_name_proves_that_the_old_one_is_gone() {
         let mut pods = none();
-        pods.listed(vec![Ok(pod("a", "one"))]);
-        pods.listed(vec![Ok(pod("b", "one"))]);
+        pods.listed(vec![Ok(pod("a", "one"))], NOW);
+        pods.listed(vec![Ok(pod("b", "one"))], NOW);
         assert_eq!(uids(&pods), ["b"]);
         assert!(pods.in_doubt(None).is_none());
-        pods.applied(Ok(pod("c", "one"))).unwrap();
+        pods.applied(Ok(pod("c", "one")), NOW).unwrap();
         assert_eq!(uids(&pods), ["c"]);
     }
 
     #[test]
     fn what_cannot_be_read_keeps_its_last_version_and_makes_nothing_else_gone() {
         let mut pods = none();
-        pods.listed(vec![Ok(pod("a", "one"))]);
-        let refused = pods.listed(vec![unreadable("a", "one"), unreadable("n", "new")]);
+        pods.listed(vec![Ok(pod("a", "one"))], NOW);
+        let refused = pods.listed(vec![unreadable("a", "one"), unreadable("n", "new")], NOW);
         assert_eq!(refused.len(), 2);
         assert_eq!(uids(&pods), ["a"]);
         assert!(pods.in_doubt(None).is_none());
@@ -236,7 +271,7 @@ mod tests {
             pod.spec.as_mut().unwrap().node_name = Some("node2".into());
             pod
         };
-        assert!(pods.applied(Ok(elsewhere)).is_err());
+        assert!(pods.applied(Ok(elsewhere), NOW).is_err());
         assert_eq!(uids(&pods), ["a"]);
     }
 }

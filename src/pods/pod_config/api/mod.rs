@@ -21,6 +21,7 @@ use crate::{
 use accept::accept;
 use anyhow::Context as _;
 use futures::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use known::{ApiPods, Refused};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
@@ -64,7 +65,7 @@ pub(super) fn start(
         api: config.api,
         cache: config.cache,
         node: config.node,
-        known: ApiPods::new(node_name.clone(), Vec::new()),
+        known: ApiPods::new(node_name.clone(), Vec::new(), Timestamp::now()),
         node_name,
         store: store.clone(),
         lists,
@@ -163,7 +164,7 @@ impl ApiSource {
                 continue;
             }
             match accept(Arc::unwrap_or_clone(pod), &self.node_name) {
-                Ok(pod) => adopted.push(Arc::new(pod)),
+                Ok(pod) => adopted.push(pod),
                 Err(why) => tracing::warn!(podUID = %uid, err = why, "Ignoring a stored pod"),
             }
         }
@@ -174,7 +175,7 @@ impl ApiSource {
             pods = adopted.len(),
             "Taking over running pods of the API server"
         );
-        self.known = ApiPods::new(self.node_name.clone(), adopted);
+        self.known = ApiPods::new(self.node_name.clone(), adopted, Timestamp::now());
         self.send().await
     }
 
@@ -182,13 +183,13 @@ impl ApiSource {
     fn on_event(&mut self, event: WatchEvent<Pod>) -> bool {
         match event {
             WatchEvent::Listed(items) => {
-                let refused = self.known.listed(items);
+                let refused = self.known.listed(items, Timestamp::now());
                 self.refused
                     .retain(|uid, _| refused.iter().any(|refused| refused.uid == *uid));
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
             WatchEvent::Applied(item) => {
-                if let Err(refused) = self.known.applied(item) {
+                if let Err(refused) = self.known.applied(item, Timestamp::now()) {
                     self.report(refused);
                 }
             }
@@ -242,7 +243,7 @@ impl ApiSource {
         }
         match answer {
             Ok(Some(Ok(pod))) if pod.uid() == *uid => {
-                if let Err(refused) = self.known.applied(Ok(pod)) {
+                if let Err(refused) = self.known.applied(Ok(pod), Timestamp::now()) {
                     self.report(refused);
                 }
             }

@@ -3,7 +3,7 @@
 
 use crate::{
     base::{DirtySet, atomic_file, with_own_files},
-    model::{Pod, PodExt, PodUid},
+    model::{Pod, PodExt, PodUid, keys},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
@@ -106,9 +106,16 @@ impl ApiPodStore {
 }
 
 fn differs(old: &Pod, new: &Pod) -> bool {
-    let metadata = |pod: &Pod| ObjectMeta {
-        resource_version: None,
-        ..pod.metadata.clone()
+    // The version, and when this kubelet first saw the pod, do not count.
+    let metadata = |pod: &Pod| {
+        let mut metadata = ObjectMeta {
+            resource_version: None,
+            ..pod.metadata.clone()
+        };
+        if let Some(annotations) = &mut metadata.annotations {
+            annotations.remove(keys::CONFIG_SEEN);
+        }
+        metadata
     };
     old.spec != new.spec || old.status != new.status || metadata(old) != metadata(new)
 }
